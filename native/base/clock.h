@@ -1,0 +1,31 @@
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+
+namespace hvdtune {
+
+/// Nanoseconds of CLOCK_MONOTONIC: one clock for all processes of a host.
+using Nanos = std::int64_t;
+
+inline constexpr Nanos kMicrosecond = 1000;
+inline constexpr Nanos kMillisecond = 1000 * kMicrosecond;
+inline constexpr Nanos kSecond = 1000 * kMillisecond;
+/// "Never": later than any deadline.
+inline constexpr Nanos kForever = INT64_MAX;
+
+inline Nanos monotonic_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<Nanos>(now.tv_sec) * kSecond + now.tv_nsec;
+}
+
+/// Nanoseconds since the epoch, for anchoring a trace in wall-clock time.
+inline Nanos wall_clock_now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<Nanos>(now.tv_sec) * kSecond + now.tv_nsec;
+}
+
+}  // namespace hvdtune
