@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/op_kind.h"
+#include "wire/codec.h"
+
+namespace hvdtune::wire {
+
+/// One tensor of a request: what ranks must agree about.
+struct TensorSpec {
+  DType dtype = DType::kFloat32;
+  std::vector<std::int64_t> shape;
+
+  bool operator==(const TensorSpec&) const = default;
+  [[nodiscard]] std::int64_t elements() const;
+  [[nodiscard]] std::int64_t bytes() const;
+};
+
+/// The full description of an operation, sent when the coordinator does not know it yet.
+/// A grouped operation is one request with several tensors: it is scheduled whole or not at all.
+struct Request {
+  std::uint32_t process_set = 0;
+  OpKind kind = OpKind::kAllreduce;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  bool grouped = false;
+  /// False for automatic names, which never come again and would only thrash the slots.
+  bool cacheable = true;
+  std::int32_t root = 0;  ///< global rank; broadcast only
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::string name;
+  std::vector<TensorSpec> tensors;
+
+  bool operator==(const Request&) const = default;
+  [[nodiscard]] std::int64_t bytes() const;
+
+  void encode(Encoder& out) const;
+  /// Throws DecodeError.
+  static Request decode(Decoder& in);
+};
+
+/// "[2, 3]"; "[]" for a scalar.
+std::string shape_text(const std::vector<std::int64_t>& shape);
+
+/// Name of tensor `index` of a request, as users see it: `<base>_<i>of<n>` in groups.
+std::string tensor_name(const Request& request, std::size_t index);
+
+}  // namespace hvdtune::wire
