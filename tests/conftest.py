@@ -1,0 +1,35 @@
+"""What every test gets: a directory for its ranks, and a check that nothing is left of it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+WITHOUT_PROCESSES = (TESTS / "unit",)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    """Fail a test that leaves a process or a file in /dev/shm."""
+    if any(directory in request.path.parents for directory in WITHOUT_PROCESSES):
+        yield
+        return
+    # Imported here: unit tests run without psutil.
+    from leftovers import left_by_test, look
+    from ranks import MARK
+
+    mark = secrets.token_hex(16)
+    monkeypatch.setenv(MARK, mark)
+    monkeypatch.setenv("HVDTUNE_TEST_DIRECTORY", str(tmp_path_factory.mktemp("job")))
+    before = look(mark)
+    yield
+    left = left_by_test(before)
+    assert not left, "the test left something behind: " + "; ".join(left)
