@@ -118,9 +118,10 @@ class Ranks:
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the next rank."""
         rank = len(self.processes)
-        with open(self._path(rank, "stdout"), "wb") as out, open(
-            self._path(rank, "stderr"), "wb"
-        ) as err:
+        with (
+            open(self._path(rank, "stdout"), "wb") as out,
+            open(self._path(rank, "stderr"), "wb") as err,
+        ):
             # A session of its own: killing the group reaches what the rank itself started.
             process = subprocess.Popen(
                 command,
