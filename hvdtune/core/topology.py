@@ -1,0 +1,220 @@
+"""Who am I: rank, size and host of this process, read from the environment of its launcher.
+
+`hvdtune run` (and horovodrun), Open MPI, MPICH and Intel MPI, torchrun and Slurm each describe a
+process by variables of their own. No launcher's variables means a job of one process. Nothing is
+contacted: this is a pure function of the environment (and of the parent's identity where a
+launcher names its job no other way).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# Slurm numbers the steps that are not started by srun from the top: batch script, interactive
+# shell, external. Their SLURM_PROCID and SLURM_NTASKS describe the allocation, not the process.
+_FIRST_SPECIAL_SLURM_STEP = 0xFFFFFFF0
+
+Environ = Mapping[str, str]
+
+
+class TopologyError(ValueError):
+    """The launcher's variables contradict each other or are incomplete."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The place of one process in its job.
+
+    `local_*` count the processes on the same host, `cross_*` the processes with the same local
+    rank on other hosts. `job_id` is the same on all ranks of a job and differs between jobs that
+    run at the same time. `launcher` is "hvdtune", "openmpi", "pmi", "torchrun", "slurm" or
+    "single".
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    hostname: str
+    job_id: str
+    launcher: str
+
+
+def detect(environ: Environ = os.environ) -> Topology:
+    """Find this process's place in its job.
+
+    The first launcher whose variables are present decides, in the order of the module's text.
+    Raises `TopologyError` when only one of rank and size is present, when a value is no whole
+    number, or when a rank is not below its size.
+    """
+    for find in (_from_horovod, _from_open_mpi, _from_pmi, _from_torchrun, _from_slurm):
+        topology = find(environ)
+        if topology is not None:
+            return topology
+    job_id = f"single-{os.getpid()}-{secrets.token_hex(8)}"
+    return Topology(0, 1, 0, 1, 0, 1, _hostname(environ), job_id, "single")
+
+
+def _from_horovod(environ: Environ) -> Topology | None:
+    pair = _rank_and_size(environ, "HOROVOD_RANK", "HOROVOD_SIZE")
+    if pair is None:
+        return None
+    job_id = environ.get("HVDTUNE_JOB_ID") or _joined(
+        environ, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
+    )
+    local = _rank_and_size(environ, "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
+    cross = _rank_and_size(environ, "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE")
+    return _build(environ, "hvdtune", pair, local, job_id, cross)
+
+
+def _from_open_mpi(environ: Environ) -> Topology | None:
+    pair = _rank_and_size(environ, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    if pair is None:
+        return None
+    local = _rank_and_size(environ, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    # Open MPI 5 names a job by PMIX_NAMESPACE; 4 also by its job number, which is only 16 bits of
+    # a hash, hence the address of its mpirun.
+    job_id = _joined(environ, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri")
+    return _build(environ, "openmpi", pair, local, job_id)
+
+
+def _from_pmi(environ: Environ) -> Topology | None:
+    pair = _rank_and_size(environ, "PMI_RANK", "PMI_SIZE")
+    if pair is None:
+        return None
+    local = _rank_and_size(environ, "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+    job_id = _joined(environ, "PMI_JOBID") or _joined(environ, "SLURM_JOB_ID", "SLURM_STEP_ID")
+    return _build(environ, "pmi", pair, local, job_id)
+
+
+def _from_torchrun(environ: Environ) -> Topology | None:
+    # RANK and WORLD_SIZE are common words: one of them alone is a fault only where torchrun (or
+    # something that speaks its language) left another trace.
+    both = _has(environ, "RANK", "WORLD_SIZE")
+    pair = None
+    if both or _has(environ, "TORCHELASTIC_RUN_ID"):
+        pair = _rank_and_size(environ, "RANK", "WORLD_SIZE")
+    if pair is None:
+        return None
+    local = cross = None
+    if _has(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        local = _rank_and_size(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    if _has(environ, "GROUP_RANK", "GROUP_WORLD_SIZE"):
+        cross = _rank_and_size(environ, "GROUP_RANK", "GROUP_WORLD_SIZE")
+    job_id = _joined(
+        environ, "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"
+    )
+    return _build(environ, "torchrun", pair, local, job_id, cross)
+
+
+def _from_slurm(environ: Environ) -> Topology | None:
+    step = _integer(environ, "SLURM_STEP_ID")
+    if step is None or step >= _FIRST_SPECIAL_SLURM_STEP:
+        return None
+    size_name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
+    pair = _rank_and_size(environ, "SLURM_PROCID", size_name)
+    if pair is None:
+        return None
+    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
+    per_node = _slurm_tasks_per_node(tasks)
+    node = _integer(environ, "SLURM_NODEID") or 0
+    local_rank = _integer(environ, "SLURM_LOCALID")
+    local = cross = None
+    if local_rank is not None and node < len(per_node):
+        local = (local_rank, per_node[node])
+        # Nodes with fewer tasks have no process of the higher local ranks.
+        peers = [index for index, count in enumerate(per_node) if count > local_rank]
+        cross = (peers.index(node), len(peers)) if node in peers else None
+    job_id = _joined(environ, "SLURM_JOB_ID", "SLURM_STEP_ID")
+    return _build(environ, "slurm", pair, local, job_id, cross)
+
+
+def _slurm_tasks_per_node(text: str) -> list[int]:
+    """Expand Slurm's "4(x2),3" to [4, 4, 3]; anything else gives []."""
+    counts: list[int] = []
+    for part in text.split(",") if text else []:
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if not match:
+            return []
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _build(
+    environ: Environ,
+    launcher: str,
+    pair: tuple[int, int],
+    local: tuple[int, int] | None,
+    job_id: str,
+    cross: tuple[int, int] | None = None,
+) -> Topology:
+    """Fill in what the launcher left out: one host, or hosts that are filled one after another."""
+    rank, size = pair
+    local_rank, local_size = local or pair
+    if cross is None:
+        cross = (rank // local_size, max(1, -(-size // local_size)))
+    return Topology(
+        rank, size, local_rank, local_size, *cross,
+        hostname=_hostname(environ), job_id=job_id or _parent_identity(), launcher=launcher,
+    )  # fmt: skip
+
+
+def _rank_and_size(environ: Environ, rank_name: str, size_name: str) -> tuple[int, int] | None:
+    rank, size = _integer(environ, rank_name), _integer(environ, size_name)
+    if rank is None and size is None:
+        return None
+    if rank is None or size is None:
+        present, absent = (rank_name, size_name) if size is None else (size_name, rank_name)
+        raise TopologyError(
+            f"{present}={environ[present]} is set but {absent} is not: "
+            "a launcher sets both or neither, so set or unset both."
+        )
+    if size < 1 or not 0 <= rank < size:
+        raise TopologyError(
+            f"{rank_name}={rank} and {size_name}={size} do not fit together: "
+            f"{rank_name} must be from 0 to {size_name} - 1."
+        )
+    return rank, size
+
+
+def _has(environ: Environ, *names: str) -> bool:
+    return all(environ.get(name) for name in names)
+
+
+def _integer(environ: Environ, name: str) -> int | None:
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise TopologyError(f"{name}={text!r} is not a whole number.")
+    return int(text)
+
+
+def _joined(environ: Environ, *names: str) -> str:
+    return "/".join(environ[name] for name in names if environ.get(name))
+
+
+def _hostname(environ: Environ) -> str:
+    return environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+
+
+def _parent_identity() -> str:
+    """Name the job by the process that started all ranks: its pid, and its start time (ticks)."""
+    parent = os.getppid()
+    try:
+        return f"parent-{parent}-{_start_time(parent)}"
+    except OSError:
+        return f"parent-{parent}"
+
+
+def _start_time(pid: int) -> str:
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+        # The second field is the command in parentheses, and may itself contain blanks and ")".
+        return stat.read().rpartition(")")[2].split()[19]

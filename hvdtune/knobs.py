@@ -1,0 +1,291 @@
+"""The table of settings.
+
+Everything that can be set is a row here, once: its environment variable, flag, YAML key, unit,
+default and range, whether the autotuner may move it, and one line of help. The flags of
+`hvdtune run`, the workers' environment, the reader of `--config-file`, the autotuner's space,
+`hvdtune config` and the documentation's table are made from these rows.
+
+A setting counts as *fixed* for the autotuner when its variable is present in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from hvdtune.knob_values import Knob, KnobError, accepted, parse, size_words, to_text
+
+__all__ = [
+    "KNOBS",
+    "Knob",
+    "KnobError",
+    "Settings",
+    "accepted",
+    "from_environ",
+    "parse",
+    "size_words",
+    "to_text",
+]
+
+MIB = 2**20
+_ONE_HOST = "it concerns the way between hosts, and this version runs on one host"
+_NO_GPU = "this version's data plane is shared memory on the CPU"
+
+_TABLE = (
+    # -- what the engine does with tensors --
+    Knob(
+        "fusion_threshold", "HOROVOD_FUSION_THRESHOLD", "size", 128 * MIB,
+        "Most bytes in one fused operation; 0 turns fusion off.",
+        flags=("--fusion-threshold-mb",), yaml="params.fusion_threshold_mb", unit="bytes",
+        minimum=0, flag_multiplier=MIB, tunable=True, scale="log",
+        tune_range=(MIB / 4, 256 * MIB),
+    ),
+    Knob(
+        "cycle_time", "HOROVOD_CYCLE_TIME", "float", 1.0,
+        "Longest time a ready tensor waits for others to be fused with.",
+        flags=("--cycle-time-ms",), yaml="params.cycle_time_ms", unit="ms",
+        minimum=0, maximum=10_000, tunable=True, scale="log", tune_range=(0.1, 25.0),
+    ),
+    Knob(
+        "cache_capacity", "HOROVOD_CACHE_CAPACITY", "int", 1024,
+        "Tensors per process set whose description is sent only once; 0 turns the cache off.",
+        flags=("--cache-capacity",), yaml="params.cache_capacity", unit="entries", minimum=0,
+    ),
+    Knob(
+        "chunk_size", "HVDTUNE_CHUNK_SIZE", "size", 0,
+        "Bytes packed, reduced and unpacked at a time; 0 lets the engine choose.",
+        flags=("--chunk-size",), yaml="params.chunk_size", unit="bytes",
+        minimum=64 * 1024, maximum=4 * MIB, zero_is_auto=True, tunable=True, scale="log",
+        tune_range=(64 * 1024, 4 * MIB),
+    ),
+    Knob(
+        "disable_group_fusion", "HOROVOD_DISABLE_GROUP_FUSION", "bool", False,
+        "Fuse a group only within itself, and nothing else.",
+    ),
+    Knob(
+        "dynamic_process_sets", "HOROVOD_DYNAMIC_PROCESS_SETS", "bool", False,
+        "Allow process sets to be added and removed after init.",
+    ),
+    Knob(
+        "spin_us", "HVDTUNE_SPIN_US", "int", -1,
+        "How long a waiting thread spins before it sleeps; -1 chooses by the number of CPUs.",
+        yaml="params.spin_us", unit="us", minimum=-1, maximum=1_000_000,
+    ),
+    Knob(
+        "hierarchical_allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "bool", False,
+        "Allreduce within each host first, then between hosts.",
+        flags=("--hierarchical-allreduce",), off_flags=("--no-hierarchical-allreduce",),
+        yaml="params.hierarchical_allreduce", inert=_ONE_HOST,
+    ),
+    Knob(
+        "hierarchical_allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False,
+        "Allgather within each host first, then between hosts.",
+        flags=("--hierarchical-allgather",), off_flags=("--no-hierarchical-allgather",),
+        yaml="params.hierarchical_allgather", inert=_ONE_HOST,
+    ),
+    Knob(
+        "torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", "bool", False,
+        "Two-dimensional allreduce with NCCL.",
+        flags=("--torus-allreduce",), off_flags=("--no-torus-allreduce",),
+        yaml="params.torus_allreduce", inert=_ONE_HOST,
+    ),
+    # -- autotune --
+    Knob(
+        "autotune", "HOROVOD_AUTOTUNE", "bool", False,
+        "Look for faster settings while training.",
+        flags=("--autotune",), off_flags=("--no-autotune",), yaml="autotune.enabled",
+    ),
+    Knob(
+        "autotune_log", "HOROVOD_AUTOTUNE_LOG", "str", None,
+        "CSV file to which rank 0 writes every sample.",
+        flags=("--autotune-log-file",), yaml="autotune.log_file", unit="path",
+        requires="autotune",
+    ),
+    Knob(
+        "autotune_warmup_samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "int", 3,
+        "Samples thrown away before tuning starts.",
+        flags=("--autotune-warmup-samples",), yaml="autotune.warmup_samples", unit="samples",
+        minimum=0, requires="autotune",
+    ),
+    Knob(
+        "autotune_steps_per_sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "int", 10,
+        "Training steps per score; five scores make a sample.",
+        flags=("--autotune-steps-per-sample",), yaml="autotune.steps_per_sample", unit="steps",
+        minimum=1, requires="autotune",
+    ),
+    Knob(
+        "autotune_bayes_opt_max_samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "int", 20,
+        "Samples after which the search ends.",
+        flags=("--autotune-bayes-opt-max-samples",), yaml="autotune.bayes_opt_max_samples",
+        unit="samples", minimum=1, requires="autotune",
+    ),
+    Knob(
+        "autotune_gaussian_process_noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "float",
+        0.8,
+        "Noise assumed in the scores before it can be estimated (standard deviations).",
+        flags=("--autotune-gaussian-process-noise",), yaml="autotune.gaussian_process_noise",
+        minimum=0, maximum=1, requires="autotune",
+    ),
+    Knob(
+        "autotune_seed", "HVDTUNE_AUTOTUNE_SEED", "int", 0,
+        "Seed of the search; the same seed and samples give the same decisions.",
+        flags=("--autotune-seed",), yaml="autotune.seed", minimum=0, requires="autotune",
+    ),
+    # -- timeline --
+    Knob(
+        "timeline", "HOROVOD_TIMELINE", "str", None,
+        "File for the Chrome trace; DYNAMIC waits for start_timeline().",
+        flags=("--timeline-filename",), yaml="timeline.filename", unit="path",
+    ),
+    Knob(
+        "timeline_mark_cycles", "HOROVOD_TIMELINE_MARK_CYCLES", "bool", False,
+        "Mark the start of every cycle in the trace.",
+        flags=("--timeline-mark-cycles",), off_flags=("--no-timeline-mark-cycles",),
+        yaml="timeline.mark_cycles", requires="timeline",
+    ),
+    # -- stall check --
+    Knob(
+        "stall_check_disable", "HOROVOD_STALL_CHECK_DISABLE", "bool", False,
+        "Do not report tensors that some ranks are late with.",
+        flags=("--no-stall-check",), off_flags=("--stall-check",), yaml="stall_check.enabled",
+        yaml_inverted=True,
+    ),
+    Knob(
+        "stall_check_time", "HOROVOD_STALL_CHECK_TIME_SECONDS", "float", 60.0,
+        "Age at which a waiting tensor is reported.",
+        flags=("--stall-check-warning-time-seconds",), yaml="stall_check.warning_time_seconds",
+        unit="s", minimum=0,
+    ),
+    Knob(
+        "stall_shutdown_time", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "float", 0.0,
+        "Age at which a waiting tensor ends the job; 0 means never.",
+        flags=("--stall-check-shutdown-time-seconds",), yaml="stall_check.shutdown_time_seconds",
+        unit="s", minimum=0,
+    ),
+    # -- libraries and threads --
+    Knob(
+        "thread_affinity", "HOROVOD_THREAD_AFFINITY", "int_list", (),
+        "CPU for the communication thread, one per local rank; none means no pinning.",
+        flags=("--thread-affinity",), yaml="library_options.thread_affinity", unit="CPUs",
+    ),
+    Knob(
+        "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "int", 1,
+        "NCCL streams used in turn.",
+        flags=("--num-nccl-streams",), yaml="library_options.num_nccl_streams", unit="streams",
+        minimum=0, inert=_NO_GPU,
+    ),
+    Knob(
+        "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "bool", False,
+        "Initialise MPI without thread support.",
+        flags=("--mpi-threads-disable",), off_flags=("--no-mpi-threads-disable",),
+        yaml="library_options.mpi_threads_disable",
+        inert="this version does not call MPI",
+    ),
+    Knob(
+        "gloo_timeout", "HOROVOD_GLOO_TIMEOUT_SECONDS", "float", 30.0,
+        "Longest wait for the other ranks during init.",
+        flags=("--gloo-timeout-seconds",), yaml="library_options.gloo_timeout_seconds",
+        unit="s", minimum=0,
+    ),
+    Knob(
+        "gloo_iface", "HOROVOD_GLOO_IFACE", "str", "",
+        "Network interface for Gloo.", inert=_ONE_HOST,
+    ),
+    Knob(
+        "tcp", "NCCL_IB_DISABLE", "bool", False,
+        "Use TCP only, no InfiniBand.",
+        flags=("--tcp",), inert=_ONE_HOST,
+    ),
+    Knob(
+        "controller", "HOROVOD_CONTROLLER", "choice", None,
+        "Library that carries control messages.",
+        yaml="controller", choices=("mpi", "gloo"),
+        inert="control messages travel over hvdtune's own sockets",
+    ),
+    Knob(
+        "cpu_operations", "HOROVOD_CPU_OPERATIONS", "choice", None,
+        "Library that carries tensors.", choices=("mpi", "gloo", "ccl"),
+        inert="tensors travel through shared memory",
+    ),
+    # -- logging and starting --
+    Knob(
+        "log_level", "HOROVOD_LOG_LEVEL", "choice", "WARNING",
+        "Least severe message that is printed.",
+        flags=("--log-level",), yaml="logging.level",
+        choices=("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"),
+    ),
+    Knob(
+        "log_hide_time", "HOROVOD_LOG_HIDE_TIME", "bool", False,
+        "Leave the time out of log messages.",
+        flags=("--log-without-timestamp", "--log-hide-timestamp"),
+        off_flags=("--log-with-timestamp", "--no-log-hide-timestamp"),
+        yaml="logging.with_timestamp", yaml_inverted=True,
+    ),
+    Knob(
+        "start_timeout", "HOROVOD_START_TIMEOUT", "float", 30.0,
+        "Longest wait for all ranks to start.",
+        flags=("--start-timeout",), unit="s", minimum=0,
+    ),
+    # -- given by the launcher --
+    Knob("job_id", "HVDTUNE_JOB_ID", "str", None, "Name of the job.", internal=True),
+    Knob("secret", "HVDTUNE_SECRET", "str", None, "Key shared by the job's ranks.", internal=True),
+)  # fmt: skip
+
+KNOBS: dict[str, Knob] = {knob.key: knob for knob in _TABLE}
+
+
+class Settings:
+    """The values in force, each with where it came from; read-only.
+
+    A setting is an attribute named by its key: `settings.fusion_threshold`.
+    """
+
+    __slots__ = ("_sources", "_values")
+
+    def __init__(self, values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+        object.__setattr__(self, "_values", dict(values))
+        object.__setattr__(self, "_sources", dict(sources))
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("_") or key not in self._values:
+            raise AttributeError(f"there is no setting named {key!r}")
+        return self._values[key]
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        raise AttributeError(f"settings are read-only: cannot set {key!r}")
+
+    def source(self, key: str) -> str:
+        """Where the value came from: "default", or the environment variable's name."""
+        return self._sources.get(key, "default")
+
+    def is_fixed(self, key: str) -> bool:
+        """Whether the variable is present, so that the autotuner leaves the setting alone."""
+        return key in self._sources
+
+    def as_dict(self) -> dict[str, Any]:
+        """All values by key."""
+        return dict(self._values)
+
+    def __repr__(self) -> str:
+        given = ", ".join(
+            f"{key}={self._values[key]!r}" for key in self._sources if not KNOBS[key].internal
+        )
+        return f"Settings({given})"
+
+
+def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read every setting from environment variables; an empty variable counts as absent.
+
+    Raises `KnobError` naming the variable, its value and what is accepted.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for key, knob in KNOBS.items():
+        text = environ.get(knob.env, "")
+        if text.strip():
+            values[key] = parse(knob, text, knob.env)
+            sources[key] = knob.env
+        else:
+            values[key] = knob.default
+    return Settings(values, sources)

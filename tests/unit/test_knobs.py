@@ -1,0 +1,142 @@
+import pytest
+
+from hvdtune import knobs
+from hvdtune.knobs import KNOBS, KnobError, from_environ, parse, to_text
+
+
+def test_defaults_come_from_nowhere():
+    settings = from_environ({})
+    assert settings.fusion_threshold == 128 * 2**20
+    assert settings.cycle_time == 1.0
+    assert settings.timeline is None
+    assert settings.source("cycle_time") == "default"
+    assert not settings.is_fixed("cycle_time")
+
+
+def test_a_present_variable_fixes_its_setting_even_with_the_default_value():
+    settings = from_environ({"HOROVOD_CYCLE_TIME": "1"})
+    assert settings.cycle_time == 1.0
+    assert settings.source("cycle_time") == "HOROVOD_CYCLE_TIME"
+    assert settings.is_fixed("cycle_time")
+    assert not settings.is_fixed("fusion_threshold")
+
+
+def test_an_empty_variable_counts_as_absent():
+    assert not from_environ({"HOROVOD_CYCLE_TIME": " "}).is_fixed("cycle_time")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("65536", 65536),
+        ("64MB", 64 * 2**20),
+        ("64 mib", 64 * 2**20),
+        ("1GiB", 2**30),
+        ("1.5k", 1536),
+        ("10B", 10),
+    ],
+)
+def test_sizes(text, value):
+    assert from_environ({"HOROVOD_FUSION_THRESHOLD": text}).fusion_threshold == value
+
+
+def test_a_flag_in_megabytes_multiplies_plain_numbers_only():
+    knob = KNOBS["fusion_threshold"]
+    assert parse(knob, "32", "--fusion-threshold-mb", knob.flag_multiplier) == 32 * 2**20
+    assert parse(knob, 0.5, "--fusion-threshold-mb", knob.flag_multiplier) == 2**19
+    assert parse(knob, "1GiB", "--fusion-threshold-mb", knob.flag_multiplier) == 2**30
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", True), ("2", True), ("0", False), ("-1", False), ("true", True), ("OFF", False)],
+)
+def test_booleans_are_on_above_zero(text, value):
+    assert from_environ({"HOROVOD_AUTOTUNE": text}).autotune is value
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "wanted"),
+    [
+        ("HOROVOD_FUSION_THRESHOLD", "64XB", "64MB"),
+        ("HOROVOD_FUSION_THRESHOLD", "-1", "0 or more"),
+        ("HOROVOD_FUSION_THRESHOLD", "1iB", "a size"),
+        ("HOROVOD_FUSION_THRESHOLD", str(2**63), "a size"),
+        ("HOROVOD_CYCLE_TIME", "5ms", "ms"),
+        ("HOROVOD_CYCLE_TIME", "nan", "a number"),
+        ("HOROVOD_CACHE_CAPACITY", "12 apples", "a whole number"),
+        ("HOROVOD_CACHE_CAPACITY", "1_000", "a whole number"),
+        ("HOROVOD_AUTOTUNE", "maybe", "1 or 0"),
+        ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.1", "from 0 to 1"),
+        ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "0", "1 or more"),
+        ("HOROVOD_LOG_LEVEL", "loud", "TRACE, DEBUG"),
+        ("HOROVOD_THREAD_AFFINITY", "0,,1", "commas"),
+        ("HOROVOD_CONTROLLER", "carrier-pigeon", "mpi, gloo"),
+        ("HVDTUNE_CHUNK_SIZE", "1K", "64 KiB to 4 MiB"),
+    ],
+)
+def test_a_bad_value_names_setting_value_and_what_is_accepted(variable, text, wanted):
+    with pytest.raises(KnobError) as error:
+        from_environ({variable: text})
+    message = str(error.value)
+    assert message.startswith(f"{variable} is {text!r}")
+    assert wanted in message
+
+
+def test_zero_leaves_the_chunk_size_to_the_engine():
+    assert from_environ({"HVDTUNE_CHUNK_SIZE": "0"}).chunk_size == 0
+
+
+def test_choices_ignore_case_and_lists_are_split():
+    settings = from_environ({"HOROVOD_LOG_LEVEL": "debug", "HOROVOD_THREAD_AFFINITY": "0, 2,4"})
+    assert settings.log_level == "DEBUG"
+    assert settings.thread_affinity == (0, 2, 4)
+
+
+def test_settings_are_read_only_and_reject_unknown_names():
+    settings = from_environ({})
+    with pytest.raises(AttributeError, match="read-only"):
+        settings.cycle_time = 5
+    with pytest.raises(AttributeError, match="no_such_setting"):
+        _ = settings.no_such_setting
+
+
+def test_secrets_are_not_shown():
+    assert "hush" not in repr(from_environ({"HVDTUNE_SECRET": "hush"}))
+
+
+def test_what_is_written_to_the_environment_reads_back():
+    values = {
+        "fusion_threshold": 12345,
+        "cycle_time": 20.0,
+        "autotune": True,
+        "stall_check_disable": False,
+        "thread_affinity": (1, 3),
+        "log_level": "ERROR",
+        "timeline": "t.json",
+    }
+    environ = {KNOBS[key].env: to_text(KNOBS[key], value) for key, value in values.items()}
+    settings = from_environ(environ)
+    assert {key: getattr(settings, key) for key in values} == values
+    assert environ["HOROVOD_CYCLE_TIME"] == "20.0"
+
+
+def test_every_row_of_the_table_is_consistent():
+    seen: set[str] = set()
+    for key, knob in KNOBS.items():
+        assert key == knob.key
+        assert key.isidentifier()
+        for name in (knob.env, knob.yaml, *knob.flags, *knob.off_flags):
+            assert name is None or name not in seen, name
+            if name is not None:
+                seen.add(name)
+        if knob.default not in (None, "", ()):
+            assert parse(knob, knob.default, knob.env) == knob.default
+        assert knob.tunable == (knob.tune_range is not None) == (knob.scale is not None)
+        assert knob.requires is None or knob.requires in KNOBS
+        assert knob.help.endswith(".")
+        assert knobs.accepted(knob)
+        if knob.tune_range:
+            for bound in knob.tune_range:
+                parse(knob, int(bound) if knob.kind != "float" else bound, knob.env)
