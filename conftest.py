@@ -1,0 +1,67 @@
+"""Decides which hvdtune the tests run: an installed one, or one built in place in this checkout.
+
+`python -m pytest` puts the checkout on `sys.path`, where `hvdtune/` has no native module unless it
+was built in place; the installed package would be shadowed by something that cannot be imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent
+
+
+def _is_checkout(entry: str) -> bool:
+    return Path(entry or os.curdir).resolve() == ROOT
+
+
+def _built_in_place() -> bool:
+    return any((ROOT / "hvdtune" / f"_native{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+
+
+def _installed() -> bool:
+    elsewhere = [entry for entry in sys.path if not _is_checkout(entry)]
+    if PathFinder.find_spec("hvdtune", elsewhere) is not None:
+        return True
+    # scikit-build-core's editable installs have a finder of their own instead of a folder.
+    editable = [f for f in sys.meta_path if type(f).__name__.startswith("ScikitBuild")]
+    return any(finder.find_spec("hvdtune", None) for finder in editable)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make this process and everything it starts import the same hvdtune."""
+    if not _built_in_place() and _installed():
+        sys.path[:] = [entry for entry in sys.path if not _is_checkout(entry)]
+        return
+    sys.path.insert(0, str(ROOT))
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])
+
+
+def pytest_report_header() -> str:
+    """Say which hvdtune is tested."""
+    if _built_in_place():
+        return f"hvdtune: built in place in {ROOT}"
+    if _installed():
+        return "hvdtune: the installed one"
+    return (
+        "hvdtune: not installed, only what needs no native module can pass: pip install '.[test]'"
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Leave the checkout: `python -m` and `python -c` put the working directory on their path."""
+    directory = tempfile.TemporaryDirectory(prefix="hvdtune-tests-")
+
+    def return_and_remove() -> None:
+        os.chdir(session.config.invocation_params.dir)
+        directory.cleanup()
+
+    os.chdir(directory.name)
+    session.config.add_cleanup(return_and_remove)
