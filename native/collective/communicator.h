@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/op_kind.h"
+#include "collective/segments.h"
+
+namespace hvdtune {
+
+/// When the phases of a collective happened on this rank, for the timeline. In a pipelined
+/// collective the phases overlap; these are the ends of the pure parts: before `packed` only
+/// packing, after `unpacking` only unpacking, both and the reduction in between.
+struct PhaseTimes {
+  Nanos packed = 0;     ///< the first chunk was copied into the fusion buffer
+  Nanos unpacking = 0;  ///< the last chunk was complete on all ranks
+};
+
+struct AllreduceJob {
+  const SegmentList& in;
+  const SegmentList& out;  ///< same bytes as `in`; may be the same memory, piece by piece
+  DType dtype;
+  ReduceOp op;  ///< not kAverage: the caller folds 1/n into `postscale`
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+struct BroadcastJob {
+  int root;               ///< index of the member that sends
+  const SegmentList& in;  ///< read on the root only
+  const SegmentList& out;  ///< same bytes on every member; on the root it may equal `in`
+};
+
+struct AllgatherJob {
+  const SegmentList& in;
+  const std::vector<SegmentList>& out;  ///< one list a member, as long as that member's `in`
+};
+
+struct AlltoallJob {
+  const std::vector<SegmentList>& in;   ///< what goes to each member
+  const std::vector<SegmentList>& out;  ///< what comes from each member; sizes match the senders'
+  std::size_t longest;                  ///< bytes of the longest message between any two members
+};
+
+struct ReducescatterJob {
+  const std::vector<SegmentList>& in;  ///< each member's share, in member order
+  const SegmentList& out;              ///< as long as this member's share
+  DType dtype;
+  ReduceOp op;  ///< not kAverage
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+/// `size()` members, this one's index, and the collectives on their buffers: what a data plane has
+/// to offer. Shared memory is one; sockets, MPI, Gloo and NCCL can be others.
+///
+/// All members call the same operations in the same order with matching sizes; the coordinator's
+/// schedule guarantees it. Calls block until this member's part is done and its output complete;
+/// inputs may be reused then. A communicator belongs to one thread at a time.
+/// Every call throws Error(kAborted) when the job is aborted; outputs are undefined then.
+/// Results are bitwise equal on all members.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  [[nodiscard]] virtual int size() const = 0;
+  [[nodiscard]] virtual int index() const = 0;
+  /// Word for activity labels in the timeline, e.g. "SHM".
+  [[nodiscard]] virtual const char* transport() const = 0;
+
+  virtual PhaseTimes allreduce(const AllreduceJob& job) = 0;
+  virtual PhaseTimes broadcast(const BroadcastJob& job) = 0;
+  virtual PhaseTimes allgather(const AllgatherJob& job) = 0;
+  virtual PhaseTimes alltoall(const AlltoallJob& job) = 0;
+  virtual PhaseTimes reducescatter(const ReducescatterJob& job) = 0;
+  virtual void barrier() = 0;
+
+  /// Gathers `mine` from every member, in member order. All members pass the same count: this is
+  /// how sizes are exchanged before an allgather or alltoall.
+  std::vector<std::int64_t> exchange(const std::vector<std::int64_t>& mine);
+
+  /// Largest piece of a message that is worked on at once, in bytes; 0 = the communicator's choice.
+  /// All members change it at the same place in the schedule.
+  virtual void set_chunk_size(std::int64_t bytes) = 0;
+};
+
+}  // namespace hvdtune

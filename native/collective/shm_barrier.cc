@@ -1,0 +1,57 @@
+#include "collective/shm_barrier.h"
+
+namespace hvdtune {
+namespace {
+
+// How long an abort can stay unnoticed when it comes between the last look and falling asleep.
+constexpr Nanos kSleepSlice = 50 * kMillisecond;
+constexpr int kPollsPerClockRead = 64;
+
+}  // namespace
+
+ShmBarrier::ShmBarrier(Arena& arena, BarrierCell& cell, int members, Nanos spin)
+    : arena_(arena), cell_(cell), members_(static_cast<std::uint64_t>(members)), spin_(spin) {
+  // A communicator may be built on a cell that an earlier one has used (all members agree).
+  generation_ = cell_.generation.load(std::memory_order_acquire);
+}
+
+void ShmBarrier::arrive() {
+  ++generation_;
+  const std::uint64_t arrived = cell_.arrived.fetch_add(1, std::memory_order_acq_rel) + 1;
+  if (arrived % members_ != 0) return;
+  cell_.generation.store(generation_, std::memory_order_seq_cst);
+  if (cell_.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(&cell_.generation, kWakeAll);
+}
+
+bool ShmBarrier::open() const {
+  // Difference, not order: the counter may wrap around.
+  const std::uint32_t now = cell_.generation.load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(now - generation_) >= 0;
+}
+
+void ShmBarrier::throw_if_aborted() const {
+  if (arena_.aborted()) throw Error(arena_.abort_status());
+}
+
+void ShmBarrier::wait() {
+  if (open()) return;
+  if (spin_ > 0) {
+    const Nanos until = monotonic_now() + spin_;
+    do {
+      for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
+        if (open()) return;
+        cpu_relax();
+      }
+    } while (monotonic_now() < until);
+  }
+  cell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  while (true) {
+    const std::uint32_t seen = cell_.generation.load(std::memory_order_seq_cst);
+    if (open() || arena_.aborted()) break;
+    futex_wait(&cell_.generation, seen, monotonic_now() + kSleepSlice);
+  }
+  cell_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  throw_if_aborted();
+}
+
+}  // namespace hvdtune

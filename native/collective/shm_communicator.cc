@@ -1,0 +1,283 @@
+#include "collective/shm_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/cpu.h"
+#include "collective/kernels.h"
+#include "collective/shm_reduce.h"
+
+namespace hvdtune {
+namespace {
+
+// Sizes measured with benchmarks/allreduce_sizes.py; docs/performance.md has the figures.
+constexpr std::size_t kChunkBytes = 512 << 10;
+// With more ranks than CPUs every step costs a round of context switches: fewer, larger steps.
+constexpr std::size_t kChunkBytesOversubscribed = 1 << 20;
+constexpr std::size_t kOneShotLimit = 32 << 10;
+constexpr std::size_t kOneShotLimitOversubscribed = 64 << 10;
+
+}  // namespace
+
+ShmCommunicator::ShmCommunicator(std::shared_ptr<Arena> arena, std::vector<int> members, int index,
+                                 int cell, Nanos spin)
+    : arena_(std::move(arena)),
+      members_(std::move(members)),
+      index_(index),
+      barrier_(*arena_, arena_->barrier(cell), static_cast<int>(members_.size()), spin),
+      oversubscribed_(arena_->ranks() > usable_cpus()) {
+  set_chunk_size(0);
+}
+
+void ShmCommunicator::set_chunk_size(std::int64_t bytes) {
+  const std::size_t standard = oversubscribed_ ? kChunkBytesOversubscribed : kChunkBytes;
+  const std::size_t wanted = bytes > 0 ? static_cast<std::size_t>(bytes) : standard;
+  // A chunk is cut into one part a member, in whole cache lines.
+  const std::size_t unit = kCacheLine * members_.size();
+  chunk_bytes_ = std::clamp(wanted, unit, std::size_t{kMaxChunk}) / unit * unit;
+  one_shot_limit_ = oversubscribed_ ? kOneShotLimitOversubscribed : kOneShotLimit;
+}
+
+std::byte* ShmCommunicator::window(std::size_t member, std::uint64_t chunk) const {
+  return arena_->chunk(members_[member], static_cast<int>(chunk % kWindowChunks));
+}
+
+void ShmCommunicator::barrier() {
+  if (others() == 0) return;
+  barrier_.arrive();
+  barrier_.wait();
+}
+
+void ShmCommunicator::end_operation() {
+  if (window_shared_) barrier();
+}
+
+PhaseTimes ShmCommunicator::allreduce(const AllreduceJob& job) {
+  HVD_CHECK(job.in.bytes() == job.out.bytes());
+  if (job.in.empty()) return {monotonic_now(), monotonic_now()};
+  if (others() == 0) return allreduce_alone(job);
+  const PhaseTimes times = job.in.bytes() <= std::min(one_shot_limit_, chunk_bytes_)
+                               ? allreduce_one_shot(job)
+                               : allreduce_streamed(job);
+  end_operation();
+  return times;
+}
+
+PhaseTimes ShmCommunicator::allreduce_alone(const AllreduceJob& job) {
+  copy_segments(job.in, job.out, job.in.bytes());
+  for (const double scale : {job.prescale, job.postscale}) {
+    if (scale != 1.0) scale_segments(job.out, job.dtype, scale);
+  }
+  return {monotonic_now(), monotonic_now()};
+}
+
+/// Small messages: everybody publishes all of its data and reduces all of it for itself. One
+/// barrier instead of two; the redundant arithmetic is cheaper than a second synchronisation.
+PhaseTimes ShmCommunicator::allreduce_one_shot(const AllreduceJob& job) {
+  PhaseTimes times;
+  const std::uint64_t chunk = next_chunk_++;
+  const std::size_t bytes = job.in.bytes();
+  std::byte* mine = window(static_cast<std::size_t>(index_), chunk);
+  pack(job.in, 0, bytes, mine, job.dtype, job.prescale);
+  barrier_.arrive();
+  times.packed = monotonic_now();
+  barrier_.wait();
+  times.unpacking = monotonic_now();
+  std::array<const std::byte*, kMaxRanksPerHost> sources;
+  for (std::size_t member = 0; member < members_.size(); ++member) {
+    sources[member] = window(member, chunk);
+  }
+  reduce_to_segments(sources.data(), members_.size(), job.out, 0, bytes, job.dtype, job.op,
+                     job.postscale);
+  return times;
+}
+
+PhaseTimes ShmCommunicator::allreduce_streamed(const AllreduceJob& job) {
+  PhaseTimes times;
+  const std::size_t members = members_.size();
+  const auto self = static_cast<std::size_t>(index_);
+  const std::size_t total = job.in.bytes();
+  const std::size_t chunks = (total + chunk_bytes_ - 1) / chunk_bytes_;
+  const std::uint64_t first = next_chunk_;
+  next_chunk_ += chunks;
+  const bool direct = job.prescale == 1.0;  // scaled data exist only in the window
+
+  const auto part_of = [&](std::size_t chunk, std::size_t member) {
+    return chunk_part(chunk * chunk_bytes_, std::min(chunk_bytes_, total - chunk * chunk_bytes_),
+                      member, members);
+  };
+  const auto pack_chunk = [&](std::size_t chunk) {
+    std::byte* mine = window(self, first + chunk);
+    for (std::size_t member = 0; member < members; ++member) {
+      if (member == self && direct) continue;
+      const Part part = part_of(chunk, member);
+      pack(job.in, part.begin, part.bytes, mine + part.in_chunk, job.dtype, job.prescale);
+    }
+  };
+  const auto reduce_chunk = [&](std::size_t chunk) {
+    const Part part = part_of(chunk, self);
+    std::array<const std::byte*, kMaxRanksPerHost> sources;
+    for (std::size_t member = 0; member < members; ++member) {
+      sources[member] = window(member, first + chunk) + part.in_chunk;
+    }
+    std::byte* result = window(self, first + chunk) + part.in_chunk;
+    if (direct) {
+      reduce_with_own(sources.data(), members, self, job.in, part.begin, part.bytes, result,
+                      job.dtype, job.op, job.postscale);
+    } else {
+      reduce_block(sources.data(), members, result, part.bytes, job.dtype, job.op, job.postscale);
+    }
+  };
+  const auto unpack_chunk = [&](std::size_t chunk) {
+    // Start with the own part, still in cache, and go round: members read different windows.
+    for (std::size_t turn = 0; turn < members; ++turn) {
+      const std::size_t member = (self + turn) % members;
+      const Part part = part_of(chunk, member);
+      job.out.copy_in(part.begin, part.bytes, window(member, first + chunk) + part.in_chunk);
+    }
+  };
+
+  pack_chunk(0);
+  barrier_.arrive();
+  times.packed = monotonic_now();
+  for (std::size_t step = 1; step <= chunks + 1; ++step) {
+    if (step < chunks) pack_chunk(step);
+    barrier_.wait();
+    if (step == chunks + 1) times.unpacking = monotonic_now();
+    if (step <= chunks) reduce_chunk(step - 1);
+    if (step >= 2) unpack_chunk(step - 2);
+    if (step <= chunks) barrier_.arrive();
+  }
+  return times;
+}
+
+template <typename Pack, typename Consume>
+PhaseTimes ShmCommunicator::stream(std::size_t chunks, Pack&& pack_chunk, Consume&& consume) {
+  PhaseTimes times{monotonic_now(), monotonic_now()};
+  if (chunks == 0) return times;
+  const std::uint64_t first = next_chunk_;
+  next_chunk_ += chunks;
+  pack_chunk(0, first);
+  barrier_.arrive();
+  times.packed = monotonic_now();
+  for (std::size_t step = 1; step <= chunks; ++step) {
+    if (step < chunks) pack_chunk(step, first + step);
+    barrier_.wait();
+    if (step == chunks) times.unpacking = monotonic_now();
+    consume(step - 1, first + step - 1);
+    if (step < chunks) barrier_.arrive();
+  }
+  end_operation();
+  return times;
+}
+
+PhaseTimes ShmCommunicator::broadcast(const BroadcastJob& job) {
+  const bool sender = job.root == index_;
+  if (sender) copy_segments(job.in, job.out, job.in.bytes());
+  if (others() == 0) return {monotonic_now(), monotonic_now()};
+  const std::size_t total = job.out.bytes();
+  const auto length = [&](std::size_t chunk) {
+    return std::min(chunk_bytes_, total - chunk * chunk_bytes_);
+  };
+  const auto root = static_cast<std::size_t>(job.root);
+  return stream(
+      (total + chunk_bytes_ - 1) / chunk_bytes_,
+      [&](std::size_t chunk, std::uint64_t serial) {
+        if (!sender) return;
+        job.in.copy_out(chunk * chunk_bytes_, length(chunk), window(root, serial));
+      },
+      [&](std::size_t chunk, std::uint64_t serial) {
+        if (sender) return;
+        job.out.copy_in(chunk * chunk_bytes_, length(chunk), window(root, serial));
+      });
+}
+
+PhaseTimes ShmCommunicator::allgather(const AllgatherJob& job) {
+  const auto self = static_cast<std::size_t>(index_);
+  HVD_CHECK(job.out.size() == members_.size() && job.out[self].bytes() == job.in.bytes());
+  copy_segments(job.in, job.out[self], job.in.bytes());
+  if (others() == 0) return {monotonic_now(), monotonic_now()};
+  std::size_t longest = 0;
+  for (const SegmentList& out : job.out) longest = std::max(longest, out.bytes());
+  const auto length = [&](std::size_t chunk, std::size_t total) {
+    const std::size_t begin = chunk * chunk_bytes_;
+    return begin >= total ? 0 : std::min(chunk_bytes_, total - begin);
+  };
+  return stream(
+      (longest + chunk_bytes_ - 1) / chunk_bytes_,
+      [&](std::size_t chunk, std::uint64_t serial) {
+        const std::size_t bytes = length(chunk, job.in.bytes());
+        job.in.copy_out(chunk * chunk_bytes_, bytes, window(self, serial));
+      },
+      [&](std::size_t chunk, std::uint64_t serial) {
+        for (std::size_t turn = 1; turn < members_.size(); ++turn) {
+          const std::size_t member = (self + turn) % members_.size();
+          const std::size_t bytes = length(chunk, job.out[member].bytes());
+          job.out[member].copy_in(chunk * chunk_bytes_, bytes, window(member, serial));
+        }
+      });
+}
+
+PhaseTimes ShmCommunicator::alltoall(const AlltoallJob& job) {
+  const auto self = static_cast<std::size_t>(index_);
+  copy_segments(job.in[self], job.out[self], job.in[self].bytes());
+  if (others() == 0) return {monotonic_now(), monotonic_now()};
+  // Each chunk holds one piece for every member.
+  const std::size_t piece = chunk_bytes_ / members_.size();
+  const auto length = [&](std::size_t chunk, std::size_t total) {
+    const std::size_t begin = chunk * piece;
+    return begin >= total ? 0 : std::min(piece, total - begin);
+  };
+  return stream(
+      (job.longest + piece - 1) / piece,
+      [&](std::size_t chunk, std::uint64_t serial) {
+        for (std::size_t member = 0; member < members_.size(); ++member) {
+          if (member == self) continue;
+          const std::size_t bytes = length(chunk, job.in[member].bytes());
+          job.in[member].copy_out(chunk * piece, bytes, window(self, serial) + member * piece);
+        }
+      },
+      [&](std::size_t chunk, std::uint64_t serial) {
+        for (std::size_t turn = 1; turn < members_.size(); ++turn) {
+          const std::size_t member = (self + turn) % members_.size();
+          const std::size_t bytes = length(chunk, job.out[member].bytes());
+          job.out[member].copy_in(chunk * piece, bytes, window(member, serial) + self * piece);
+        }
+      });
+}
+
+PhaseTimes ShmCommunicator::reducescatter(const ReducescatterJob& job) {
+  const auto self = static_cast<std::size_t>(index_);
+  HVD_CHECK(job.in.size() == members_.size() && job.out.bytes() == job.in[self].bytes());
+  if (others() == 0) {
+    return allreduce_alone({job.in[0], job.out, job.dtype, job.op, job.prescale, job.postscale});
+  }
+  std::size_t longest = 0;
+  for (const SegmentList& share : job.in) longest = std::max(longest, share.bytes());
+  const std::size_t piece = chunk_bytes_ / members_.size();
+  const auto length = [&](std::size_t chunk, std::size_t total) {
+    const std::size_t begin = chunk * piece;
+    return begin >= total ? 0 : std::min(piece, total - begin);
+  };
+  return stream(
+      (longest + piece - 1) / piece,
+      [&](std::size_t chunk, std::uint64_t serial) {
+        for (std::size_t member = 0; member < members_.size(); ++member) {
+          const std::size_t bytes = length(chunk, job.in[member].bytes());
+          pack(job.in[member], chunk * piece, bytes, window(self, serial) + member * piece,
+               job.dtype, job.prescale);
+        }
+      },
+      [&](std::size_t chunk, std::uint64_t serial) {
+        std::array<const std::byte*, kMaxRanksPerHost> sources;
+        for (std::size_t member = 0; member < members_.size(); ++member) {
+          sources[member] = window(member, serial) + self * piece;
+        }
+        reduce_to_segments(sources.data(), members_.size(), job.out, chunk * piece,
+                           length(chunk, job.out.bytes()), job.dtype, job.op, job.postscale);
+      });
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "collective/communicator.h"
+#include "collective/shm_barrier.h"
+
+namespace hvdtune {
+
+/// Collectives among ranks of one host, through the arena's fusion buffer.
+///
+/// A message streams through a window of kWindowChunks chunks a rank. In step s a member packs
+/// chunk s into its own window, reduces its share of chunk s-1 straight from the peers' windows,
+/// and unpacks chunk s-2 from the windows of those who reduced it; one split barrier a step tells
+/// the peers that all three are done. A chunk stays in cache between its three uses, however
+/// long the message. Nothing is packed that only this member would read: its own share is reduced
+/// from the tensors themselves.
+///
+/// Why four chunks: chunk s may be packed as soon as everybody has *arrived* at step s-2, that is,
+/// has unpacked chunk s-4. With four, packing runs ahead of the barrier by a whole step.
+class ShmCommunicator final : public Communicator {
+ public:
+  /// `members`: ranks on the host, ascending; `index`: this rank's place among them. `cell` must
+  /// be the same on all members and used by no other communicator at the time.
+  ShmCommunicator(std::shared_ptr<Arena> arena, std::vector<int> members, int index, int cell,
+                  Nanos spin);
+
+  [[nodiscard]] int size() const override { return static_cast<int>(members_.size()); }
+  [[nodiscard]] int index() const override { return index_; }
+  [[nodiscard]] const char* transport() const override { return "SHM"; }
+
+  PhaseTimes allreduce(const AllreduceJob& job) override;
+  PhaseTimes broadcast(const BroadcastJob& job) override;
+  PhaseTimes allgather(const AllgatherJob& job) override;
+  PhaseTimes alltoall(const AlltoallJob& job) override;
+  PhaseTimes reducescatter(const ReducescatterJob& job) override;
+  void barrier() override;
+
+  void set_chunk_size(std::int64_t bytes) override;
+
+  /// Other communicators use this rank's window too: every operation then ends with a barrier, so
+  /// that no peer still reads what the next communicator overwrites. All members agree on it.
+  void set_window_shared(bool shared) { window_shared_ = shared; }
+
+ private:
+  class ReduceStep;
+
+  PhaseTimes allreduce_alone(const AllreduceJob& job);
+  PhaseTimes allreduce_one_shot(const AllreduceJob& job);
+  PhaseTimes allreduce_streamed(const AllreduceJob& job);
+
+  /// The pattern of the operations without a second exchange: in step t, pack(chunk, buffer) what
+  /// peers read, then, when all have packed, consume(chunk, buffer).
+  template <typename Pack, typename Consume>
+  PhaseTimes stream(std::size_t chunks, Pack&& pack, Consume&& consume);
+
+  [[nodiscard]] std::byte* window(std::size_t member, std::uint64_t chunk) const;
+  [[nodiscard]] std::size_t others() const { return members_.size() - 1; }
+  void end_operation();
+
+  std::shared_ptr<Arena> arena_;
+  std::vector<int> members_;
+  int index_;
+  ShmBarrier barrier_;
+  std::size_t chunk_bytes_ = 0;
+  std::size_t one_shot_limit_ = 0;
+  bool oversubscribed_;
+  bool window_shared_ = false;
+  std::uint64_t next_chunk_ = 0;  // counts on over operations: the same on all members
+};
+
+}  // namespace hvdtune

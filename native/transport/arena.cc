@@ -1,0 +1,171 @@
+#include "transport/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace hvdtune {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x68766474756e6531;  // "hvdtune1"
+constexpr std::size_t kAnnounceRing = 512 << 10;
+constexpr std::size_t kScheduleRing = 2 << 20;
+
+enum AbortState : std::uint32_t { kRunning = 0, kWriting = 1, kAborted = 2 };
+
+constexpr std::size_t page_up(std::size_t bytes) { return (bytes + 4095) & ~std::size_t{4095}; }
+
+}  // namespace
+
+struct Arena::Header {
+  std::uint64_t magic = kMagic;
+  std::uint32_t ranks = 0;
+  alignas(64) std::atomic<std::uint32_t> abort_state{kRunning};
+  char abort_text[kAbortTextBytes] = {};
+  alignas(64) std::atomic<std::uint32_t> collecting{0};
+  alignas(64) std::atomic<std::uint64_t> schedule_written{0};
+  Doorbell doorbells[kMaxRanksPerHost];
+  ReadCursor cursors[kMaxRanksPerHost];
+  RingHead announce_heads[kMaxRanksPerHost];
+  BarrierCell barriers[kMaxProcessSets];
+  std::atomic<std::uint32_t> slot_arrivals[kMaxSlots];
+};
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+namespace {
+
+std::size_t rings_offset(std::size_t header_bytes) { return page_up(header_bytes); }
+
+std::size_t chunks_offset(std::size_t header_bytes, int ranks) {
+  return page_up(rings_offset(header_bytes) + kScheduleRing +
+                 static_cast<std::size_t>(ranks) * kAnnounceRing);
+}
+
+std::size_t arena_bytes(std::size_t header_bytes, int ranks) {
+  return chunks_offset(header_bytes, ranks) +
+         static_cast<std::size_t>(ranks) * kWindowChunks * kMaxChunk;
+}
+
+[[noreturn]] void fail(const char* what) {
+  throw Error(ErrorKind::kAborted, std::string("cannot ") + what +
+                                       " the shared memory of this host: " + std::strerror(errno));
+}
+
+}  // namespace
+
+std::shared_ptr<Arena> Arena::create(int ranks) {
+  const int fd = memfd_create("hvdtune", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) fail("create");
+  if (ftruncate(fd, static_cast<off_t>(arena_bytes(sizeof(Header), ranks))) != 0) {
+    close(fd);
+    fail("size");
+  }
+  // The size is final: a peer cannot shrink the arena under the others' feet.
+  fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  return std::shared_ptr<Arena>(new Arena(fd, ranks, true));
+}
+
+std::shared_ptr<Arena> Arena::attach(int fd, int ranks) {
+  const int own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  if (own < 0) fail("open");
+  return std::shared_ptr<Arena>(new Arena(own, ranks, false));
+}
+
+Arena::Arena(int fd, int ranks, bool owner)
+    : fd_(fd), ranks_(ranks), bytes_(arena_bytes(sizeof(Header), ranks)) {
+  HVD_CHECK(ranks >= 1 && ranks <= kMaxRanksPerHost);
+  void* mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (mapped == MAP_FAILED) {
+    close(fd_);
+    fail("map");
+  }
+  base_ = static_cast<std::byte*>(mapped);
+  madvise(base_, bytes_, MADV_HUGEPAGE);  // where the administrator allows it for shared memory
+  if (owner) {
+    // A new memfd reads as zeros, which is the initial state of the large arrays; constructing the
+    // header would touch every page of them.
+    auto* header = reinterpret_cast<Header*>(base_);
+    header->magic = kMagic;
+    header->ranks = static_cast<std::uint32_t>(ranks);
+  } else if (reinterpret_cast<Header*>(base_)->magic != kMagic) {
+    munmap(base_, bytes_);
+    close(fd_);
+    throw Error(ErrorKind::kAborted, "the shared memory handed over by rank 0 is not an arena");
+  }
+}
+
+Arena::~Arena() {
+  munmap(base_, bytes_);
+  close(fd_);
+}
+
+Doorbell& Arena::doorbell(int rank) { return reinterpret_cast<Header*>(base_)->doorbells[rank]; }
+
+MessageRing Arena::announcements(int rank) {
+  std::byte* data = base_ + rings_offset(sizeof(Header)) + kScheduleRing +
+                    static_cast<std::size_t>(rank) * kAnnounceRing;
+  return {&reinterpret_cast<Header*>(base_)->announce_heads[rank], data, kAnnounceRing};
+}
+
+BroadcastRing Arena::schedule() {
+  auto* header = reinterpret_cast<Header*>(base_);
+  return {&header->schedule_written, header->cursors, ranks_, base_ + rings_offset(sizeof(Header)),
+          kScheduleRing};
+}
+
+BarrierCell& Arena::barrier(int index) {
+  HVD_CHECK(index >= 0 && index < kMaxProcessSets);
+  return reinterpret_cast<Header*>(base_)->barriers[index];
+}
+
+std::byte* Arena::chunk(int rank, int chunk) {
+  return base_ + chunks_offset(sizeof(Header), ranks_) +
+         (static_cast<std::size_t>(rank) * kWindowChunks + static_cast<std::size_t>(chunk)) *
+             kMaxChunk;
+}
+
+std::atomic<std::uint32_t>& Arena::slot_arrivals(std::uint32_t slot) {
+  HVD_CHECK(slot < kMaxSlots);
+  return reinterpret_cast<Header*>(base_)->slot_arrivals[slot];
+}
+
+std::atomic<std::uint32_t>& Arena::collecting() {
+  return reinterpret_cast<Header*>(base_)->collecting;
+}
+
+void Arena::abort(const std::string& text) noexcept {
+  auto* header = reinterpret_cast<Header*>(base_);
+  std::uint32_t expected = kRunning;
+  if (header->abort_state.compare_exchange_strong(expected, kWriting)) {
+    const std::size_t length = std::min(text.size(), std::size_t{kAbortTextBytes - 1});
+    std::memcpy(header->abort_text, text.data(), length);
+    header->abort_text[length] = '\0';
+    header->abort_state.store(kAborted, std::memory_order_seq_cst);
+  }
+  for (int rank = 0; rank < ranks_; ++rank) header->doorbells[rank].wake();
+  for (BarrierCell& cell : header->barriers) {
+    // The generation stays: a waiter that polls must not take the wake-up for an open gate. A
+    // sleeper that misses it looks again after its slice (see ShmBarrier::wait).
+    if (cell.sleepers.load(std::memory_order_seq_cst) != 0) {
+      futex_wake(&cell.generation, kWakeAll);
+    }
+  }
+}
+
+bool Arena::aborted() const {
+  return reinterpret_cast<const Header*>(base_)->abort_state.load(std::memory_order_seq_cst) ==
+         kAborted;
+}
+
+Status Arena::abort_status() const {
+  if (!aborted()) return {};
+  return {ErrorKind::kAborted, reinterpret_cast<const Header*>(base_)->abort_text};
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "transport/doorbell.h"
+#include "transport/ring.h"
+
+namespace hvdtune {
+
+/// A barrier among the members of one communicator; see collective/shm_barrier.h.
+struct BarrierCell {
+  alignas(64) std::atomic<std::uint64_t> arrived{0};
+  alignas(64) std::atomic<std::uint32_t> generation{0};
+  std::atomic<std::uint32_t> sleepers{0};
+};
+
+inline constexpr int kMaxRanksPerHost = 64;
+/// Process sets that can exist at once, the global one included.
+inline constexpr int kMaxProcessSets = 128;
+/// Slots that can exist at once; the cache capacity is limited to it.
+inline constexpr std::uint32_t kMaxSlots = 1U << 16;
+/// Chunks of a rank's window in the fusion buffer; why four: collective/shm_communicator.h.
+inline constexpr int kWindowChunks = 4;
+/// Largest chunk, in bytes.
+inline constexpr std::int64_t kMaxChunk = 4LL << 20;
+/// Longest text of an abort notice, its terminating zero included.
+inline constexpr int kAbortTextBytes = 1024;
+
+/// The memory that all ranks of a host share: doorbells, message rings, barriers and the fusion
+/// buffer. A memfd: it has no name in any file system and vanishes with its last process, however
+/// that ends. Pages are committed when first touched.
+class Arena {
+ public:
+  /// Creates the arena of a host with `ranks` ranks. Throws Error(kAborted) when the kernel refuses.
+  static std::shared_ptr<Arena> create(int ranks);
+
+  /// Maps the arena behind `fd`, which stays the caller's. Throws Error(kAborted).
+  static std::shared_ptr<Arena> attach(int fd, int ranks);
+
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  [[nodiscard]] int fd() const { return fd_; }
+  [[nodiscard]] int ranks() const { return ranks_; }
+
+  Doorbell& doorbell(int rank);
+  /// Announcements of `rank` to the coordinator.
+  MessageRing announcements(int rank);
+  /// The coordinator's schedule, read by every rank.
+  BroadcastRing schedule();
+  BarrierCell& barrier(int index);
+  /// Start of chunk `chunk` (0 … kWindowChunks-1) of `rank`'s window; kMaxChunk bytes.
+  std::byte* chunk(int rank, int chunk);
+  /// How often a slot's tensor was announced, all ranks together: who completes a round knows it.
+  std::atomic<std::uint32_t>& slot_arrivals(std::uint32_t slot);
+  /// Set while the coordinator holds back ready tensors for company.
+  std::atomic<std::uint32_t>& collecting();
+
+  /// Ends the job for everybody on the host: the first caller's text stays, all sleepers wake, and
+  /// every wait throws it from now on. Callable from any thread at any time; never blocks.
+  void abort(const std::string& text) noexcept;
+  [[nodiscard]] bool aborted() const;
+  /// The notice of abort(), or kOk.
+  [[nodiscard]] Status abort_status() const;
+
+ private:
+  struct Header;
+  Arena(int fd, int ranks, bool owner);
+
+  int fd_ = -1;
+  int ranks_ = 0;
+  std::byte* base_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace hvdtune

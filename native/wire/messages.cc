@@ -1,0 +1,127 @@
+#include "wire/messages.h"
+
+namespace hvdtune::wire {
+namespace {
+
+void encode_settings(Encoder& out, const RuntimeSettings& settings) {
+  out.put(settings.epoch).put(settings.fusion_threshold).put(settings.cycle_time);
+  out.put(settings.chunk_size);
+}
+
+RuntimeSettings decode_settings(Decoder& in) {
+  RuntimeSettings settings;
+  settings.epoch = in.get<std::uint64_t>();
+  settings.fusion_threshold = in.get<std::int64_t>();
+  settings.cycle_time = in.get<Nanos>();
+  settings.chunk_size = in.get<std::int64_t>();
+  return settings;
+}
+
+}  // namespace
+
+std::string encode_announce_slot(Slot slot, Ticket ticket, Nanos time) {
+  return Encoder().put(AnnounceType::kSlot).put(slot).put(ticket).put(time).take();
+}
+
+std::string encode_announce_request(const Request& request, Ticket ticket, Nanos time) {
+  Encoder out;
+  out.put(AnnounceType::kRequest).put(ticket).put(time);
+  request.encode(out);
+  return out.take();
+}
+
+std::string encode_announce_shutdown() { return Encoder().put(AnnounceType::kShutdown).take(); }
+
+std::string encode_announce_stack(std::string_view text) {
+  return Encoder().put(AnnounceType::kStackReply).put(text).take();
+}
+
+Announce decode_announce(std::string_view bytes) {
+  Decoder in(bytes);
+  Announce announce;
+  announce.type = static_cast<AnnounceType>(in.get<std::uint8_t>());
+  switch (announce.type) {
+    case AnnounceType::kSlot:
+      announce.slot = in.get<Slot>();
+      announce.ticket = in.get<Ticket>();
+      announce.time = in.get<Nanos>();
+      break;
+    case AnnounceType::kRequest:
+      announce.ticket = in.get<Ticket>();
+      announce.time = in.get<Nanos>();
+      announce.request = Request::decode(in);
+      break;
+    case AnnounceType::kShutdown:
+      break;
+    case AnnounceType::kStackReply:
+      announce.text = in.get_string();
+      break;
+    default:
+      throw DecodeError("unknown type of announcement");
+  }
+  in.finish();
+  return announce;
+}
+
+std::string Schedule::encode() const {
+  Encoder out;
+  out.put(type);
+  switch (type) {
+    case ScheduleType::kBatch:
+    case ScheduleType::kReject:
+    case ScheduleType::kEvict:
+      out.put(process_set).put(batch).put(reason);
+      out.put(static_cast<std::uint32_t>(entries.size()));
+      for (const BatchEntry& entry : entries) out.put(entry.slot).put(entry.name);
+      out.put(status.kind).put(status.text);
+      break;
+    case ScheduleType::kSettings:
+      encode_settings(out, settings);
+      break;
+    case ScheduleType::kStackQuery:
+      out.put(rank);
+      break;
+    case ScheduleType::kShutdown:
+      out.put(status.kind).put(status.text);
+      break;
+  }
+  return out.take();
+}
+
+Schedule Schedule::decode(std::string_view bytes) {
+  Decoder in(bytes);
+  Schedule schedule;
+  schedule.type = static_cast<ScheduleType>(in.get<std::uint8_t>());
+  switch (schedule.type) {
+    case ScheduleType::kBatch:
+    case ScheduleType::kReject:
+    case ScheduleType::kEvict:
+      schedule.process_set = in.get<std::uint32_t>();
+      schedule.batch = in.get<std::uint64_t>();
+      schedule.reason = static_cast<CloseReason>(in.get<std::uint8_t>());
+      schedule.entries.resize(in.get_count(sizeof(Slot) + sizeof(std::uint32_t)));
+      for (BatchEntry& entry : schedule.entries) {
+        entry.slot = in.get<Slot>();
+        entry.name = in.get_string();
+      }
+      schedule.status.kind = static_cast<ErrorKind>(in.get<std::uint8_t>());
+      schedule.status.text = in.get_string();
+      break;
+    case ScheduleType::kSettings:
+      schedule.settings = decode_settings(in);
+      break;
+    case ScheduleType::kStackQuery:
+      schedule.rank = in.get<std::int32_t>();
+      break;
+    case ScheduleType::kShutdown:
+      schedule.status.kind = static_cast<ErrorKind>(in.get<std::uint8_t>());
+      schedule.status.text = in.get_string();
+      break;
+    default:
+      throw DecodeError("unknown type of schedule entry");
+  }
+  in.finish();
+  return schedule;
+}
+
+}  // namespace hvdtune::wire

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "wire/request.h"
+
+namespace hvdtune::wire {
+
+/// Number of an agreed description; from the second time on only it travels.
+using Slot = std::uint32_t;
+inline constexpr Slot kNoSlot = UINT32_MAX;
+
+/// Number of one submission of one rank, counted from 1.
+using Ticket = std::uint64_t;
+
+// ---- from a rank to the coordinator -------------------------------------------------------------
+
+enum class AnnounceType : std::uint8_t {
+  kSlot = 1,        ///< ready: the tensor of a slot
+  kRequest = 2,     ///< ready: a description the coordinator may not know
+  kShutdown = 3,    ///< this rank wants the job to end
+  kStackReply = 4,  ///< answer to a stack query
+};
+
+struct Announce {
+  AnnounceType type = AnnounceType::kSlot;
+  Slot slot = kNoSlot;             ///< kSlot
+  Ticket ticket = 0;               ///< kSlot, kRequest
+  Nanos time = 0;                  ///< when the tensor became ready on that rank
+  std::optional<Request> request;  ///< kRequest
+  std::string text;                ///< kStackReply
+};
+
+std::string encode_announce_slot(Slot slot, Ticket ticket, Nanos time);
+std::string encode_announce_request(const Request& request, Ticket ticket, Nanos time);
+std::string encode_announce_shutdown();
+std::string encode_announce_stack(std::string_view text);
+/// Throws DecodeError.
+Announce decode_announce(std::string_view bytes);
+
+// ---- from the coordinator to every rank, in one order -------------------------------------------
+
+enum class ScheduleType : std::uint8_t {
+  kBatch = 1,       ///< execute these tensors now
+  kReject = 2,      ///< the ranks disagree about a tensor
+  kEvict = 3,       ///< forget a slot
+  kSettings = 4,    ///< new settings from here on
+  kStackQuery = 5,  ///< one rank shall send its Python stack
+  kShutdown = 6,    ///< the job ends here
+};
+
+/// Why a batch was closed: the answer to "why was it this small?".
+enum class CloseReason : std::uint8_t {
+  kFull = 0,      ///< the fusion threshold was reached
+  kCycle = 1,     ///< the cycle time was over
+  kBlocked = 2,   ///< a rank was blocked, waiting for one of its tensors
+  kStepDone = 3,  ///< all tensors of the step were there
+  kEnd = 4,       ///< shutdown
+};
+
+/// One operation of a batch. Its name travels only when the ranks may not know the slot yet.
+struct BatchEntry {
+  Slot slot = kNoSlot;
+  std::string name;
+};
+
+/// Settings that may change while running. Numbered: every rank applies an epoch at the same
+/// place in the schedule.
+struct RuntimeSettings {
+  std::uint64_t epoch = 0;
+  std::int64_t fusion_threshold = 128LL << 20;  ///< bytes; 0 = no fusion
+  Nanos cycle_time = kMillisecond;
+  std::int64_t chunk_size = 0;  ///< bytes; 0 = chosen by the engine
+
+  bool operator==(const RuntimeSettings&) const = default;
+};
+
+struct Schedule {
+  ScheduleType type = ScheduleType::kBatch;
+  std::uint32_t process_set = 0;     ///< kBatch, kReject
+  std::uint64_t batch = 0;           ///< kBatch: serial number
+  CloseReason reason{};              ///< kBatch
+  std::vector<BatchEntry> entries;   ///< kBatch; kReject and kEvict: exactly one
+  Status status;                     ///< kReject, kShutdown
+  RuntimeSettings settings;          ///< kSettings
+  std::int32_t rank = -1;            ///< kStackQuery
+
+  [[nodiscard]] std::string encode() const;
+  /// Throws DecodeError.
+  static Schedule decode(std::string_view bytes);
+};
+
+}  // namespace hvdtune::wire
