@@ -1,0 +1,145 @@
+"""Writes docs/knobs.md from hvdtune/knobs.py: `python docs/generate_knobs.py [--check]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# The table of this checkout, not of an installed hvdtune.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from hvdtune.knobs import KNOBS, Knob, accepted, size_words
+
+PAGE = Path(__file__).with_name("knobs.md")
+
+INTRODUCTION = """\
+# Settings
+
+<!-- Made by docs/generate_knobs.py from hvdtune/knobs.py: edit that table, not this page. -->
+
+A setting can be given on the command line of `hvdtune run`, in the YAML file of
+`--config-file`, or as an environment variable. The command line wins over the file, the file over
+the environment. `hvdtune config` prints every setting with its value, its unit and where the value
+came from.
+
+- Sizes take a unit: `64MB`, `1GiB`, `65536`. `KB`, `MB` and `GB` are powers of 1024.
+- Switches take `1` or `0`; `true`/`false`, `yes`/`no` and `on`/`off` are understood too.
+- An empty variable counts as absent. A value that is not accepted ends the program with a sentence
+  that names the setting, the value and what is accepted.
+- **Tunable** settings are moved by the autotuner ([`HOROVOD_AUTOTUNE`](#horovod_autotune)), except
+  those that are fixed because their variable is present.
+- Settings are read once, when `init` is called. Give every rank the same ones.
+"""
+
+SECTIONS = (
+    ("The engine", ("params",)),
+    ("Autotune", ("autotune",)),
+    ("Timeline", ("timeline",)),
+    ("Stall check", ("stall_check",)),
+    ("Logging", ("logging",)),
+    ("Libraries, threads and starting", ("library_options", "")),
+)
+ENGINE_KEYS = ("disable_group_fusion", "dynamic_process_sets")
+INERT_INTRODUCTION = """\
+Scripts and command lines written for Horovod may carry these. They are accepted and checked, and
+do nothing in this version.
+"""
+
+
+def default_words(knob: Knob) -> str:
+    """The default as a user would write it."""
+    if knob.default is None or knob.default == () or knob.default == "":
+        return "not set"
+    if knob.kind == "bool":
+        return "on (`1`)" if knob.default else "off (`0`)"
+    if knob.kind == "size":
+        return "chosen by the engine (`0`)" if knob.default == 0 else size_words(knob.default)
+    number = f"{knob.default:g}" if knob.kind == "float" else str(knob.default)
+    return f"`{number}`" + (f" {knob.unit}" if knob.unit else "")
+
+
+def yaml_words(knob: Knob) -> str:
+    """The YAML key, and how its meaning differs from the variable's."""
+    notes = []
+    if knob.yaml_inverted:
+        notes.append("the other way round: `true` turns the variable off")
+    if knob.flag_multiplier != 1:
+        notes.append(f"a plain number counts {size_words(knob.flag_multiplier)}")
+    return f"`{knob.yaml}`" + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def flag_words(knob: Knob) -> str:
+    """The flags that set it, then those that turn it off."""
+    words = " or ".join(f"`{flag}`" for flag in knob.flags)
+    if knob.flag_multiplier != 1:
+        words += f" (a plain number counts {size_words(knob.flag_multiplier)})"
+    if knob.off_flags:
+        words += "; to turn it off: " + " or ".join(f"`{flag}`" for flag in knob.off_flags)
+    return words
+
+
+def tuning_words(knob: Knob) -> str:
+    """The range in which the autotuner looks."""
+    assert knob.tune_range is not None
+    if knob.kind == "size":
+        low, high = (size_words(int(bound)) for bound in knob.tune_range)
+    else:
+        low, high = (f"{bound:g} {knob.unit}".strip() for bound in knob.tune_range)
+    return f"from {low} to {high}, on a {knob.scale} scale"
+
+
+def entry(knob: Knob) -> str:
+    """One setting: heading, meaning, and a list of facts."""
+    facts = [f"Accepted values: {accepted(knob)}.", f"Default: {default_words(knob)}."]
+    if knob.flags:
+        facts.append(f"Flag: {flag_words(knob)}.")
+    if knob.yaml:
+        facts.append(f"YAML key: {yaml_words(knob)}.")
+    if knob.requires:
+        facts.append(f"Does nothing without [`{KNOBS[knob.requires].env}`](#{anchor(knob)}).")
+    if knob.tunable:
+        facts.append(f"Tunable: {tuning_words(knob)}.")
+    if knob.inert:
+        facts.append(f"No effect: {knob.inert}.")
+    listed = "\n".join(f"- {fact}" for fact in facts)
+    return f"### {knob.env}\n\n(since {knob.since})\n\n{knob.help}\n\n{listed}\n"
+
+
+def anchor(knob: Knob) -> str:
+    """The heading's anchor of the setting that `knob` requires."""
+    assert knob.requires is not None
+    return KNOBS[knob.requires].env.lower()
+
+
+def section_of(knob: Knob) -> str:
+    """The YAML section, or the one where a setting without a YAML key is explained."""
+    return "params" if knob.key in ENGINE_KEYS else knob.section
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION]
+    shown = [knob for knob in KNOBS.values() if not knob.internal]
+    for title, sections in SECTIONS:
+        knobs = [k for k in shown if section_of(k) in sections and not k.inert]
+        parts += [f"## {title}\n", *map(entry, knobs)]
+    parts += ["## Accepted for compatibility\n", INERT_INTRODUCTION]
+    parts += [entry(knob) for knob in shown if knob.inert]
+    missing = [k.env for k in shown if f"### {k.env}\n" not in "\n".join(parts)]
+    if missing:
+        sys.exit(f"docs/generate_knobs.py: no section of the page shows {', '.join(missing)}")
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write the page, or with --check say whether it is up to date."""
+    if sys.argv[1:] == ["--check"]:
+        if PAGE.read_text(encoding="utf-8") != page():
+            print("docs/knobs.md is out of date: run python docs/generate_knobs.py")
+            return 1
+        return 0
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
