@@ -1,0 +1,92 @@
+"""Torch tensors as the engine sees them: an address, a type code and a shape.
+
+Nothing here is compiled against torch. Whatever the engine cannot take (another device, a sparse
+or strided layout, a type it has no arithmetic for) is refused here, with the sentence a user needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from hvdtune.core.operations import DTYPES, Buffer
+
+# uint16 is there since torch 2.3 only.
+CODES: dict[torch.dtype, int] = {
+    getattr(torch, name): code for name, code in DTYPES.items() if hasattr(torch, name)
+}
+_NAMES = ", ".join(str(dtype).removeprefix("torch.") for dtype in CODES)
+
+
+def as_buffer(tensor: torch.Tensor, operation: str) -> Buffer:
+    """The memory of ``tensor`` (any shape), kept alive by the buffer.
+
+    ``operation`` is for the error messages. Raises TypeError for something that is no tensor and
+    ValueError for a tensor that is not dense, contiguous, on the CPU and of a type of ``CODES``.
+    """
+    try:
+        code = CODES[tensor.dtype]
+        if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
+            return Buffer(tensor.data_ptr(), code, tuple(tensor.shape), tensor)
+    except (AttributeError, KeyError, RuntimeError):
+        # A number, a type without a code, a layout without contiguity or memory: explained below.
+        pass
+    raise _refusal(tensor, operation)
+
+
+def as_buffers(tensors: Iterable[torch.Tensor], operation: str) -> list[Buffer]:
+    """``as_buffer`` of every member of a group; the error names the member by its index."""
+    buffers = []
+    for index, tensor in enumerate(tensors):
+        try:
+            buffers.append(as_buffer(tensor, operation))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"Member {index} of the group: {error}") from None
+    return buffers
+
+
+def _refusal(tensor: Any, operation: str) -> TypeError | ValueError:
+    """The error for a tensor that ``as_buffer`` does not take."""
+    if not isinstance(tensor, torch.Tensor):
+        return TypeError(f"{operation} takes a torch.Tensor, not a {type(tensor).__name__}.")
+    if tensor.layout is not torch.strided:
+        return ValueError(
+            f"Tensor type {tensor.type()} is not supported. {operation} takes dense tensors; "
+            "sparse_allreduce_async reduces sparse ones."
+        )
+    if tensor.dtype not in CODES:
+        return ValueError(
+            f"Tensor type {tensor.type()} is not supported. {operation} takes {_NAMES}."
+        )
+    if not tensor.is_cpu:
+        return ValueError(
+            f"GPU tensors are not supported by this version of hvdtune: {operation} got a tensor "
+            f"on device {tensor.device}. Move it to the CPU with tensor.cpu()."
+        )
+    return ValueError(
+        f"Tensor is required to be contiguous. {operation} got shape {tuple(tensor.shape)} with "
+        f"strides {tuple(tensor.stride())}; call tensor.contiguous() first."
+    )
+
+
+def group_members(tensors: Iterable[torch.Tensor], operation: str) -> list[torch.Tensor]:
+    """The tensors of a group as a list. Raises ValueError for a single tensor in a group's place.
+
+    A tensor is iterable too, and would be taken for a group of its rows.
+    """
+    if isinstance(tensors, torch.Tensor):
+        raise ValueError(f"{operation} takes a list of tensors, not one tensor.")
+    return list(tensors)
+
+
+def tensor_from(array: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of ``dtype`` on the memory of ``array`` (contiguous), without a copy.
+
+    Goes through the buffer protocol, so any pairing of NumPy and torch versions works, and
+    bfloat16, which NumPy has no name for, needs no special case.
+    """
+    if array.size == 0:
+        return torch.empty(array.shape, dtype=dtype)
+    return torch.frombuffer(array, dtype=dtype).view(array.shape)

@@ -1,0 +1,82 @@
+"""Which parameters of an optimizer are reduced together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import torch
+
+from hvdtune.core.objects import broadcast_object
+from hvdtune.core.process_sets import ProcessSet
+
+Group = tuple[torch.Tensor, ...]
+# A number of groups, or the groups themselves (parameters that are in none stay alone).
+Groups = int | Sequence[Sequence[torch.Tensor]]
+
+
+def check_groups(groups: Groups | None) -> None:
+    """Raise ValueError unless ``groups`` is None, a positive number or lists of tensors."""
+    if groups is None:
+        return
+    if isinstance(groups, int):
+        if groups <= 0 or isinstance(groups, bool):
+            raise ValueError(
+                f"groups should be a positive integer or a list of lists of tensors, not {groups}."
+            )
+        return
+    if isinstance(groups, torch.Tensor | str) or not isinstance(groups, Sequence):
+        raise ValueError(
+            "groups should be a positive integer or a list of lists of tensors, "
+            f"not a {type(groups).__name__}."
+        )
+    seen: set[int] = set()
+    for index, group in enumerate(groups):
+        if isinstance(group, torch.Tensor) or not isinstance(group, Sequence):
+            raise ValueError(f"groups[{index}] should be a list of tensors.")
+        for parameter in group:
+            if not isinstance(parameter, torch.Tensor):
+                raise ValueError(
+                    f"groups[{index}] must consist of torch.Tensor, not {type(parameter).__name__}."
+                )
+            if id(parameter) in seen:
+                raise ValueError(
+                    f"A parameter can only appear once in groups; groups[{index}] repeats one of "
+                    f"shape {tuple(parameter.shape)}."
+                )
+            seen.add(id(parameter))
+
+
+def form_groups(
+    groups: Groups, names: Mapping[torch.Tensor, str], process_set: ProcessSet
+) -> list[Group]:
+    """The groups, equal on all ranks of the set: the order of parameters is its first rank's.
+
+    ``names`` has the parameters to group (those that require gradients), in this rank's order.
+    Collective. Raises ValueError when the ranks' parameters have different names.
+    """
+    by_name = {name: parameter for parameter, name in names.items()}
+    assert process_set.ranks
+    order = broadcast_object(
+        list(by_name), process_set.ranks[0], name="optimizer.groups", process_set=process_set
+    )
+    if set(order) != set(by_name):
+        different = ", ".join(sorted(set(order) ^ set(by_name))[:5])
+        raise ValueError(
+            f"groups: rank {process_set.ranks[0]} and this rank have different parameters that "
+            f"require gradients: {different}."
+        )
+    parameters = [by_name[name] for name in order]
+    if isinstance(groups, int):
+        return [tuple(part) for part in split_evenly(parameters, groups)]
+    formed = [tuple(p for p in group if p in names) for group in groups]
+    grouped = {parameter for group in formed for parameter in group}
+    formed.extend((parameter,) for parameter in parameters if parameter not in grouped)
+    return [group for group in formed if group]
+
+
+def split_evenly(items: Sequence[torch.Tensor], parts: int) -> list[Sequence[torch.Tensor]]:
+    """``items`` in at most ``parts`` runs whose lengths differ by at most one; none is empty."""
+    parts = min(parts, len(items))
+    bounds = [len(items) * part // parts for part in range(parts + 1)] if parts else [0]
+    return [items[start:end] for start, end in pairwise(bounds)]

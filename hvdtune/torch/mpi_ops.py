@@ -1,0 +1,315 @@
+"""The collectives of ``horovod.torch``; those that return a handle come from async_ops.
+
+``allreduce``, ``grouped_allreduce``, ``allgather``, ``grouped_allgather``, ``broadcast``,
+``alltoall``, ``reducescatter`` and ``grouped_reducescatter`` return new tensors and take part in
+autograd; names that end in ``_`` work in place and do not. Parameters, results and errors are
+those of the ``_async`` function of the same name, which raises and describes them; waiting adds
+HorovodInternalError. The module's name is Horovod's: scripts import from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from hvdtune.core.world import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from hvdtune.torch import autograd
+from hvdtune.torch.async_ops import (
+    allgather_async,
+    allreduce_async,
+    allreduce_async_,
+    alltoall_async,
+    barrier,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather_async,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter_async,
+    poll,
+    reducescatter_async,
+    sparse_allreduce_async,
+    synchronize,
+)
+from hvdtune.torch.buffers import group_members
+from hvdtune.torch.compression import Compression
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+]
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce ``tensor`` (same type and shape on all ranks) over the ranks into a new tensor.
+
+    The average, unless ``op`` is given. ``average`` is the deprecated form of ``op``.
+    """
+    compressed, context = compression.compress(tensor)
+    reduced = autograd.Allreduce.apply(
+        compressed, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return compression.decompress(reduced, context)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce ``tensor`` over the ranks in place, and return it."""
+    handle = allreduce_async_(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return synchronize(handle)
+
+
+def grouped_allreduce(
+    tensors: Iterable[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduce ``tensors`` as one over the ranks into new tensors; an empty group gives ``[]``."""
+    members = group_members(tensors, "grouped_allreduce")
+    if not members:
+        return []
+    pairs = [compression.compress(tensor) for tensor in members]
+    reduced = autograd.GroupedAllreduce.apply(
+        average,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        *(compressed for compressed, _ in pairs),
+    )
+    return [
+        compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(reduced, pairs, strict=True)
+    ]
+
+
+def grouped_allreduce_(
+    tensors: Iterable[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[torch.Tensor, ...]:
+    """Reduce ``tensors`` as one over the ranks in place, and return them as a tuple."""
+    handle = grouped_allreduce_async_(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return synchronize(handle)
+
+
+def allgather(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Join every rank's ``tensor`` along the first dimension (which may differ) in rank order."""
+    return autograd.Allgather.apply(tensor, name, process_set)
+
+
+def grouped_allgather(
+    tensors: Iterable[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Sequence[torch.Tensor]:
+    """``allgather`` of all ``tensors`` as one, as a tuple; an empty group gives ``[]``."""
+    members = group_members(tensors, "grouped_allgather")
+    return autograd.GroupedAllgather.apply(name, process_set, *members) if members else []
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """A new tensor with the ``tensor`` of global rank ``root_rank``, on every rank."""
+    return autograd.Broadcast.apply(tensor, root_rank, name, process_set)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Copy the ``tensor`` of global rank ``root_rank`` into every rank's, and return it."""
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Sequence[int] | torch.Tensor | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Send ``splits[r]`` rows to rank ``r`` of the set and receive what the others send here.
+
+    The rows received, in the order of senders; with ``splits`` given, a pair of them and an int32
+    tensor of how many rows came from each rank.
+    """
+    output, received_splits = autograd.Alltoall.apply(tensor, splits, name, process_set)
+    return output if splits is None else (output, received_splits)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduce ``tensor`` over the ranks (Average or Sum) and return this rank's share of its rows.
+
+    Rank ``r`` of ``n`` gets ``rows // n`` rows, and one more if ``r < rows % n``.
+    """
+    compressed, context = compression.compress(tensor)
+    reduced = autograd.Reducescatter.apply(
+        compressed, name, op, process_set, prescale_factor, postscale_factor
+    )
+    return compression.decompress(reduced, context)
+
+
+def grouped_reducescatter(
+    tensors: Iterable[torch.Tensor],
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """``reducescatter`` of all ``tensors`` as one, as a list; an empty group gives ``[]``."""
+    members = group_members(tensors, "grouped_reducescatter")
+    if not members:
+        return []
+    pairs = [compression.compress(tensor) for tensor in members]
+    reduced = autograd.GroupedReducescatter.apply(
+        name,
+        op,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        *(compressed for compressed, _ in pairs),
+    )
+    return [
+        compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(reduced, pairs, strict=True)
+    ]
