@@ -1,8 +1,8 @@
 """Runs one function of a test module as one rank: ``rank_runner.py CALL_FILE``.
 
 The call file (written by ``ranks.start_ranks``) holds the module's path, the function's name, its
-arguments and the directory for return values. The module is imported by path, so that neither the
-checkout nor the tests need to be importable as packages.
+arguments and the directory for return values. The module is imported by path, under the name that
+it has in the test process: what the function returns must be picklable there.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ def own_rank() -> int:
     return 0
 
 
-def load_module(path: str) -> ModuleType:
-    """Import the module at ``path`` under its file's name."""
-    sys.path.insert(0, str(Path(path).parent))
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+def load_module(name: str, path: str) -> ModuleType:
+    """Import the file ``path`` as the module ``name``."""
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -44,7 +43,7 @@ def main(call_file: str) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     with open(call_file, "rb") as file:
         call = pickle.load(file)
-    function = getattr(load_module(call["module"]), call["function"])
+    function = getattr(load_module(call["module"], call["path"]), call["function"])
     value = function(*call["args"])
     final = Path(call["values"]) / f"{own_rank()}.pickle"
     partial = final.with_suffix(f".{os.getpid()}")

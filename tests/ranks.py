@@ -226,11 +226,12 @@ def program_command(program: Program, args: Sequence[Any], directory: Path) -> l
     values.mkdir(exist_ok=True)
     if isinstance(program, str | Path):
         return [sys.executable, str(program), *map(str, args)]
-    module = inspect.getsourcefile(program)
-    assert module is not None
+    path = inspect.getsourcefile(program)
+    assert path is not None
     call_file = directory / "call.pickle"
     call = {
-        "module": str(Path(module).resolve()),
+        "module": program.__module__,
+        "path": str(Path(path).resolve()),
         "function": program.__name__,
         "args": args,
         "values": str(values),

@@ -1,0 +1,65 @@
+"""The stall report names the ranks that hold everybody up, and what they were doing."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+from rank_programs import training
+from ranks import start_ranks
+
+STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
+
+
+def test_a_stopped_rank_is_named(tmp_path: Path) -> None:
+    """SIGSTOP: the rank is alive and silent. It goes on afterwards as if nothing had been."""
+    stop_file = tmp_path / "stop"
+    with start_ranks(3, training.train, "small", -1, str(stop_file), env=STALL) as ranks:
+        for rank in range(3):
+            ranks.wait_for_output(rank, "running")
+        ranks.signal(1, signal.SIGSTOP)
+        ranks.wait_for_output(0, "Missing ranks:", 60)
+        ranks.wait_for_output(0, "\n1: [", 60)
+        ranks.signal(1, signal.SIGCONT)
+        stop_file.touch()
+        result = ranks.wait(60)
+    assert [value["end"] for value in result.values] == ["stopped"] * 3
+    missing = re.findall(r"^(\d+)!?: \[", result[0].stderr, re.MULTILINE)
+    assert set(missing) == {"1"}, result[0].stderr
+
+
+def test_a_late_rank_is_named_with_what_it_does(tmp_path: Path) -> None:
+    stop_file = tmp_path / "stop"
+    program = training.stay_away_from
+    with start_ranks(3, program, "awaited.tensor", 2, str(stop_file), env=STALL) as ranks:
+        ranks.wait_for_output(0, "\n2: [", 60)
+        ranks.wait_for_output(0, "wait_in_a_function_of_its_own", 60)
+        stop_file.touch()
+        result = ranks.wait(60)
+    assert result.values == ("finished",) * 3
+    report = result[0].stderr
+    line = next(line for line in report.splitlines() if line.startswith("2: ["))
+    assert "awaited.tensor" in line
+    assert "the.last.one" in report
+    assert str(ranks.pid(2)) in report
+
+
+def test_stall_shutdown_ends_the_job(tmp_path: Path) -> None:
+    environment = {**STALL, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    program = training.stay_away_from
+    stop_file = tmp_path / "stop"
+    with start_ranks(3, program, "awaited.tensor", 2, str(stop_file), env=environment) as ranks:
+        ranks.wait_for_output(0, "2!: [", 60)
+        ranks.processes[0].wait(60)
+        stop_file.touch()
+        result = ranks.wait(60)
+    assert all("Horovod has been shut down" in value for value in result.values), result.values
+
+
+def test_the_check_can_be_disabled(tmp_path: Path) -> None:
+    environment = {**STALL, "HOROVOD_STALL_CHECK_DISABLE": "1"}
+    program = training.pause_once
+    with start_ranks(2, program, 3.0, env=environment) as ranks:
+        result = ranks.wait(60)
+    assert "Missing ranks" not in "".join(rank.stderr + rank.stdout for rank in result.ranks)

@@ -1,0 +1,64 @@
+"""Ranks started by mpirun and torchrun find each other, and two jobs at once do not mix."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_programs import launched
+from ranks import RanksResult, hvdtune_command, run_under, start_under
+
+
+def tool(name: str) -> str:
+    """A command installed beside the Python that runs the tests."""
+    path = Path(sys.executable).with_name(name)
+    assert path.exists(), f"{name} is not installed beside {sys.executable}"
+    return str(path)
+
+
+def launcher(name: str, np: int) -> list[str]:
+    if name == "hvdtune":
+        return hvdtune_command("run", "-np", str(np))
+    if name == "mpirun":
+        return [tool("mpirun"), "-np", str(np), "--allow-run-as-root", "--oversubscribe"]
+    return [tool("torchrun"), "--standalone", "--nproc-per-node", str(np), "--no-python"]
+
+
+LAUNCHERS = ("hvdtune", "mpirun", "torchrun")
+
+
+def expected(rank: int, size: int, value: int) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "size": size,
+        "local": (rank, size),
+        "cross": (0, 1),
+        "sums": {float(value * size)},
+        "gathered": list(range(size)),
+    }
+
+
+def check(result: RanksResult, size: int, value: int) -> None:
+    assert list(result.values) == [expected(rank, size, value) for rank in range(size)]
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_one_job(name: str) -> None:
+    check(run_under(launcher(name, 4), launched.identity, 3, 10), 4, 3)
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_two_jobs_at_once(name: str) -> None:
+    """The jobs use the same tensor names at the same time, with different values and sizes."""
+    with (
+        start_under(launcher(name, 2), launched.identity, 5, 2000) as first,
+        start_under(launcher(name, 3), launched.identity, 7, 2000) as second,
+    ):
+        check(first.wait(), 2, 5)
+        check(second.wait(), 3, 7)
+
+
+def test_without_a_launcher() -> None:
+    check(run_under([], launched.identity, 3, 10), 1, 3)

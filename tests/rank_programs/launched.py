@@ -1,0 +1,27 @@
+"""Rank programs for tests of launchers: who am I, and does an allreduce see only my job?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+import hvdtune as hvd
+
+
+def identity(value: int, steps: int) -> dict[str, object]:
+    """Rank, sizes, and the sum of ``value`` over the job, taken ``steps`` times."""
+    hvd.init()
+    sums = {
+        float(hvd.allreduce(np.full(1000, value, np.float64), op=hvd.Sum, name="sum")[-1])
+        for _ in range(steps)
+    }
+    gathered = hvd.allgather(np.array([hvd.rank()], np.int32))
+    answer = {
+        "rank": hvd.rank(),
+        "size": hvd.size(),
+        "local": (hvd.local_rank(), hvd.local_size()),
+        "cross": (hvd.cross_rank(), hvd.cross_size()),
+        "sums": sums,
+        "gathered": gathered.tolist(),
+    }
+    hvd.shutdown()
+    return answer
