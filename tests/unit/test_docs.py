@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from ranks import hvdtune_command
 
 from hvdtune.knobs import KNOBS
-from ranks import hvdtune_command
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
