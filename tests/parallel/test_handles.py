@@ -1,0 +1,59 @@
+"""Handles, threads, lifetimes of inputs, and extreme numbers of ranks, operations, elements.
+
+HVDTUNE_TEST_LONG=1 adds tensors of more than 2^31 elements, which need 14 GB of memory.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from rank_programs import handles
+from ranks import run_ranks
+
+LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
+
+
+def test_several_threads_of_a_rank() -> None:
+    assert run_ranks(3, handles.several_threads).values == ([], [], [])
+
+
+def test_inputs_that_nobody_else_holds() -> None:
+    assert run_ranks(2, handles.dropped_inputs).values == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("capacity", ["1024", "16", "0"])
+def test_many_operations_in_flight(capacity: str) -> None:
+    environment = {"HOROVOD_CACHE_CAPACITY": capacity}
+    assert run_ranks(2, handles.many_in_flight, 3000, env=environment).values == (3000, 3000)
+
+
+def test_poll_and_fetch() -> None:
+    for first, again, text, second in run_ranks(2, handles.poll_and_fetch).values:
+        assert first == second == [2.0] * 3
+        assert again is None
+        assert "was not created or has been cleared" in text
+
+
+def test_unnamed_operations_match_by_kind_and_set() -> None:
+    assert run_ranks(3, handles.unnamed_after_unequal_histories).values == ([3.0] * 2,) * 3
+
+
+def test_objects() -> None:
+    expected = [{"rank": rank, "text": "x" * (1000 * rank)} for rank in range(3)]
+    for seen in run_ranks(3, handles.objects).values:
+        assert seen[:3] == expected
+        assert seen[3] == expected
+
+
+@pytest.mark.parametrize("np", [16, 64])
+def test_many_ranks(np: int) -> None:
+    """More ranks than any machine that runs the tests has cores."""
+    for total, gathered in run_ranks(np, handles.small_job, timeout=240).values:
+        assert total == sum(range(np))
+        assert gathered == list(range(1, np, 2))
+
+
+@pytest.mark.skipif(not LONG, reason="needs 14 GB of memory: HVDTUNE_TEST_LONG=1")
+def test_more_than_two_to_the_31_elements() -> None:
+    assert run_ranks(2, handles.huge, 2**31 + 11, timeout=280).values == ([], [])
