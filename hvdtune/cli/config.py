@@ -1,0 +1,94 @@
+"""`hvdtune config`: every setting, its value, its unit and where the value comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+from hvdtune.knobs import KNOBS, Knob, size_words
+
+HELP = "show every setting: its value, unit, source, and whether it is fixed for the autotuner"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--config-file", metavar="FILE", help="read settings from this file too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the settings a job started here would have."""
+    from hvdtune.launch.settings import choose
+
+    config = None
+    if args.config_file:
+        from hvdtune.launch.config_file import read_config_file
+
+        config = read_config_file(args.config_file)
+    choice = choose({}, config, os.environ)
+    rows = [
+        _row(knob, choice.values[knob.key], choice.sources.get(knob.key, "default"))
+        for knob in KNOBS.values()
+        if not knob.internal
+    ]
+    print(json.dumps(rows, indent=2) if args.json else _table(rows))
+    for notice in choice.notices:
+        print(f"hvdtune config: {notice}", file=sys.stderr)
+    return 0
+
+
+def _row(knob: Knob, value: Any, source: str) -> dict[str, Any]:
+    return {
+        "setting": knob.key,
+        "value": list(value) if isinstance(value, tuple) else value,
+        "unit": knob.unit,
+        "source": source,
+        "tunable": knob.tunable,
+        "fixed": knob.tunable and source != "default",
+        "variable": knob.env,
+        "flag": knob.flags[0] if knob.flags else None,
+        "yaml": knob.yaml,
+        "no_effect_because": knob.inert or None,
+        "help": knob.help,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    head = ("setting", "value", "unit", "autotuner", "source", "variable")
+    cells = [head]
+    for row in rows:
+        cells.append(
+            (
+                row["setting"],
+                _value_words(row),
+                row["unit"],
+                ("fixed" if row["fixed"] else "may move it") if row["tunable"] else "",
+                row["source"] + (" (no effect here)" if row["no_effect_because"] else ""),
+                row["variable"],
+            )
+        )
+    widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]
+    return "\n".join(lines)
+
+
+def _value_words(row: dict[str, Any]) -> str:
+    value = row["value"]
+    if value is None or value in ("", []):
+        return "-"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if value == 0 and KNOBS[row["setting"]].zero_is_auto:
+        return "0 (automatic)"
+    if row["unit"] == "bytes" and value:
+        words = size_words(value)
+        return str(value) if words.endswith(" B") else f"{value} ({words})"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,91 @@
+"""The `--config-file`: Horovod's YAML, one section a topic, keys as the table of settings has them.
+
+A section that is present decides its topic: `autotune:` without `enabled` means off,
+`stall_check:` without `enabled` means on, as in Horovod. Empty sections say nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hvdtune.knobs import KNOBS, Knob, KnobError, parse
+from hvdtune.launch.errors import LaunchError
+
+_SECTIONS = {knob.section for knob in KNOBS.values() if knob.section}
+
+
+@dataclass
+class ConfigFile:
+    """What a file says: values by key, and the keys nobody knows ("params.colour")."""
+
+    path: str
+    values: dict[str, Any] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+
+
+def read_config_file(path: str) -> ConfigFile:
+    """Read a YAML file of settings.
+
+    Raises `LaunchError` when it cannot be read or is no YAML mapping, `KnobError` naming file, key
+    and value when a value is not accepted.
+    """
+    config = ConfigFile(path)
+    entries = _entries(_load(path), config)
+    for knob in KNOBS.values():
+        if knob.yaml in entries:
+            value = _value(knob, entries.pop(knob.yaml), path)
+            if value is not None:
+                config.values[knob.key] = value
+    config.unknown += entries
+    return config
+
+
+def _load(path: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+    except OSError as error:
+        raise LaunchError(f"--config-file {path} cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise LaunchError(f"--config-file {path} is not YAML: {reason}.") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise LaunchError(f"--config-file {path} must hold sections such as 'params:'.")
+    return {str(key): value for key, value in content.items()}
+
+
+def _entries(content: dict[str, Any], config: ConfigFile) -> dict[str, Any]:
+    """Flatten sections to {"params.cycle_time_ms": 5}."""
+    entries: dict[str, Any] = {}
+    for name, body in content.items():
+        if name not in _SECTIONS:
+            entries[name] = body
+        elif body is None or body == {}:
+            continue
+        elif not isinstance(body, dict):
+            raise LaunchError(
+                f"{name} in {config.path} is {body!r}, which is not accepted: "
+                "give a section of 'key: value' lines."
+            )
+        else:
+            enabled = {"autotune": False, "stall_check": True}
+            if name in enabled:
+                entries[f"{name}.enabled"] = enabled[name]
+            entries.update({f"{name}.{key}": value for key, value in body.items()})
+    return entries
+
+
+def _value(knob: Knob, value: Any, path: str) -> Any:
+    """Parse one entry; None for a key without a value, which says nothing."""
+    if value is None:
+        return None
+    setting = f"{knob.yaml} in {path}"
+    if isinstance(value, dict):
+        raise KnobError(f"{setting} is a section, which is not accepted: give one value.")
+    parsed = parse(knob, value, setting, knob.flag_multiplier)
+    return not parsed if knob.yaml_inverted else parsed

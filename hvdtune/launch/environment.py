@@ -1,0 +1,42 @@
+"""The environment a worker is started with."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from hvdtune.launch.hosts import Slot
+
+PREFER_HOROVOD = "HVDTUNE_PREFER_HOROVOD"
+
+
+def job_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """What all workers of a job share: the launcher's environment and the job's name and key.
+
+    `import horovod` is led to hvdtune by PYTHONPATH, unless HVDTUNE_PREFER_HOROVOD=1.
+    """
+    environment = dict(base)
+    environment["HVDTUNE_JOB_ID"] = secrets.token_hex(16)
+    environment["HVDTUNE_SECRET"] = secrets.token_hex(32)
+    environment["PYTHONUNBUFFERED"] = "1"
+    if base.get(PREFER_HOROVOD, "0") in ("", "0"):
+        alias = str(Path(__file__).resolve().parent.parent / "_alias")
+        others = [path for path in base.get("PYTHONPATH", "").split(os.pathsep) if path]
+        environment["PYTHONPATH"] = os.pathsep.join([alias, *(p for p in others if p != alias)])
+    return environment
+
+
+def worker_environment(shared: Mapping[str, str], slot: Slot) -> dict[str, str]:
+    """The environment of the worker in `slot`; `shared` comes from `job_environment`."""
+    return {
+        **shared,
+        "HOROVOD_HOSTNAME": slot.hostname,
+        "HOROVOD_RANK": str(slot.rank),
+        "HOROVOD_SIZE": str(slot.size),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+    }

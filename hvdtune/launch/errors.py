@@ -1,0 +1,7 @@
+"""The error of a launch that cannot be carried out as asked."""
+
+from __future__ import annotations
+
+
+class LaunchError(ValueError):
+    """The user asked for something the launcher cannot do; the text says what and what can be."""

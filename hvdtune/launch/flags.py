@@ -1,0 +1,95 @@
+"""The command-line flags of the settings, made from the table."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from hvdtune.knobs import KNOBS, Knob, KnobError, parse, size_words
+
+_TITLES = {
+    "params": "settings of the engine",
+    "autotune": "autotune",
+    "timeline": "timeline",
+    "stall_check": "stall check",
+    "library_options": "libraries and threads",
+    "logging": "logging",
+    "": "other settings",
+}
+_METAVARS = {"int": "N", "float": "X", "size": "SIZE", "choice": "LEVEL", "int_list": "N,N,…"}
+
+
+def add_knob_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of every setting, grouped by topic.
+
+    What is given lands in the namespace's `knobs`: {key: (flag as typed, value)}. A value that is
+    not accepted ends in `parser.error`.
+    """
+    parser.set_defaults(knobs={})
+    for section, title in _TITLES.items():
+        knobs = [k for k in KNOBS.values() if k.flags and k.section == section]
+        group = parser.add_argument_group(title)
+        for knob in knobs:
+            _add(group, knob)
+
+
+def _add(group: argparse._ArgumentGroup, knob: Knob) -> None:
+    if knob.kind != "bool":
+        group.add_argument(
+            *knob.flags, action=_KnobAction, knob=knob, metavar=_metavar(knob), help=_help(knob)
+        )
+        return
+    pair = group.add_mutually_exclusive_group()
+    pair.add_argument(
+        *knob.flags, action=_KnobAction, knob=knob, nargs=0, const=True, help=_help(knob)
+    )
+    if knob.off_flags:
+        pair.add_argument(
+            *knob.off_flags, action=_KnobAction, knob=knob, nargs=0, const=False,
+            help="the opposite",
+        )  # fmt: skip
+
+
+def _metavar(knob: Knob) -> str:
+    return "FILE" if knob.unit == "path" else _METAVARS.get(knob.kind, "TEXT")
+
+
+def _help(knob: Knob) -> str:
+    words = knob.help.rstrip(".")
+    if words[1:2].islower() or words[1:2] == " ":  # not "CSV" or "CPU"
+        words = words[0].lower() + words[1:]
+    if knob.kind != "bool" and knob.default not in (None, "", ()):
+        default = size_words(knob.default) if knob.kind == "size" else f"{knob.default}"
+        words += f" (default: {default}{_unit(knob)})"
+    return words.replace("%", "%%")
+
+
+def _unit(knob: Knob) -> str:
+    return f" {knob.unit}" if knob.unit in ("ms", "s", "us") else ""
+
+
+class _KnobAction(argparse.Action):
+    """Parses a flag's value as the table says and notes it with the flag as it was typed."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, knob: Knob, **kwargs: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, **kwargs)
+        self._knob = knob
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        knob, flag = self._knob, option_string or self.option_strings[0]
+        try:
+            value = self.const if self.nargs == 0 else _parse(knob, values, flag)
+        except KnobError as error:
+            parser.error(str(error))
+        namespace.knobs = {**namespace.knobs, knob.key: (flag, value)}
+
+
+def _parse(knob: Knob, text: str, flag: str) -> Any:
+    return parse(knob, text, flag, knob.flag_multiplier)

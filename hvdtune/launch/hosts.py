@@ -1,0 +1,170 @@
+"""Hosts and their slots, and which rank runs where.
+
+Ranks fill the hosts in the order given, all slots of a host before the next. A rank's local rank
+is its index on its host; its cross rank is the host's index among those that have that local
+rank. As many processes are started as were asked for, however many slots the hosts offer.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdtune.launch.errors import LaunchError
+
+_ENTRY = re.compile(r"([\w.-]+):([0-9]+)")
+_NAME = re.compile(r"[\w.-]+")
+# What Open MPI's hostfiles may say about a host beside its slots; none of it concerns us.
+_IGNORED_HOSTFILE_KEYS = {"max_slots", "max-slots", "sockets", "cores", "boards", "username"}
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine and the number of processes it takes."""
+
+    name: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of one process."""
+
+    hostname: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """Read `-H host1:2,host2:4`; a host named twice gets the slots of both entries.
+
+    Raises `LaunchError` naming the entry that is not `name:slots`.
+    """
+    hosts = []
+    for entry in text.split(","):
+        match = _ENTRY.fullmatch(entry.strip())
+        if not match:
+            raise LaunchError(
+                f"--hosts entry {entry.strip()!r} is not accepted: "
+                "give name:slots, several separated by commas, such as localhost:4,node2:4."
+            )
+        hosts.append(Host(match[1], int(match[2])))
+    return _merged(hosts)
+
+
+def read_hostfile(path: str) -> list[Host]:
+    """Read a hostfile in Open MPI's format: `name slots=4 max_slots=8`, one host a line.
+
+    Comments start with `#`; without `slots=` each mention of a host is one slot; `name:4` is
+    understood too. Raises `LaunchError` naming file and line.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise LaunchError(f"--hostfile {path} cannot be read: {reason}.") from None
+    hosts = []
+    for number, line in enumerate(lines, start=1):
+        words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
+        if words:
+            hosts.append(_hostfile_host(words, f"{path}, line {number}"))
+    if not hosts:
+        raise LaunchError(f"--hostfile {path} names no host.")
+    return _merged(hosts)
+
+
+def _hostfile_host(words: list[str], where: str) -> Host:
+    name, slots = words[0], 1
+    entry = _ENTRY.fullmatch(name)
+    if entry:
+        name, slots = entry[1], int(entry[2])
+    elif not _NAME.fullmatch(name):
+        raise LaunchError(f"{where}: {name!r} is not the name of a host.")
+    for word in words[1:]:
+        key, _, value = word.partition("=")
+        if key not in {"slots", *_IGNORED_HOSTFILE_KEYS} or not value:
+            raise LaunchError(
+                f"{where}: {word!r} is not accepted: after the host's name give slots=N."
+            )
+        if key == "slots":
+            if not re.fullmatch(r"[0-9]+", value):
+                raise LaunchError(f"{where}: slots={value!r} is not a whole number.")
+            slots = int(value)
+    return Host(name, slots)
+
+
+def _merged(hosts: Iterable[Host]) -> list[Host]:
+    slots: dict[str, int] = {}
+    for host in hosts:
+        slots[host.name] = slots.get(host.name, 0) + host.slots
+    return [Host(name, count) for name, count in slots.items()]
+
+
+def assign_ranks(hosts: Iterable[Host], count: int) -> list[Slot]:
+    """Give `count` processes their places; the result is in rank order.
+
+    Raises `LaunchError` when the hosts have fewer slots than that.
+    """
+    hosts = list(hosts)
+    available = sum(host.slots for host in hosts)
+    if count > available:
+        raise LaunchError(
+            f"Requested more processes ({count}) than there are available slots ({available})."
+        )
+    places: list[tuple[int, int]] = []  # (host's index, local rank), by rank
+    for index, host in enumerate(hosts):
+        taken = min(host.slots, count - len(places))
+        places += [(index, local_rank) for local_rank in range(taken)]
+    local_sizes = [sum(host == index for host, _ in places) for index in range(len(hosts))]
+    slots = []
+    for rank, (index, local_rank) in enumerate(places):
+        peers = [peer for peer, size in enumerate(local_sizes) if size > local_rank]
+        slots.append(
+            Slot(
+                hostname=hosts[index].name,
+                rank=rank,
+                size=count,
+                local_rank=local_rank,
+                local_size=local_sizes[index],
+                cross_rank=peers.index(index),
+                cross_size=len(peers),
+            )
+        )
+    return slots
+
+
+def require_local(slots: Iterable[Slot]) -> None:
+    """Raise `LaunchError` when a process would have to run on another machine."""
+    for name in dict.fromkeys(slot.hostname for slot in slots):
+        if not is_local(name):
+            raise LaunchError(
+                f"this version launches on this machine only: host {name} is not local."
+            )
+
+
+def is_local(name: str) -> bool:
+    """Whether a host's name means this machine: by name, or by resolving to one of its addresses.
+
+    An address is this machine's when a socket can be bound to it.
+    """
+    if name in ("localhost", socket.gethostname()):
+        return True
+    try:
+        found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return False
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
+                return True
+        except OSError:
+            continue
+    return False

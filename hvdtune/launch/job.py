@@ -1,0 +1,365 @@
+"""One job from its first process to its last: start, output, failure, end.
+
+    running   all workers live or have exited with 0
+    failing   one has failed; the others have a moment to notice and say so themselves
+    ending    the workers have been sent SIGTERM
+    killed    all that was left has been sent SIGKILL
+
+The job moves down this list, never up. One thread waits for everything at once: output, ended
+children, signals, deadlines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import BinaryIO
+
+from hvdtune.launch import processes
+from hvdtune.launch.environment import worker_environment
+from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.guard import ENDING_SIGNALS, FORWARDED_SIGNALS, guarded
+from hvdtune.launch.hosts import Slot
+from hvdtune.launch.output import TAIL_LINES, Console, ConsoleClosedError, WorkerStream
+from hvdtune.launch.report import Failure, signal_name
+
+# After a failure the job is over within the sum of the first two, plus what killing takes.
+SURVIVORS_SECONDS = 1.0
+GRACE_AFTER_FAILURE_SECONDS = 1.0
+# After Ctrl-C or SIGTERM a worker may want to save its state.
+GRACE_AFTER_SIGNAL_SECONDS = 5.0
+# Descendants of ended workers may still hold their pipes; their output is awaited this long.
+DRAIN_SECONDS = 0.5
+
+
+class Phase(enum.IntEnum):
+    """Where a job is on its way; see the module's text."""
+
+    RUNNING = 0
+    FAILING = 1
+    ENDING = 2
+    KILLED = 3
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What to run. `environment` is shared by all workers (see `job_environment`)."""
+
+    command: Sequence[str]
+    slots: Sequence[Slot]
+    environment: Mapping[str, str]
+    output_directory: str | None = None
+    timestamps: bool = False
+    verbose: bool = False
+
+
+@dataclass
+class _Worker:
+    slot: Slot
+    process: subprocess.Popen[bytes]
+    streams: list[WorkerStream] = field(default_factory=list)
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+
+    @property
+    def running(self) -> bool:
+        return self.process.returncode is None
+
+
+class Job:
+    """Runs a `JobSpec` once. Must own its process: it collects every child there is."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._phase = Phase.RUNNING
+        self._deadline: float | None = None
+        self._failure: Failure | None = None
+        self._stop_status = 0
+        self._signals: list[int] = []
+        self._console = Console(give_up=lambda: bool(self._signals) or self._phase >= Phase.ENDING)
+        self._selector = selectors.DefaultSelector()
+        self._workers: dict[int, _Worker] = {}
+        self._parent = 0
+
+    def run(self) -> int:
+        """Start the workers, stay until the last has ended, return the launcher's exit status.
+
+        That is 0 when every worker returned 0; the first failing worker's exit code, or 128 + N
+        when signal N killed it; 128 + N when signal N told the launcher to end the job; 126 or
+        127 when the command cannot be started, as in a shell.
+        """
+        self._parent = os.getppid()
+        wakeup = self._watch_signals()
+        try:
+            for slot in self._spec.slots:
+                self._start(slot)
+            while self._anything_left():
+                for key, _ in self._selector.select(self._time_left()):
+                    if key.data is None:
+                        _drain(wakeup)
+                    else:
+                        self._pass_on(key.data)
+                self._handle_signals()
+                self._collect()
+                self._advance()
+        except (_StartError, LaunchError) as error:
+            self._say(2, f"hvdtune run: {error}\n")
+            return error.status if isinstance(error, _StartError) else 2
+        finally:
+            processes.kill_descendants()
+            self._flush()
+        if self._failure:
+            self._say(2, f"hvdtune run: {self._failure.describe()}")
+            return self._failure.status
+        return self._stop_status
+
+    # -- starting --
+
+    def _watch_signals(self) -> int:
+        """Note signals and have each wake the selector; returns the end it is woken by."""
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        self._selector.register(read_end, selectors.EVENT_READ)
+
+        def note(number: int, _frame: FrameType | None) -> None:
+            self._signals.append(number)
+
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        handled = (*ENDING_SIGNALS, *FORWARDED_SIGNALS)
+        signals = {n for n in handled if signal.getsignal(n) != signal.SIG_IGN}
+        signals.add(signal.SIGTERM)  # even if ignored: it tells us of our parent's death
+        for number in signals:
+            signal.signal(number, note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        return read_end
+
+    def _start(self, slot: Slot) -> None:
+        command = list(self._spec.command)
+        files = self._output_files(slot)
+        parent = os.getpid()
+
+        def in_child() -> None:
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+            processes.die_with_parent(signal.SIGKILL, parent)
+
+        try:
+            process = subprocess.Popen(
+                command,
+                env=worker_environment(self._spec.environment, slot),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                preexec_fn=in_child,
+            )
+        except OSError as error:
+            raise _StartError(command[0], error) from None
+        worker = _Worker(slot, process)
+        self._workers[process.pid] = worker
+        for name, pipe, file in zip(
+            ("stdout", "stderr"), (process.stdout, process.stderr), files, strict=True
+        ):
+            assert pipe is not None
+            stream = WorkerStream(
+                slot.rank, name, os.dup(pipe.fileno()), worker.tail,
+                timestamps=self._spec.timestamps, file=file,
+            )  # fmt: skip
+            pipe.close()
+            worker.streams.append(stream)
+            self._selector.register(stream.descriptor, selectors.EVENT_READ, stream)
+        if self._spec.verbose:
+            words = f"started rank {slot.rank} on {slot.hostname} as pid {process.pid}"
+            self._say(2, f"hvdtune run: {words}: {shlex.join(command)}\n")
+
+    def _output_files(self, slot: Slot) -> list[BinaryIO | None]:
+        if self._spec.output_directory is None:
+            return [None, None]
+        digits = len(str(slot.size - 1))
+        folder = os.path.join(self._spec.output_directory, f"rank.{slot.rank:0{digits}d}")
+        try:
+            os.makedirs(folder, exist_ok=True)
+            return [
+                open(os.path.join(folder, name), "wb", buffering=0) for name in ("stdout", "stderr")
+            ]
+        except OSError as error:
+            raise LaunchError(
+                f"--output-filename: {error.filename} cannot be written: {error.strerror}."
+            ) from None
+
+    # -- output --
+
+    def _pass_on(self, stream: WorkerStream) -> None:
+        lines, goes_on = stream.read()
+        self._print(stream, lines)
+        if not goes_on:
+            self._close(stream)
+
+    def _print(self, stream: WorkerStream, lines: bytes) -> None:
+        if stream.file is not None and lines:
+            try:
+                stream.file.write(lines)
+            except OSError as error:
+                name = stream.file.name
+                stream.file = None
+                self._say(2, f"hvdtune run: {name} is given up: {error.strerror}\n")
+        self._write(stream.console_descriptor, lines)
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        try:
+            self._console.write(descriptor, data)
+        except ConsoleClosedError:
+            # As for any program whose reader goes away.
+            self._stop(128 + signal.SIGPIPE)
+        except OSError as error:
+            # A full disk must not end a training.
+            if descriptor == 1:
+                self._say(2, f"hvdtune run: stdout cannot be written: {error.strerror}\n")
+
+    def _say(self, descriptor: int, text: str) -> None:
+        self._write(descriptor, text.encode("utf-8", "replace"))
+
+    def _close(self, stream: WorkerStream) -> None:
+        self._selector.unregister(stream.descriptor)
+        stream.close()
+
+    def _flush(self) -> None:
+        """Print what is left in the pipes; nobody writes to them any more."""
+        for worker in self._workers.values():
+            for stream in worker.streams:
+                self._flush_stream(stream)
+
+    def _flush_stream(self, stream: WorkerStream) -> None:
+        while not stream.closed:
+            lines, goes_on = stream.read()
+            self._print(stream, lines)
+            if not goes_on:
+                self._close(stream)
+                return
+            if not lines:
+                self._print(stream, stream.finish())
+                return
+
+    # -- ending --
+
+    def _anything_left(self) -> bool:
+        if any(worker.running for worker in self._workers.values()):
+            return True
+        if self._deadline is None or self._phase < Phase.KILLED:
+            # All workers have ended by themselves: wait for what their descendants still print.
+            self._phase, self._deadline = Phase.KILLED, time.monotonic() + DRAIN_SECONDS
+        streams = (stream for worker in self._workers.values() for stream in worker.streams)
+        is_open = any(not stream.closed for stream in streams)
+        return is_open and time.monotonic() < self._deadline
+
+    def _time_left(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _handle_signals(self) -> None:
+        while self._signals:
+            number = self._signals.pop(0)
+            if number in FORWARDED_SIGNALS:
+                self._signal_workers(number)
+            elif self._stop_status:
+                self._kill()  # the user asks again: no more grace
+            else:
+                self._say(2, f"hvdtune run: ending the job after {signal_name(number)}\n")
+                self._stop(128 + number)
+
+    def _stop(self, status: int) -> None:
+        """End the job, which has not failed, by SIGTERM."""
+        if self._stop_status or self._phase >= Phase.ENDING:
+            return
+        self._stop_status = status
+        # Our parent's death leaves nobody to wait for us: be quick.
+        orphaned = os.getppid() != self._parent
+        self._terminate(GRACE_AFTER_FAILURE_SECONDS if orphaned else GRACE_AFTER_SIGNAL_SECONDS)
+
+    def _signal_workers(self, number: int) -> None:
+        for worker in self._workers.values():
+            if worker.running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.process.pid, number)
+
+    def _collect(self) -> None:
+        """Take note of the workers that have ended; the first failure ends the job."""
+        failed = []
+        for pid, code in processes.reap_all():
+            worker = self._workers.get(pid)
+            if worker is None:
+                continue  # an orphan of a worker's
+            worker.process.returncode = code
+            if self._spec.verbose:
+                words = f"rank {worker.slot.rank} ended with exit code {code}"
+                self._say(2, f"hvdtune run: {words}\n")
+            if code != 0:
+                failed.append(worker)
+        if failed and self._phase == Phase.RUNNING:
+            # Of several at once, a signal's victim is the cause and an error exit the effect.
+            self._fail(min(failed, key=lambda worker: worker.process.returncode >= 0))
+
+    def _fail(self, worker: _Worker) -> None:
+        for stream in worker.streams:
+            self._flush_stream(stream)
+        slot, code = worker.slot, worker.process.returncode
+        self._failure = Failure(slot.rank, slot.hostname, worker.process.pid, code, [*worker.tail])
+        self._phase, self._deadline = Phase.FAILING, time.monotonic() + SURVIVORS_SECONDS
+        words = f"Process {slot.rank} exit with status code {self._failure.status}.\n"
+        if slot.size > 1:
+            words += f"Terminating remaining workers after failure of Process {slot.rank}.\n"
+        self._say(1, words)
+
+    def _advance(self) -> None:
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return
+        if self._phase == Phase.FAILING:
+            self._terminate(GRACE_AFTER_FAILURE_SECONDS)
+        elif self._phase == Phase.ENDING or any(w.running for w in self._workers.values()):
+            self._kill()
+
+    def _terminate(self, grace: float) -> None:
+        self._phase, self._deadline = Phase.ENDING, time.monotonic() + grace
+        for worker in self._workers.values():
+            if worker.running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.process.pid, signal.SIGTERM)
+
+    def _kill(self) -> None:
+        self._phase, self._deadline = Phase.KILLED, time.monotonic() + DRAIN_SECONDS
+        for pid in processes.descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+class _StartError(Exception):
+    """The command cannot be executed; `status` is what a shell would return."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        self.status = 127 if error.errno == errno.ENOENT else 126
+        hint = ""
+        if error.errno in (errno.EACCES, errno.ENOEXEC) and program.endswith(".py"):
+            hint = f" Did you mean: python {program}?"
+        super().__init__(f"cannot start {program!r}: {error.strerror}.{hint}")
+
+
+def _drain(descriptor: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(descriptor, 4096):
+            pass
+
+
+def run_job(spec: JobSpec) -> int:
+    """Run a job guarded (see `hvdtune.launch.guard`); return the launcher's exit status."""
+    return guarded(Job(spec).run)

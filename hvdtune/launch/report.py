@@ -1,0 +1,57 @@
+"""How the launcher words the end of a worker."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The worker whose end ends the job.
+
+    `code` is its exit code, or -N when signal N killed it. `last_lines` are the last lines it
+    wrote, both streams together.
+    """
+
+    rank: int
+    hostname: str
+    pid: int
+    code: int
+    last_lines: Sequence[str]
+
+    @property
+    def status(self) -> int:
+        """The exit status a shell would report: the exit code, or 128 + the signal's number."""
+        return exit_status(self.code)
+
+    def cause(self) -> str:
+        """What happened, as the end of a sentence that begins with the rank."""
+        if self.code >= 0:
+            return f"exited with code {self.code}"
+        words = f"was killed by {signal_name(-self.code)}"
+        if -self.code == signal.SIGKILL:
+            words += " (the kernel sends it too when memory runs out)"
+        return words
+
+    def describe(self) -> str:
+        """The report printed when the job has ended; its last line has an end."""
+        sentence = f"rank {self.rank} (pid {self.pid} on {self.hostname}) {self.cause()}"
+        if not self.last_lines:
+            return f"{sentence}. It had printed nothing.\n"
+        lines = "".join(f"    {line}\n" for line in self.last_lines)
+        return f"{sentence}. Its last lines of output:\n{lines}"
+
+
+def exit_status(code: int) -> int:
+    """Exit code, or 128 + N for a process that signal N killed (`code` is -N)."""
+    return code if code >= 0 else 128 - code
+
+
+def signal_name(number: int) -> str:
+    """ "SIGKILL" for 9; "signal 40" where there is no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,85 @@
+"""Settings from three places: the command line before the config file before the environment.
+
+What neither flag nor file says is left as the user exported it, so that a variable that is absent
+stays absent (and its setting free for the autotuner).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hvdtune import knobs
+from hvdtune.knobs import KNOBS, Knob
+from hvdtune.launch.config_file import ConfigFile
+
+
+@dataclass
+class Choice:
+    """The values in force: `values` by key, `sources` in words, `notices` worth printing."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+    def variables(self) -> dict[str, str]:
+        """The environment variables for what flags and file say; the rest is there already."""
+        return {
+            KNOBS[key].env: knobs.to_text(KNOBS[key], self.values[key])
+            for key, source in self.sources.items()
+            if not _from_environment(source)
+        }
+
+
+def choose(
+    flags: Mapping[str, tuple[str, Any]],
+    config: ConfigFile | None,
+    environ: Mapping[str, str],
+) -> Choice:
+    """Settle every setting.
+
+    `flags` holds (flag as typed, value) by key. The result's sources are "--flag", "FILE: key",
+    or "environment: NAME"; settings at their default have none. Raises `KnobError` for a variable
+    that is malformed, unless a flag or the file overrides it.
+    """
+    overridden = {KNOBS[key].env for key in (*flags, *(config.values if config else ()))}
+    given = knobs.from_environ({k: v for k, v in environ.items() if k not in overridden})
+    choice = Choice(values=given.as_dict())
+    for key, knob in KNOBS.items():
+        if key in flags:
+            choice.sources[key], choice.values[key] = flags[key]
+        elif config is not None and key in config.values:
+            choice.sources[key] = f"{config.path}: {knob.yaml}"
+            choice.values[key] = config.values[key]
+        elif given.is_fixed(key):
+            choice.sources[key] = f"environment: {knob.env}"
+    _drop_dependents(choice)
+    _add_notices(choice, config)
+    return choice
+
+
+def _drop_dependents(choice: Choice) -> None:
+    """Take back flags whose main flag is missing (Horovod does not export them either)."""
+    for key, source in list(choice.sources.items()):
+        knob = KNOBS[key]
+        if not knob.requires or choice.values[knob.requires] or _from_environment(source):
+            continue
+        if choice.values[key]:
+            main = KNOBS[knob.requires]
+            choice.notices.append(f"{source} has no effect without {main.flags[0]}.")
+        choice.values[key] = knob.default
+        del choice.sources[key]
+
+
+def _add_notices(choice: Choice, config: ConfigFile | None) -> None:
+    for key, source in choice.sources.items():
+        knob: Knob = KNOBS[key]
+        if knob.inert and choice.values[key] != knob.default and not _from_environment(source):
+            choice.notices.append(f"{source} has no effect: {knob.inert}.")
+    if config is not None:
+        choice.notices += [f"{config.path}: {key} is no known setting." for key in config.unknown]
+
+
+def _from_environment(source: str) -> bool:
+    return source.startswith("environment: ")
