@@ -33,12 +33,12 @@ def look(mark: str) -> Before:
     return Before(mark, frozenset(_children()), frozenset(_shared_memory()))
 
 
-def left_by_test(before: Before) -> list[str]:
-    """What the test left, one sentence each, after some time to go away by itself.
+def left_by_test(before: Before, grace: float = GRACE) -> list[str]:
+    """What the test left, one sentence each, after ``grace`` seconds to go away by itself.
 
     Processes found are killed, so that one test's fault is not reported for the next one too.
     """
-    deadline = time.monotonic() + GRACE
+    deadline = time.monotonic() + grace
     while True:
         processes = _processes_left(before)
         files = _files_left(before)
