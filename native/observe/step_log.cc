@@ -1,0 +1,54 @@
+#include "observe/step_log.h"
+
+#include <chrono>
+
+namespace hvdtune {
+
+void StepLog::tensor(const std::string& identity, std::int64_t tensors, std::int64_t bytes,
+                     Nanos now, std::uint64_t epoch) {
+  if (!seen_.insert(identity).second) {
+    finish_step(now, epoch);
+    seen_.insert(identity);
+  }
+  current_.tensors += tensors;
+  current_.bytes += bytes;
+}
+
+void StepLog::finish_step(Nanos now, std::uint64_t epoch) {
+  current_.end = now;
+  current_.duration = now - step_begin_;
+  current_.epoch = epoch;
+  expected_ = current_.tensors == previous_tensors_ ? current_.tensors : 0;
+  previous_tensors_ = current_.tensors;
+  if (step_begin_ != 0) {  // the beginning of the first step is unknown
+    const std::lock_guard lock(mutex_);
+    if (done_.size() == kKept) done_.pop_front();
+    done_.push_back(current_);
+    changed_.notify_all();
+  }
+  step_begin_ = now;
+  current_ = {.index = current_.index + 1};
+  seen_.clear();
+}
+
+std::vector<StepRecord> StepLog::read(Nanos deadline) {
+  std::unique_lock lock(mutex_);
+  const auto until = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline));
+  changed_.wait_until(lock, until, [this] { return !done_.empty() || closed_; });
+  std::vector<StepRecord> steps(done_.begin(), done_.end());
+  done_.clear();
+  return steps;
+}
+
+void StepLog::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+bool StepLog::closed() {
+  const std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace hvdtune {
+
+/// One training step, as far as the engine can see it.
+struct StepRecord {
+  std::uint64_t index = 0;
+  Nanos end = 0;
+  Nanos duration = 0;
+  std::int64_t bytes = 0;
+  std::int64_t batches = 0;
+  std::int64_t tensors = 0;
+  std::uint64_t epoch = 0;  ///< of the settings at the end of the step
+};
+
+/// Finds training steps in the traffic: a step ends when a tensor comes again. Only allreduces of
+/// the global process set count, as in Horovod. Tensors without a name of their own are told apart
+/// by what they look like, so that they advance the steps too.
+///
+/// Fed by the coordinator's thread, read by any other.
+class StepLog {
+ public:
+  /// An operation on `tensors` tensors is scheduled. `identity`: its name, or a description of it.
+  void tensor(const std::string& identity, std::int64_t tensors, std::int64_t bytes, Nanos now,
+              std::uint64_t epoch);
+  void batch() { ++current_.batches; }
+
+  /// Tensors of the current and of the previous step; for closing a batch when a step is complete.
+  [[nodiscard]] std::int64_t tensors_so_far() const { return current_.tensors; }
+  /// Tensors a step, or 0 while two successive steps differed.
+  [[nodiscard]] std::int64_t tensors_expected() const { return expected_; }
+  [[nodiscard]] bool seen(const std::string& identity) const { return seen_.contains(identity); }
+
+  /// Moves out the steps since the last call; blocks until there is one, at most until `deadline`.
+  /// Returns nothing at the deadline, or after close().
+  std::vector<StepRecord> read(Nanos deadline);
+  void close();
+  [[nodiscard]] bool closed();
+
+ private:
+  void finish_step(Nanos now, std::uint64_t epoch);
+
+  // The coordinator's side.
+  std::unordered_set<std::string> seen_;
+  StepRecord current_;
+  Nanos step_begin_ = 0;
+  std::int64_t previous_tensors_ = -1;
+  std::int64_t expected_ = 0;
+
+  // Shared with the reader. Bounded: nobody may be reading.
+  static constexpr std::size_t kKept = 4096;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<StepRecord> done_;
+  bool closed_ = false;
+};
+
+}  // namespace hvdtune
