@@ -1,0 +1,182 @@
+"""The parent's side: start the ranks, read what they report, build and print the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hvdtune.bench import advice, results, table
+from hvdtune.bench.memory import MemoryCurve, MemoryPoint
+from hvdtune.bench.metrics import Summary
+from hvdtune.bench.plan import Plan
+from hvdtune.bench.progress import Display
+from hvdtune.bench.results import Measurement, Report, SweepRow, WorkloadRow
+
+#: How long the launcher may take to end its ranks after a signal, in seconds.
+_GRACE = 10.0
+
+
+class BenchError(RuntimeError):
+    """The ranks did not finish; `status` is the exit status of the launcher."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def launch_command(ranks: int, plan: Path, pipe: Path) -> list[str]:
+    """`hvdtune run -np N python -m hvdtune.bench.worker PLAN RESULTS`, whatever the directory."""
+    launcher = [*_module_command("hvdtune.cli.main"), "run", "-np", str(ranks)]
+    return [*launcher, *_module_command("hvdtune.bench.worker"), str(plan), str(pipe)]
+
+
+def _module_command(module: str) -> list[str]:
+    # Not `python -m`: that looks in the working directory first, and there may be a checkout.
+    root = str(Path(__file__).resolve().parents[2])
+    start = f"import runpy, sys; sys.path.insert(0, {root!r}); "
+    return [sys.executable, "-c", start + f"runpy.run_module({module!r}, None, '__main__', True)"]
+
+
+def run(plan: Plan, report: Report, environ: Mapping[str, str], display: Display) -> None:
+    """Carry out `plan` on `report.ranks` ranks, filling `report` and printing as results come.
+
+    `environ` is the environment of the ranks. Raises BenchError when the ranks fail; what they
+    printed themselves went to the error stream, and `report` keeps what was measured until then.
+    """
+    started = time.monotonic()
+    collector = _Collector(plan, report, display)
+    try:
+        for record in _records(plan, report.ranks, environ):
+            collector.take(record)
+    finally:
+        display.clear()
+        report.seconds = time.monotonic() - started
+    report.advice = advice.advise(report)
+    display.lines(["#", *table.footer(report)])
+
+
+def _records(plan: Plan, ranks: int, environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Start the ranks and yield their records until they have ended."""
+    with tempfile.TemporaryDirectory(prefix="hvdtune-bench-") as folder:
+        plan_path, pipe_path = Path(folder, "plan.json"), Path(folder, "results")
+        plan.save(plan_path)
+        os.mkfifo(pipe_path, 0o600)
+        # Opened for writing as well: no end of file before rank 0 has opened its side.
+        pipe = os.open(pipe_path, os.O_RDWR | os.O_NONBLOCK)
+        command = launch_command(ranks, plan_path, pipe_path)
+        # Standard output belongs to the table; whatever the ranks say goes to the error stream.
+        process = subprocess.Popen(command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=2)
+        previous = signal.signal(signal.SIGTERM, _terminated)
+        try:
+            yield from _read(pipe, process)
+        finally:
+            _end(process)
+            signal.signal(signal.SIGTERM, previous)
+            os.close(pipe)
+
+
+def _read(pipe: int, process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+    pending = b""
+    ended = False
+    while True:
+        alive = process.poll() is None
+        readable, _, _ = select.select([pipe], [], [], 0.1 if alive else 0.0)
+        if readable:
+            pending += os.read(pipe, 1 << 20)
+            *complete, pending = pending.split(b"\n")
+            for line in complete:
+                record = json.loads(line)
+                ended = ended or record["kind"] == "end"
+                yield record
+        elif not alive:
+            break
+    if process.returncode != 0 or not ended:
+        raise BenchError(
+            f"the ranks ended with status {process.returncode} before the benchmark was done",
+            process.returncode or 1,
+        )
+
+
+def _terminated(signum: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the launcher, which ends its ranks, if it is still running."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class _Collector:
+    """Turns the records of rank 0 into rows of the report, and prints them."""
+
+    def __init__(self, plan: Plan, report: Report, display: Display) -> None:
+        self.plan = plan
+        self.report = report
+        self.display = display
+        forms = 2 if plan.operation in ("allreduce", "broadcast") else 1
+        memory = 1 if plan.memory_sizes else 0
+        display.total = memory + forms * len(plan.sizes) + len(plan.workloads)
+
+    def take(self, record: dict[str, Any]) -> None:
+        """Handle one record; its kinds are listed in `worker`."""
+        getattr(self, "_" + record.pop("kind"))(**record)
+
+    def _begin(self, settings: dict[str, Any], ranks: int) -> None:
+        self.report.environment["settings"] = settings
+        assert ranks == self.report.ranks
+
+    def _phase(self, text: str) -> None:
+        self.display.phase(text)
+
+    def _memory(self, workers: int, points: list[dict[str, Any]]) -> None:
+        curve = MemoryCurve(workers, tuple(MemoryPoint(**point) for point in points))
+        self.report.memory = curve
+        self.display.lines(["#", *table.memory_lines(curve)])
+
+    def _sweep(self, forms: dict[str, Any], **fields: Any) -> None:
+        measured = {
+            form: self._measurement(fields["operation"], fields["size_bytes"], **values)
+            for form, values in forms.items()
+        }
+        row = SweepRow(
+            **fields, out_of_place=measured["out_of_place"], in_place=measured.get("in_place")
+        )
+        header = table.sweep_header(row.in_place is not None)
+        lines = [] if self.report.sweep else ["#", *header]
+        self.report.sweep.append(row)
+        self.display.lines([*lines, table.sweep_row(row)])
+
+    def _workload(self, step: dict[str, Any], **fields: Any) -> None:
+        measured = self._measurement("allreduce", fields["size_bytes"], **step)
+        row = WorkloadRow(**fields, step=measured)
+        lines = [] if self.report.workloads else ["#", *table.workload_header()]
+        self.report.workloads.append(row)
+        self.display.lines([*lines, table.workload_row(row)])
+
+    def _end(self) -> None:
+        pass
+
+    def _measurement(
+        self, operation: str, size: int, time: dict[str, Any], wrong: int | None
+    ) -> Measurement:
+        summary = Summary(**time)
+        return results.measurement(
+            operation, size, self.report.ranks, summary, wrong, self.report.memory
+        )
