@@ -1,0 +1,121 @@
+"""The statistics behind the tuner's decisions, in plain Python (this runs in the training process).
+
+Times are compared as logarithms: a difference of 0.01 is one per cent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean
+
+LEVEL_WIDTH = 1.5  # measurements; how far the incumbent's measurements count for one another
+CONSISTENT = 3.0  # variances that differ by less than this factor may be one and the same
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its standard error and the degrees of freedom the error was found with."""
+
+    value: float
+    error: float
+    freedom: float = math.inf
+
+    def margin(self, confidence: float) -> float:
+        """How far the truth may be on one side, at a one-sided confidence (0.99: one in 100)."""
+        return self.error * student_quantile(confidence, self.freedom)
+
+
+def student_quantile(probability: float, freedom: float) -> float:
+    """Quantile of Student's t distribution, for `probability` above one half.
+
+    Exact for 1, 2 and infinitely many degrees of freedom, else by Hill's expansion (Algorithm 396,
+    Communications of the ACM 13, 1970), which is good to 0.1 % from 3 on.
+    """
+    if not 0.5 < probability < 1:
+        raise ValueError(f"a one-sided probability lies between 0.5 and 1: {probability}")
+    if freedom < 1:
+        raise ValueError(f"there is at least one degree of freedom: {freedom}")
+    if math.isinf(freedom):
+        return NormalDist().inv_cdf(probability)
+    if freedom == 1:
+        return math.tan(math.pi * (probability - 0.5))
+    if freedom == 2:
+        tail = 2 * probability - 1
+        return tail * math.sqrt(2 / (1 - tail * tail))
+    n, p = freedom, 2 * (1 - probability)
+    a = 1 / (n - 0.5)
+    b = 48 / a**2
+    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
+    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * n
+    y = (d * p) ** (2 / n)
+    if y > 0.05 + a:
+        x = NormalDist().inv_cdf(p / 2)
+        y = x * x
+        if n < 5:
+            c += 0.3 * (n - 4.5) * (x + 0.6)
+        c = (((0.05 * d * x - 5) * x - 7) * x - 2) * x + b + c
+        y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
+        y = math.expm1(a * y * y)
+    else:
+        lead = 1 / (((n + 6) / (n * y) - 0.089 * d - 0.822) * (n + 2) * 3)
+        y = ((lead + 0.5 / (n + 4)) * y - 1) * (n + 1) / (n + 2) + 1 / y
+    return math.sqrt(n * y)
+
+
+def level(
+    at: float, positions: Sequence[float], logs: Sequence[float], errors: Sequence[float]
+) -> Estimate:
+    """The incumbent's log step time at a position, from its measurements around it.
+
+    A weighted mean with Gaussian weights of distance and the inverse variances: with measurements
+    on both sides a linear drift cancels.
+    """
+    weights = [
+        math.exp(-0.5 * ((at - position) / LEVEL_WIDTH) ** 2) / error**2
+        for position, error in zip(positions, errors, strict=True)
+    ]
+    total = sum(weights)
+    if total <= 0:
+        # Too far from every measurement for any weight to be left: the nearest one it is.
+        nearest = min(range(len(positions)), key=lambda i: abs(positions[i] - at))
+        return Estimate(logs[nearest], errors[nearest])
+    shares = [weight / total for weight in weights]
+    value = sum(share * log for share, log in zip(shares, logs, strict=True))
+    variance = sum((share * error) ** 2 for share, error in zip(shares, errors, strict=True))
+    return Estimate(value, math.sqrt(variance))
+
+
+def noise_between(logs: Sequence[float]) -> Estimate:
+    """Standard deviation of one measurement, from successive ones of the same settings.
+
+    Half the mean squared successive difference (von Neumann): slow drift does not enter. Returned
+    as the estimate's `error`, its value 0; about two thirds of the differences are free.
+    """
+    differences = [after - before for before, after in itertools.pairwise(logs)]
+    if not differences:
+        return Estimate(0.0, 0.0, 0.0)
+    variance = fmean(difference**2 for difference in differences) / 2
+    return Estimate(0.0, math.sqrt(variance), 2 / 3 * len(differences))
+
+
+def paired(differences: Sequence[float], noise: Estimate) -> Estimate:
+    """The mean of paired log differences, with an error that luck cannot make too small.
+
+    `noise` is what `noise_between` found in earlier measurements; a difference has twice its
+    variance. A few pairs may agree by chance, so the variance is at least that of both together;
+    pairs that scatter CONSISTENT times as much are another matter and speak for themselves alone.
+    """
+    n = len(differences)
+    if n < 2:
+        raise ValueError(f"a paired comparison needs at least two pairs: there are {n}")
+    mean = fmean(differences)
+    own = sum((difference - mean) ** 2 for difference in differences) / (n - 1)
+    known = 2 * noise.error**2
+    if noise.freedom < 1 or own > CONSISTENT * known:
+        return Estimate(mean, math.sqrt(own / n), n - 1)
+    freedom = n - 1 + noise.freedom
+    pooled = (own * (n - 1) + known * noise.freedom) / freedom
+    return Estimate(mean, math.sqrt(max(own, pooled) / n), freedom)

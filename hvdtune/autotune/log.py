@@ -1,0 +1,188 @@
+"""The CSV log: Horovod's columns first, then what makes it readable.
+
+A row is written for every sample and flushed at once, the header when tuning starts. Units:
+cycle_time_ms in ms, tensor_fusion_threshold in MB (2^20 bytes), score in MB/s (10^6 bytes, higher
+is better), step times in ms, chunk_size_kb in kB (2^10 bytes, 0: the engine chooses). The last row
+has the phase "final" and is what is in force at the end; its `accepted` is 1 if that is a change.
+
+`read` also takes the files Horovod writes, which have a blank after the third comma.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from hvdtune.autotune.score import Sample
+
+HOROVOD_COLUMNS = (
+    "hierarchical_allreduce",
+    "hierarchical_allgather",
+    "torus_allreduce",
+    "cache_enabled",
+    "cycle_time_ms",
+    "tensor_fusion_threshold",
+    "score",
+)
+OWN_COLUMNS = (
+    "sample",
+    "phase",
+    "step_time_ms",
+    "step_time_stderr_ms",
+    "steps",
+    "outliers",
+    "chunk_size_kb",
+    "epoch",
+    "accepted",
+    "note",
+)
+COLUMNS = HOROVOD_COLUMNS + OWN_COLUMNS
+PHASES = ("warmup", "baseline", "search", "confirm", "final")
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the log. `values` are all settings in force, by key and in the knobs' units."""
+
+    values: Mapping[str, float | int | bool]
+    sample: Sample | None
+    number: int
+    phase: str
+    epoch: int
+    note: str = ""
+    accepted: bool | None = None
+
+
+def format_row(row: Row) -> str:
+    """The row as a line of CSV, with its newline."""
+    sample = row.sample
+    fields = [
+        *_horovod_fields(row.values),
+        number(sample.score) if sample else "",
+        str(row.number),
+        row.phase,
+        number(sample.step_time_ms) if sample else "",
+        number(sample.stderr_ms) if sample else "",
+        str(sample.steps) if sample else "0",
+        str(sample.outliers) if sample else "0",
+        number(row.values.get("chunk_size", 0) / 1024),
+        str(row.epoch),
+        "" if row.accepted is None else str(int(row.accepted)),
+        row.note,
+    ]
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(fields)
+    return line.getvalue()
+
+
+def number(value: float) -> str:
+    """A number as Horovod prints it: six significant digits, no needless zeros."""
+    return f"{value:.6g}"
+
+
+def message(values: Mapping[str, float | int | bool], score: float) -> str:
+    """Horovod's form of settings and score in a log message: `[0, 0, 0, 1, 5 ms, 4 mb] 41.4`."""
+    fields = _horovod_fields(values)
+    return f"[{', '.join(fields[:4])}, {fields[4]} ms, {fields[5]} mb] {number(score)}"
+
+
+def tunable_params() -> str:
+    """The header of Horovod's log messages, naming the fields of `message`."""
+    return f"Tunable params [{','.join(HOROVOD_COLUMNS[:-1])}] score"
+
+
+class LogWriter:
+    """Writes rows to a file; if that fails, calls `warn` once and goes on without a file.
+
+    The file is made (or emptied, unless `append`) and its header written when this is constructed,
+    so that whoever looks early sees that tuning is on. Not thread-safe.
+    """
+
+    def __init__(self, path: str, warn: Callable[[str], None], append: bool = False) -> None:
+        self._path = path
+        self._warn = warn
+        self._file: TextIO | None = None
+        try:
+            self._file = open(path, "a" if append else "w", encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            self._give_up(error)
+            return
+        if not append:
+            self._write(",".join(COLUMNS) + "\n")
+
+    def write(self, row: Row) -> None:
+        """Append a row and flush it."""
+        self._write(format_row(row))
+
+    def close(self) -> None:
+        """Close the file; later rows go nowhere."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as error:
+                self._give_up(error)
+
+    def _write(self, line: str) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            # What could not be flushed cannot be flushed now; close() would only say so again.
+            with contextlib.suppress(OSError):
+                file.close()
+        self._warn(
+            f"the autotune log {self._path!r} cannot be written ({error.strerror or error}); "
+            "tuning goes on without it"
+        )
+
+
+def read(path: str | Path) -> list[dict[str, str]]:
+    """The rows of a log of hvdtune's or Horovod's, as text by column name, blanks stripped.
+
+    Raises ValueError naming the file and line if it is neither; a last line that was cut off while
+    being written is left out.
+    """
+    with open(path, encoding="utf-8", newline="") as file:
+        text = file.read()
+    complete = text[: text.rfind("\n") + 1]
+    lines = list(csv.reader(io.StringIO(complete), skipinitialspace=True))
+    if not lines or tuple(lines[0][: len(HOROVOD_COLUMNS)]) != HOROVOD_COLUMNS:
+        raise ValueError(
+            f"{path}, line 1: this is no autotune log; its header begins with "
+            f"{','.join(HOROVOD_COLUMNS)}"
+        )
+    header = lines[0]
+    rows = []
+    for at, line in enumerate(lines[1:], start=2):
+        if not line:
+            continue
+        if len(line) != len(header):
+            raise ValueError(
+                f"{path}, line {at}: {len(line)} fields where the header has {len(header)}"
+            )
+        rows.append(dict(zip(header, (field.strip() for field in line), strict=True)))
+    return rows
+
+
+def _horovod_fields(values: Mapping[str, float | int | bool]) -> list[str]:
+    flags = ("hierarchical_allreduce", "hierarchical_allgather", "torus_allreduce")
+    return [
+        *(str(int(bool(values.get(flag, False)))) for flag in flags),
+        str(int(values.get("cache_capacity", 0) > 0)),
+        number(values["cycle_time"]),
+        number(values["fusion_threshold"] / MIB),
+    ]

@@ -1,0 +1,45 @@
+"""Log messages in Horovod's form, from the tuner's thread on rank 0.
+
+    [2026-01-31 12:00:00.   142: I session.py:77] [0]: Autotuner: Warming up (2 remaining)
+
+Information goes to stdout, warnings to stderr, as Horovod's do; with HOROVOD_LOG_HIDE_TIME the
+time is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+
+LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+
+
+class Messenger:
+    """Prints messages at or above a level (a name in LEVELS)."""
+
+    def __init__(self, level: str, hide_time: bool, rank: int = 0) -> None:
+        self._least = LEVELS.index(level.upper())
+        self._hide_time = hide_time
+        self._rank = rank
+
+    def info(self, text: str) -> None:
+        """Print what somebody following closely wants to see."""
+        self._print("INFO", text)
+
+    def warn(self, text: str) -> None:
+        """Print what went wrong although the training goes on."""
+        self._print("WARNING", text)
+
+    def result(self, text: str) -> None:
+        """Print the end of the matter, whatever the level: who asked for tuning wants to know."""
+        print(f"hvdtune autotune: {text}", file=sys.stderr, flush=True)
+
+    def _print(self, level: str, text: str) -> None:
+        if LEVELS.index(level) < self._least:
+            return
+        caller = sys._getframe(2)
+        place = f"{caller.f_code.co_filename.rsplit('/', 1)[-1]}:{caller.f_lineno}"
+        now = datetime.now()
+        when = "" if self._hide_time else f"{now:%Y-%m-%d %H:%M:%S}.{now.microsecond:6d}: "
+        stream = sys.stdout if level == "INFO" else sys.stderr
+        print(f"[{when}{level[0]} {place}] [{self._rank}]: {text}", file=stream, flush=True)

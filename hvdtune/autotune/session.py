@@ -1,0 +1,342 @@
+"""Tuning of a running job: the tuner's thread on rank 0, between the engine and the log.
+
+`start` and `stop` are called when the engine is up and before it goes down. The thread reads steps
+as the engine finds them, collects them into samples, and gives the engine the settings that the
+tuner wants measured. It sleeps while there is nothing to read, and ends with the tuning.
+
+Only this module of the package touches the engine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from hvdtune.autotune import log, space
+from hvdtune.autotune.client import ServiceClient, ServiceError
+from hvdtune.autotune.messages import Messenger
+from hvdtune.autotune.score import Sample, Step, Window
+from hvdtune.autotune.space import Space, Value, Values
+from hvdtune.autotune.tuner import Answer, Measurement, Outcome, Request, Tuner, TunerConfig
+from hvdtune.knobs import KNOBS, Settings
+
+SETTLE_STEPS = 2
+LEAST_STEPS = 3  # fewer steps have no scatter, and so no error, to speak of
+READ_TIMEOUT_S = 0.1  # how long `stop` may have to wait for the thread
+PAUSE_S = 0.02  # steps shorter than this are read several at a time, to leave the training alone
+STOP_S = 2.0
+_LOGGED = (
+    "hierarchical_allreduce",
+    "hierarchical_allgather",
+    "torus_allreduce",
+    "cache_capacity",
+)
+
+
+class Engine(Protocol):
+    """What the session needs of the engine (`hvdtune.core.tuning` is it)."""
+
+    @property
+    def EngineStopped(self) -> type[Exception]:
+        """Raised by `read_steps` when the engine is shut down."""
+
+    def read_steps(self, timeout_s: float) -> Sequence[Step]:
+        """The steps since the last call; waits for one, at most `timeout_s` seconds."""
+
+    def apply(self, values: Mapping[str, Value]) -> int:
+        """Put settings into force on all ranks; the number of the epoch they begin."""
+
+    def current(self) -> Mapping[str, Value]:
+        """The settings in force."""
+
+
+class Optimiser(Protocol):
+    """What the session needs of the optimiser (`client.ServiceClient` is it)."""
+
+    computing_ms: float
+
+    def ask(self, request: Request) -> None:
+        """Send a question."""
+
+    def poll(self) -> Answer | None:
+        """The answer, if it has come."""
+
+    def close(self) -> None:
+        """End the optimiser."""
+
+
+class Session:
+    """One run of the tuner, from the engine's start to its end or the tuner's.
+
+    Construct it and call `run` in a thread; `stop_soon` from another one makes `run` return.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        size: int,
+        messenger: Messenger,
+        writer: log.LogWriter | None = None,
+        start_optimiser: Callable[[Space], Optimiser] = ServiceClient,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._size = size
+        self._messenger = messenger
+        self._writer = writer
+        self._start_optimiser = start_optimiser
+        self._optimiser: Optimiser | None = None
+        self._stop = threading.Event()
+        self._in_force: Values = dict(engine.current())
+        self._space = space.build(settings, self._in_force)
+        self._tuner = Tuner(
+            self._space, self._in_force, space.shipped_defaults(self._space), _config(settings)
+        )
+        self._steps = max(LEAST_STEPS, settings.autotune_steps_per_sample)
+        self._epoch = 0
+        self._typical_bytes = 0.0
+        self._window = Window(0, self._steps, 0)
+        self._steps_seen = 0
+        self._began = time.monotonic()
+
+    def stop_soon(self) -> None:
+        """Make `run` return within READ_TIMEOUT_S. May be called from any thread."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Tune until done, stopped, or the engine has stopped. Raises nothing."""
+        try:
+            self._messenger.info(f"Autotuner: {log.tunable_params()}")
+            self._tune()
+        except self._engine.EngineStopped:
+            self._unfinished()
+        except Exception as error:
+            if self._stop.is_set():
+                # The engine went down under our hands, as it was about to.
+                self._unfinished()
+                return
+            # Whatever went wrong here, training must not feel it.
+            self._messenger.warn(f"Autotuner: tuning ended: {type(error).__name__}: {error}")
+            self._tuner.abort("tuning failed")
+            self._finish_quietly()
+        finally:
+            if self._optimiser is not None:
+                self._optimiser.close()
+            if self._writer is not None:
+                self._writer.close()
+
+    def _tune(self) -> None:
+        reason = self._why_not()
+        if reason:
+            self._tuner.abort(reason)
+        else:
+            self._start()
+        while self._tuner.trial is not None:
+            if self._stop.is_set():
+                self._unfinished()
+                return
+            steps = self._engine.read_steps(READ_TIMEOUT_S)
+            self._steps_seen += len(steps)
+            for step in steps:
+                self._window.add(step)
+            try:
+                self._consult()
+            except ServiceError as error:
+                self._messenger.warn(f"Autotuner: tuning ended: {error}")
+                self._tuner.abort(str(error))
+                break
+            self._measure()
+            self._pause(steps)
+        if self._tuner.outcome is not None:
+            self._finish(self._tuner.outcome)
+
+    def _why_not(self) -> str | None:
+        if not self._space.dimensions:
+            return "every tunable setting is fixed"
+        if self._size == 1:
+            return "there is one rank, so there is no communication to tune"
+        return None
+
+    def _start(self) -> None:
+        try:
+            self._optimiser = self._start_optimiser(self._space)
+        except ServiceError as error:
+            self._messenger.warn(f"Autotuner: tuning ended: {error}")
+            self._tuner.abort(str(error))
+
+    def _consult(self) -> None:
+        """Carry questions and answers between the tuner and the optimiser."""
+        if self._optimiser is None:
+            return
+        answer = self._optimiser.poll()
+        if answer is not None:
+            waited = self._tuner.trial is not None and self._tuner.trial.waiting
+            self._tuner.offer(answer)
+            if waited:
+                self._begin()
+        request = self._tuner.take_request()
+        if request is not None:
+            self._optimiser.ask(request)
+
+    def _measure(self) -> None:
+        """End the current trial if enough is known of it."""
+        trial = self._tuner.trial
+        if trial is None or trial.waiting:
+            return
+        abandon = False
+        if not self._window.complete:
+            so_far = self._window.sample() if self._window.kept else None
+            abandon = self._tuner.hopeless(self._window.seen_ns, so_far)
+            if not abandon:
+                return
+        sample = self._window.sample(abandon)
+        if not trial.candidate:
+            self._typical_bytes = sample.bytes_per_step
+        self._record(self._tuner.report(sample))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Put the next trial's settings into force and start collecting."""
+        if self._tuner.trial is not None:
+            settle = self._put_into_force(self._tuner.trial.values)
+            self._window = Window(self._epoch, self._steps, settle, self._typical_bytes)
+
+    def _put_into_force(self, values: Values) -> int:
+        """Apply what is different. Returns how many steps must settle."""
+        changes = {key: value for key, value in values.items() if self._in_force[key] != value}
+        if not changes:
+            return 0
+        self._epoch = self._engine.apply(changes)
+        self._in_force.update(changes)
+        return SETTLE_STEPS
+
+    def _pause(self, steps: Sequence[Step]) -> None:
+        if not steps:
+            return
+        step_s = steps[-1].duration_ns / 1e9
+        if step_s < PAUSE_S:
+            left = max(1, self._steps - self._window.kept)
+            self._stop.wait(min(PAUSE_S, left * step_s))
+
+    # -- telling --
+
+    def _values(self) -> dict[str, Value]:
+        return {key: getattr(self._settings, key) for key in _LOGGED} | self._in_force
+
+    def _record(self, measurement: Measurement) -> None:
+        trial, sample = measurement.trial, measurement.sample
+        note = trial.note
+        if sample.abandoned:
+            note = "abandoned: clearly slower"
+        self._write(sample, measurement.number, trial.phase, note)
+        if trial.phase == "warmup":
+            self._messenger.info(f"Autotuner: Warming up ({trial.note})")
+        else:
+            self._messenger.info(f"Autotuner: {log.message(self._values(), sample.score)}")
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._put_into_force(outcome.values)
+        self._write(
+            outcome.sample,
+            len(self._tuner.history) + 1,
+            "final",
+            outcome.verdict,
+            outcome.adopted,
+        )
+        score = outcome.sample.score if outcome.sample else 0.0
+        self._messenger.info(f"Autotuner: Best params {log.message(self._values(), score)}")
+        seconds = time.monotonic() - self._began
+        cost = f"{self._steps_seen} steps, {seconds:.1f} s"
+        if self._optimiser is not None:
+            cost += f", optimiser {self._optimiser.computing_ms / 1e3:.1f} s in its own process"
+        self._messenger.result(f"{outcome.verdict}{self._changes(outcome)} ({cost})")
+
+    def _changes(self, outcome: Outcome) -> str:
+        if not outcome.adopted:
+            return ""
+        pins = " ".join(f"{KNOBS[key].env}={value}" for key, value in outcome.values.items())
+        return f"; to start with these settings: {pins}"
+
+    def _finish_quietly(self) -> None:
+        """Return to the settings tuning began with; the engine may not be able to any more."""
+        try:
+            if self._tuner.outcome is not None:
+                self._finish(self._tuner.outcome)
+        except Exception as error:
+            self._messenger.warn(
+                f"Autotuner: the settings in force are {self._in_force}; going back failed: {error}"
+            )
+
+    def _unfinished(self) -> None:
+        trial = self._tuner.trial
+        phase = trial.phase if trial is not None else "final"
+        verdict = (
+            f"tuning was not finished: training ended during {phase} after "
+            f"{len(self._tuner.history)} samples; these settings were in force"
+        )
+        last: Sample | None = self._window.sample() if self._window.kept else None
+        self._write(last, len(self._tuner.history) + 1, "final", verdict, False)
+        self._messenger.result(verdict)
+
+    def _write(
+        self,
+        sample: Sample | None,
+        number: int,
+        phase: str,
+        note: str,
+        accepted: bool | None = None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.write(
+                log.Row(self._values(), sample, number, phase, self._epoch, note, accepted)
+            )
+
+
+def _config(settings: Settings) -> TunerConfig:
+    # The noise is estimated from the samples; Horovod's knob counts only if somebody set it.
+    noise_key = "autotune_gaussian_process_noise"
+    return TunerConfig(
+        warmup_samples=settings.autotune_warmup_samples,
+        max_samples=settings.autotune_bayes_opt_max_samples,
+        noise=getattr(settings, noise_key) if settings.is_fixed(noise_key) else 0.0,
+        seed=settings.autotune_seed,
+    )
+
+
+_running: tuple[Session, threading.Thread] | None = None
+_logs_begun: set[str] = set()
+
+
+def start() -> None:
+    """Begin tuning the job (on rank 0, when the engine is up)."""
+    from hvdtune.core import tuning, world
+
+    global _running
+    if _running is not None:
+        stop()
+    settings = world.settings()
+    messenger = Messenger(settings.log_level, settings.log_hide_time, world.rank())
+    writer = None
+    if settings.autotune_log:
+        # A second init in this process continues the log rather than wiping the first one's.
+        append = settings.autotune_log in _logs_begun
+        writer = log.LogWriter(settings.autotune_log, messenger.warn, append)
+        _logs_begun.add(settings.autotune_log)
+    session = Session(tuning, settings, world.size(), messenger, writer)
+    thread = threading.Thread(target=session.run, name="hvdtune-autotune", daemon=True)
+    _running = session, thread
+    thread.start()
+
+
+def stop() -> None:
+    """End tuning, finished or not, before the engine goes down; takes a tenth of a second."""
+    global _running
+    if _running is None:
+        return
+    session, thread = _running
+    _running = None
+    session.stop_soon()
+    thread.join(STOP_S)

@@ -1,0 +1,219 @@
+"""What the tuner may move, and how settings become points of a unit cube.
+
+A dimension is one setting. On a logarithmic axis from `low` to `high` a value v has the coordinate
+ln(v / low) / ln(high / low), so equal distances are equal ratios. Zero needs care there:
+
+    zero     meaning                          coordinates
+    none     zero is not a value              (axis)
+    limit    the end of the axis, "off"       (axis), squeezed into [ZERO_CELL, 1]; 0 sits at 0
+    auto     "the engine chooses", no order   (axis, flag); the flag is 1 for zero, else 0
+
+A setting outside its range (a user's cycle time of 100 ms) keeps a coordinate outside [0, 1]: it
+can be measured and modelled, but is never proposed.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hvdtune.knobs import KNOBS, Knob, Settings
+
+ZERO_CELL = 1 / 16
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+_SIZE_QUANTUM = 4096  # bytes; a page, so that a proposed size is a number people can read
+
+Value = float | int | bool
+Values = dict[str, Value]
+Point = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One setting that may be moved: `key` of the knob, axis, range in the knob's unit."""
+
+    key: str
+    scale: str  # "log", "linear" or "boolean"
+    low: float
+    high: float
+    zero: str = "none"  # "none", "limit" or "auto"
+    quantum: int = 0  # values are whole multiples of it; 0: any number, three significant digits
+
+    @property
+    def width(self) -> int:
+        """How many coordinates of the cube the setting takes."""
+        return 2 if self.zero == "auto" else 1
+
+    def encode(self, value: Value) -> Point:
+        """The coordinates of a value."""
+        if self.scale == "boolean":
+            return (1.0 if value else 0.0,)
+        if self.zero == "auto":
+            return (0.5, 1.0) if value == 0 else (self._axis(float(value)), 0.0)
+        if self.zero == "limit":
+            if value == 0:
+                return (0.0,)
+            return (max(ZERO_CELL, ZERO_CELL + (1 - ZERO_CELL) * self._axis(float(value))),)
+        return (self._axis(float(value)),)
+
+    def decode(self, point: Sequence[float]) -> Value:
+        """The value at coordinates; those outside the cube are taken to its surface."""
+        position = min(1.0, max(0.0, point[0]))
+        if self.scale == "boolean":
+            return position >= 0.5
+        if self.zero == "auto" and point[1] >= 0.5:
+            return 0
+        if self.zero == "limit":
+            if position < ZERO_CELL:
+                return 0
+            position = (position - ZERO_CELL) / (1 - ZERO_CELL)
+        return self._round(self._value(position))
+
+    def _axis(self, value: float) -> float:
+        if self.scale == "linear":
+            return (value - self.low) / (self.high - self.low)
+        # A thousandth of the range's low end stands for zero where zero is not a value.
+        floor = self.low / 1000
+        return math.log(max(value, floor) / self.low) / math.log(self.high / self.low)
+
+    def _value(self, position: float) -> float:
+        if self.scale == "linear":
+            return self.low + position * (self.high - self.low)
+        return self.low * (self.high / self.low) ** position
+
+    def _round(self, value: float) -> Value:
+        if self.quantum:
+            steps = round(value / self.quantum)
+            return int(min(self.high, max(self.low, steps * self.quantum)))
+        return min(self.high, max(self.low, float(f"{value:.3g}")))
+
+
+@dataclass(frozen=True)
+class Space:
+    """All settings that may be moved together."""
+
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def width(self) -> int:
+        """How many coordinates a point has."""
+        return sum(dimension.width for dimension in self.dimensions)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The settings' keys, in order."""
+        return tuple(dimension.key for dimension in self.dimensions)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The kind of every coordinate.
+
+        "axis": any number; "flag": 0 or 1; "auto": 0 or 1, and at 1 the coordinate before it
+        means nothing and is 0.5.
+        """
+        kinds: list[str] = []
+        for dimension in self.dimensions:
+            kinds.append("flag" if dimension.scale == "boolean" else "axis")
+            if dimension.zero == "auto":
+                kinds.append("auto")
+        return tuple(kinds)
+
+    def encode(self, values: Mapping[str, Value]) -> Point:
+        """The point of settings; keys that are not dimensions are ignored."""
+        point: list[float] = []
+        for dimension in self.dimensions:
+            point.extend(dimension.encode(values[dimension.key]))
+        return tuple(point)
+
+    def decode(self, point: Sequence[float]) -> Values:
+        """The settings at a point, rounded to values people can read."""
+        if len(point) != self.width:
+            raise ValueError(f"a point of this space has {self.width} coordinates: {len(point)}")
+        values: Values = {}
+        at = 0
+        for dimension in self.dimensions:
+            values[dimension.key] = dimension.decode(point[at : at + dimension.width])
+            at += dimension.width
+        return values
+
+    def spread(
+        self, count: int, seed: int, around: Mapping[str, Value], share: float = 1.0
+    ) -> list[Values]:
+        """Settings that evenly cover the part of the space around `around`.
+
+        Halton points shifted by the seed: a coordinate takes the radical inverse of 1, 2, … in its
+        own prime base. On an axis they cover an interval of length `share` that contains the
+        centre; flags take both values. The same arguments give the same settings.
+        """
+        rng = random.Random(seed)
+        shift = [rng.random() for _ in range(self.width)]
+        bases = [_PRIMES[at % len(_PRIMES)] for at in range(self.width)]
+        starts = [min(max(0.0, at - share / 2), 1 - share) for at in self.encode(around)]
+        found = []
+        for number in range(1, count + 1):
+            even = [
+                (_radical_inverse(number, base) + offset) % 1.0
+                for base, offset in zip(bases, shift, strict=True)
+            ]
+            point = [
+                start + share * at if kind == "axis" else at
+                for start, at, kind in zip(starts, even, self.columns, strict=True)
+            ]
+            found.append(self.decode(point))
+        return found
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The space as plain data; `from_json` reads it."""
+        return [asdict(dimension) for dimension in self.dimensions]
+
+    @classmethod
+    def from_json(cls, data: Iterable[Mapping[str, Any]]) -> Space:
+        """The space that `to_json` wrote."""
+        return cls(tuple(Dimension(**row) for row in data))
+
+
+def build(settings: Settings, can_act: Iterable[str], knobs: Mapping[str, Knob] = KNOBS) -> Space:
+    """The space of a run: tunable, able to act here, and not fixed by the user.
+
+    `can_act` holds the keys that the engine can change while it runs.
+    """
+    able = set(can_act)
+    return Space(
+        tuple(
+            _dimension(knob)
+            for key, knob in knobs.items()
+            if knob.tunable and key in able and not settings.is_fixed(key)
+        )
+    )
+
+
+def shipped_defaults(space: Space, knobs: Mapping[str, Knob] = KNOBS) -> Values:
+    """The defaults of the space's settings."""
+    return {key: knobs[key].default for key in space.keys}
+
+
+def _dimension(knob: Knob) -> Dimension:
+    if knob.kind == "bool":
+        return Dimension(knob.key, "boolean", 0, 1)
+    if knob.tune_range is None or knob.scale not in ("log", "linear"):
+        raise ValueError(f"the tunable setting {knob.key!r} has no range or scale to tune on")
+    low, high = knob.tune_range
+    if knob.zero_is_auto:
+        zero = "auto"
+    else:
+        # A size of zero switches something off; a time of zero is just a short time.
+        zero = "limit" if knob.kind == "size" and knob.minimum == 0 else "none"
+    quantum = {"size": _SIZE_QUANTUM, "int": 1}.get(knob.kind, 0)
+    return Dimension(knob.key, knob.scale, float(low), float(high), zero, quantum)
+
+
+def _radical_inverse(number: int, base: int) -> float:
+    inverse, scale = 0.0, 1.0 / base
+    while number:
+        number, digit = divmod(number, base)
+        inverse += digit * scale
+        scale /= base
+    return inverse
