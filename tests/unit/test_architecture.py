@@ -45,6 +45,7 @@ NATIVE_LAYERS: dict[str, set[str]] = {
 
 HEAVY = ("numpy", "pandas", "plotly", "skopt", "sklearn", "torch", "yaml", "cloudpickle")
 LONGEST_FILE = 600  # lines
+IMPORT_CALL = re.compile(r"(^|\.)(import_module|__import__)$")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -84,9 +85,11 @@ def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, source
             for alias in node.names:
                 yield node.lineno, f"{source}.{alias.name}"
-        elif isinstance(node, ast.Constant) and re.fullmatch(r"hvdtune(\.\w+)+", str(node.value)):
+        elif isinstance(node, ast.Call) and IMPORT_CALL.search(ast.unparse(node.func)):
             # importlib.import_module("hvdtune.…")
-            yield node.lineno, str(node.value)
+            for argument in node.args:
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    yield node.lineno, argument.value
 
 
 def layer_of(module: str) -> str:
