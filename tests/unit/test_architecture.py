@@ -27,7 +27,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "launch": {"core", "knobs"},
     "bench": {"arrays", "core", "knobs", "launch"},
     "cli": {"autotune", "bench", "core", "knobs", "launch", "timeline"},
-    "_alias": {"torch"},
+    "_alias": {"core", "launch", "torch"},
 }
 MAY_IMPORT_NATIVE = ("core", "autotune.session")
 
