@@ -1,0 +1,254 @@
+#pragma once
+
+// Reductions written down as plainly as possible, one element at a time, to compare results with.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "base/dtype.h"
+#include "check.h"
+#include "collective/kernels.h"
+
+namespace hvdtune::testing {
+
+/// A 16-bit format given by its number of fraction bits, decoded through its definition (not
+/// through bit tricks as in base/half.h) and encoded by looking for the nearest value.
+class HalfFormat {
+ public:
+  explicit HalfFormat(int fraction_bits) : fraction_bits_(fraction_bits) {
+    const int exponent_bits = 15 - fraction_bits;
+    bias_ = (1 << (exponent_bits - 1)) - 1;
+    infinity_ = ((1 << exponent_bits) - 1) << fraction_bits;
+    for (int bits = 0; bits <= infinity_; ++bits) magnitudes_.push_back(magnitude(bits));
+  }
+
+  [[nodiscard]] double decode(std::uint16_t bits) const {
+    const int rest = bits & 0x7fff;
+    if (rest > infinity_) return std::numeric_limits<double>::quiet_NaN();
+    return std::copysign(magnitudes_[static_cast<std::size_t>(rest)], bits >= 0x8000 ? -1.0 : 1.0);
+  }
+
+  [[nodiscard]] std::uint16_t encode(double value) const {
+    const int sign = std::signbit(value) ? 0x8000 : 0;
+    if (std::isnan(value)) return static_cast<std::uint16_t>(sign | infinity_ | 1);
+    const double wanted = std::fabs(value);
+    const auto above = std::lower_bound(magnitudes_.begin(), magnitudes_.end(), wanted);
+    auto bits = static_cast<int>(above - magnitudes_.begin());
+    if (bits > 0 && magnitudes_[static_cast<std::size_t>(bits)] != wanted) {
+      // Infinity rounds like the finite value that would follow the largest one.
+      const double high = bits == infinity_ ? magnitude_after_largest() : *above;
+      const double low = magnitudes_[static_cast<std::size_t>(bits) - 1];
+      const double middle = (low + high) / 2;
+      if (wanted < middle || (wanted == middle && bits % 2 == 1)) --bits;
+    }
+    return static_cast<std::uint16_t>(sign | bits);
+  }
+
+  [[nodiscard]] int infinity() const { return infinity_; }
+
+ private:
+  [[nodiscard]] double magnitude(int bits) const {
+    const int fraction = bits & ((1 << fraction_bits_) - 1);
+    const int exponent = bits >> fraction_bits_;
+    if (bits == infinity_) return std::numeric_limits<double>::infinity();
+    if (exponent == 0) return std::ldexp(fraction, 1 - bias_ - fraction_bits_);
+    return std::ldexp(fraction + (1 << fraction_bits_), exponent - bias_ - fraction_bits_);
+  }
+  [[nodiscard]] double magnitude_after_largest() const { return std::ldexp(1.0, bias_ + 1); }
+
+  int fraction_bits_;
+  int bias_;
+  int infinity_;
+  std::vector<double> magnitudes_;
+};
+
+inline const HalfFormat& half_format(DType dtype) {
+  static const HalfFormat float16(10);
+  static const HalfFormat bfloat16(7);
+  return dtype == DType::kFloat16 ? float16 : bfloat16;
+}
+
+inline bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBfloat16; }
+
+inline bool is_floating(DType dtype) {
+  return is_half(dtype) || dtype == DType::kFloat32 || dtype == DType::kFloat64;
+}
+
+/// Calls `f` with a value of the C++ type that holds one element of `dtype`.
+template <class F>
+auto with_storage(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kUint8:
+    case DType::kBool:
+      return f(std::uint8_t{});
+    case DType::kInt8:
+      return f(std::int8_t{});
+    case DType::kUint16:
+    case DType::kFloat16:
+    case DType::kBfloat16:
+      return f(std::uint16_t{});
+    case DType::kInt16:
+      return f(std::int16_t{});
+    case DType::kInt32:
+      return f(std::int32_t{});
+    case DType::kInt64:
+      return f(std::int64_t{});
+    case DType::kFloat32:
+      return f(float{});
+    case DType::kFloat64:
+      break;
+  }
+  return f(double{});
+}
+
+template <class T>
+T combine_floating(KernelOp op, T a, T b) {
+  if (op == KernelOp::kSum) return a + b;
+  if (op == KernelOp::kProduct) return a * b;
+  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<T>::quiet_NaN();
+  if (op == KernelOp::kMin) return b < a ? b : a;
+  return b > a ? b : a;
+}
+
+template <class T>
+T combine_integers(KernelOp op, T a, T b) {
+  if (op == KernelOp::kMin) return std::min(a, b);
+  if (op == KernelOp::kMax) return std::max(a, b);
+  const auto left = static_cast<std::uint64_t>(a);
+  const auto right = static_cast<std::uint64_t>(b);
+  return static_cast<T>(op == KernelOp::kSum ? left + right : left * right);
+}
+
+template <class T>
+T scale_integer(T value, double post) {
+  if (post == 1.0) return value;
+  const double scaled = std::trunc(static_cast<double>(value) * post);
+  if (scaled >= std::ldexp(1.0, std::numeric_limits<T>::digits)) {
+    return std::numeric_limits<T>::max();
+  }
+  if (scaled <= static_cast<double>(std::numeric_limits<T>::min())) {
+    return std::numeric_limits<T>::min();
+  }
+  return static_cast<T>(scaled);
+}
+
+/// One element of the result: `values[k]` is what source k holds.
+template <class T>
+T reduce_element(DType dtype, KernelOp op, const std::vector<T>& values, double post) {
+  if (dtype == DType::kBool) {
+    const bool any = op == KernelOp::kSum || op == KernelOp::kMax;
+    const auto is_set = [](T value) { return value != 0; };
+    return static_cast<T>(any ? std::any_of(values.begin(), values.end(), is_set)
+                              : std::all_of(values.begin(), values.end(), is_set));
+  }
+  if constexpr (std::is_floating_point_v<T>) {
+    T result = values[0];
+    for (std::size_t k = 1; k < values.size(); ++k) {
+      result = combine_floating(op, result, values[k]);
+    }
+    return post == 1.0 ? result : result * static_cast<T>(post);
+  } else {
+    if (is_half(dtype)) {
+      const HalfFormat& format = half_format(dtype);
+      const auto decode = [&](T bits) {
+        return static_cast<float>(format.decode(static_cast<std::uint16_t>(bits)));
+      };
+      float result = decode(values[0]);
+      for (std::size_t k = 1; k < values.size(); ++k) {
+        result = combine_floating(op, result, decode(values[k]));
+      }
+      return static_cast<T>(format.encode(result * static_cast<float>(post)));
+    }
+    T result = values[0];
+    for (std::size_t k = 1; k < values.size(); ++k) {
+      result = combine_integers(op, result, values[k]);
+    }
+    return scale_integer(result, post);
+  }
+}
+
+using Bytes = std::vector<char>;
+
+/// What reducing `count` elements of `sources` must give.
+inline Bytes reference_reduce(DType dtype, KernelOp op, const std::vector<const void*>& sources,
+                              std::size_t count, double post) {
+  Bytes out(count * dtype_size(dtype));
+  with_storage(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    std::vector<T> values(sources.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      for (std::size_t k = 0; k < sources.size(); ++k) {
+        std::memcpy(&values[k], static_cast<const char*>(sources[k]) + i * sizeof(T), sizeof(T));
+      }
+      const T result = reduce_element(dtype, op, values, post);
+      std::memcpy(out.data() + i * sizeof(T), &result, sizeof(T));
+    }
+  });
+  return out;
+}
+
+/// Fills `count` elements with values whose sums and products mostly stay finite.
+inline void fill_random(DType dtype, void* to, std::size_t count, std::mt19937_64& generator) {
+  std::normal_distribution<double> normal(0.0, 2.0);
+  with_storage(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (std::size_t i = 0; i < count; ++i) {
+      T value{};
+      if constexpr (std::is_floating_point_v<T>) {
+        value = static_cast<T>(normal(generator));
+      } else if (is_half(dtype)) {
+        value = static_cast<T>(half_format(dtype).encode(normal(generator)));
+      } else {
+        value = static_cast<T>(dtype == DType::kBool ? generator() & 1 : generator());
+      }
+      std::memcpy(static_cast<char*>(to) + i * sizeof(T), &value, sizeof(T));
+    }
+  });
+}
+
+/// True if an element's bytes are a NaN of `dtype`.
+inline bool is_nan(DType dtype, const char* element) {
+  return with_storage(dtype, [&](auto zero) {
+    decltype(zero) value{};
+    std::memcpy(&value, element, sizeof(value));
+    if constexpr (std::is_floating_point_v<decltype(zero)>) {
+      return std::isnan(value);
+    } else {
+      return is_half(dtype) &&
+             std::isnan(half_format(dtype).decode(static_cast<std::uint16_t>(value)));
+    }
+  });
+}
+
+/// Index of the first element that differs, or -1. Any two NaNs are equal, 0 and -0 are not.
+inline std::int64_t first_difference(DType dtype, const void* left, const void* right,
+                                     std::size_t count) {
+  const std::size_t size = dtype_size(dtype);
+  if (count == 0 || std::memcmp(left, right, count * size) == 0) return -1;
+  for (std::size_t i = 0; i < count; ++i) {
+    const char* a = static_cast<const char*>(left) + i * size;
+    const char* b = static_cast<const char*>(right) + i * size;
+    if (std::memcmp(a, b, size) != 0 && !(is_nan(dtype, a) && is_nan(dtype, b))) {
+      return static_cast<std::int64_t>(i);
+    }
+  }
+  return -1;
+}
+
+/// The element as text, for messages.
+inline std::string show_element(DType dtype, const void* array, std::int64_t index) {
+  return with_storage(dtype, [&](auto zero) {
+    decltype(zero) value{};
+    std::memcpy(&value, static_cast<const char*>(array) + index * sizeof(value), sizeof(value));
+    return show(value);
+  });
+}
+
+}  // namespace hvdtune::testing

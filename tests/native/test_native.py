@@ -1,0 +1,87 @@
+"""Builds the native tests under the sanitizers and runs them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMPILER = os.environ.get("CXX", "c++")
+BUILD_JOBS = "2"
+
+# The first error ends a program with a report.
+SANITIZER_ENVIRONMENT = {
+    "ASAN_OPTIONS": "detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+}
+
+
+def tool(name: str) -> str:
+    """Return the path of `name`: the machine's own, or the one of the PyPI wheel."""
+    found = shutil.which(name)
+    if found is None and importlib.util.find_spec(name) is not None:
+        found = shutil.which(name, path=sysconfig.get_path("scripts"))
+    if found is None:
+        pytest.skip(f"no {name} on PATH, and the {name} package is not installed")
+    return found
+
+
+def require_compiler(sanitizer: str, directory: Path) -> None:
+    """Skip unless there is a compiler, and a program built with `sanitizer` also runs here."""
+    if shutil.which(COMPILER) is None:
+        pytest.skip(f"no C++ compiler: {COMPILER} is not on PATH")
+    source = directory / "probe.cc"
+    source.write_text("int main() { return 0; }\n")
+    program = directory / "probe"
+    build = [COMPILER, f"-fsanitize={sanitizer}", str(source), "-o", str(program)]
+    for step in (build, [str(program)]):
+        done = subprocess.run(step, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+            pytest.skip(f"{COMPILER} has no working -fsanitize={sanitizer}: {reason}")
+
+
+def check_run(command: list[str]) -> None:
+    """Run `command`; if it fails, fail the test with the end of its output."""
+    environment = {**os.environ, **SANITIZER_ENVIRONMENT}
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.fail(f"{' '.join(command)}\n{done.stdout[-12000:]}", pytrace=False)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_native(sanitizer: str, tmp_path: Path) -> None:
+    require_compiler(sanitizer, tmp_path)
+    cmake = tool("cmake")
+    build = tmp_path / "build"
+    options = {
+        "HVDTUNE_BUILD_PYTHON": "OFF",
+        "HVDTUNE_BUILD_TESTS": "ON",
+        "HVDTUNE_SANITIZE": sanitizer,
+        "CMAKE_BUILD_TYPE": "None",
+        "CMAKE_CXX_COMPILER": COMPILER,
+        "CMAKE_MAKE_PROGRAM": tool("ninja"),
+    }
+    defines = [f"-D{name}={value}" for name, value in options.items()]
+    check_run([cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(build), *defines])
+    check_run([cmake, "--build", str(build), "-j", BUILD_JOBS])
+    expected = [source.stem for source in Path(__file__).parent.glob("test_*.cc")]
+    assert expected
+    for name in sorted(expected):
+        check_run([str(build / "tests/native" / name)])
