@@ -13,7 +13,7 @@ enum class LogLevel : int { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 struct LogOptions {
   LogLevel level = LogLevel::kWarning;  ///< the least severe level that is printed
   bool hide_time = false;               ///< leave the time out of each line
-  std::optional<int> rank;              ///< printed with messages that name no rank of their own
+  std::optional<int> rank = {};         ///< printed with messages that name no rank of their own
 };
 
 /// Process-wide logging. All functions may be called from any thread at any time.
