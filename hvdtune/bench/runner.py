@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +21,8 @@ from hvdtune.bench.metrics import Summary
 from hvdtune.bench.plan import Plan
 from hvdtune.bench.progress import Display
 from hvdtune.bench.results import Measurement, Report, SweepRow, WorkloadRow
+
+WORKER = "hvdtune.bench.worker"
 
 #: How long the launcher may take to end its ranks after a signal, in seconds.
 _GRACE = 10.0
@@ -34,29 +36,37 @@ class BenchError(RuntimeError):
         self.status = status
 
 
-def launch_command(ranks: int, plan: Path, pipe: Path) -> list[str]:
-    """`hvdtune run -np N python -m hvdtune.bench.worker PLAN RESULTS`, whatever the directory."""
-    launcher = [*_module_command("hvdtune.cli.main"), "run", "-np", str(ranks)]
-    return [*launcher, *_module_command("hvdtune.bench.worker"), str(plan), str(pipe)]
+def python_command(module: str, *arguments: str) -> list[str]:
+    """A command that runs `main(arguments)` of a module of this very package.
 
-
-def _module_command(module: str) -> list[str]:
-    # Not `python -m`: that looks in the working directory first, and there may be a checkout.
+    `python -m` would look in the current directory first, where a checkout that was never
+    compiled may lie.
+    """
     root = str(Path(__file__).resolve().parents[2])
-    start = f"import runpy, sys; sys.path.insert(0, {root!r}); "
-    return [sys.executable, "-c", start + f"runpy.run_module({module!r}, None, '__main__', True)"]
+    start = (
+        f"import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; "
+        f"from {module} import main; sys.exit(main(sys.argv[1:]))"
+    )
+    return [sys.executable, "-c", start, *arguments]
 
 
-def run(plan: Plan, report: Report, environ: Mapping[str, str], display: Display) -> None:
+def run(
+    plan: Plan,
+    report: Report,
+    launcher: Sequence[str],
+    environ: Mapping[str, str],
+    display: Display,
+) -> None:
     """Carry out `plan` on `report.ranks` ranks, filling `report` and printing as results come.
 
-    `environ` is the environment of the ranks. Raises BenchError when the ranks fail; what they
-    printed themselves went to the error stream, and `report` keeps what was measured until then.
+    `launcher` is a command that starts the command appended to it on that many ranks
+    (`hvdtune run -np N`), `environ` the environment it runs in. Raises BenchError when the ranks
+    fail; what they printed went to the error stream, and `report` keeps what was measured.
     """
     started = time.monotonic()
     collector = _Collector(plan, report, display)
     try:
-        for record in _records(plan, report.ranks, environ):
+        for record in _records(plan, launcher, environ):
             collector.take(record)
     finally:
         display.clear()
@@ -65,7 +75,9 @@ def run(plan: Plan, report: Report, environ: Mapping[str, str], display: Display
     display.lines(["#", *table.footer(report)])
 
 
-def _records(plan: Plan, ranks: int, environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def _records(
+    plan: Plan, launcher: Sequence[str], environ: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
     """Start the ranks and yield their records until they have ended."""
     with tempfile.TemporaryDirectory(prefix="hvdtune-bench-") as folder:
         plan_path, pipe_path = Path(folder, "plan.json"), Path(folder, "results")
@@ -73,7 +85,8 @@ def _records(plan: Plan, ranks: int, environ: Mapping[str, str]) -> Iterator[dic
         os.mkfifo(pipe_path, 0o600)
         # Opened for writing as well: no end of file before rank 0 has opened its side.
         pipe = os.open(pipe_path, os.O_RDWR | os.O_NONBLOCK)
-        command = launch_command(ranks, plan_path, pipe_path)
+        worker = python_command(WORKER, str(plan_path), str(pipe_path))
+        command = [*launcher, *worker]
         # Standard output belongs to the table; whatever the ranks say goes to the error stream.
         process = subprocess.Popen(command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=2)
         previous = signal.signal(signal.SIGTERM, _terminated)

@@ -1,4 +1,4 @@
-"""One rank of the benchmark: `python -m hvdtune.bench.worker PLAN RESULTS`.
+"""One rank of the benchmark: `main([PLAN, RESULTS])` in a process of its own.
 
 Started by `runner` through the launcher. Every rank measures; rank 0 writes one JSON object a
 line to RESULTS (a named pipe), in this order: `begin`, `memory`, then for each case `phase`
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -236,7 +235,3 @@ def main(arguments: Sequence[str]) -> int:
             results.close()
     hvd.shutdown()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

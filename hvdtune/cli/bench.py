@@ -210,7 +210,8 @@ def run(args: argparse.Namespace) -> int:
         environ["HOROVOD_TIMELINE"] = str(args.timeline)
     status = 0
     try:
-        runner.run(plan, report, environ, display)
+        launcher = runner.python_command("hvdtune.cli.main", "run", "-np", str(ranks))
+        runner.run(plan, report, launcher, environ, display)
     except runner.BenchError as error:
         print(f"hvdtune bench: {error}.", file=sys.stderr)
         status = error.status if 0 < error.status < 256 else 1
@@ -285,10 +286,10 @@ def _fitting(wanted: tuple[str, ...], report: Any) -> tuple[str, ...]:
 
 
 def _heading(args: argparse.Namespace, report: Any) -> list[str]:
-    import hvdtune
+    from hvdtune.cli.main import version
 
     report.environment.update(
-        version=hvdtune.__version__,
+        version=version(),
         host=platform.node(),
         processor=_processor(),
         python=platform.python_version(),
