@@ -6,7 +6,8 @@
 
 namespace hvdtune {
 
-void futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t expected, Nanos deadline) {
+void futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t expected, Nanos deadline,
+                std::uint32_t channels) {
   timespec until{};
   timespec* timeout = nullptr;
   if (deadline != kForever) {
@@ -16,12 +17,12 @@ void futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t expected, 
   }
   // The BITSET form takes an absolute deadline, so a spurious wake-up does not prolong the wait.
   syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(word), FUTEX_WAIT_BITSET, expected,
-          timeout, nullptr, FUTEX_BITSET_MATCH_ANY);
+          timeout, nullptr, channels);
 }
 
-void futex_wake(const std::atomic<std::uint32_t>* word, int count) {
-  syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(word), FUTEX_WAKE, count, nullptr,
-          nullptr, 0);
+void futex_wake(const std::atomic<std::uint32_t>* word, int count, std::uint32_t channels) {
+  syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(word), FUTEX_WAKE_BITSET, count,
+          nullptr, nullptr, channels);
 }
 
 }  // namespace hvdtune

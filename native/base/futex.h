@@ -8,11 +8,14 @@
 namespace hvdtune {
 
 /// Sleeps while `*word == expected`, at most until `deadline` (monotonic; kForever = no limit).
-/// Works across processes that map the same memory. May wake spuriously.
-void futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t expected, Nanos deadline);
+/// Works across processes that map the same memory. May wake spuriously. `channels`: bits of which
+/// a wake-up must have one.
+void futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t expected, Nanos deadline,
+                std::uint32_t channels = UINT32_MAX);
 
-/// Wakes up to `count` sleepers of `word`, in any process.
-void futex_wake(const std::atomic<std::uint32_t>* word, int count);
+/// Wakes up to `count` sleepers of `word`, in any process, that wait on one of `channels`.
+void futex_wake(const std::atomic<std::uint32_t>* word, int count,
+                std::uint32_t channels = UINT32_MAX);
 
 inline constexpr int kWakeAll = INT32_MAX;
 

@@ -28,6 +28,7 @@ struct Arena::Header {
   alignas(64) std::atomic<std::uint32_t> abort_state{kRunning};
   char abort_text[kAbortTextBytes] = {};
   alignas(64) std::atomic<std::uint32_t> collecting{0};
+  std::atomic<std::uint32_t> ended{0};
   alignas(64) std::atomic<std::uint64_t> schedule_written{0};
   Doorbell doorbells[kMaxRanksPerHost];
   ReadCursor cursors[kMaxRanksPerHost];
@@ -139,6 +140,8 @@ std::atomic<std::uint32_t>& Arena::collecting() {
   return reinterpret_cast<Header*>(base_)->collecting;
 }
 
+std::atomic<std::uint32_t>& Arena::ended() { return reinterpret_cast<Header*>(base_)->ended; }
+
 void Arena::abort(const std::string& text) noexcept {
   auto* header = reinterpret_cast<Header*>(base_);
   std::uint32_t expected = kRunning;
@@ -148,7 +151,7 @@ void Arena::abort(const std::string& text) noexcept {
     header->abort_text[length] = '\0';
     header->abort_state.store(kAborted, std::memory_order_seq_cst);
   }
-  for (int rank = 0; rank < ranks_; ++rank) header->doorbells[rank].wake();
+  for (int rank = 0; rank < ranks_; ++rank) header->doorbells[rank].wake_all();
   for (BarrierCell& cell : header->barriers) {
     // The generation stays: a waiter that polls must not take the wake-up for an open gate. A
     // sleeper that misses it looks again after its slice (see ShmBarrier::wait).

@@ -61,6 +61,9 @@ class Arena {
   /// Set while the coordinator holds back ready tensors for company.
   std::atomic<std::uint32_t>& collecting();
 
+  /// Set before the last schedule entry: from then on processes may end.
+  std::atomic<std::uint32_t>& ended();
+
   /// Ends the job for everybody on the host: the first caller's text stays, all sleepers wake, and
   /// every wait throws it from now on. Callable from any thread at any time; never blocks.
   void abort(const std::string& text) noexcept;

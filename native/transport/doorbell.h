@@ -9,37 +9,54 @@ namespace hvdtune {
 
 /// How urgent a ring is, and how urgent one must be to wake a sleeper.
 enum class Urgency : std::uint32_t {
-  kNone = 0,    ///< as sleeper's threshold: nobody sleeps, no wake-up is needed
+  kNone = 0,    ///< as a sleeper's threshold: no ring wakes
   kNormal = 1,  ///< new work
   kUrgent = 2,  ///< somebody is blocked; also wakes a sleeper that collects until a deadline
 };
 
-/// Wakes one rank's progress thread. Lives in shared memory; any rank rings, the owner sleeps.
-/// When the owner is awake, ringing costs one atomic addition and no system call.
+/// Who sleeps on a doorbell. Both may at once; a ring wakes the one that armed it.
+enum class Sleeper : std::uint32_t {
+  kThread = 1,  ///< the engine's own thread
+  kCaller = 2,  ///< a user's thread that is blocked and drives the engine
+};
+
+/// Wakes one rank's progress. Lives in shared memory; any rank rings, the owner sleeps. When the
+/// owner is awake, ringing costs one atomic addition and no system call.
 class Doorbell {
  public:
   void ring(Urgency urgency) {
     rings_.fetch_add(1, std::memory_order_seq_cst);
-    const std::uint32_t threshold = threshold_.load(std::memory_order_seq_cst);
-    if (threshold != 0 && static_cast<std::uint32_t>(urgency) >= threshold) {
-      // One ringer makes the system call; the owner sets the threshold again before it sleeps.
-      if (threshold_.exchange(0, std::memory_order_seq_cst) != 0) futex_wake(&rings_, kWakeAll);
-    }
+    const std::uint32_t armed = armed_.load(std::memory_order_seq_cst);
+    if (armed == 0 || static_cast<std::uint32_t>(urgency) < (armed & kUrgencyMask)) return;
+    // One ringer makes the system call; the owner arms again before it sleeps.
+    const std::uint32_t taken = armed_.exchange(0, std::memory_order_seq_cst);
+    if (taken != 0) futex_wake(&rings_, kWakeAll, taken >> kSleeperShift);
   }
 
-  /// Take this before looking for work; sleep() with it returns at once if someone rang since.
+  /// sleep() with this returns at once if someone rang since. Take it after arm() and before the
+  /// last look for work.
   [[nodiscard]] std::uint32_t rings() const { return rings_.load(std::memory_order_seq_cst); }
 
-  /// Owner: from now on rings of at least `urgency` wake the sleeper (kNone: no ring does).
-  void arm(Urgency urgency) {
-    threshold_.store(static_cast<std::uint32_t>(urgency), std::memory_order_seq_cst);
+  /// Owner: from now on rings of at least `urgency` wake `sleeper` (kNone: none does).
+  void arm(Urgency urgency, Sleeper sleeper) {
+    const auto threshold = static_cast<std::uint32_t>(urgency);
+    const auto who = static_cast<std::uint32_t>(sleeper) << kSleeperShift;
+    armed_.store(threshold == 0 ? 0 : threshold | who, std::memory_order_seq_cst);
   }
 
   /// Owner: sleeps unless someone rang since `seen`, at most until `deadline`.
-  void sleep(std::uint32_t seen, Nanos deadline) const { futex_wait(&rings_, seen, deadline); }
+  void sleep(std::uint32_t seen, Sleeper sleeper, Nanos deadline) const {
+    futex_wait(&rings_, seen, deadline, static_cast<std::uint32_t>(sleeper));
+  }
 
-  /// Wakes the sleeper whatever its threshold.
-  void wake() {
+  /// Wakes one sleeper whatever it has armed.
+  void wake(Sleeper sleeper) {
+    rings_.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(&rings_, kWakeAll, static_cast<std::uint32_t>(sleeper));
+  }
+
+  /// Wakes everybody.
+  void wake_all() {
     rings_.fetch_add(1, std::memory_order_seq_cst);
     futex_wake(&rings_, kWakeAll);
   }
@@ -48,8 +65,11 @@ class Doorbell {
   std::atomic<std::uint64_t> blocked_on{0};
 
  private:
+  static constexpr std::uint32_t kUrgencyMask = 0xff;
+  static constexpr std::uint32_t kSleeperShift = 8;
+
   alignas(64) std::atomic<std::uint32_t> rings_{0};
-  std::atomic<std::uint32_t> threshold_{0};
+  std::atomic<std::uint32_t> armed_{0};
 };
 
 }  // namespace hvdtune

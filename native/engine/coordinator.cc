@@ -1,0 +1,348 @@
+#include "engine/coordinator.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/agreement.h"
+#include "engine/blocked.h"
+#include "engine/fusion.h"
+#include "transport/arena.h"
+
+namespace hvdtune {
+namespace {
+
+std::string key_of(std::uint32_t set, const std::string& name) {
+  return std::to_string(set) + ':' + name;
+}
+
+/// How the step log recognises a tensor: automatic names never come again.
+std::string identity_of(const wire::Request& request) {
+  if (request.cacheable) return request.name;
+  std::string identity = "unnamed";
+  for (const wire::TensorSpec& tensor : request.tensors) {
+    identity += ' ';
+    identity += dtype_name(tensor.dtype) + wire::shape_text(tensor.shape);
+  }
+  return identity;
+}
+
+bool counts_for_steps(const wire::Request& request) {
+  return request.process_set == 0 && request.kind == OpKind::kAllreduce;
+}
+
+}  // namespace
+
+Coordinator::Coordinator(CoordinatorOptions options, std::vector<std::vector<int>> sets,
+                         wire::RuntimeSettings settings)
+    : options_(options),
+      sets_(std::move(sets)),
+      settings_(settings),
+      last_announced_(sets_.at(0).size()) {
+  options_.cache_capacity = std::min(options_.cache_capacity, kMaxSlots / 2);
+}
+
+// ---- announcements ------------------------------------------------------------------------------
+
+TensorEntry& Coordinator::entry_of(const wire::Announce& announce) {
+  const wire::Request* description = nullptr;
+  if (announce.type == wire::AnnounceType::kSlot) {
+    if (announce.slot < by_slot_.size() && by_slot_[announce.slot] != nullptr) {
+      return *by_slot_[announce.slot];
+    }
+    // Announced before that rank heard of the eviction.
+    const auto old = std::find_if(evicted_.begin(), evicted_.end(),
+                                  [&](const Evicted& e) { return e.slot == announce.slot; });
+    HVD_CHECK(old != evicted_.end());
+    description = &old->description;
+  } else {
+    description = &*announce.request;
+  }
+  auto& entry = entries_[key_of(description->process_set, description->name)];
+  if (!entry) {
+    HVD_CHECK(description->process_set < sets_.size());
+    entry = std::make_unique<TensorEntry>();
+    entry->key = key_of(description->process_set, description->name);
+    entry->description = *description;
+    entry->described_by = -1;
+    entry->members = sets_[description->process_set].size();
+  }
+  return *entry;
+}
+
+void Coordinator::announce(int rank, wire::Announce announce) {
+  TensorEntry& entry = entry_of(announce);
+  const auto at = static_cast<std::size_t>(rank);
+  if (entry.announced == 0) {
+    entry.by.assign(last_announced_.size(), false);
+    entry.tickets.assign(last_announced_.size(), 0);
+    entry.first_time = announce.time;
+    if (observer_ != nullptr) observer_->on_first_ready(entry, announce.time);
+  }
+  HVD_CHECK(!entry.by[at]);  // duplicates are refused on the rank itself
+  entry.by[at] = true;
+  entry.tickets[at] = announce.ticket;
+  ++entry.announced;
+  if (entry.described_by < 0) entry.described_by = rank;
+  if (announce.request && *announce.request != entry.description) {
+    entry.variants.emplace_back(rank, std::move(*announce.request));
+  }
+  last_announced_[at].name = entry.description.name;
+  last_announced_[at].time = announce.time;
+  if (observer_ != nullptr) observer_->on_rank_ready(entry, rank, announce.time);
+  if (entry.announced == entry.members) complete(entry);
+}
+
+/// All members have announced: the tensor is ready, or they disagree.
+void Coordinator::complete(TensorEntry& entry) {
+  if (observer_ != nullptr) observer_->on_all_ready(entry, monotonic_now());
+  if (!entry.variants.empty()) {
+    // Everybody's description is either a variant or the entry's own; compare with the first
+    // member's.
+    const auto variant_of = [&entry](int rank) {
+      const auto found = std::find_if(entry.variants.begin(), entry.variants.end(),
+                                      [rank](const auto& v) { return v.first == rank; });
+      return found == entry.variants.end() ? nullptr : &found->second;
+    };
+    const std::vector<int>& members = sets_[entry.description.process_set];
+    const wire::Request* first_variant = variant_of(members.front());
+    const wire::Request first = first_variant != nullptr ? *first_variant : entry.description;
+    for (const int rank : members) {
+      const wire::Request* theirs = variant_of(rank);
+      const std::string why = disagreement(
+          first, members.front(), theirs != nullptr ? *theirs : entry.description, rank);
+      if (!why.empty()) return reject(entry, why);
+    }
+    entry.description = first;
+    entry.described_by = members.front();
+  }
+  if (const std::string why = unusable(entry.description); !why.empty()) {
+    return reject(entry, why);
+  }
+  entry.ready = true;
+  entry.ready_time = monotonic_now();
+  if (ready_.empty()) first_ready_ = entry.ready_time;
+  ready_.push_back(&entry);
+}
+
+void Coordinator::reject(TensorEntry& entry, const std::string& why) {
+  wire::Schedule schedule;
+  schedule.type = wire::ScheduleType::kReject;
+  schedule.process_set = entry.description.process_set;
+  schedule.entries.push_back({wire::kNoSlot, entry.description.name});
+  schedule.status = {ErrorKind::kMismatch, why};
+  immediate_.push_back(std::move(schedule));
+  if (entry.slot == wire::kNoSlot) {
+    forget(entry);
+  } else {
+    finish_round(entry);
+  }
+}
+
+void Coordinator::finish_round(TensorEntry& entry) {
+  entry.announced = 0;
+  entry.variants.clear();
+  entry.ready = false;
+  entry.stall_reported = false;
+}
+
+void Coordinator::forget(TensorEntry& entry) {
+  const std::string key = entry.key;  // a copy: the entry owns it
+  entries_.erase(key);
+}
+
+// ---- slots --------------------------------------------------------------------------------------
+
+void Coordinator::assign_slot(TensorEntry& entry) {
+  if (!entry.description.cacheable || options_.cache_capacity == 0) return;
+  if (recency_.size() >= options_.cache_capacity) evict_least_recent();
+  if (free_slots_.empty()) {
+    // Evicted slots come back only after a round trip; until then new ones are used.
+    if (used_slots_ == kMaxSlots) return;
+    free_slots_.push_back(used_slots_++);
+    by_slot_.resize(used_slots_, nullptr);
+  }
+  entry.slot = free_slots_.back();
+  free_slots_.pop_back();
+  by_slot_[entry.slot] = &entry;
+  entry.recency = recency_.insert(recency_.end(), &entry);
+}
+
+void Coordinator::evict_least_recent() {
+  const auto victim = std::find_if(recency_.begin(), recency_.end(),
+                                   [](const TensorEntry* e) { return e->announced == 0; });
+  if (victim == recency_.end()) return;  // all are in flight: a little over capacity for now
+  if (!eviction_warned_) {
+    eviction_warned_ = true;
+    HVD_LOG(kWarning) << "more than " << options_.cache_capacity
+                      << " tensors are in use; descriptions that do not fit the cache travel every "
+                         "time. Raise HOROVOD_CACHE_CAPACITY.";
+  }
+  TensorEntry& entry = **victim;
+  wire::Schedule schedule;
+  schedule.type = wire::ScheduleType::kEvict;
+  schedule.entries.push_back({entry.slot, {}});
+  immediate_.push_back(std::move(schedule));
+  evicted_.push_back({entry.slot, entry.description, UINT64_MAX});
+  by_slot_[entry.slot] = nullptr;
+  recency_.erase(victim);
+  forget(entry);
+}
+
+void Coordinator::eviction_published(std::uint64_t position) {
+  const auto next = std::find_if(evicted_.begin(), evicted_.end(),
+                                 [](const Evicted& e) { return e.position == UINT64_MAX; });
+  HVD_CHECK(next != evicted_.end());
+  next->position = position;
+}
+
+std::vector<wire::Slot> Coordinator::release_evicted(std::uint64_t position) {
+  std::vector<wire::Slot> released;
+  while (!evicted_.empty() && evicted_.front().position <= position) {
+    released.push_back(evicted_.front().slot);
+    evicted_.pop_front();
+  }
+  free_slots_.insert(free_slots_.end(), released.begin(), released.end());
+  return released;
+}
+
+// ---- batches ------------------------------------------------------------------------------------
+
+std::int64_t Coordinator::effective_threshold() const {
+  const std::int64_t unit = options_.fusion_unit;
+  return (settings_.fusion_threshold + unit - 1) / unit * unit;
+}
+
+bool Coordinator::somebody_blocked(const std::vector<std::uint64_t>& blocked_on) const {
+  for (std::size_t rank = 0; rank < blocked_on.size(); ++rank) {
+    const std::uint64_t word = blocked_on[rank];
+    if (word == blocked::kNothing) continue;
+    if (blocked::is_ticket(word)) {
+      const wire::Ticket ticket = blocked::ticket_of(word);
+      const auto waits_for = [&](const TensorEntry* entry) {
+        return entry->by[rank] && entry->tickets[rank] == ticket;
+      };
+      if (std::any_of(ready_.begin(), ready_.end(), waits_for)) return true;
+    } else {
+      const wire::Slot slot = blocked::slot_of(word);
+      if (slot < by_slot_.size() && by_slot_[slot] != nullptr && by_slot_[slot]->ready) return true;
+    }
+  }
+  return false;
+}
+
+bool Coordinator::step_complete() const {
+  const std::int64_t expected = steps_.tensors_expected();
+  if (expected == 0) return false;
+  std::int64_t ready = 0;
+  bool next_step = false;
+  for (const TensorEntry* entry : ready_) {
+    if (!counts_for_steps(entry->description)) continue;
+    if (ready == 0) next_step = steps_.seen(identity_of(entry->description));
+    ready += static_cast<std::int64_t>(entry->description.tensors.size());
+  }
+  return ready > 0 && (next_step ? 0 : steps_.tensors_so_far()) + ready == expected;
+}
+
+void Coordinator::schedule(Nanos now, const std::vector<std::uint64_t>& blocked_on,
+                           std::vector<wire::Schedule>& out) {
+  if (!ready_.empty()) {
+    if (somebody_blocked(blocked_on)) {
+      close_all(wire::CloseReason::kBlocked, out);
+    } else if (step_complete()) {
+      close_all(wire::CloseReason::kStepDone, out);
+    } else if (now >= deadline()) {
+      close_all(wire::CloseReason::kCycle, out);
+    } else {
+      close_full(out);
+    }
+  }
+  flush_immediate(out);
+}
+
+void Coordinator::flush_immediate(std::vector<wire::Schedule>& out) {
+  for (wire::Schedule& schedule : immediate_) out.push_back(std::move(schedule));
+  immediate_.clear();
+}
+
+Nanos Coordinator::deadline() const {
+  return ready_.empty() ? kForever : first_ready_ + settings_.cycle_time;
+}
+
+void Coordinator::close_all(wire::CloseReason reason, std::vector<wire::Schedule>& out) {
+  while (!ready_.empty()) {
+    const auto plan = plan_fusion(ready_, effective_threshold(), options_.disable_group_fusion);
+    take_batch(plan, plan.full ? wire::CloseReason::kFull : reason, out);
+  }
+}
+
+void Coordinator::close_full(std::vector<wire::Schedule>& out) {
+  while (!ready_.empty()) {
+    const auto plan = plan_fusion(ready_, effective_threshold(), options_.disable_group_fusion);
+    if (!plan.full) return;
+    take_batch(plan, wire::CloseReason::kFull, out);
+  }
+}
+
+void Coordinator::take_batch(const FusionPlan& plan, wire::CloseReason reason,
+                             std::vector<wire::Schedule>& out) {
+  wire::Schedule batch;
+  batch.type = wire::ScheduleType::kBatch;
+  batch.process_set = ready_.front()->description.process_set;
+  batch.batch = next_batch_++;
+  batch.reason = reason;
+  const Nanos now = monotonic_now();
+  for (const std::size_t index : plan.chosen) {
+    TensorEntry& entry = *ready_[index];
+    if (counts_for_steps(entry.description)) {
+      const std::string identity = identity_of(entry.description);
+      steps_.tensor(identity, static_cast<std::int64_t>(entry.description.tensors.size()),
+                    entry.description.bytes(), now, settings_.epoch);
+    }
+    if (entry.slot != wire::kNoSlot) {
+      batch.entries.push_back({entry.slot, {}});
+      recency_.splice(recency_.end(), recency_, entry.recency);
+      finish_round(entry);
+    } else {
+      assign_slot(entry);
+      batch.entries.push_back({entry.slot, entry.description.name});
+      finish_round(entry);
+      if (entry.slot == wire::kNoSlot) forget(entry);
+    }
+    ready_[index] = nullptr;
+  }
+  std::erase(ready_, nullptr);
+  first_ready_ = ready_.empty() ? kForever : ready_.front()->ready_time;
+  if (batch.process_set == 0) steps_.batch();
+  // An eviction made room for one of these entries: it must come first.
+  flush_immediate(out);
+  out.push_back(std::move(batch));
+}
+
+// ---- settings and inspection --------------------------------------------------------------------
+
+std::uint64_t Coordinator::change_settings(wire::RuntimeSettings settings) {
+  settings.epoch = settings_.epoch + 1;
+  settings_ = settings;
+  wire::Schedule schedule;
+  schedule.type = wire::ScheduleType::kSettings;
+  schedule.settings = settings;
+  immediate_.push_back(std::move(schedule));
+  return settings_.epoch;
+}
+
+std::vector<const TensorEntry*> Coordinator::incomplete() const {
+  std::vector<const TensorEntry*> found;
+  for (const auto& [key, entry] : entries_) {
+    if (entry->announced > 0 && !entry->ready) found.push_back(entry.get());
+  }
+  return found;
+}
+
+const std::string& Coordinator::last_announced(int rank, Nanos& time) const {
+  const LastAnnounced& last = last_announced_[static_cast<std::size_t>(rank)];
+  time = last.time;
+  return last.name;
+}
+
+}  // namespace hvdtune

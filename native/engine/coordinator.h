@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/fusion.h"
+#include "engine/tensor_entry.h"
+#include "observe/step_log.h"
+#include "wire/messages.h"
+
+namespace hvdtune {
+
+/// What the coordinator reports of its work; the timeline and the step log listen. Called from the
+/// coordinator's thread, in order; must not call back.
+class CoordinatorObserver {
+ public:
+  virtual ~CoordinatorObserver() = default;
+  virtual void on_first_ready(const TensorEntry& entry, Nanos time) = 0;
+  virtual void on_rank_ready(const TensorEntry& entry, int rank, Nanos time) = 0;
+  virtual void on_all_ready(const TensorEntry& entry, Nanos time) = 0;
+};
+
+struct CoordinatorOptions {
+  std::uint32_t cache_capacity = 1024;  ///< slots; 0 = descriptions always travel
+  bool disable_group_fusion = false;
+  /// Fusion thresholds are rounded up to a multiple of it (contract, fusion): local size × 8 × 64.
+  std::int64_t fusion_unit = 1;
+};
+
+/// Decides what all ranks do next. Pure bookkeeping: announcements in, schedule entries out; it
+/// knows no transport and no clock but the times it is given. One a job, on rank 0; one thread at
+/// a time.
+///
+/// A tensor is *ready* once every member of its process set has announced it. Ready tensors are
+/// collected, and leave in batches (see wire::CloseReason). Process sets never wait for each other.
+class Coordinator {
+ public:
+  /// `sets[id]`: the global ranks of each process set, ascending; set 0 has all ranks.
+  Coordinator(CoordinatorOptions options, std::vector<std::vector<int>> sets,
+              wire::RuntimeSettings settings);
+
+  void set_observer(CoordinatorObserver* observer) { observer_ = observer; }
+
+  /// Takes one announcement of `rank`. kShutdown and kStackReply are not for it.
+  void announce(int rank, wire::Announce announce);
+
+  /// Appends to `out` what is to be done now. `blocked_on[rank]` as in engine/blocked.h.
+  void schedule(Nanos now, const std::vector<std::uint64_t>& blocked_on,
+                std::vector<wire::Schedule>& out);
+
+  /// When schedule() is to be called again even if nothing is announced; kForever = never.
+  [[nodiscard]] Nanos deadline() const;
+  [[nodiscard]] bool has_ready() const { return !ready_.empty(); }
+
+  /// New settings from the next schedule() on. Returns their epoch.
+  std::uint64_t change_settings(wire::RuntimeSettings settings);
+  [[nodiscard]] const wire::RuntimeSettings& settings() const { return settings_; }
+
+  /// Every rank has come past the schedule entries before `position`, and its announcements made
+  /// until then are processed: evicted slots may be used again. Returns them; the caller numbers
+  /// the schedule and resets what it keeps by slot.
+  std::vector<wire::Slot> release_evicted(std::uint64_t position);
+  /// The oldest eviction handed out and not yet reported ends before this schedule position.
+  void eviction_published(std::uint64_t position);
+  [[nodiscard]] bool has_evicted() const { return !evicted_.empty(); }
+
+  /// Tensors that some ranks have announced and others not, for the stall check. Unordered.
+  [[nodiscard]] std::vector<const TensorEntry*> incomplete() const;
+  [[nodiscard]] const std::vector<int>& members(std::uint32_t set) const { return sets_[set]; }
+  /// Name of the last tensor that `rank` announced, and when; empty before the first.
+  [[nodiscard]] const std::string& last_announced(int rank, Nanos& time) const;
+
+  StepLog& steps() { return steps_; }
+
+ private:
+  struct Evicted {
+    wire::Slot slot;
+    wire::Request description;
+    std::uint64_t position;
+  };
+  struct LastAnnounced {
+    std::string name;
+    Nanos time = 0;
+  };
+
+  TensorEntry& entry_of(const wire::Announce& announce);
+  void complete(TensorEntry& entry);
+  void reject(TensorEntry& entry, const std::string& why);
+  void assign_slot(TensorEntry& entry);
+  void evict_least_recent();
+  void forget(TensorEntry& entry);
+  void finish_round(TensorEntry& entry);
+
+  [[nodiscard]] bool somebody_blocked(const std::vector<std::uint64_t>& blocked_on) const;
+  [[nodiscard]] bool step_complete() const;
+  void close_all(wire::CloseReason reason, std::vector<wire::Schedule>& out);
+  void close_full(std::vector<wire::Schedule>& out);
+  void take_batch(const FusionPlan& plan, wire::CloseReason reason,
+                  std::vector<wire::Schedule>& out);
+  void flush_immediate(std::vector<wire::Schedule>& out);
+  [[nodiscard]] std::int64_t effective_threshold() const;
+
+  CoordinatorOptions options_;
+  std::vector<std::vector<int>> sets_;
+  wire::RuntimeSettings settings_;
+  CoordinatorObserver* observer_ = nullptr;
+
+  // Entries by (process set, name); stable addresses. Those with a slot stay between rounds.
+  std::unordered_map<std::string, std::unique_ptr<TensorEntry>> entries_;
+  std::vector<TensorEntry*> by_slot_;
+  std::vector<wire::Slot> free_slots_;
+  std::uint32_t used_slots_ = 0;
+  std::list<TensorEntry*> recency_;  // entries with a slot, least recently used first
+  std::deque<Evicted> evicted_;
+  bool eviction_warned_ = false;
+
+  std::vector<TensorEntry*> ready_;        // in the order they became ready
+  std::vector<wire::Schedule> immediate_;  // rejections and evictions, before the next batch
+  Nanos first_ready_ = kForever;
+  std::uint64_t next_batch_ = 0;
+  std::vector<LastAnnounced> last_announced_;
+  StepLog steps_;
+};
+
+}  // namespace hvdtune

@@ -1,0 +1,328 @@
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/cpu.h"
+#include "base/log.h"
+#include "collective/shm_communicator.h"
+#include "engine/blocked.h"
+
+namespace hvdtune {
+namespace {
+
+constexpr std::size_t kMaxName = 4096;
+constexpr std::size_t kMaxRequestBytes = 192 << 10;
+
+std::vector<std::vector<int>> with_global_set(int size, std::vector<std::vector<int>> sets) {
+  std::vector<int> everybody(static_cast<std::size_t>(size));
+  for (int rank = 0; rank < size; ++rank) everybody[static_cast<std::size_t>(rank)] = rank;
+  sets.insert(sets.begin(), std::move(everybody));
+  return sets;
+}
+
+Nanos chosen_spin(Nanos wanted, int ranks) {
+  if (wanted >= 0) return wanted;
+  // Polling pays only while the awaited rank can run meanwhile.
+  return ranks > usable_cpus() ? 0 : 50 * kMicrosecond;
+}
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(ErrorKind::kInvalidArgument, text);
+}
+
+}  // namespace
+
+Engine::Engine(EngineOptions options)
+    : options_(std::move(options)),
+      rank_(options_.bootstrap.rank),
+      size_(options_.bootstrap.size),
+      sets_(with_global_set(size_, options_.process_sets)),
+      spin_(chosen_spin(options_.spin, size_)),
+      session_(bootstrap(options_.bootstrap)),
+      arena_(*session_.arena),
+      doorbell_(arena_.doorbell(rank_)),
+      schedule_(arena_.schedule()),
+      executor_(sets_, rank_, make_communicators(), timeline_),
+      my_announcements_(arena_.announcements(rank_)),
+      stack_mailbox_(std::make_shared<StackMailbox>(session_.arena, rank_)),
+      applied_(options_.settings) {
+  executor_.set_chunk_size(applied_.chunk_size);
+  if (is_coordinator()) {
+    options_.coordinator.fusion_unit = std::int64_t{options_.local_size} * 8 * 64;
+    coordinator_.emplace(options_.coordinator, sets_.all(), options_.settings);
+    coordinator_->set_observer(this);
+    stalls_.emplace(options_.stall, session_.peers);
+    for (int rank = 0; rank < size_; ++rank) {
+      announcements_.push_back(arena_.announcements(rank));
+    }
+  }
+  // Signals are the program's business: they go to its own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  liveness_.emplace(session_, rank_, [this](int rank) { on_peer_death(rank); });
+  thread_ = std::thread([this] { thread_main(); });
+  pthread_setname_np(thread_.native_handle(), "hvdtune");
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Engine::~Engine() { shutdown(); }
+
+std::vector<std::unique_ptr<Communicator>> Engine::make_communicators() {
+  std::vector<std::unique_ptr<Communicator>> communicators(sets_.count());
+  for (std::uint32_t set = 0; set < sets_.count(); ++set) {
+    const int index = sets_.index_of(set, rank_);
+    if (index < 0) continue;
+    auto communicator = std::make_unique<ShmCommunicator>(session_.arena, sets_.ranks(set), index,
+                                                          static_cast<int>(set), spin_);
+    communicator->set_window_shared(sets_.count() > 1);
+    communicators[set] = std::move(communicator);
+  }
+  return communicators;
+}
+
+// ---- submission ---------------------------------------------------------------------------------
+
+void Engine::check(const Submission& submission) {
+  const wire::Request& request = submission.request;
+  if (request.name.empty() || request.name.size() > kMaxName) {
+    refuse("the name of a tensor must have 1 to " + std::to_string(kMaxName) +
+           " bytes; this one has " + std::to_string(request.name.size()));
+  }
+  const std::string tensor = "tensor " + request.name;
+  const std::uint32_t set = request.process_set;
+  if (!sets_.exists(set)) {
+    refuse(tensor + ": process set " + std::to_string(set) +
+           " does not exist or has not been registered");
+  }
+  if (sets_.index_of(set, rank_) < 0) {
+    refuse(tensor + ": rank " + std::to_string(rank_) +
+           " is not a member of the provided process set " + std::to_string(set));
+  }
+  if (request.kind == OpKind::kBroadcast && sets_.index_of(set, request.root) < 0) {
+    refuse(tensor + ": invalid root rank " + std::to_string(request.root) +
+           ": not a rank of process set " + std::to_string(set));
+  }
+  const bool scatters = request.kind == OpKind::kReducescatter;
+  if (scatters && request.reduce_op != ReduceOp::kSum && request.reduce_op != ReduceOp::kAverage) {
+    throw Error(ErrorKind::kMismatch, tensor + ": reducescatter only supports AVERAGE and SUM");
+  }
+  if (submission.memory.size() != request.tensors.size()) {
+    refuse(tensor + ": every tensor of a request needs its memory");
+  }
+  if (request.kind == OpKind::kAlltoall) {
+    const auto members = sets_.ranks(set).size();
+    if (submission.splits.size() != members) {
+      refuse(tensor + ": Number of entries in splits (" +
+             std::to_string(submission.splits.size()) +
+             ") does not equal the number of processes in the set (" + std::to_string(members) +
+             ")");
+    }
+    std::int64_t sum = 0;
+    for (const std::int64_t split : submission.splits) {
+      if (split < 0) refuse(tensor + ": splits must not be negative");
+      sum += split;
+    }
+    const auto& shape = request.tensors.front().shape;
+    if (!shape.empty() && sum > shape[0]) {
+      refuse(tensor + ": Sum of splits entries is greater than the first dimension: " +
+             std::to_string(sum) + " > " + std::to_string(shape[0]));
+    }
+  }
+}
+
+std::int64_t Engine::submit(Submission submission) {
+  check(submission);
+  auto operation = std::make_shared<Operation>();
+  operation->request = std::move(submission.request);
+  operation->memory = std::move(submission.memory);
+  operation->splits = std::move(submission.splits);
+
+  const std::lock_guard lock(table_mutex_);
+  if (!ended_.ok()) throw Error(ended_);
+  wire::Slot known_slot = wire::kNoSlot;
+  if (!table_.begin(operation, known_slot)) {
+    refuse("tensor " + operation->request.name +
+           " was submitted with the same name as another tensor that is still being processed; "
+           "names in flight must be different");
+  }
+  try {
+    announce(operation, known_slot);
+  } catch (...) {
+    table_.finish(operation, false);
+    throw;
+  }
+  operation->handle = next_handle_++;
+  handles_.emplace(operation->handle, operation);
+  return operation->handle;
+}
+
+/// The caller holds table_mutex_.
+void Engine::announce(const OperationPtr& operation, wire::Slot known_slot) {
+  operation->ticket = next_ticket_++;
+  const Nanos now = monotonic_now();
+  if (operation->slot != wire::kNoSlot) {
+    push_announcement(wire::encode_announce_slot(operation->slot, operation->ticket, now));
+  } else {
+    const std::string bytes =
+        wire::encode_announce_request(operation->request, operation->ticket, now);
+    if (bytes.size() > kMaxRequestBytes) {
+      refuse("the group " + operation->request.name + " of " +
+             std::to_string(operation->request.tensors.size()) +
+             " tensors is too large to describe in one message; split it");
+    }
+    push_announcement(bytes);
+  }
+  arena_.doorbell(0).ring(arrival_urgency(operation->request, known_slot));
+}
+
+/// Whether the coordinator has anything to do now. A tensor that others still miss needs no
+/// wake-up; the last to arrive causes it.
+Urgency Engine::arrival_urgency(const wire::Request& request, wire::Slot known_slot) {
+  if (known_slot != wire::kNoSlot) {
+    const auto members = static_cast<std::uint32_t>(sets_.ranks(request.process_set).size());
+    const std::uint32_t arrived =
+        arena_.slot_arrivals(known_slot).fetch_add(1, std::memory_order_seq_cst) + 1;
+    if (arrived % members != 0) return Urgency::kNone;
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    if (arena_.doorbell(rank).blocked_on.load(std::memory_order_seq_cst) != blocked::kNothing) {
+      return Urgency::kUrgent;
+    }
+  }
+  return Urgency::kNormal;
+}
+
+/// The caller holds table_mutex_.
+void Engine::push_announcement(const std::string& bytes) {
+  if (announce_backlog_.empty() && my_announcements_.push(bytes)) return;
+  // The coordinator is behind; progress sends the rest in order.
+  announce_backlog_.push_back(bytes);
+  arena_.doorbell(0).ring(Urgency::kUrgent);
+  doorbell_.wake(Sleeper::kThread);
+}
+
+// ---- results ------------------------------------------------------------------------------------
+
+OperationPtr Engine::find(std::int64_t handle) {
+  const std::lock_guard lock(table_mutex_);
+  const auto found = handles_.find(handle);
+  return found == handles_.end() ? nullptr : found->second;
+}
+
+bool Engine::poll(std::int64_t handle) {
+  const OperationPtr operation = find(handle);
+  if (!operation) {
+    refuse("handle " + std::to_string(handle) + " was not created or has been cleared");
+  }
+  return operation->done.load(std::memory_order_acquire);
+}
+
+bool Engine::wait(std::int64_t handle, Nanos deadline) {
+  const OperationPtr operation = find(handle);
+  if (!operation) return true;
+  const auto done = [&operation] { return operation->done.load(std::memory_order_acquire); };
+  if (done()) return true;
+  doorbell_.blocked_on.store(operation->slot != wire::kNoSlot
+                                 ? blocked::on_slot(operation->slot)
+                                 : blocked::on_ticket(operation->ticket),
+                             std::memory_order_seq_cst);
+  if (arena_.collecting().load(std::memory_order_seq_cst) != 0) {
+    arena_.doorbell(0).ring(Urgency::kUrgent);
+  }
+  drive_until(done, deadline);
+  doorbell_.blocked_on.store(blocked::kNothing, std::memory_order_seq_cst);
+  return done();
+}
+
+OperationPtr Engine::take(std::int64_t handle) {
+  const std::lock_guard lock(table_mutex_);
+  const auto found = handles_.find(handle);
+  if (found == handles_.end() || !found->second->done.load(std::memory_order_acquire)) {
+    return nullptr;
+  }
+  OperationPtr operation = std::move(found->second);
+  handles_.erase(found);
+  return operation;
+}
+
+Status Engine::state() {
+  const std::lock_guard lock(table_mutex_);
+  return ended_;
+}
+
+// ---- life ---------------------------------------------------------------------------------------
+
+void Engine::shutdown() {
+  if (!over_) {
+    {
+      const std::lock_guard lock(table_mutex_);
+      push_announcement(wire::encode_announce_shutdown());
+    }
+    arena_.doorbell(0).ring(Urgency::kUrgent);
+    drive_until([this] { return over_.load(); }, kForever);
+  }
+  if (!thread_.joinable()) return;
+  stop_ = true;
+  doorbell_.wake(Sleeper::kThread);
+  thread_.join();
+  liveness_->stop();
+  timeline_.stop();
+  coordinator_steps().close();
+}
+
+void Engine::on_peer_death(int rank) {
+  if (arena_.ended().load() != 0) return;
+  const PeerInfo& peer = session_.peers[static_cast<std::size_t>(rank)];
+  arena_.abort("rank " + std::to_string(rank) + " (pid " + std::to_string(peer.pid) + " on " +
+               peer.hostname +
+               ") died: its process ended without shutting down. The job cannot go on.");
+}
+
+void Engine::abandon() {
+  for (const Fd& socket : session_.sockets) {
+    if (socket.valid()) close(socket.get());
+  }
+}
+
+StepLog& Engine::coordinator_steps() { return coordinator_ ? coordinator_->steps() : no_steps_; }
+
+std::uint64_t Engine::change_settings(const wire::RuntimeSettings& settings) {
+  if (!coordinator_) refuse("settings are changed on rank 0 only");
+  std::uint64_t epoch = 0;
+  {
+    const std::lock_guard lock(drive_mutex_);
+    epoch = coordinator_->change_settings(settings);
+  }
+  doorbell_.wake(Sleeper::kThread);
+  return epoch;
+}
+
+wire::RuntimeSettings Engine::settings() {
+  const std::lock_guard lock(table_mutex_);
+  return applied_;
+}
+
+std::string Engine::start_timeline(const std::string& path, bool mark_cycles) {
+  if (!is_coordinator()) return {};
+  const std::lock_guard lock(drive_mutex_);
+  return timeline_.start(path, mark_cycles);
+}
+
+void Engine::stop_timeline() {
+  if (!is_coordinator()) return;
+  const std::lock_guard lock(drive_mutex_);
+  timeline_.stop();
+}
+
+void Engine::set_stack_source(std::function<std::string()> source) {
+  const std::lock_guard lock(table_mutex_);
+  stack_source_ = std::move(source);
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,183 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/coordinator.h"
+#include "engine/executor.h"
+#include "engine/operation_table.h"
+#include "engine/process_sets.h"
+#include "engine/stack_mailbox.h"
+#include "engine/stall_watch.h"
+#include "observe/timeline.h"
+#include "transport/bootstrap.h"
+#include "transport/liveness.h"
+
+namespace hvdtune {
+
+struct EngineOptions {
+  BootstrapOptions bootstrap;
+  int local_size = 1;
+  CoordinatorOptions coordinator;
+  wire::RuntimeSettings settings;
+  /// How long a blocked caller polls before it sleeps; negative = chosen by the engine.
+  Nanos spin = -1;
+  /// CPU for the communication thread; negative = not pinned.
+  int affinity = -1;
+  /// Global ranks of the process sets 1, 2, … (set 0 is the whole job), each ascending.
+  std::vector<std::vector<int>> process_sets;
+  StallOptions stall;
+};
+
+/// What one rank submits.
+struct Submission {
+  wire::Request request;
+  std::vector<TensorMemory> memory;
+  std::vector<std::int64_t> splits;  ///< alltoall only
+};
+
+/// One rank's communication engine: submit operations, wait for them. Everything in between runs in
+/// *progress*: reading the schedule, executing batches and, on rank 0, coordinating. Progress is
+/// made by whoever is at hand: a caller blocked in wait() drives it, otherwise the engine's thread,
+/// which sleeps on the rank's doorbell while there is nothing to do.
+///
+/// All public methods may be called from any thread. None holds the caller longer than stated.
+class Engine final : private CoordinatorObserver {
+ public:
+  /// Meets the other ranks (see bootstrap()) and starts the engine's thread.
+  explicit Engine(EngineOptions options);
+  /// shutdown(), then waits for the thread.
+  ~Engine() override;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Hands an operation over; returns its handle. Memory stays the caller's and must live until the
+  /// operation is done. Never blocks for other ranks.
+  /// Throws Error(kInvalidArgument) for a name in flight, an unknown process set, a rank that is
+  /// not in it, a root outside it, or splits that do not fit; the job's end as its own kind.
+  std::int64_t submit(Submission submission);
+
+  /// True when the operation is done. Throws Error(kInvalidArgument) for an unknown handle.
+  bool poll(std::int64_t handle);
+  /// Waits until the operation is done; false at the deadline.
+  bool wait(std::int64_t handle, Nanos deadline);
+  /// Forgets a finished operation and returns it with its results; null for an unknown handle.
+  OperationPtr take(std::int64_t handle);
+
+  /// Ends the job for all ranks: operations in flight fail everywhere. Idempotent; blocks until
+  /// this rank's engine has stopped.
+  void shutdown();
+
+  /// For a forked child, which has no engine threads: closes the connections so that they do not
+  /// outlive the parent. Nothing else may be called then, not even the destructor.
+  void abandon();
+
+  /// Rank 0: all ranks change to these settings at one place in the schedule. Returns the epoch.
+  std::uint64_t change_settings(const wire::RuntimeSettings& settings);
+  wire::RuntimeSettings settings();
+  /// Rank 0's steps; other ranks see none.
+  StepLog& steps() { return coordinator_steps(); }
+
+  /// Empty, or why the file cannot be written. Records on rank 0 only.
+  std::string start_timeline(const std::string& path, bool mark_cycles);
+  void stop_timeline();
+
+  /// Called, on a thread of its own, when the coordinator asks for this rank's Python stack.
+  void set_stack_source(std::function<std::string()> source);
+
+  [[nodiscard]] const std::vector<PeerInfo>& peers() const { return session_.peers; }
+  /// Why the job cannot go on, or kOk.
+  [[nodiscard]] Status state();
+
+ private:
+  [[nodiscard]] bool is_coordinator() const { return rank_ == 0; }
+  StepLog& coordinator_steps();
+  std::vector<std::unique_ptr<Communicator>> make_communicators();
+  void check(const Submission& submission);
+  void announce(const OperationPtr& operation, wire::Slot known_slot);
+  [[nodiscard]] Urgency arrival_urgency(const wire::Request& request, wire::Slot known_slot);
+  void push_announcement(const std::string& bytes);
+  OperationPtr find(std::int64_t handle);
+
+  // Progress; the caller holds drive_mutex_. Each returns whether it did anything.
+  bool progress();
+  bool coordinate();
+  bool read_announcements();
+  void publish(const std::vector<wire::Schedule>& schedules);
+  bool flush_backlogs();
+  bool read_schedule();
+  void execute(const wire::Schedule& batch);
+  void reject(const wire::Schedule& schedule);
+  void announce_end(const std::string& why);
+  void end_job(const Status& status);
+  void answer_stack_query();
+  void check_stalls(Nanos now);
+
+  // Driving.
+  void drive_until(const std::function<bool()>& done, Nanos deadline);
+  void leave_to_thread();
+  [[nodiscard]] bool poll_doorbell(std::uint32_t seen) const;
+  [[nodiscard]] Urgency wake_threshold() const;
+  [[nodiscard]] Nanos next_deadline();
+  void thread_main();
+  void on_peer_death(int rank);
+
+  // CoordinatorObserver
+  void on_first_ready(const TensorEntry& entry, Nanos time) override;
+  void on_rank_ready(const TensorEntry& entry, int rank, Nanos time) override;
+  void on_all_ready(const TensorEntry& entry, Nanos time) override;
+
+  EngineOptions options_;
+  int rank_;
+  int size_;
+  ProcessSets sets_;
+  Nanos spin_;
+  Timeline timeline_;
+  HostSession session_;
+  Arena& arena_;
+  Doorbell& doorbell_;
+  BroadcastRing schedule_;
+  Executor executor_;
+  std::optional<Coordinator> coordinator_;  // rank 0
+  std::optional<StallWatch> stalls_;        // rank 0
+  std::vector<MessageRing> announcements_;  // rank 0 reads them all
+  struct Unpublished {
+    std::string bytes;
+    bool eviction;
+  };
+  std::deque<Unpublished> schedule_backlog_;
+  StepLog no_steps_;
+
+  // Submission side; never held while executing.
+  std::mutex table_mutex_;
+  OperationTable table_;
+  std::unordered_map<std::int64_t, OperationPtr> handles_;
+  std::int64_t next_handle_ = 1;
+  wire::Ticket next_ticket_ = 1;
+  MessageRing my_announcements_;
+  std::deque<std::string> announce_backlog_;
+  Status ended_;  // set once, when no more operations are accepted
+  std::function<std::string()> stack_source_;
+  std::shared_ptr<StackMailbox> stack_mailbox_;
+  wire::RuntimeSettings applied_;
+
+  // Who makes progress. Held while doing so, never while sleeping.
+  std::timed_mutex drive_mutex_;
+  std::atomic<int> callers_{0};  // blocked callers; while there are any, the thread stands back
+  Nanos thread_deadline_ = kForever;  // until when the thread sleeps
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> over_{false};  // ended_ is set
+  std::thread thread_;
+  std::optional<LivenessWatch> liveness_;
+};
+
+}  // namespace hvdtune

@@ -1,0 +1,316 @@
+#include "engine/executor.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace hvdtune {
+namespace {
+
+/// Tensors of one dtype within a batch, in order. A group may mix dtypes; a reduction cannot.
+struct TensorRef {
+  Operation* operation;
+  std::size_t index;
+
+  [[nodiscard]] const wire::TensorSpec& spec() const { return operation->request.tensors[index]; }
+  [[nodiscard]] void* in() const { return const_cast<void*>(operation->memory[index].in); }
+  [[nodiscard]] void* out() const { return operation->memory[index].out; }
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(spec().bytes()); }
+};
+
+std::vector<std::vector<TensorRef>> by_dtype(const std::vector<OperationPtr>& batch) {
+  std::vector<std::vector<TensorRef>> classes;
+  for (const OperationPtr& operation : batch) {
+    for (std::size_t i = 0; i < operation->request.tensors.size(); ++i) {
+      const TensorRef tensor{operation.get(), i};
+      const auto same = std::find_if(classes.begin(), classes.end(), [&](const auto& members) {
+        return members.front().spec().dtype == tensor.spec().dtype;
+      });
+      if (same != classes.end()) {
+        same->push_back(tensor);
+      } else {
+        classes.push_back({tensor});
+      }
+    }
+  }
+  return classes;
+}
+
+ReduceOp plain_reduction(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
+
+double total_postscale(const wire::Request& request, int members) {
+  return request.reduce_op == ReduceOp::kAverage ? request.postscale * (1.0 / members)
+                                                 : request.postscale;
+}
+
+std::int64_t row_bytes(const wire::TensorSpec& spec) {
+  std::int64_t bytes = static_cast<std::int64_t>(dtype_size(spec.dtype));
+  for (std::size_t dim = 1; dim < spec.shape.size(); ++dim) bytes *= spec.shape[dim];
+  return bytes;
+}
+
+OwnedBuffer allocate_rows(const wire::TensorSpec& spec, std::int64_t rows) {
+  std::vector<std::int64_t> shape = spec.shape;
+  shape[0] = rows;
+  return {static_cast<std::size_t>(rows * row_bytes(spec)), std::move(shape)};
+}
+
+PhaseTimes joined(const PhaseTimes& first, const PhaseTimes& second) {
+  return {first.packed != 0 ? first.packed : second.packed, second.unpacking};
+}
+
+}  // namespace
+
+std::int64_t scattered_rows(std::int64_t rows, int index, int members) {
+  return rows / members + (index < rows % members ? 1 : 0);
+}
+
+std::string timeline_row(const wire::Request& request, std::size_t tensor) {
+  std::string row =
+      request.tensors.empty() ? request.name : wire::tensor_name(request, tensor);
+  if (request.process_set != 0) {
+    row += " (process set " + std::to_string(request.process_set) + ")";
+  }
+  return row;
+}
+
+Executor::Executor(const ProcessSets& sets, int rank,
+                   std::vector<std::unique_ptr<Communicator>> communicators, Timeline& timeline)
+    : sets_(sets), rank_(rank), communicators_(std::move(communicators)), timeline_(timeline) {}
+
+void Executor::set_chunk_size(std::int64_t bytes) {
+  for (const auto& communicator : communicators_) {
+    if (communicator) communicator->set_chunk_size(bytes);
+  }
+}
+
+void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial) {
+  const wire::Request& head = batch.front()->request;
+  communicator_ = communicators_[head.process_set].get();
+  HVD_CHECK(communicator_ != nullptr);
+  trace_start(batch);
+  try {
+    switch (head.kind) {
+      case OpKind::kAllreduce:
+        allreduce(batch);
+        break;
+      case OpKind::kAllgather:
+        allgather(batch);
+        break;
+      case OpKind::kBroadcast:
+        broadcast(*batch.front());
+        break;
+      case OpKind::kAlltoall:
+        alltoall(*batch.front());
+        break;
+      case OpKind::kReducescatter:
+        reducescatter(batch);
+        break;
+      case OpKind::kBarrier:
+        communicator_->barrier();
+        break;
+    }
+  } catch (const Error& error) {
+    for (const OperationPtr& operation : batch) operation->status = error.status();
+    trace_end(batch, serial, false);
+    throw;
+  }
+  trace_end(batch, serial, true);
+}
+
+void Executor::allreduce(const std::vector<OperationPtr>& batch) {
+  const wire::Request& head = batch.front()->request;
+  PhaseTimes times;
+  for (const auto& tensors : by_dtype(batch)) {
+    SegmentList in;
+    SegmentList out;
+    for (const TensorRef& tensor : tensors) {
+      in.add(tensor.in(), tensor.bytes());
+      out.add(tensor.out(), tensor.bytes());
+    }
+    times = joined(times, communicator_->allreduce(
+                              {in, out, tensors.front().spec().dtype,
+                               plain_reduction(head.reduce_op), head.prescale,
+                               total_postscale(head, communicator_->size())}));
+  }
+  trace_phases(times);
+}
+
+void Executor::allgather(const std::vector<OperationPtr>& batch) {
+  // First how many rows each member brings, tensor by tensor; then all data in one go.
+  std::vector<TensorRef> tensors;
+  for (const OperationPtr& operation : batch) {
+    for (std::size_t i = 0; i < operation->request.tensors.size(); ++i) {
+      tensors.push_back({operation.get(), i});
+    }
+  }
+  std::vector<std::int64_t> rows;
+  for (const TensorRef& tensor : tensors) rows.push_back(tensor.spec().shape[0]);
+  const std::vector<std::int64_t> all_rows = communicator_->exchange(rows);
+  const auto members = static_cast<std::size_t>(communicator_->size());
+
+  SegmentList in;
+  std::vector<SegmentList> out(members);
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    std::int64_t total = 0;
+    for (std::size_t m = 0; m < members; ++m) total += all_rows[m * tensors.size() + t];
+    in.add(tensors[t].in(), tensors[t].bytes());
+    auto& outputs = tensors[t].operation->outputs;
+    outputs.push_back(allocate_rows(tensors[t].spec(), total));
+    auto* place = static_cast<std::byte*>(outputs.back().data());
+    for (std::size_t m = 0; m < members; ++m) {
+      const auto bytes = static_cast<std::size_t>(all_rows[m * tensors.size() + t] *
+                                                  row_bytes(tensors[t].spec()));
+      out[m].add(place, bytes);
+      place += bytes;
+    }
+  }
+  trace_phases(communicator_->allgather({in, out}));
+}
+
+void Executor::broadcast(Operation& operation) {
+  const wire::Request& request = operation.request;
+  SegmentList in;
+  SegmentList out;
+  for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+    const auto bytes = static_cast<std::size_t>(request.tensors[i].bytes());
+    in.add(const_cast<void*>(operation.memory[i].in), bytes);
+    out.add(operation.memory[i].out, bytes);
+  }
+  const int root = sets_.index_of(request.process_set, request.root);
+  trace_phases(communicator_->broadcast({root, in, out}));
+}
+
+void Executor::alltoall(Operation& operation) {
+  const wire::TensorSpec& spec = operation.request.tensors.front();
+  const auto members = static_cast<std::size_t>(communicator_->size());
+  const auto self = static_cast<std::size_t>(communicator_->index());
+  const std::vector<std::int64_t> splits = communicator_->exchange(operation.splits);
+  const auto bytes_of = [&](std::int64_t rows) {
+    return static_cast<std::size_t>(rows * row_bytes(spec));
+  };
+  std::int64_t received = 0;
+  for (std::size_t m = 0; m < members; ++m) {
+    operation.received_splits.push_back(splits[m * members + self]);
+    received += operation.received_splits.back();
+  }
+  operation.outputs.push_back(allocate_rows(spec, received));
+
+  std::vector<SegmentList> in(members);
+  std::vector<SegmentList> out(members);
+  auto* from = static_cast<std::byte*>(const_cast<void*>(operation.memory.front().in));
+  auto* to = static_cast<std::byte*>(operation.outputs.front().data());
+  for (std::size_t m = 0; m < members; ++m) {
+    in[m].add(from, bytes_of(operation.splits[m]));
+    from += bytes_of(operation.splits[m]);
+    out[m].add(to, bytes_of(operation.received_splits[m]));
+    to += bytes_of(operation.received_splits[m]);
+  }
+  const std::int64_t longest = *std::max_element(splits.begin(), splits.end());
+  trace_phases(communicator_->alltoall({in, out, bytes_of(longest)}));
+}
+
+void Executor::reducescatter(const std::vector<OperationPtr>& batch) {
+  const wire::Request& head = batch.front()->request;
+  const int members = communicator_->size();
+  for (const OperationPtr& operation : batch) {
+    for (const wire::TensorSpec& spec : operation->request.tensors) {
+      operation->outputs.push_back(
+          allocate_rows(spec, scattered_rows(spec.shape[0], communicator_->index(), members)));
+    }
+  }
+  PhaseTimes times;
+  for (const auto& tensors : by_dtype(batch)) {
+    std::vector<SegmentList> in(static_cast<std::size_t>(members));
+    SegmentList out;
+    for (const TensorRef& tensor : tensors) {
+      auto* place = static_cast<std::byte*>(tensor.in());
+      for (int m = 0; m < members; ++m) {
+        const auto bytes = static_cast<std::size_t>(
+            scattered_rows(tensor.spec().shape[0], m, members) * row_bytes(tensor.spec()));
+        in[static_cast<std::size_t>(m)].add(place, bytes);
+        place += bytes;
+      }
+      const OwnedBuffer& output = tensor.operation->outputs[tensor.index];
+      out.add(output.data(), output.bytes());
+    }
+    times = joined(times, communicator_->reducescatter(
+                              {in, out, tensors.front().spec().dtype,
+                               plain_reduction(head.reduce_op), head.prescale,
+                               total_postscale(head, members)}));
+  }
+  trace_phases(times);
+}
+
+// ---- timeline -----------------------------------------------------------------------------------
+
+namespace {
+
+const char* activity_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllreduce:
+      return "SHM_ALLREDUCE";
+    case OpKind::kAllgather:
+      return "SHM_ALLGATHER";
+    case OpKind::kBroadcast:
+      return "SHM_BCAST";
+    case OpKind::kAlltoall:
+      return "SHM_ALLTOALL";
+    case OpKind::kReducescatter:
+      return "SHM_REDUCESCATTER";
+    case OpKind::kBarrier:
+      return "SHM_BARRIER";
+  }
+  return "SHM";
+}
+
+}  // namespace
+
+void Executor::trace_start(const std::vector<OperationPtr>& batch) {
+  rows_.clear();
+  if (!timeline_.active()) return;
+  begin_ = monotonic_now();
+  for (const OperationPtr& operation : batch) {
+    const wire::Request& request = operation->request;
+    for (std::size_t i = 0; i < std::max<std::size_t>(request.tensors.size(), 1); ++i) {
+      rows_.push_back(timeline_row(request, i));
+      timeline_.op_start(rows_.back(), op_kind_name(request.kind), begin_);
+    }
+  }
+  kind_ = batch.front()->request.kind;
+}
+
+void Executor::trace_phases(const PhaseTimes& times) {
+  if (rows_.empty()) return;
+  // What happened to one batch happened to each of its tensors.
+  const Nanos packed = std::max(times.packed, begin_);
+  const Nanos unpacking = std::max(times.unpacking, packed);
+  const Nanos end = std::max(monotonic_now(), unpacking);
+  for (const std::string& row : rows_) {
+    timeline_.activity_start(row, "MEMCPY_IN_FUSION_BUFFER", begin_);
+    timeline_.activity_end(row, packed);
+    timeline_.activity_start(row, activity_of(kind_), packed);
+    timeline_.activity_end(row, unpacking);
+    timeline_.activity_start(row, "MEMCPY_OUT_FUSION_BUFFER", unpacking);
+    timeline_.activity_end(row, end);
+  }
+}
+
+void Executor::trace_end(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool ok) {
+  if (rows_.empty()) return;
+  const Nanos now = monotonic_now();
+  std::size_t row = 0;
+  for (const OperationPtr& operation : batch) {
+    const wire::Request& request = operation->request;
+    if (request.tensors.empty()) {
+      timeline_.op_end(rows_[row++], now, DType::kUint8, "[]", 0, serial, ok);
+      continue;
+    }
+    for (const wire::TensorSpec& spec : request.tensors) {
+      timeline_.op_end(rows_[row++], now, spec.dtype, wire::shape_text(spec.shape), spec.bytes(),
+                       serial, ok);
+    }
+  }
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "collective/communicator.h"
+#include "engine/operation.h"
+#include "engine/process_sets.h"
+#include "observe/timeline.h"
+
+namespace hvdtune {
+
+/// Runs scheduled batches on this rank: lays the tensors end to end, calls the process set's
+/// communicator, and fills in the results. One thread at a time.
+class Executor {
+ public:
+  /// `communicators[set]` is null for sets that this rank is not in. `timeline` outlives it.
+  Executor(const ProcessSets& sets, int rank,
+           std::vector<std::unique_ptr<Communicator>> communicators, Timeline& timeline);
+
+  /// Runs one batch: operations that may be fused, all of one kind and process set. Afterwards
+  /// every operation has its status and results (but is not `done`: that is the caller's).
+  /// Throws Error(kAborted) when the job is aborted in the middle; other failures stay with the
+  /// operations.
+  void run(const std::vector<OperationPtr>& batch, std::uint64_t serial);
+
+  void set_chunk_size(std::int64_t bytes);
+
+ private:
+  void allreduce(const std::vector<OperationPtr>& batch);
+  void allgather(const std::vector<OperationPtr>& batch);
+  void broadcast(Operation& operation);
+  void alltoall(Operation& operation);
+  void reducescatter(const std::vector<OperationPtr>& batch);
+
+  void trace_start(const std::vector<OperationPtr>& batch);
+  void trace_phases(const PhaseTimes& times);
+  void trace_end(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool ok);
+
+  const ProcessSets& sets_;
+  int rank_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  Timeline& timeline_;
+
+  // The batch being run.
+  Communicator* communicator_ = nullptr;
+  std::vector<std::string> rows_;  // timeline rows of its tensors; empty when not recording
+  OpKind kind_ = OpKind::kAllreduce;
+  Nanos begin_ = 0;
+};
+
+/// Rows that member `index` of `members` gets of `rows` by reducescatter: the first
+/// `rows % members` members get one more.
+std::int64_t scattered_rows(std::int64_t rows, int index, int members);
+
+/// The timeline's row of a tensor: its name, and its process set unless that is the whole job.
+std::string timeline_row(const wire::Request& request, std::size_t tensor);
+
+}  // namespace hvdtune

@@ -1,0 +1,73 @@
+#include "engine/fusion.h"
+
+namespace hvdtune {
+namespace {
+
+// Names travel in the batch until the ranks know the slots; one message must fit the ring.
+constexpr std::size_t kMaxNameBytes = 256 << 10;
+
+bool fusible(const wire::Request& request) {
+  switch (request.kind) {
+    case OpKind::kAllreduce:
+    case OpKind::kAllgather:
+    case OpKind::kReducescatter:
+      break;
+    case OpKind::kBroadcast:
+    case OpKind::kAlltoall:
+    case OpKind::kBarrier:
+      return false;
+  }
+  for (const wire::TensorSpec& tensor : request.tensors) {
+    if (tensor.dtype != request.tensors.front().dtype) return false;
+  }
+  return !request.tensors.empty();
+}
+
+bool matches(const wire::Request& a, const wire::Request& b) {
+  return a.process_set == b.process_set && a.kind == b.kind &&
+         a.tensors.front().dtype == b.tensors.front().dtype && a.prescale == b.prescale &&
+         a.postscale == b.postscale && a.reduce_op == b.reduce_op;
+}
+
+/// What an operation takes in the fusion buffer, as far as the coordinator knows.
+std::int64_t fused_bytes(const TensorEntry& entry) {
+  const std::int64_t bytes = entry.description.bytes();
+  return entry.description.kind == OpKind::kAllgather
+             ? bytes * static_cast<std::int64_t>(entry.members)
+             : bytes;
+}
+
+}  // namespace
+
+FusionPlan plan_fusion(const std::vector<TensorEntry*>& ready, std::int64_t threshold,
+                       bool disable_group_fusion) {
+  FusionPlan plan;
+  plan.chosen.push_back(0);
+  const wire::Request& head = ready.front()->description;
+  if (threshold <= 0 || disable_group_fusion || !fusible(head)) {
+    plan.full = true;
+    return plan;
+  }
+  std::int64_t chosen = fused_bytes(*ready.front());
+  std::int64_t passed_over = 0;
+  std::size_t name_bytes = head.name.size();
+  plan.full = chosen >= threshold;
+  for (std::size_t i = 1; i < ready.size(); ++i) {
+    const wire::Request& next = ready[i]->description;
+    const std::int64_t bytes = fused_bytes(*ready[i]);
+    const bool match = fusible(next) && matches(head, next);
+    name_bytes += next.name.size();
+    if (match && chosen + bytes <= threshold && name_bytes <= kMaxNameBytes) {
+      plan.chosen.push_back(i);
+      chosen += bytes;
+      plan.full = chosen >= threshold;
+      continue;
+    }
+    plan.full = plan.full || match;
+    passed_over += bytes;
+    if (chosen + passed_over > threshold) break;
+  }
+  return plan;
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/tensor_entry.h"
+
+namespace hvdtune {
+
+/// Which of the ready tensors go into the next batch.
+struct FusionPlan {
+  std::vector<std::size_t> chosen;  ///< indices into the ready list, ascending; never empty
+  /// A tensor that would have matched did not fit: the batch can grow no further.
+  bool full = false;
+};
+
+/// Horovod's fusion rule. The first ready tensor opens the batch; later ones join while they match
+/// it (operation, dtype, factors, reduction, process set) and the sum stays within `threshold`
+/// bytes. One that does not match is passed over as long as what was chosen and what was passed
+/// over stay within the threshold together; then the scan ends, so that nothing waits long for its
+/// turn. Broadcast, alltoall and barrier are never fused. `threshold` 0 means no fusion.
+FusionPlan plan_fusion(const std::vector<TensorEntry*>& ready, std::int64_t threshold,
+                       bool disable_group_fusion);
+
+}  // namespace hvdtune

@@ -1,0 +1,67 @@
+#include "engine/operation_table.h"
+
+namespace hvdtune {
+
+std::string OperationTable::key_of(std::uint32_t process_set, const std::string& name) {
+  return std::to_string(process_set) + ':' + name;
+}
+
+bool OperationTable::begin(const OperationPtr& operation, wire::Slot& known_slot) {
+  Record& record = records_[key_of(operation->request.process_set, operation->request.name)];
+  if (record.pending) return false;
+  record.pending = operation;
+  known_slot = record.slot;
+  if (record.slot != wire::kNoSlot && record.agreed == operation->request) {
+    operation->slot = record.slot;
+  }
+  return true;
+}
+
+OperationPtr OperationTable::find(std::uint32_t process_set, const wire::BatchEntry& entry) {
+  if (entry.name.empty()) {
+    Record* record = entry.slot < by_slot_.size() ? by_slot_[entry.slot] : nullptr;
+    return record != nullptr ? record->pending : nullptr;
+  }
+  const auto found = records_.find(key_of(process_set, entry.name));
+  if (found == records_.end()) return nullptr;
+  if (entry.slot != wire::kNoSlot) {
+    if (by_slot_.size() <= entry.slot) by_slot_.resize(entry.slot + 1, nullptr);
+    by_slot_[entry.slot] = &found->second;
+    found->second.slot = entry.slot;
+  }
+  return found->second.pending;
+}
+
+void OperationTable::finish(const OperationPtr& operation, bool executed) {
+  const auto found =
+      records_.find(key_of(operation->request.process_set, operation->request.name));
+  if (found == records_.end() || found->second.pending != operation) return;
+  Record& record = found->second;
+  record.pending.reset();
+  if (record.slot == wire::kNoSlot) {
+    records_.erase(found);
+  } else if (executed && operation->slot == wire::kNoSlot) {
+    record.agreed = operation->request;
+  }
+}
+
+void OperationTable::evict(wire::Slot slot) {
+  if (slot >= by_slot_.size() || by_slot_[slot] == nullptr) return;
+  Record& record = *by_slot_[slot];
+  by_slot_[slot] = nullptr;
+  record.slot = wire::kNoSlot;
+  if (record.pending) return;
+  records_.erase(key_of(record.agreed.process_set, record.agreed.name));
+}
+
+std::vector<OperationPtr> OperationTable::take_all() {
+  std::vector<OperationPtr> operations;
+  for (auto& [key, record] : records_) {
+    if (record.pending) operations.push_back(std::move(record.pending));
+  }
+  records_.clear();
+  by_slot_.clear();
+  return operations;
+}
+
+}  // namespace hvdtune

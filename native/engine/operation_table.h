@@ -1,0 +1,46 @@
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/operation.h"
+
+namespace hvdtune {
+
+/// One rank's operations in flight, by name and by slot. Not thread-safe: the engine locks.
+///
+/// A name is in flight from begin() to finish(). A name that has a slot keeps a record between its
+/// rounds, with the description that all ranks agreed on last.
+class OperationTable {
+ public:
+  /// Enters an operation. False when its name is in flight in its process set. Sets
+  /// `operation.slot` when a known slot describes it exactly; `known_slot` is the name's slot even
+  /// when the description has changed.
+  bool begin(const OperationPtr& operation, wire::Slot& known_slot);
+
+  /// The operation that a schedule entry means; null when this rank has not submitted it (it is
+  /// no member of the set). Learns the slot of a new name.
+  OperationPtr find(std::uint32_t process_set, const wire::BatchEntry& entry);
+
+  /// The name is free again; a record with a slot remembers the description if it was executed.
+  void finish(const OperationPtr& operation, bool executed);
+
+  void evict(wire::Slot slot);
+
+  /// Everything in flight, in no order; all names are free afterwards.
+  std::vector<OperationPtr> take_all();
+
+ private:
+  struct Record {
+    OperationPtr pending;
+    wire::Slot slot = wire::kNoSlot;
+    wire::Request agreed;
+  };
+  static std::string key_of(std::uint32_t process_set, const std::string& name);
+
+  std::unordered_map<std::string, Record> records_;  // node-based: addresses are stable
+  std::vector<Record*> by_slot_;
+};
+
+}  // namespace hvdtune

@@ -1,0 +1,278 @@
+// What progress consists of: the half of Engine that reads, coordinates and executes. All of it runs
+// under drive_mutex_.
+#include <algorithm>
+#include <new>
+#include <thread>
+
+#include "base/log.h"
+#include "engine/engine.h"
+
+namespace hvdtune {
+namespace {
+
+/// Calls visit(row) for the timeline row of each tensor of an entry.
+template <typename Visit>
+void for_each_row(const TensorEntry& entry, Visit&& visit) {
+  const std::size_t rows = std::max<std::size_t>(entry.description.tensors.size(), 1);
+  for (std::size_t i = 0; i < rows; ++i) visit(timeline_row(entry.description, i));
+}
+
+}  // namespace
+
+bool Engine::progress() {
+  if (over_) return false;
+  if (arena_.aborted()) {
+    end_job(arena_.abort_status());
+    return true;
+  }
+  bool worked = flush_backlogs();
+  if (coordinator_) worked |= coordinate();
+  worked |= read_schedule();
+  return worked;
+}
+
+/// Sends what found its ring full, and a stack that was asked for.
+bool Engine::flush_backlogs() {
+  bool sent = false;
+  {
+    const std::lock_guard lock(table_mutex_);
+    if (const auto stack = stack_mailbox_->take()) {
+      push_announcement(wire::encode_announce_stack(*stack));
+      sent = true;
+    }
+    while (!announce_backlog_.empty() && my_announcements_.push(announce_backlog_.front())) {
+      announce_backlog_.pop_front();
+      sent = true;
+    }
+  }
+  if (sent) arena_.doorbell(0).ring(Urgency::kUrgent);
+  if (!schedule_backlog_.empty()) {
+    const std::size_t before = schedule_backlog_.size();
+    publish({});
+    sent |= schedule_backlog_.size() != before;
+  }
+  return sent;
+}
+
+// ---- the coordinator's side ---------------------------------------------------------------------
+
+bool Engine::coordinate() {
+  // A rank that passed an eviction had announced before; what it announced is read below.
+  const std::uint64_t passed_by_all = schedule_.slowest();
+  const bool heard = read_announcements();
+  for (const wire::Slot slot : coordinator_->release_evicted(passed_by_all)) {
+    arena_.slot_arrivals(slot).store(0, std::memory_order_seq_cst);
+  }
+  const Nanos now = monotonic_now();
+  if (now >= stalls_->deadline()) check_stalls(now);
+  std::vector<std::uint64_t> blocked_on(static_cast<std::size_t>(size_));
+  for (int rank = 0; rank < size_; ++rank) {
+    blocked_on[static_cast<std::size_t>(rank)] =
+        arena_.doorbell(rank).blocked_on.load(std::memory_order_seq_cst);
+  }
+  std::vector<wire::Schedule> schedules;
+  coordinator_->schedule(now, blocked_on, schedules);
+  arena_.collecting().store(coordinator_->has_ready() ? 1 : 0, std::memory_order_seq_cst);
+  if (!schedules.empty()) {
+    if (timeline_.active() && timeline_.mark_cycles()) timeline_.cycle_start(now);
+    publish(schedules);
+  }
+  return heard || !schedules.empty();
+}
+
+bool Engine::read_announcements() {
+  bool heard = false;
+  std::string bytes;
+  for (int rank = 0; rank < size_; ++rank) {
+    while (announcements_[static_cast<std::size_t>(rank)].pop(bytes)) {
+      heard = true;
+      wire::Announce announce = wire::decode_announce(bytes);
+      switch (announce.type) {
+        case wire::AnnounceType::kSlot:
+        case wire::AnnounceType::kRequest:
+          coordinator_->announce(rank, std::move(announce));
+          break;
+        case wire::AnnounceType::kShutdown:
+          announce_end("rank " + std::to_string(rank) +
+                       " shut down, or its program ended, while this operation was waiting");
+          break;
+        case wire::AnnounceType::kStackReply:
+          stalls_->stack_of(rank, std::move(announce.text));
+          break;
+      }
+    }
+  }
+  return heard;
+}
+
+void Engine::announce_end(const std::string& why) {
+  if (arena_.ended().exchange(1) != 0) return;  // several ranks may shut down at once
+  wire::Schedule end;
+  end.type = wire::ScheduleType::kShutdown;
+  end.status = {ErrorKind::kShutdown, "Horovod has been shut down: " + why + "."};
+  publish({end});
+}
+
+void Engine::publish(const std::vector<wire::Schedule>& schedules) {
+  for (const wire::Schedule& schedule : schedules) {
+    schedule_backlog_.push_back(
+        {schedule.encode(), schedule.type == wire::ScheduleType::kEvict});
+  }
+  bool pushed = false;
+  while (!schedule_backlog_.empty() && schedule_.push(schedule_backlog_.front().bytes)) {
+    if (schedule_backlog_.front().eviction) coordinator_->eviction_published(schedule_.written());
+    schedule_backlog_.pop_front();
+    pushed = true;
+  }
+  if (!pushed) return;
+  for (int rank = 1; rank < size_; ++rank) arena_.doorbell(rank).ring(Urgency::kNormal);
+}
+
+void Engine::check_stalls(Nanos now) {
+  const StallVerdict verdict = stalls_->check(*coordinator_, now);
+  std::vector<wire::Schedule> queries;
+  for (const int rank : verdict.ask_stacks_of) {
+    wire::Schedule query;
+    query.type = wire::ScheduleType::kStackQuery;
+    query.rank = rank;
+    queries.push_back(std::move(query));
+  }
+  publish(queries);
+  if (!verdict.report.empty()) {
+    if (timeline_.active()) timeline_.instant("STALL", now);
+    if (verdict.shut_down) {
+      HVD_LOG_RANK(kError, rank_) << verdict.report;
+      announce_end("a tensor was waited for longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS");
+    } else {
+      HVD_LOG_RANK(kWarning, rank_) << verdict.report;
+    }
+  }
+}
+
+// ---- every rank's side --------------------------------------------------------------------------
+
+bool Engine::read_schedule() {
+  bool worked = false;
+  std::string bytes;
+  std::uint64_t next = 0;
+  while (!over_ && schedule_.peek(rank_, bytes, next)) {
+    worked = true;
+    const wire::Schedule schedule = wire::Schedule::decode(bytes);
+    switch (schedule.type) {
+      case wire::ScheduleType::kBatch:
+        execute(schedule);
+        break;
+      case wire::ScheduleType::kReject:
+        reject(schedule);
+        break;
+      case wire::ScheduleType::kEvict: {
+        const std::lock_guard lock(table_mutex_);
+        table_.evict(schedule.entries.front().slot);
+        break;
+      }
+      case wire::ScheduleType::kSettings: {
+        executor_.set_chunk_size(schedule.settings.chunk_size);
+        const std::lock_guard lock(table_mutex_);
+        applied_ = schedule.settings;
+        break;
+      }
+      case wire::ScheduleType::kStackQuery:
+        if (schedule.rank == rank_) answer_stack_query();
+        break;
+      case wire::ScheduleType::kShutdown:
+        end_job(schedule.status);
+        break;
+    }
+    schedule_.advance(rank_, next);
+    if (arena_.aborted()) break;
+  }
+  return worked;
+}
+
+void Engine::execute(const wire::Schedule& schedule) {
+  std::vector<OperationPtr> batch;
+  {
+    const std::lock_guard lock(table_mutex_);
+    for (const wire::BatchEntry& entry : schedule.entries) {
+      if (OperationPtr operation = table_.find(schedule.process_set, entry)) {
+        batch.push_back(std::move(operation));
+      }
+    }
+  }
+  if (batch.empty()) return;  // a process set that this rank is not in
+  try {
+    executor_.run(batch, schedule.batch);
+  } catch (const Error& error) {
+    // The other members wait in the collective: without this rank they cannot go on.
+    if (!arena_.aborted()) {
+      arena_.abort("rank " + std::to_string(rank_) + " failed in " +
+                   batch.front()->request.name + ": " + error.what());
+    }
+    for (const OperationPtr& operation : batch) operation->status = arena_.abort_status();
+  } catch (const std::bad_alloc&) {
+    arena_.abort("rank " + std::to_string(rank_) + " is out of memory in " +
+                 batch.front()->request.name);
+    for (const OperationPtr& operation : batch) operation->status = arena_.abort_status();
+  }
+  const std::lock_guard lock(table_mutex_);
+  for (const OperationPtr& operation : batch) {
+    table_.finish(operation, operation->status.ok());
+    operation->done.store(true, std::memory_order_release);
+  }
+}
+
+void Engine::reject(const wire::Schedule& schedule) {
+  const std::lock_guard lock(table_mutex_);
+  const OperationPtr operation = table_.find(schedule.process_set, schedule.entries.front());
+  if (!operation) return;
+  operation->status = schedule.status;
+  table_.finish(operation, false);
+  operation->done.store(true, std::memory_order_release);
+}
+
+/// Everything in flight fails with `status`, and so does everything submitted later.
+void Engine::end_job(const Status& status) {
+  const std::lock_guard lock(table_mutex_);
+  ended_ = status;
+  for (const OperationPtr& operation : table_.take_all()) {
+    operation->status = status;
+    operation->done.store(true, std::memory_order_release);
+  }
+  over_ = true;
+  coordinator_steps().close();
+}
+
+/// On a thread of its own: getting at the Python stack may have to wait for the interpreter, which
+/// must not hold up the engine (and never ends if the program is stuck holding it).
+void Engine::answer_stack_query() {
+  std::function<std::string()> source;
+  {
+    const std::lock_guard lock(table_mutex_);
+    source = stack_source_;
+  }
+  if (!source) return;
+  std::weak_ptr<StackMailbox> mailbox = stack_mailbox_;
+  std::thread([source = std::move(source), mailbox] {
+    std::string text = source();
+    if (const auto box = mailbox.lock()) box->deliver(std::move(text));
+  }).detach();
+}
+
+void Engine::on_first_ready(const TensorEntry& entry, Nanos time) {
+  if (!timeline_.active()) return;
+  for_each_row(entry, [&](const std::string& row) {
+    timeline_.negotiate_start(row, entry.description.kind, time);
+  });
+}
+
+void Engine::on_rank_ready(const TensorEntry& entry, int rank, Nanos time) {
+  if (!timeline_.active()) return;
+  for_each_row(entry, [&](const std::string& row) { timeline_.rank_ready(row, rank, time); });
+}
+
+void Engine::on_all_ready(const TensorEntry& entry, Nanos time) {
+  if (!timeline_.active()) return;
+  for_each_row(entry, [&](const std::string& row) { timeline_.negotiate_end(row, time); });
+}
+
+}  // namespace hvdtune

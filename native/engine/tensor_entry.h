@@ -1,0 +1,35 @@
+#pragma once
+
+#include <list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "wire/messages.h"
+
+namespace hvdtune {
+
+/// The coordinator's record of one name in one process set.
+struct TensorEntry {
+  std::string key;  ///< of the coordinator's table
+  wire::Request description;
+  /// Rank that `description` is from.
+  int described_by = 0;
+  wire::Slot slot = wire::kNoSlot;
+  std::list<TensorEntry*>::iterator recency;  ///< valid while there is a slot
+  std::size_t members = 0;
+
+  // The current round; cleared when it is scheduled or rejected.
+  std::size_t announced = 0;
+  std::vector<bool> by;               ///< [global rank] has announced
+  std::vector<wire::Ticket> tickets;  ///< [global rank]
+  Nanos first_time = 0;
+  Nanos ready_time = 0;
+  /// Descriptions that differ from `description` (allgather's first dimension, or an error).
+  std::vector<std::pair<int, wire::Request>> variants;
+  bool ready = false;
+  bool stall_reported = false;
+};
+
+}  // namespace hvdtune

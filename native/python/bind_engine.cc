@@ -1,0 +1,155 @@
+#include <pybind11/functional.h>
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include "engine/engine.h"
+#include "python/bindings.h"
+
+namespace py = pybind11;
+
+namespace hvdtune::python {
+namespace {
+
+// How long a wait may keep a Ctrl-C from being seen.
+constexpr Nanos kSignalSlice = 200 * kMillisecond;
+
+/// (input address, output address or 0, dtype code, shape)
+using TensorTuple = std::tuple<std::uintptr_t, std::uintptr_t, int, std::vector<std::int64_t>>;
+
+std::int64_t submit(Engine& engine, int kind, std::string name,
+                    const std::vector<TensorTuple>& tensors, int reduce_op, double prescale,
+                    double postscale, int root, std::uint32_t process_set, bool grouped,
+                    bool cacheable, std::vector<std::int64_t> splits) {
+  Submission submission;
+  wire::Request& request = submission.request;
+  request.kind = static_cast<OpKind>(kind);
+  request.name = std::move(name);
+  request.reduce_op = static_cast<ReduceOp>(reduce_op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.root = root;
+  request.process_set = process_set;
+  request.grouped = grouped;
+  request.cacheable = cacheable;
+  for (const auto& [in, out, dtype, shape] : tensors) {
+    if (!is_valid_dtype(dtype)) {
+      throw Error(ErrorKind::kInvalidArgument, "unknown dtype code " + std::to_string(dtype));
+    }
+    request.tensors.push_back({static_cast<DType>(dtype), shape});
+    submission.memory.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
+  }
+  submission.splits = std::move(splits);
+  const py::gil_scoped_release release;
+  return engine.submit(std::move(submission));
+}
+
+void wait(Engine& engine, std::int64_t handle) {
+  while (true) {
+    {
+      const py::gil_scoped_release release;
+      if (engine.wait(handle, monotonic_now() + kSignalSlice)) return;
+    }
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+/// NumPy has no bfloat16: its bits come as uint16.
+py::dtype numpy_dtype(DType dtype) {
+  return py::dtype(dtype == DType::kBfloat16 ? "uint16" : dtype_name(dtype));
+}
+
+py::array to_array(OwnedBuffer& buffer, DType dtype) {
+  void* data = buffer.release();
+  const py::capsule owner(data, [](void* memory) { std::free(memory); });
+  return py::array(numpy_dtype(dtype), buffer.shape(), data, owner);
+}
+
+/// (outputs that the engine allocated, received splits). Raises the operation's error.
+py::object take(Engine& engine, std::int64_t handle) {
+  const OperationPtr operation = engine.take(handle);
+  if (!operation) return py::none();
+  if (!operation->status.ok()) throw Error(operation->status);
+  py::list outputs;
+  for (std::size_t i = 0; i < operation->outputs.size(); ++i) {
+    outputs.append(to_array(operation->outputs[i], operation->request.tensors[i].dtype));
+  }
+  return py::make_tuple(outputs, operation->received_splits);
+}
+
+py::list read_steps(Engine& engine, double timeout_s) {
+  std::vector<StepRecord> steps;
+  {
+    const py::gil_scoped_release release;
+    const auto timeout = static_cast<Nanos>(timeout_s * static_cast<double>(kSecond));
+    steps = engine.steps().read(monotonic_now() + timeout);
+  }
+  py::list out;
+  for (const StepRecord& s : steps) {
+    out.append(py::make_tuple(s.index, s.end, s.duration, s.bytes, s.batches, s.tensors, s.epoch));
+  }
+  return out;
+}
+
+std::uint64_t change_settings(Engine& engine, std::int64_t fusion_threshold, double cycle_time_ms,
+                              std::int64_t chunk_size) {
+  wire::RuntimeSettings settings;
+  settings.fusion_threshold = fusion_threshold;
+  settings.cycle_time = static_cast<Nanos>(cycle_time_ms * static_cast<double>(kMillisecond));
+  settings.chunk_size = chunk_size;
+  const py::gil_scoped_release release;
+  return engine.change_settings(settings);
+}
+
+py::tuple settings(Engine& engine) {
+  const wire::RuntimeSettings s = engine.settings();
+  return py::make_tuple(s.epoch, s.fusion_threshold,
+                        static_cast<double>(s.cycle_time) / static_cast<double>(kMillisecond),
+                        s.chunk_size);
+}
+
+void set_stack_source(Engine& engine, const py::function& source) {
+  // Never freed: the engine's threads may outlive the interpreter's willingness to run them.
+  auto* kept = new py::function(source);
+  engine.set_stack_source([kept]() -> std::string {
+    const py::gil_scoped_acquire acquire;
+    try {
+      return (*kept)().cast<std::string>();
+    } catch (const std::exception& problem) {
+      return std::string("no Python stack: ") + problem.what();
+    }
+  });
+}
+
+}  // namespace
+
+void bind_engine(py::module_& module) {
+  using Release = py::call_guard<py::gil_scoped_release>;
+  py::class_<Engine>(module, "Engine", "One rank's communication engine; see native/engine.")
+      .def(py::init<EngineOptions>(), py::arg("options"), Release())
+      .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("tensors"),
+           py::arg("reduce_op"), py::arg("prescale"), py::arg("postscale"), py::arg("root"),
+           py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"), py::arg("splits"))
+      .def("poll", &Engine::poll, py::arg("handle"), Release())
+      .def("wait", &wait, py::arg("handle"))
+      .def("take", &take, py::arg("handle"))
+      .def("shutdown", &Engine::shutdown, Release())
+      .def("abandon", &Engine::abandon)
+      .def("has_ended", [](Engine& engine) { return !engine.state().ok(); })
+      .def("peers",
+           [](const Engine& engine) {
+             py::list peers;
+             for (const PeerInfo& p : engine.peers()) peers.append(py::make_tuple(p.hostname, p.pid));
+             return peers;
+           })
+      .def("start_timeline", &Engine::start_timeline, py::arg("path"), py::arg("mark_cycles"),
+           Release())
+      .def("stop_timeline", &Engine::stop_timeline, Release())
+      .def("set_stack_source", &set_stack_source, py::arg("source"))
+      .def("read_steps", &read_steps, py::arg("timeout_s"))
+      .def("steps_closed", [](Engine& engine) { return engine.steps().closed(); })
+      .def("change_settings", &change_settings, py::arg("fusion_threshold"),
+           py::arg("cycle_time_ms"), py::arg("chunk_size"))
+      .def("settings", &settings);
+}
+
+}  // namespace hvdtune::python

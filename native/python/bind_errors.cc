@@ -1,0 +1,32 @@
+#include "base/error.h"
+#include "python/bindings.h"
+
+namespace py = pybind11;
+
+namespace hvdtune::python {
+namespace {
+
+/// Arguments are ValueErrors; what concerns the job is Horovod's own exception, as scripts expect.
+void raise(const Error& error) {
+  if (error.kind() == ErrorKind::kInvalidArgument) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+    return;
+  }
+  const py::object type =
+      py::module_::import("hvdtune.core.exceptions").attr("HorovodInternalError");
+  PyErr_SetString(type.ptr(), error.what());
+}
+
+}  // namespace
+
+void bind_errors(py::module_& /*module*/) {
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const Error& error) {
+      raise(error);
+    }
+  });
+}
+
+}  // namespace hvdtune::python

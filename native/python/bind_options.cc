@@ -1,0 +1,53 @@
+#include <pybind11/stl.h>
+
+#include "engine/engine.h"
+#include "python/bindings.h"
+
+namespace py = pybind11;
+
+namespace hvdtune::python {
+namespace {
+
+Nanos from_seconds(double seconds) {
+  return static_cast<Nanos>(seconds * static_cast<double>(kSecond));
+}
+
+EngineOptions make_options(const py::kwargs& values) {
+  const auto text = [&](const char* key) { return values[key].cast<std::string>(); };
+  const auto number = [&](const char* key) { return values[key].cast<std::int64_t>(); };
+  const auto real = [&](const char* key) { return values[key].cast<double>(); };
+  const auto flag = [&](const char* key) { return values[key].cast<bool>(); };
+
+  EngineOptions options;
+  options.bootstrap.rank = static_cast<int>(number("rank"));
+  options.bootstrap.size = static_cast<int>(number("size"));
+  options.bootstrap.endpoint = text("endpoint");
+  options.bootstrap.secret = text("secret");
+  options.bootstrap.hostname = text("hostname");
+  options.bootstrap.agreement = text("agreement");
+  options.bootstrap.timeout = from_seconds(real("start_timeout_s"));
+  options.local_size = static_cast<int>(number("local_size"));
+  options.coordinator.cache_capacity = static_cast<std::uint32_t>(number("cache_capacity"));
+  options.coordinator.disable_group_fusion = flag("disable_group_fusion");
+  options.settings.fusion_threshold = number("fusion_threshold");
+  options.settings.cycle_time = from_seconds(real("cycle_time_ms") / 1e3);
+  options.settings.chunk_size = number("chunk_size");
+  options.spin = number("spin_us") < 0 ? -1 : number("spin_us") * kMicrosecond;
+  options.affinity = static_cast<int>(number("affinity"));
+  options.process_sets = values["process_sets"].cast<std::vector<std::vector<int>>>();
+  options.stall.enabled = flag("stall_enabled");
+  options.stall.warning = from_seconds(real("stall_warning_s"));
+  options.stall.shutdown = from_seconds(real("stall_shutdown_s"));
+  return options;
+}
+
+}  // namespace
+
+void bind_options(py::module_& module) {
+  py::class_<EngineOptions>(module, "EngineOptions",
+                            "What an engine needs to know; every field is a required keyword.")
+      .def(py::init(&make_options));
+  module.attr("MAX_RANKS") = kMaxRanksPerHost;
+}
+
+}  // namespace hvdtune::python

@@ -1,0 +1,9 @@
+#include "python/bindings.h"
+
+PYBIND11_MODULE(_native, module) {
+  module.doc() = "hvdtune's communication engine. Use it through hvdtune.core.";
+  hvdtune::python::bind_errors(module);
+  hvdtune::python::bind_logging(module);
+  hvdtune::python::bind_options(module);
+  hvdtune::python::bind_engine(module);
+}

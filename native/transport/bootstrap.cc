@@ -1,0 +1,273 @@
+#include "transport/bootstrap.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "wire/codec.h"
+
+namespace hvdtune {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x68766474'0001'0001;  // "hvdt", protocol version
+constexpr Nanos kRetry = 2 * kMillisecond;
+
+struct Hello {
+  int rank = 0;
+  int size = 0;
+  int pid = 0;
+  std::string hostname;
+  std::string secret;
+  std::string agreement;
+
+  [[nodiscard]] std::string encode() const {
+    wire::Encoder out;
+    out.put(kMagic).put(rank).put(size).put(pid).put(hostname).put(secret).put(agreement);
+    return out.take();
+  }
+
+  static Hello decode(std::string_view bytes) {
+    wire::Decoder in(bytes);
+    if (in.get<std::uint64_t>() != kMagic) throw wire::DecodeError("another protocol version");
+    Hello hello;
+    hello.rank = in.get<int>();
+    hello.size = in.get<int>();
+    hello.pid = in.get<int>();
+    hello.hostname = in.get_string();
+    hello.secret = in.get_string();
+    hello.agreement = in.get_string();
+    in.finish();
+    return hello;
+  }
+};
+
+/// Rank 0's answer: an error for everybody, or who is there (with the arena's descriptor).
+std::string encode_welcome(const std::string& error, const std::vector<PeerInfo>& peers) {
+  wire::Encoder out;
+  out.put(kMagic).put(error).put(static_cast<std::uint32_t>(peers.size()));
+  for (const PeerInfo& peer : peers) out.put(peer.hostname).put(peer.pid);
+  return out.take();
+}
+
+std::string decode_welcome(std::string_view bytes, std::vector<PeerInfo>& peers) {
+  wire::Decoder in(bytes);
+  if (in.get<std::uint64_t>() != kMagic) throw wire::DecodeError("another protocol version");
+  std::string error = in.get_string();
+  peers.resize(in.get_count(sizeof(std::uint32_t) + sizeof(int)));
+  for (PeerInfo& peer : peers) {
+    peer.hostname = in.get_string();
+    peer.pid = in.get<int>();
+  }
+  return error;
+}
+
+/// Compares without telling by its duration where the first difference is.
+bool equal_secrets(const std::string& a, const std::string& b) {
+  if (a.size() != b.size()) return false;
+  unsigned char difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+/// First differing line of two agreements, as "A here, B on rank 0".
+std::string difference_of(const std::string& theirs, const std::string& mine) {
+  std::size_t a = 0;
+  std::size_t b = 0;
+  while (a < theirs.size() || b < mine.size()) {
+    const std::size_t a_end = std::min(theirs.find('\n', a), theirs.size());
+    const std::size_t b_end = std::min(mine.find('\n', b), mine.size());
+    const std::string their_line = theirs.substr(std::min(a, theirs.size()), a_end - a);
+    const std::string my_line = mine.substr(std::min(b, mine.size()), b_end - b);
+    if (their_line != my_line) return their_line + " there, " + my_line + " on rank 0";
+    a = a_end + 1;
+    b = b_end + 1;
+  }
+  return "different settings";
+}
+
+std::string seconds_text(Nanos time) {
+  std::string text = std::to_string(static_cast<double>(time) / static_cast<double>(kSecond));
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+/// Rank 0's side of the meeting.
+class Host {
+ public:
+  explicit Host(const BootstrapOptions& options)
+      : options_(options), deadline_(monotonic_now() + options.timeout) {
+    session_.sockets.resize(static_cast<std::size_t>(options.size));
+    session_.peers.resize(static_cast<std::size_t>(options.size));
+    session_.peers[0] = {options.hostname, getpid()};
+  }
+
+  HostSession run() {
+    Fd listener = unix_socket::listen(options_.endpoint);
+    if (!listener.valid()) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "another process already is rank 0 of job " + options_.endpoint +
+                      "; two jobs must not share HVDTUNE_JOB_ID, and one rank must not be given "
+                      "to two processes");
+    }
+    int missing = options_.size - 1;
+    while (missing > 0 && error_.empty()) {
+      Fd socket = unix_socket::accept(listener, deadline_);
+      if (!socket.valid()) {
+        error_ = absent();
+        kind_ = ErrorKind::kTimeout;
+        break;
+      }
+      if (admit(std::move(socket))) --missing;
+    }
+    if (error_.empty()) session_.arena = Arena::create(options_.size);
+    answer();
+    if (!error_.empty()) throw Error(kind_, error_);
+    return std::move(session_);
+  }
+
+ private:
+  /// True when a new rank of this job came. Strangers are turned away without an error.
+  bool admit(Fd socket) {
+    const auto [pid, uid] = unix_socket::peer_identity(socket);
+    if (uid != getuid()) return false;
+    std::string message;
+    bool timed_out = false;
+    const Nanos patience = std::min(deadline_, monotonic_now() + 5 * kSecond);
+    if (!unix_socket::receive(socket, message, patience, timed_out)) return false;
+    Hello hello;
+    try {
+      hello = Hello::decode(message);
+    } catch (const wire::DecodeError& problem) {
+      unix_socket::send(socket, encode_welcome("rank 0 runs another version of hvdtune", {}));
+      return false;
+    }
+    if (!equal_secrets(hello.secret, options_.secret)) {
+      unix_socket::send(socket, encode_welcome("rank 0 does not accept this process: its "
+                                               "HVDTUNE_SECRET is not the job's", {}));
+      return false;
+    }
+    check(hello);
+    if (!error_.empty()) {
+      refused_.push_back(std::move(socket));
+      return false;
+    }
+    const auto rank = static_cast<std::size_t>(hello.rank);
+    session_.sockets[rank] = std::move(socket);
+    // The kernel's word for the pid: in another pid namespace the process knows itself by another.
+    session_.peers[rank] = {hello.hostname, pid != 0 ? pid : hello.pid};
+    return true;
+  }
+
+  void check(const Hello& hello) {
+    const std::string who = "rank " + std::to_string(hello.rank) + " (pid " +
+                            std::to_string(hello.pid) + " on " + hello.hostname + ")";
+    if (hello.size != options_.size) {
+      error_ = who + " was started for a job of " + std::to_string(hello.size) +
+               " processes, rank 0 for one of " + std::to_string(options_.size);
+    } else if (hello.rank <= 0 || hello.rank >= options_.size) {
+      error_ = who + " is not a rank of a job of " + std::to_string(options_.size) + " processes";
+    } else if (session_.sockets[static_cast<std::size_t>(hello.rank)].valid()) {
+      error_ = who + " came twice: pid " +
+               std::to_string(session_.peers[static_cast<std::size_t>(hello.rank)].pid) +
+               " has the same rank";
+    } else if (hello.agreement != options_.agreement) {
+      error_ = who + " has settings that must be equal on all ranks: " +
+               difference_of(hello.agreement, options_.agreement);
+    }
+  }
+
+  [[nodiscard]] std::string absent() const {
+    std::string ranks;
+    for (int rank = 1; rank < options_.size; ++rank) {
+      if (session_.sockets[static_cast<std::size_t>(rank)].valid()) continue;
+      ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    return "not all processes of the job came within " + seconds_text(options_.timeout) +
+           " s (HOROVOD_START_TIMEOUT): missing " + (ranks.find(',') == std::string::npos
+                                                         ? "rank " : "ranks ") + ranks;
+  }
+
+  void answer() {
+    const std::string welcome = encode_welcome(error_, session_.peers);
+    const int fd = session_.arena ? session_.arena->fd() : -1;
+    for (const Fd& socket : session_.sockets) {
+      if (socket.valid()) unix_socket::send(socket, welcome, fd);
+    }
+    for (const Fd& socket : refused_) unix_socket::send(socket, welcome);
+  }
+
+  const BootstrapOptions& options_;
+  Nanos deadline_;
+  HostSession session_;
+  std::vector<Fd> refused_;
+  std::string error_;
+  ErrorKind kind_ = ErrorKind::kInvalidArgument;
+};
+
+Fd connect_to_rank0(const BootstrapOptions& options, Nanos deadline) {
+  while (true) {
+    Fd socket = unix_socket::connect(options.endpoint);
+    if (socket.valid()) return socket;
+    if (monotonic_now() >= deadline) {
+      throw Error(ErrorKind::kTimeout, "rank 0 did not come within " +
+                                           seconds_text(options.timeout) +
+                                           " s (HOROVOD_START_TIMEOUT)");
+    }
+    const timespec pause{0, kRetry};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+HostSession join(const BootstrapOptions& options) {
+  // Rank 0 waits for the slowest; give its verdict time to arrive.
+  const Nanos deadline = monotonic_now() + options.timeout;
+  Fd socket = connect_to_rank0(options, deadline);
+  if (unix_socket::peer_identity(socket).uid != getuid()) {
+    throw Error(ErrorKind::kInvalidArgument, "the process that claims to be rank 0 of job " +
+                                                 options.endpoint + " belongs to another user");
+  }
+  const Hello hello{options.rank,   options.size,   getpid(), options.hostname,
+                    options.secret, options.agreement};
+  unix_socket::send(socket, hello.encode());
+  std::string message;
+  bool timed_out = false;
+  Fd arena_fd;
+  if (!unix_socket::receive(socket, message, deadline + 5 * kSecond, timed_out, &arena_fd)) {
+    throw Error(timed_out ? ErrorKind::kTimeout : ErrorKind::kAborted,
+                timed_out ? "rank 0 did not answer in time"
+                          : "rank 0 ended before all processes of the job had come");
+  }
+  HostSession session;
+  std::string error;
+  try {
+    error = decode_welcome(message, session.peers);
+  } catch (const wire::DecodeError&) {
+    error = "rank 0 runs another version of hvdtune";
+  }
+  if (!error.empty()) {
+    const bool late = error.find("HOROVOD_START_TIMEOUT") != std::string::npos;
+    throw Error(late ? ErrorKind::kTimeout : ErrorKind::kInvalidArgument, error);
+  }
+  session.arena = Arena::attach(arena_fd.get(), options.size);
+  session.peers[0].pid = unix_socket::peer_identity(socket).pid;
+  session.sockets.push_back(std::move(socket));
+  return session;
+}
+
+}  // namespace
+
+HostSession bootstrap(const BootstrapOptions& options) {
+  if (options.size == 1) {
+    HostSession session;
+    session.arena = Arena::create(1);
+    session.peers.push_back({options.hostname, getpid()});
+    session.sockets.resize(1);
+    return session;
+  }
+  return options.rank == 0 ? Host(options).run() : join(options);
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,151 @@
+#include "transport/unix_socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace hvdtune {
+
+Fd::~Fd() {
+  if (fd_ >= 0) close(fd_);
+}
+
+namespace unix_socket {
+namespace {
+
+[[noreturn]] void fail(const char* what) {
+  throw Error(ErrorKind::kAborted,
+              std::string("cannot ") + what + " a local socket: " + std::strerror(errno));
+}
+
+Fd open_socket() {
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) fail("create");
+  return socket;
+}
+
+/// Abstract address: a zero byte, then the name.
+std::pair<sockaddr_un, socklen_t> abstract_address(const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::size_t length = std::min(name.size(), sizeof(address.sun_path) - 1);
+  std::memcpy(address.sun_path + 1, name.data(), length);
+  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length)};
+}
+
+bool wait_readable(int fd, Nanos deadline) {
+  while (true) {
+    const Nanos left = deadline == kForever ? kSecond : deadline - monotonic_now();
+    if (left <= 0) return false;
+    pollfd entry{fd, POLLIN, 0};
+    const int timeout_ms = static_cast<int>(std::min<Nanos>(left / kMillisecond + 1, 1000));
+    const int ready = poll(&entry, 1, timeout_ms);
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) fail("wait for");
+  }
+}
+
+}  // namespace
+
+Fd listen(const std::string& name) {
+  Fd socket = open_socket();
+  const auto [address, length] = abstract_address(name);
+  if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    if (errno == EADDRINUSE) return {};
+    fail("name");
+  }
+  if (::listen(socket.get(), SOMAXCONN) != 0) fail("listen on");
+  return socket;
+}
+
+Fd connect(const std::string& name) {
+  Fd socket = open_socket();
+  const auto [address, length] = abstract_address(name);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return {};
+    fail("connect");
+  }
+  return socket;
+}
+
+Fd accept(const Fd& listener, Nanos deadline) {
+  while (wait_readable(listener.get(), deadline)) {
+    const int fd = accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd >= 0) return Fd(fd);
+    if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN) fail("accept");
+  }
+  return {};
+}
+
+bool send(const Fd& socket, std::string_view message, int attached_fd) {
+  iovec part{const_cast<char*>(message.data()), message.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (attached_fd >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    cmsghdr* entry = CMSG_FIRSTHDR(&header);
+    entry->cmsg_level = SOL_SOCKET;
+    entry->cmsg_type = SCM_RIGHTS;
+    entry->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(entry), &attached_fd, sizeof(int));
+  }
+  while (true) {
+    if (sendmsg(socket.get(), &header, MSG_NOSIGNAL) >= 0) return true;
+    if (errno != EINTR) return false;
+  }
+}
+
+bool receive(const Fd& socket, std::string& message, Nanos deadline, bool& timed_out,
+             Fd* attached_fd) {
+  timed_out = false;
+  message.resize(kMaxMessage);
+  while (true) {
+    if (!wait_readable(socket.get(), deadline)) {
+      timed_out = true;
+      return false;
+    }
+    iovec part{message.data(), message.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    const ssize_t bytes = recvmsg(socket.get(), &header, MSG_CMSG_CLOEXEC);
+    if (bytes < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (bytes <= 0) return false;
+    message.resize(static_cast<std::size_t>(bytes));
+    for (cmsghdr* entry = CMSG_FIRSTHDR(&header); entry != nullptr;
+         entry = CMSG_NXTHDR(&header, entry)) {
+      if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) continue;
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(entry), sizeof(int));
+      Fd received(fd);
+      if (attached_fd != nullptr) *attached_fd = std::move(received);
+    }
+    return true;
+  }
+}
+
+PeerIdentity peer_identity(const Fd& socket) {
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    fail("identify the peer of");
+  }
+  return {credentials.pid, credentials.uid};
+}
+
+}  // namespace unix_socket
+}  // namespace hvdtune

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace hvdtune {
+
+/// A file descriptor that closes itself.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  ~Fd();
+
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool valid() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Sockets of type SOCK_SEQPACKET in the abstract namespace: messages keep their boundaries, the
+/// name leaves nothing behind, and the kernel vouches for the peer's identity. All calls throw
+/// Error(kAborted) on unexpected failures.
+namespace unix_socket {
+
+/// Longest message.
+inline constexpr std::size_t kMaxMessage = 64 << 10;
+
+/// An address that only processes of the same network namespace reach. An invalid Fd when the name
+/// is taken.
+Fd listen(const std::string& name);
+/// A connection, or an invalid Fd when nobody listens.
+Fd connect(const std::string& name);
+/// The next connection, or an invalid Fd at the deadline.
+Fd accept(const Fd& listener, Nanos deadline);
+
+/// Sends one message, optionally with a descriptor. False when the peer is gone.
+bool send(const Fd& socket, std::string_view message, int attached_fd = -1);
+/// Receives one message; `attached_fd` receives a descriptor that came along. False when the peer
+/// is gone or the deadline passed (then `timed_out`).
+bool receive(const Fd& socket, std::string& message, Nanos deadline, bool& timed_out,
+             Fd* attached_fd = nullptr);
+
+struct PeerIdentity {
+  pid_t pid;
+  uid_t uid;
+};
+PeerIdentity peer_identity(const Fd& socket);
+
+}  // namespace unix_socket
+}  // namespace hvdtune
