@@ -269,12 +269,14 @@ def _fitting(wanted: tuple[str, ...], report: Any) -> tuple[str, ...]:
     """Those gradient sets for which there is memory; the others are noted."""
     from hvdtune.bench.machine import available_memory
     from hvdtune.bench.workloads import WORKLOADS
+    from hvdtune.knobs import KNOBS
 
     available = available_memory()
     fitting = []
     for key in wanted:
-        # Every rank holds the gradients; the engine's fusion buffers take about as much at most.
-        needed = 2 * report.ranks * 4 * WORKLOADS[key].elements()
+        # Every rank holds the gradients, and has a part of as much at most in the fusion buffers.
+        gradients = 4 * WORKLOADS[key].elements()
+        needed = report.ranks * (gradients + min(gradients, KNOBS["fusion_threshold"].default))
         if available is not None and needed > available:
             report.notes.append(
                 f"{WORKLOADS[key].title} is left out: {report.ranks} ranks need about "
