@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 from hvdtune.launch import processes
 from hvdtune.launch.report import exit_status, signal_name
@@ -79,7 +80,7 @@ def _run_job(job: Callable[[], int], parent: int) -> None:
         os._exit(code)
 
 
-def _forward(signals: list[signal.Signals], child: int) -> dict[signal.Signals, object]:
+def _forward(signals: list[signal.Signals], child: int) -> dict[signal.Signals, Any]:
     def pass_on(number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
