@@ -26,7 +26,7 @@ MISMATCHES = {
     "prescale": ["Mismatched prescale and/or postscale factors", "(1, 1)", "(0.5, 1)"],
     "postscale": ["Mismatched prescale and/or postscale factors", "(1, 1)", "(1, 2)"],
     "reduce op": ["Mismatched reduction operation", "1", "4"],
-    "reducescatter op": ["Mismatched prescale and/or postscale factors"],
+    "reducescatter op": ["Mismatched reduction operation", "0", "1"],
     "allgather dimensions": ["tensor of rank 1", "tensor of rank 2"],
     "allgather second dimension": ["with dimension 1", "2", "3"],
     "alltoall second dimension": ["with dimension 1", "2", "3"],

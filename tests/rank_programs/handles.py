@@ -34,6 +34,37 @@ def several_threads() -> list[str]:
     return faults
 
 
+def threads_that_need_each_other(rounds: int) -> str:
+    """Rank 0's waiting threads: whoever makes the engine's progress must wake the others.
+
+    Rank 1 submits "slow" only after "fast" has come four times, so rank 0's first thread waits for
+    what its second thread does.
+    """
+    hvd.init()
+
+    def fast() -> None:
+        for _ in range(4 * rounds):
+            hvd.allreduce(np.ones(4), name="fast")
+
+    def slow() -> None:
+        for _ in range(rounds):
+            hvd.allreduce(np.ones(4), name="slow")
+
+    if hvd.rank() == 0:
+        threads = [threading.Thread(target=fast), threading.Thread(target=slow)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    else:
+        for _ in range(rounds):
+            for _ in range(4):
+                hvd.allreduce(np.ones(4), name="fast")
+            hvd.allreduce(np.ones(4), name="slow")
+    hvd.shutdown()
+    return "done"
+
+
 def dropped_inputs() -> float:
     """The caller forgets its arrays at once: the engine keeps them until it is done."""
     hvd.init()
