@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ def detect(environ: Environ = os.environ) -> Topology:
         topology = find(environ)
         if topology is not None:
             return topology
-    job_id = f"single-{os.getpid()}-{secrets.token_hex(8)}"
+    job_id = f"single-{os.getpid()}-{os.urandom(8).hex()}"
     return Topology(0, 1, 0, 1, 0, 1, _hostname(environ), job_id, "single")
 
 

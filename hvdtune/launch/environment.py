@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,8 +17,8 @@ def job_environment(base: Mapping[str, str]) -> dict[str, str]:
     `import horovod` is led to hvdtune by PYTHONPATH, unless HVDTUNE_PREFER_HOROVOD=1.
     """
     environment = dict(base)
-    environment["HVDTUNE_JOB_ID"] = secrets.token_hex(16)
-    environment["HVDTUNE_SECRET"] = secrets.token_hex(32)
+    environment["HVDTUNE_JOB_ID"] = os.urandom(16).hex()
+    environment["HVDTUNE_SECRET"] = os.urandom(32).hex()
     environment["PYTHONUNBUFFERED"] = "1"
     if base.get(PREFER_HOROVOD, "0") in ("", "0"):
         alias = str(Path(__file__).resolve().parent.parent / "_alias")

@@ -1,0 +1,87 @@
+"""What makes `import horovod.torch as hvd` reach hvdtune.
+
+This package stands where Horovod's would. Its modules are hvdtune's own, the very same objects
+(`horovod.torch is hvdtune.torch`), so a program may import both names side by side. The directory
+above is the last entry of sys.path, so the real horovod wins where it is installed, except under
+`hvdtune run`, which puts it first (HVDTUNE_PREFER_HOROVOD=1 prevents that).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, spec_from_loader
+from types import ModuleType
+from typing import Any
+
+__version__ = "0.28.1"
+
+# Files of this directory, found the ordinary way.
+_OWN = {"horovod.common", "horovod.common.util"}
+# Modules whose place in hvdtune has another name.
+_MOVED = {
+    "common.exceptions": "core.exceptions",
+    "common.process_sets": "core.process_sets",
+}
+
+
+class _Loader(Loader):
+    """Puts the module of hvdtune that has the same meaning in the place of the one imported."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self._target)
+
+
+class _Finder(MetaPathFinder):
+    """Answers for every module below `horovod`.
+
+    It goes before the path's own finders: the parent of `horovod.torch.mpi_ops` is
+    `hvdtune.torch`, whose directory would yield a second copy of mpi_ops.
+    """
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        if not fullname.startswith("horovod.") or fullname in _OWN:
+            return None
+        below = fullname.removeprefix("horovod.")
+        place = "hvdtune." + _MOVED.get(below, below)
+        # Whatever hvdtune has for itself (its command line, …) is not part of Horovod's interface.
+        if below.partition(".")[0] in ("common", "torch") and _exists(place):
+            return spec_from_loader(fullname, _Loader(place))
+        raise ModuleNotFoundError(
+            f"hvdtune does not offer {fullname}: of Horovod's packages it has horovod.torch and "
+            "horovod.common.",
+            name=fullname,
+        )
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError as error:
+        # A parent that is no package, or is missing; but a missing third package is news.
+        if error.name is not None and not module.startswith(error.name):
+            raise
+        return False
+
+
+def __getattr__(name: str) -> Any:
+    if name == "run":
+        raise AttributeError(
+            "hvdtune does not offer horovod.run: start the script with `hvdtune run`."
+        )
+    raise AttributeError(f"module 'horovod' (hvdtune's) has no attribute {name!r}")
+
+
+sys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != __name__]
+sys.meta_path.insert(0, _Finder())

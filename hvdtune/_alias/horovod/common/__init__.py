@@ -1,0 +1,1 @@
+"""Horovod's framework-neutral parts: exceptions, process_sets, util."""

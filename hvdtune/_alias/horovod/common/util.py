@@ -1,0 +1,104 @@
+"""Horovod's small helpers, with its names and signatures."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from hvdtune.core import world
+
+
+@contextlib.contextmanager
+def env(**variables: Any) -> Iterator[None]:
+    """Set environment variables inside a `with` block; a value of None is left as it is."""
+    changed = {name: str(value) for name, value in variables.items() if value is not None}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether both a framework ("torch", …) and hvdtune's module for it can be imported."""
+    try:
+        there = all(find_spec(name) for name in (f"hvdtune.{ext_base_name}", ext_base_name))
+    except ModuleNotFoundError:
+        there = False
+    if verbose:
+        print(f"Extension {ext_base_name} is{'' if there else ' NOT'} available.")
+    return there
+
+
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether tensors on a GPU can be given to hvdtune: not in this version."""
+    if verbose:
+        print(f"hvdtune takes {ext_base_name} tensors on the CPU only.")
+    return False
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """Whether MPI can carry tensors."""
+    return bool(world.mpi_built())
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """Whether Gloo can carry tensors."""
+    return bool(world.gloo_built())
+
+
+def nccl_built(verbose: bool = False) -> bool:
+    """Whether NCCL can carry tensors."""
+    return bool(world.nccl_built())
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    """Whether IBM's DDL can carry tensors."""
+    return bool(world.ddl_built())
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    """Whether oneCCL can carry tensors."""
+    return bool(world.ccl_built())
+
+
+def split_list(items: Sequence[Any], num_parts: int) -> list[Sequence[Any]]:
+    """Cut a sequence into `num_parts` consecutive parts whose lengths differ by at most one."""
+    length, longer = divmod(len(items), num_parts)
+    ends = [index * length + min(index, longer) for index in range(num_parts + 1)]
+    return [items[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether a number of ranks is a power of two."""
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def is_iterable(x: Any) -> bool:
+    """Whether iter() takes it."""
+    try:
+        iter(x)
+    except TypeError:
+        return False
+    return True
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Compare the first three numbers of a version with a target of the form "x.y.z".
+
+    Raises ValueError for a target that has another form.
+    """
+    if not re.fullmatch(r"\d+\.\d+\.\d+", target):
+        raise ValueError(f"{target!r} is not a version of the form x.y.z")
+    numbers = [int(number) for number in re.findall(r"\d+", ver)[:3]]
+    return [*numbers, 0, 0][:3] >= [int(number) for number in target.split(".")]
