@@ -81,44 +81,7 @@ std::string state_text(const RankState& state) {
   return text;
 }
 
-Nanos to_nanos(double seconds) {
-  // A period of zero would make the check always due.
-  return std::max(kMillisecond, static_cast<Nanos>(std::min(seconds, 1e9) * kSecond));
-}
-
 }  // namespace
-
-StallInspector::StallInspector(const StallOptions& options, Nanos now) : options_(options) {
-  if (!options_.enabled) return;
-  if (options_.shutdown_seconds > 0 && options_.shutdown_seconds < options_.warning_seconds) {
-    warning_ = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (" + number_text(options_.shutdown_seconds) +
-               ") is less than HOROVOD_STALL_CHECK_TIME_SECONDS (" +
-               number_text(options_.warning_seconds) +
-               "): stalls are reported, but do not shut the job down.";
-    options_.shutdown_seconds = 0;
-  }
-  next_check_ = now + to_nanos(options_.warning_seconds);
-}
-
-bool StallInspector::due(Nanos now) {
-  if (now < next_check_) return false;
-  next_check_ = now + to_nanos(options_.warning_seconds);
-  return true;
-}
-
-StallInspector::Findings StallInspector::inspect(Nanos now,
-                                                 const std::vector<WaitingTensor>& waiting) const {
-  Findings findings;
-  for (const WaitingTensor& tensor : waiting) {
-    const Nanos wait = now - tensor.since;
-    if (!longer_than(wait, options_.warning_seconds)) continue;
-    findings.stalled.push_back({tensor.name, wait, tensor.missing_ranks});
-    findings.shutdown |= over_limit(wait, options_.shutdown_seconds);
-  }
-  std::sort(findings.stalled.begin(), findings.stalled.end(),
-            [](const auto& a, const auto& b) { return a.name < b.name; });
-  return findings;
-}
 
 std::string stall_report(const std::vector<StalledTensor>& stalled,
                          const std::vector<RankState>& states, double warning_seconds,

@@ -17,54 +17,6 @@ void check_contains(const std::string& text, const std::string& part) {
   CHECK_MSG(text.find(part) != std::string::npos, "no <" << part << "> in <" << text << ">");
 }
 
-TEST(check_is_due_once_a_period) {
-  StallInspector inspector({.warning_seconds = 2}, 100 * kSecond);
-  CHECK_EQ(inspector.next_check(), 102 * kSecond);
-  CHECK(!inspector.due(102 * kSecond - 1));
-  CHECK(inspector.due(102 * kSecond));
-  CHECK(!inspector.due(102 * kSecond));
-  CHECK(inspector.due(105 * kSecond));
-  CHECK_EQ(inspector.next_check(), 107 * kSecond);
-}
-
-TEST(check_can_be_off) {
-  StallInspector inspector({.enabled = false, .shutdown_seconds = 1}, 0);
-  CHECK_EQ(inspector.next_check(), kForever);
-  CHECK(!inspector.due(kForever - 1));
-  CHECK_EQ(inspector.warning(), "");
-}
-
-TEST(period_of_zero_is_not_always_due) {
-  StallInspector inspector({.warning_seconds = 0}, 0);
-  CHECK(inspector.due(kSecond));
-  CHECK(!inspector.due(kSecond));
-}
-
-TEST(only_old_tensors_are_stalled_and_only_older_ones_end_the_job) {
-  const StallInspector inspector({.warning_seconds = 10, .shutdown_seconds = 30}, 0);
-  const std::vector<WaitingTensor> waiting = {
-      {"late", 0, {1}}, {"exact", kSecond, {2}}, {"early", -15 * kSecond, {1, 3}}};
-  auto findings = inspector.inspect(11 * kSecond, waiting);
-  CHECK_EQ(findings.stalled.size(), 2U);
-  CHECK_EQ(findings.stalled[0].name, "early");
-  CHECK_EQ(findings.stalled[0].waiting, 26 * kSecond);
-  CHECK_EQ(findings.stalled[0].missing_ranks.size(), 2U);
-  CHECK_EQ(findings.stalled[1].name, "late");
-  CHECK(!findings.shutdown);
-  CHECK(inspector.inspect(16 * kSecond, waiting).shutdown);
-  CHECK(inspector.inspect(9 * kSecond, {}).stalled.empty());
-}
-
-TEST(shutdown_limit_below_the_warning_time_is_refused) {
-  const StallInspector inspector({.warning_seconds = 60, .shutdown_seconds = 1.5}, 0);
-  check_contains(inspector.warning(), "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (1.5) is less than");
-  check_contains(inspector.warning(), "(60)");
-  CHECK(!inspector.inspect(100 * kSecond, {{"a", 0, {0}}}).shutdown);
-  const StallInspector equal({.warning_seconds = 60, .shutdown_seconds = 60}, 0);
-  CHECK_EQ(equal.warning(), "");
-  CHECK(equal.inspect(61 * kSecond, {{"a", 0, {0}}}).shutdown);
-}
-
 TEST(report_lists_missing_ranks_and_sorted_names) {
   const std::string report =
       stall_report({{"b", 61 * kSecond, {3, 1}}, {"a", 99 * kSecond, {3}}}, {}, 60, 90);
