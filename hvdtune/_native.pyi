@@ -1,0 +1,123 @@
+"""The native module, built from native/python. Use it through hvdtune.core.
+
+What concerns the job (a mismatch, a dead rank, its end) raises HorovodInternalError, what concerns
+an argument ValueError. Every call that may wait releases the GIL.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+MAX_RANKS: int
+
+class EngineOptions:
+    """What an engine needs to know; every field is required."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        local_size: int,
+        endpoint: str,
+        secret: str,
+        hostname: str,
+        agreement: str,
+        start_timeout_s: float,
+        cache_capacity: int,
+        disable_group_fusion: bool,
+        fusion_threshold: int,
+        cycle_time_ms: float,
+        chunk_size: int,
+        spin_us: int,
+        affinity: int,
+        process_sets: Sequence[Sequence[int]],
+        stall_enabled: bool,
+        stall_warning_s: float,
+        stall_shutdown_s: float,
+    ) -> None: ...
+
+class Engine:
+    """One rank's communication engine: submit operations, wait for them."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        """Meet the other ranks; blocks until all have come or the start timeout is over."""
+
+    def submit(
+        self,
+        kind: int,
+        name: str,
+        tensors: Sequence[tuple[int, int, int, Sequence[int]]],
+        reduce_op: int,
+        prescale: float,
+        postscale: float,
+        root: int,
+        process_set: int,
+        grouped: bool,
+        cacheable: bool,
+        splits: Sequence[int],
+    ) -> int:
+        """Hand an operation over; its handle.
+
+        A tensor is (input address, output address or 0, dtype code, shape); its memory must live
+        until the operation is done. An output address of 0 lets the engine allocate the result.
+        """
+
+    def poll(self, handle: int) -> bool:
+        """Whether the operation is done."""
+
+    def wait(self, handle: int) -> None:
+        """Wait until the operation is done; Ctrl-C interrupts."""
+
+    def take(self, handle: int) -> tuple[list[NDArray[Any]], list[int]] | None:
+        """The results of a finished operation, which is then forgotten; None if it is unknown.
+
+        The results are the arrays that the engine allocated (bfloat16 as uint16 bits) and, for an
+        alltoall, how many rows came from each member.
+        """
+
+    def shutdown(self) -> None:
+        """End the job for all ranks; returns when this engine has stopped."""
+
+    def abandon(self) -> None:
+        """After a fork, in the child: let go without touching the job."""
+
+    def has_ended(self) -> bool:
+        """Whether the job is over, for whatever reason."""
+
+    def peers(self) -> list[tuple[str, int]]:
+        """Host name and process id of every rank."""
+
+    def start_timeline(self, path: str, mark_cycles: bool) -> str:
+        """Record to a file; "" or why it cannot be written."""
+
+    def stop_timeline(self) -> None:
+        """Complete the file and close it."""
+
+    def set_stack_source(self, source: Callable[[], str]) -> None:
+        """What answers when another rank asks where this one is."""
+
+    def read_steps(self, timeout_s: float) -> list[tuple[int, int, int, int, int, int, int]]:
+        """Rank 0: training steps since the last call; waits for one until the timeout.
+
+        A step is (index, end in ns, duration in ns, bytes, batches, tensors, epoch).
+        """
+
+    def steps_closed(self) -> bool:
+        """Whether no further step will come."""
+
+    def change_settings(self, fusion_threshold: int, cycle_time_ms: float, chunk_size: int) -> int:
+        """Rank 0: settings for all ranks from one batch on; the number of their epoch."""
+
+    def settings(self) -> tuple[int, int, float, int]:
+        """Those in force: epoch, fusion threshold, cycle time in ms, chunk size."""
+
+def configure_logging(level: str, hide_time: bool) -> None:
+    """What is printed, and whether with the time."""
+
+def log(level: str, file: str, line: int, rank: int, message: str) -> None:
+    """Print a message in the engine's format; rank -1 leaves the rank out."""
+
+def usable_cpus() -> int:
+    """CPUs this process may use: its affinity mask, limited by the container's quota."""
