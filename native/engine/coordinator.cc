@@ -44,8 +44,7 @@ Coordinator::Coordinator(CoordinatorOptions options, std::vector<std::vector<int
 
 // ---- announcements ------------------------------------------------------------------------------
 
-TensorEntry& Coordinator::entry_of(const wire::Announce& announce) {
-  const wire::Request* description = nullptr;
+TensorEntry& Coordinator::entry_of(wire::Announce& announce) {
   if (announce.type == wire::AnnounceType::kSlot) {
     if (announce.slot < by_slot_.size() && by_slot_[announce.slot] != nullptr) {
       return *by_slot_[announce.slot];
@@ -54,18 +53,18 @@ TensorEntry& Coordinator::entry_of(const wire::Announce& announce) {
     const auto old = std::find_if(evicted_.begin(), evicted_.end(),
                                   [&](const Evicted& e) { return e.slot == announce.slot; });
     HVD_CHECK(old != evicted_.end());
-    description = &old->description;
-  } else {
-    description = &*announce.request;
+    // The rank means this description, whatever others announce under the name by now.
+    announce.request = old->description;
   }
-  auto& entry = entries_[key_of(description->process_set, description->name)];
+  const wire::Request& description = *announce.request;
+  auto& entry = entries_[key_of(description.process_set, description.name)];
   if (!entry) {
-    HVD_CHECK(description->process_set < sets_.size());
+    HVD_CHECK(description.process_set < sets_.size());
     entry = std::make_unique<TensorEntry>();
-    entry->key = key_of(description->process_set, description->name);
-    entry->description = *description;
+    entry->key = key_of(description.process_set, description.name);
+    entry->description = description;
     entry->described_by = -1;
-    entry->members = sets_[description->process_set].size();
+    entry->members = sets_[description.process_set].size();
   }
   return *entry;
 }
@@ -155,7 +154,7 @@ void Coordinator::forget(TensorEntry& entry) {
 
 void Coordinator::assign_slot(TensorEntry& entry) {
   if (!entry.description.cacheable || options_.cache_capacity == 0) return;
-  if (recency_.size() >= options_.cache_capacity) evict_least_recent();
+  if (recency_.size() >= options_.cache_capacity && !evict_least_recent()) return;
   if (free_slots_.empty()) {
     // Evicted slots come back only after a round trip; until then new ones are used.
     if (used_slots_ == kMaxSlots) return;
@@ -168,10 +167,10 @@ void Coordinator::assign_slot(TensorEntry& entry) {
   entry.recency = recency_.insert(recency_.end(), &entry);
 }
 
-void Coordinator::evict_least_recent() {
+bool Coordinator::evict_least_recent() {
   const auto victim = std::find_if(recency_.begin(), recency_.end(),
                                    [](const TensorEntry* e) { return e->announced == 0; });
-  if (victim == recency_.end()) return;  // all are in flight: a little over capacity for now
+  if (victim == recency_.end()) return false;
   if (!eviction_warned_) {
     eviction_warned_ = true;
     HVD_LOG(kWarning) << "more than " << options_.cache_capacity
@@ -187,6 +186,7 @@ void Coordinator::evict_least_recent() {
   by_slot_[entry.slot] = nullptr;
   recency_.erase(victim);
   forget(entry);
+  return true;
 }
 
 void Coordinator::eviction_published(std::uint64_t position) {
@@ -302,13 +302,17 @@ void Coordinator::take_batch(const FusionPlan& plan, wire::CloseReason reason,
     if (entry.slot != wire::kNoSlot) {
       batch.entries.push_back({entry.slot, {}});
       recency_.splice(recency_.end(), recency_, entry.recency);
-      finish_round(entry);
     } else {
       assign_slot(entry);
       batch.entries.push_back({entry.slot, entry.description.name});
-      finish_round(entry);
-      if (entry.slot == wire::kNoSlot) forget(entry);
     }
+  }
+  // Not before all have their slots: what is in flight cannot be evicted, and a batch must not
+  // evict its own tensors.
+  for (const std::size_t index : plan.chosen) {
+    TensorEntry& entry = *ready_[index];
+    finish_round(entry);
+    if (entry.slot == wire::kNoSlot) forget(entry);
     ready_[index] = nullptr;
   }
   std::erase(ready_, nullptr);

@@ -89,11 +89,12 @@ class Coordinator {
     Nanos time = 0;
   };
 
-  TensorEntry& entry_of(const wire::Announce& announce);
+  TensorEntry& entry_of(wire::Announce& announce);
   void complete(TensorEntry& entry);
   void reject(TensorEntry& entry, const std::string& why);
   void assign_slot(TensorEntry& entry);
-  void evict_least_recent();
+  /// False when all are in flight.
+  bool evict_least_recent();
   void forget(TensorEntry& entry);
   void finish_round(TensorEntry& entry);
 
