@@ -119,8 +119,8 @@ class ServiceClient:
             return Answer(
                 values=self._space.decode(data["point"]),
                 expected_gain=float(data["expected_gain"]),
-                means=data["means"],
-                deviations=data["deviations"],
+                means=tuple(data["means"]),
+                deviations=tuple(data["deviations"]),
             )
         except (ValueError, KeyError, TypeError):
             raise ServiceError(

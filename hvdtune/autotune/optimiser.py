@@ -33,6 +33,7 @@ from skopt.acquisition import gaussian_ei
 from skopt.learning import GaussianProcessRegressor
 from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from skopt.sampler import Halton
+from threadpoolctl import ThreadpoolController
 
 from hvdtune.autotune.space import Space
 
@@ -43,6 +44,7 @@ LOCAL_POINTS = 256
 LOCAL_CENTRES = 4
 LOCAL_WIDTHS = (0.1, 0.03)
 SAME_POINT = 1e-3
+_THREADS = ThreadpoolController()
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,8 @@ def _fit(
         n_restarts_optimizer=1,
         random_state=seed,
     )
-    with warnings.catch_warnings():
+    # The matrices are small: several threads would spend their time waiting for one another.
+    with warnings.catch_warnings(), _THREADS.limit(limits=1):
         # A length scale at its bound is an answer ("this setting does nothing"), not a failure.
         warnings.simplefilter("ignore")
         model.fit(points, y)

@@ -209,8 +209,10 @@ class Session:
         changes = {key: value for key, value in values.items() if self._in_force[key] != value}
         if not changes:
             return 0
-        self._epoch = self._engine.apply(changes)
         self._in_force.update(changes)
+        # All of them: the engine fills gaps from what is in force, which a change that is still
+        # under way is not.
+        self._epoch = self._engine.apply(self._in_force)
         return SETTLE_STEPS
 
     def _pause(self, steps: Sequence[Step]) -> None:
@@ -325,7 +327,11 @@ def start() -> None:
         append = settings.autotune_log in _logs_begun
         writer = log.LogWriter(settings.autotune_log, messenger.warn, append)
         _logs_begun.add(settings.autotune_log)
-    session = Session(tuning, settings, world.size(), messenger, writer)
+    try:
+        session = Session(tuning, settings, world.size(), messenger, writer)
+    except Exception as error:
+        messenger.warn(f"Autotuner: tuning did not start: {type(error).__name__}: {error}")
+        return
     thread = threading.Thread(target=session.run, name="hvdtune-autotune", daemon=True)
     _running = session, thread
     thread.start()

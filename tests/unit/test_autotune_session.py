@@ -1,0 +1,269 @@
+"""The session between an engine that is not there and the log."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from simulated_training import (
+    LANDSCAPES,
+    Landscape,
+    SimulatedStep,
+    SimulatedSteps,
+    answer,
+    flat,
+    short_cycle_is_best,
+)
+
+from hvdtune import knobs
+from hvdtune.autotune import log
+from hvdtune.autotune.client import ServiceError
+from hvdtune.autotune.messages import Messenger
+from hvdtune.autotune.session import Session
+from hvdtune.autotune.space import Space
+from hvdtune.autotune.tuner import Answer, Request
+
+
+class Stopped(Exception):
+    pass
+
+
+class SimulatedEngine:
+    """Makes a step whenever steps are read; a change shows one step late, as in the real one."""
+
+    EngineStopped = Stopped
+
+    def __init__(
+        self, landscape: Landscape, steps: int = 100_000, start: dict[str, float] | None = None
+    ) -> None:
+        defaults = {key: knobs.KNOBS[key].default for key in ("fusion_threshold", "cycle_time")}
+        self.values = {**defaults, "chunk_size": 0, **(start or {})}
+        self.epoch = 0
+        self.applied: list[dict[str, float]] = []
+        self.left = steps
+        self._pending = (0, self.values)
+        self._steps = SimulatedSteps(landscape)
+
+    def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+        if self.left == 0:
+            raise Stopped
+        self.left -= 1
+        epoch, values = self._pending
+        self._pending = (self.epoch, self.values)
+        return [self._steps.step(values, epoch)]
+
+    def apply(self, values: Mapping[str, float]) -> int:
+        self.epoch += 1
+        self.values = dict(values)
+        self.applied.append(self.values)
+        return self.epoch
+
+    def current(self) -> dict[str, float]:
+        return dict(self.values)
+
+
+class DirectOptimiser:
+    """Answers from this process, a few polls late."""
+
+    computing_ms = 1.0
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.closed = False
+        self._request: Request | None = None
+        self._polls = 0
+
+    def ask(self, request: Request) -> None:
+        self._request, self._polls = request, 0
+
+    def poll(self) -> Answer | None:
+        self._polls += 1
+        if self._request is None or self._polls < 30:
+            return None
+        request, self._request = self._request, None
+        return answer(request, self.space)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class BrokenOptimiser(DirectOptimiser):
+    def poll(self) -> Answer | None:
+        if self._request is not None:
+            raise ServiceError("the optimiser ended with exit status 1")
+        return None
+
+
+def session(
+    engine: SimulatedEngine,
+    path: Path,
+    environ: Mapping[str, str] | None = None,
+    optimiser: type[DirectOptimiser] = DirectOptimiser,
+    size: int = 2,
+) -> Session:
+    settings = knobs.from_environ({"HOROVOD_AUTOTUNE": "1", **(environ or {})})
+    messenger = Messenger(settings.log_level, hide_time=True)
+    writer = log.LogWriter(str(path), messenger.warn)
+    return Session(engine, settings, size, messenger, writer, optimiser)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.csv"
+
+
+def test_a_gain_is_adopted_applied_logged_and_told(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = SimulatedEngine(short_cycle_is_best)
+    session(engine, path).run()
+    rows = log.read(path)
+    assert rows[0]["phase"] == "warmup"
+    assert (rows[0]["cycle_time_ms"], rows[0]["tensor_fusion_threshold"]) == ("1", "128")
+    assert {row["phase"] for row in rows} == set(log.PHASES)
+    last = rows[-1]
+    assert (last["phase"], last["accepted"]) == ("final", "1")
+    assert float(last["cycle_time_ms"]) == pytest.approx(engine.values["cycle_time"], rel=1e-4)
+    assert engine.values["cycle_time"] < 0.4
+    assert last["note"].startswith("adopted: ")
+    assert float(last["score"]) > float(rows[0]["score"])
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("hvdtune autotune: adopted: ")
+    assert f"HOROVOD_CYCLE_TIME={engine.values['cycle_time']}" in output.err
+    assert "optimiser 0.0 s in its own process" in output.err
+
+
+@pytest.mark.parametrize("name", LANDSCAPES)
+def test_what_the_log_says_is_what_is_in_force(name: str, path: Path) -> None:
+    engine = SimulatedEngine(LANDSCAPES[name])
+    session(engine, path, {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "8"}).run()
+    last = log.read(path)[-1]
+    assert last["phase"] == "final"
+    assert float(last["cycle_time_ms"]) == pytest.approx(engine.values["cycle_time"], rel=1e-4)
+    megabytes = engine.values["fusion_threshold"] / 2**20
+    assert float(last["tensor_fusion_threshold"]) == pytest.approx(megabytes, rel=1e-4)
+    assert float(last["chunk_size_kb"]) == pytest.approx(engine.values["chunk_size"] / 1024)
+    assert engine.left > 0
+
+
+def test_no_gain_leaves_everything_as_it_was(path: Path) -> None:
+    engine = SimulatedEngine(flat, start={"cycle_time": 3.0})
+    session(engine, path).run()
+    assert engine.values == {"fusion_threshold": 2**27, "cycle_time": 3.0, "chunk_size": 0}
+    last = log.read(path)[-1]
+    assert (last["accepted"], last["cycle_time_ms"]) == ("0", "3")
+    assert "no significant gain" in last["note"]
+
+
+def test_a_fixed_setting_is_never_moved(path: Path) -> None:
+    engine = SimulatedEngine(short_cycle_is_best, start={"cycle_time": 2.5})
+    session(engine, path, {"HOROVOD_CYCLE_TIME": "2.5"}).run()
+    assert {row["cycle_time_ms"] for row in log.read(path)} == {"2.5"}
+    assert len({values["fusion_threshold"] for values in engine.applied}) > 3
+    assert {values["cycle_time"] for values in engine.applied} == {2.5}
+
+
+def test_nothing_to_tune_is_said_at_once(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    fixed = {
+        "HOROVOD_CYCLE_TIME": "1", "HOROVOD_FUSION_THRESHOLD": "0", "HVDTUNE_CHUNK_SIZE": "0",
+    }  # fmt: skip
+    engine = SimulatedEngine(flat, steps=0)
+    session(engine, path, fixed).run()
+    assert log.read(path)[-1]["note"] == (
+        "kept the current settings: every tunable setting is fixed"
+    )
+    assert engine.applied == []
+    assert "every tunable setting is fixed" in capfd.readouterr().err
+
+
+def test_one_rank_has_nothing_to_tune(path: Path) -> None:
+    session(SimulatedEngine(flat, steps=0), path, size=1).run()
+    assert "there is one rank" in log.read(path)[-1]["note"]
+
+
+@pytest.mark.parametrize(("steps", "phase"), [(5, "warmup"), (38, "baseline"), (60, "search")])
+def test_training_that_ends_early(
+    steps: int, phase: str, path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = SimulatedEngine(short_cycle_is_best, steps)
+    session(engine, path).run()
+    last = log.read(path)[-1]
+    assert (last["phase"], last["accepted"]) == ("final", "0")
+    assert f"tuning was not finished: training ended during {phase}" in last["note"]
+    assert float(last["cycle_time_ms"]) == pytest.approx(engine.values["cycle_time"], rel=1e-4)
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_being_stopped_ends_soon(path: Path) -> None:
+    endless = session(SimulatedEngine(flat, steps=-1), path)
+    thread = threading.Thread(target=endless.run)
+    thread.start()
+    endless.stop_soon()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert log.read(path)[-1]["phase"] == "final"
+
+
+def test_a_broken_optimiser_ends_tuning_and_keeps_the_settings(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = SimulatedEngine(short_cycle_is_best)
+    session(engine, path, optimiser=BrokenOptimiser).run()
+    assert engine.values["cycle_time"] == 1.0
+    last = log.read(path)[-1]
+    assert last["note"] == ("kept the current settings: the optimiser ended with exit status 1")
+    error = capfd.readouterr().err
+    assert error.count("tuning ended: the optimiser ended with exit status 1") == 1
+
+
+def test_an_engine_that_refuses_does_not_disturb(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Refusing(SimulatedEngine):
+        def apply(self, values: Mapping[str, float]) -> int:
+            raise RuntimeError("no")
+
+    optimisers: list[DirectOptimiser] = []
+
+    def remember(space: Space) -> DirectOptimiser:
+        optimisers.append(DirectOptimiser(space))
+        return optimisers[-1]
+
+    tuning = session(Refusing(flat), path)
+    tuning._start_optimiser = remember
+    tuning.run()
+    assert "tuning ended: RuntimeError: no" in capfd.readouterr().err
+    assert optimisers[0].closed
+
+
+def test_an_unwritable_log_does_not_disturb(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = SimulatedEngine(short_cycle_is_best)
+    session(engine, tmp_path / "missing" / "log.csv").run()
+    assert engine.values["cycle_time"] < 0.4
+    assert capfd.readouterr().err.count("cannot be written") == 1
+
+
+def test_messages_at_level_info(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    session(SimulatedEngine(flat), path, {"HOROVOD_LOG_LEVEL": "info"}).run()
+    lines = capfd.readouterr().out.splitlines()
+    texts = [line.split("]: ", 1)[1] for line in lines]
+    assert lines[0].startswith("[I session.py:")
+    assert texts[0].startswith("Autotuner: Tunable params [hierarchical_allreduce,")
+    assert texts[1:4] == [f"Autotuner: Warming up ({left} remaining)" for left in (2, 1, 0)]
+    assert texts[4].startswith("Autotuner: [0, 0, 0, 1, 1 ms, 128 mb] ")
+    assert texts[-1].startswith("Autotuner: Best params [0, 0, 0, 1, 1 ms, 128 mb] ")
+
+
+def test_the_time_of_a_message_has_horovods_form(capfd: pytest.CaptureFixture[str]) -> None:
+    Messenger("WARNING", hide_time=False).warn("text")
+    Messenger("ERROR", hide_time=False).warn("not shown")
+    output = capfd.readouterr()
+    assert output.out == ""
+    line = output.err
+    assert line[0] == "["
+    assert line[20] == "."
+    assert line[27:].startswith(": W test_autotune_session.py:")
+    assert line.endswith("] [0]: text\n")

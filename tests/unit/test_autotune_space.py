@@ -1,0 +1,116 @@
+"""What may be moved, and the way between settings and points of the cube."""
+
+import random
+
+import pytest
+from simulated_training import KEYS, MIB, full_space
+
+from hvdtune import knobs
+from hvdtune.autotune import space
+from hvdtune.autotune.space import ZERO_CELL, Dimension, Space
+
+FUSION = Dimension("fusion_threshold", "log", MIB / 4, 256 * MIB, "limit", 4096)
+CYCLE = Dimension("cycle_time", "log", 0.1, 25.0)
+CHUNK = Dimension("chunk_size", "log", 64 * 1024, 4 * MIB, "auto", 4096)
+FLAG = Dimension("hierarchical_allreduce", "boolean", 0, 1)
+COUNT = Dimension("num_nccl_streams", "linear", 1, 9, quantum=1)
+EVERY_KIND = Space((FUSION, CYCLE, CHUNK, FLAG, COUNT))
+
+
+def test_built_from_the_table_of_settings() -> None:
+    assert full_space() == Space((FUSION, CYCLE, CHUNK))
+
+
+def test_fixed_settings_are_left_out() -> None:
+    assert full_space({"HOROVOD_CYCLE_TIME": "3"}).keys == ("fusion_threshold", "chunk_size")
+    everything = {knobs.KNOBS[key].env: "1MB" for key in KEYS if key != "cycle_time"}
+    assert full_space({**everything, "HOROVOD_CYCLE_TIME": "1"}).dimensions == ()
+
+
+def test_settings_that_cannot_act_are_left_out() -> None:
+    assert space.build(knobs.from_environ({}), ["cycle_time", "stall_check_time"]).keys == (
+        "cycle_time",
+    )
+
+
+def test_defaults_are_in_the_space() -> None:
+    searched = full_space()
+    defaults = space.shipped_defaults(searched)
+    assert defaults == {"fusion_threshold": 128 * MIB, "cycle_time": 1.0, "chunk_size": 0}
+    assert searched.decode(searched.encode(defaults)) == defaults
+
+
+def test_points_survive_the_round_trip() -> None:
+    rng = random.Random(1)
+    for _ in range(2000):
+        values = EVERY_KIND.decode([rng.random() for _ in range(EVERY_KIND.width)])
+        assert EVERY_KIND.decode(EVERY_KIND.encode(values)) == values
+
+
+def test_decoded_values_lie_in_their_ranges() -> None:
+    rng = random.Random(2)
+    for _ in range(2000):
+        values = EVERY_KIND.decode([rng.uniform(-0.5, 1.5) for _ in range(EVERY_KIND.width)])
+        assert values["fusion_threshold"] == 0 or MIB / 4 <= values["fusion_threshold"] <= 256 * MIB
+        assert 0.1 <= values["cycle_time"] <= 25
+        assert values["chunk_size"] == 0 or 64 * 1024 <= values["chunk_size"] <= 4 * MIB
+        assert isinstance(values["hierarchical_allreduce"], bool)
+        assert values["num_nccl_streams"] in range(1, 10)
+        assert values["fusion_threshold"] % 4096 == 0
+
+
+def test_equal_ratios_are_equal_distances() -> None:
+    one, two, four = (CYCLE.encode(value)[0] for value in (1.0, 2.0, 4.0))
+    assert two - one == pytest.approx(four - two)
+    assert CYCLE.encode(0.1) == (0.0,)
+    assert CYCLE.encode(25.0)[0] == pytest.approx(1.0)
+
+
+def test_zero_is_the_end_of_a_limit() -> None:
+    assert FUSION.encode(0) == (0.0,)
+    assert FUSION.encode(MIB / 4)[0] == pytest.approx(ZERO_CELL)
+    assert FUSION.decode([ZERO_CELL * 0.9]) == 0
+    assert FUSION.decode([ZERO_CELL * 1.01]) != 0
+
+
+def test_zero_has_a_flag_where_the_engine_chooses() -> None:
+    assert CHUNK.width == 2
+    assert CHUNK.encode(0) == (0.5, 1.0)
+    assert CHUNK.encode(64 * 1024) == (0.0, 0.0)
+    assert CHUNK.decode([0.9, 1.0]) == 0
+    assert EVERY_KIND.columns == ("axis", "axis", "axis", "auto", "flag", "axis")
+
+
+def test_settings_outside_the_range_keep_their_distance() -> None:
+    assert CYCLE.encode(100.0)[0] > 1.2
+    assert CYCLE.decode(CYCLE.encode(100.0)) == 25.0
+    assert CYCLE.encode(0)[0] < 0
+
+
+def test_spread_points_are_reproducible_different_and_around_the_centre() -> None:
+    searched = full_space()
+    defaults = space.shipped_defaults(searched)
+    points = searched.spread(16, 7, defaults, 0.5)
+    assert points == searched.spread(16, 7, defaults, 0.5)
+    assert points != searched.spread(16, 8, defaults, 0.5)
+    assert len({tuple(values.items()) for values in points}) == 16
+    cycles = [CYCLE.encode(values["cycle_time"])[0] for values in points]
+    centre = CYCLE.encode(1.0)[0]
+    assert all(abs(cycle - centre) <= 0.25 + 1e-3 for cycle in cycles)
+    assert max(cycles) - min(cycles) > 0.4
+    assert {values["chunk_size"] == 0 for values in points} == {True, False}
+
+
+def test_the_space_survives_json() -> None:
+    assert Space.from_json(EVERY_KIND.to_json()) == EVERY_KIND
+
+
+def test_a_point_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="has 6 coordinates: 2"):
+        EVERY_KIND.decode([0.1, 0.2])
+
+
+def test_a_tunable_setting_without_a_range_is_a_mistake_of_the_table() -> None:
+    knob = knobs.Knob("width", "HVDTUNE_WIDTH", "int", 1, "Help.", tunable=True)
+    with pytest.raises(ValueError, match="'width' has no range"):
+        space.build(knobs.from_environ({}), ["width"], {"width": knob})

@@ -1,0 +1,273 @@
+"""The course of tuning: its phases, its decisions, and the law that it never ends slower."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+from simulated_training import (
+    LANDSCAPES,
+    MIB,
+    SimulatedSteps,
+    default_is_best,
+    flat,
+    full_space,
+    own_chunk_is_best,
+    short_cycle_is_best,
+    tune,
+)
+
+from hvdtune.autotune import space
+from hvdtune.autotune.score import Sample
+from hvdtune.autotune.tuner import CONFIRM_LOOKS, Answer, Trial, Tuner, TunerConfig
+
+SPACE = full_space()
+DEFAULTS = space.shipped_defaults(SPACE)
+OTHER = {"fusion_threshold": 16 * MIB, "cycle_time": 5.0, "chunk_size": 0}
+FAST = {"fusion_threshold": 32 * MIB, "cycle_time": 0.5, "chunk_size": 0}
+
+
+def sample(ms: float, error: float = 0.002, abandoned: bool = False) -> Sample:
+    return Sample(10, ms, ms * error, 1e6, 1e3 / ms, abandoned=abandoned)
+
+
+def scripted(tuner: Tuner, times: dict[tuple[object, ...], float], jitter: Iterator[float]) -> None:
+    """Run to the end; the optimiser always proposes FAST and finds what was measured."""
+    while tuner.trial is not None:
+        ms = times.get(tuple(tuner.trial.values.values()), 10.0)
+        tuner.report(sample(ms * (1 + next(jitter))))
+        request = tuner.take_request()
+        if request is not None:
+            means = [row["y"] for row in request.observations]
+            tuner.offer(Answer(FAST, 0.05, means, [0.001] * len(means)))
+
+
+def wobble(size: float) -> Iterator[float]:
+    while True:
+        yield from (size, -size, 0.3 * size, -0.6 * size, 0.0)
+
+
+def phases(tuner: Tuner) -> list[str]:
+    return [measurement.trial.phase for measurement in tuner.history]
+
+
+def test_the_course_without_any_gain() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=8))
+    assert tuner.trial == Trial("warmup", DEFAULTS, note="2 remaining")
+    scripted(tuner, {tuple(FAST.values()): 10.0}, wobble(0.001))
+    assert phases(tuner)[:4] == ["warmup"] * 3 + ["baseline"]
+    assert set(phases(tuner)[4:]) == {"search"}
+    assert all(one.trial.values == DEFAULTS for one in tuner.history[:4])
+    # Candidates and the incumbent take turns.
+    assert [one.trial.candidate for one in tuner.history[4:]] == [True, False] * 8
+    assert tuner.outcome is not None
+    assert not tuner.outcome.adopted
+    assert tuner.outcome.values == DEFAULTS
+    assert tuner.outcome.verdict.startswith("no significant gain (")
+
+
+def test_the_course_with_a_gain() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=6))
+    scripted(tuner, {tuple(FAST.values()): 9.0}, wobble(0.002))
+    assert tuner.outcome is not None
+    assert tuner.outcome.adopted
+    assert tuner.outcome.values == FAST
+    assert tuner.outcome.gain == pytest.approx(0.1, abs=0.005)
+    assert tuner.outcome.margin is not None
+    assert tuner.outcome.margin < 0.02
+    assert "adopted: 10.0 % ±" in tuner.outcome.verdict
+    confirm = [one.trial.candidate for one in tuner.history if one.trial.phase == "confirm"]
+    assert confirm == [True, False, False, True] * (CONFIRM_LOOKS[0] // 2)
+    assert tuner.trial is None
+
+
+def test_the_incumbent_is_measured_first_and_the_defaults_second() -> None:
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(warmup_samples=0, max_samples=4))
+    scripted(tuner, {}, wobble(0.001))
+    assert tuner.history[0].trial == Trial("baseline", OTHER)
+    assert tuner.history[1].trial.values == DEFAULTS
+    assert tuner.incumbent == OTHER
+
+
+def test_the_last_word_is_the_comparisons_not_the_searchs() -> None:
+    # Fast in the search, nothing in the fresh pairs: a lucky winner.
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=6))
+    jitter = wobble(0.002)
+    while tuner.trial is not None:
+        lucky = tuner.trial.values == FAST and tuner.trial.phase == "search"
+        tuner.report(sample((9.0 if lucky else 10.0) * (1 + next(jitter))))
+        request = tuner.take_request()
+        if request is not None:
+            means = [row["y"] for row in request.observations]
+            tuner.offer(Answer(FAST, 0.05, means, [0.001] * len(means)))
+    assert phases(tuner)[-1] == "confirm"
+    assert tuner.outcome is not None
+    assert not tuner.outcome.adopted
+    assert "pairs at 99 % confidence" in tuner.outcome.verdict
+
+
+def test_the_search_ends_when_nothing_more_is_expected() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=20))
+    while tuner.trial is not None:
+        tuner.report(sample(10.0))
+        request = tuner.take_request()
+        if request is not None:
+            count = len(request.observations)
+            tuner.offer(Answer(FAST, 0.0, [0.0] * count, [0.001] * count))
+    assert tuner.outcome is not None
+    assert tuner.searched < 20
+    assert "expects less than 0.2 % more" in tuner.outcome.verdict
+
+
+def test_slow_candidates_may_cost_only_so_much() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(harm_limit_steps=25))
+    while tuner.trial is not None:
+        ms = 20.0 if tuner.trial.candidate else 10.0
+        tuner.report(sample(ms))
+        request = tuner.take_request()
+        if request is not None:
+            count = len(request.observations)
+            tuner.offer(Answer(FAST, 0.1, [0.0] + [0.5] * (count - 1), [0.01] * count))
+    # Ten steps a sample that each take one step's time more: the limit is passed at the third.
+    assert tuner.searched == 3
+    assert tuner.outcome is not None
+    assert "over the limit of 25" in tuner.outcome.verdict
+
+
+def test_while_the_optimiser_thinks_the_incumbent_runs() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(warmup_samples=0, max_samples=4))
+    while not (tuner.trial and tuner.trial.waiting):
+        tuner.report(sample(10.0))
+    assert tuner.trial.values == DEFAULTS
+    with pytest.raises(RuntimeError, match="no trial to report"):
+        tuner.report(sample(10.0))
+    request = tuner.take_request()
+    assert request is not None
+    assert tuner.take_request() is None
+    count = len(request.observations)
+    tuner.offer(Answer(FAST, 0.05, [0.0] * count, [0.001] * count))
+    assert tuner.trial == Trial("search", FAST, candidate=True)
+
+
+def test_questions_hold_the_incumbent_first_and_gains_against_its_neighbours() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(warmup_samples=0, max_samples=4))
+    # The machine gets slower by 1 % a sample: no candidate is to blame.
+    number = 0
+    while not (tuner.trial and tuner.trial.waiting):
+        tuner.report(sample(10.0 * math.exp(0.01 * number)))
+        number += 1
+    request = tuner.take_request()
+    assert request is not None
+    assert request.observations[0] == {"point": SPACE.encode(DEFAULTS), "y": 0.0, "error": 0.0}
+    assert len(request.observations) == 2
+    # Asked right after the candidate: its right-hand neighbour is not known yet.
+    assert abs(request.observations[1]["y"]) < 0.015
+
+
+def test_clearly_bad_candidates_are_hopeless_and_others_are_not() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(warmup_samples=0))
+    assert not tuner.hopeless([10**9], sample(1000.0))  # this is the incumbent
+    tuner.report(sample(10.0))
+    ms = 1_000_000
+    assert tuner.hopeless([21 * ms], None)
+    assert not tuner.hopeless([19 * ms], None)
+    assert tuner.hopeless([14 * ms, 15 * ms], None)
+    assert not tuner.hopeless([90 * ms, 10 * ms], None)
+    assert not tuner.hopeless([], None)
+    few = Sample(3, 11.0, 0.05, 1e6, 90.0)
+    assert tuner.hopeless([11 * ms] * 4, few)
+    rough = Sample(3, 11.0, 0.5, 1e6, 90.0)
+    assert not tuner.hopeless([11 * ms] * 4, rough)
+
+
+def test_a_disturbed_pair_is_measured_again() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=4))
+    jitter = wobble(0.002)
+    disturbed = 0
+    while tuner.trial is not None:
+        ms = 9.0 if tuner.trial.values == FAST else 10.0
+        error = 0.002
+        if tuner.trial.phase == "confirm" and tuner.trial.candidate and disturbed < 2:
+            ms, error, disturbed = 30.0, 0.3, disturbed + 1
+        tuner.report(sample(ms * (1 + next(jitter)), error))
+        request = tuner.take_request()
+        if request is not None:
+            means = [row["y"] for row in request.observations]
+            tuner.offer(Answer(FAST, 0.05, means, [0.001] * len(means)))
+    assert tuner.outcome is not None
+    assert tuner.outcome.adopted
+    assert phases(tuner).count("confirm") == 2 * (CONFIRM_LOOKS[0] + 2)
+
+
+def test_disturbances_that_keep_coming_are_held_against_the_candidate() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=4))
+    jitter = wobble(0.002)
+    compared = 0
+    while tuner.trial is not None:
+        ms, error = (9.0 if tuner.trial.values == FAST else 10.0), 0.002
+        if tuner.trial.phase == "confirm" and tuner.trial.candidate:
+            compared += 1
+            if compared % 2:
+                ms, error = 30.0, 0.3
+        tuner.report(sample(ms * (1 + next(jitter)), error))
+        request = tuner.take_request()
+        if request is not None:
+            means = [row["y"] for row in request.observations]
+            tuner.offer(Answer(FAST, 0.05, means, [0.001] * len(means)))
+    assert tuner.outcome is not None
+    assert not tuner.outcome.adopted
+
+
+def test_abort_keeps_the_incumbent() -> None:
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(warmup_samples=0))
+    tuner.report(sample(10.0))
+    tuner.abort("the optimiser ended with exit status 1")
+    assert tuner.trial is None
+    assert tuner.outcome is not None
+    assert tuner.outcome.values == OTHER
+    assert tuner.outcome.verdict == (
+        "kept the current settings: the optimiser ended with exit status 1"
+    )
+
+
+def test_the_same_seed_and_samples_give_the_same_course() -> None:
+    runs = [tune(SimulatedSteps(own_chunk_is_best, seed=3)) for _ in range(2)]
+    courses = [[one.trial for one in run.tuner.history] for run in runs]
+    assert courses[0] == courses[1]
+    assert runs[0].outcome == runs[1].outcome
+    other = tune(SimulatedSteps(own_chunk_is_best, seed=3), TunerConfig(seed=4))
+    assert courses[0] != [one.trial for one in other.tuner.history]
+
+
+@pytest.mark.parametrize("name", LANDSCAPES)
+def test_never_ends_slower_than_it_began(name: str) -> None:
+    landscape = LANDSCAPES[name]
+    for seed, noise in ((0, 0.01), (1, 0.04), (2, 0.04), (3, 0.08)):
+        run = tune(SimulatedSteps(landscape, seed, noise, drift=0.02, outliers=0.01))
+        # A change for the worse below half a per cent cannot be told from none.
+        assert run.final_over_start(landscape) < 1.005, (seed, noise, run.outcome)
+        assert run.steps <= 1500
+        assert run.slowdown < 0.05
+
+
+@pytest.mark.parametrize("landscape", [short_cycle_is_best, own_chunk_is_best])
+def test_finds_a_gain_that_is_there(landscape: object) -> None:
+    assert callable(landscape)
+    best = min(landscape(values) for values in SPACE.spread(1000, 0, DEFAULTS))
+    regrets = [
+        landscape(tune(SimulatedSteps(landscape, seed, 0.02, 0.02)).outcome.values) / best - 1
+        for seed in range(3)
+    ]
+    assert sorted(regrets)[1] < 0.01
+    assert max(regrets) < 0.03
+
+
+def test_leaves_a_bad_start_behind() -> None:
+    bad = {"fusion_threshold": 0, "cycle_time": 100.0, "chunk_size": 0}
+    run = tune(SimulatedSteps(default_is_best, 1, 0.04, outliers=0.01), start=bad)
+    assert run.outcome.adopted
+    assert default_is_best(run.outcome.values) < 1.03 * default_is_best(DEFAULTS)
+
+
+def test_a_machine_without_noise_ends_too() -> None:
+    run = tune(SimulatedSteps(flat, noise=0.0))
+    assert not run.outcome.adopted
