@@ -334,5 +334,6 @@ def hvdtune_command(*arguments: str) -> list[str]:
     tool = Path(sys.executable).with_name("hvdtune")
     if tool.exists():
         return [str(tool), *arguments]
-    start = "import sys; from hvdtune.cli.main import main; sys.exit(main())"
+    # Without the entry that stands for the working directory, as for an installed tool.
+    start = "import sys; sys.path.remove(''); from hvdtune.cli.main import main; sys.exit(main())"
     return [sys.executable, "-c", start, *arguments]
