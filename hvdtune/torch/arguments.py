@@ -1,71 +1,38 @@
-"""Checks of the arguments that several collectives share: reduction operator, factors, splits."""
+"""Checks of arguments that only this face knows: deprecated ones and splits given as tensors."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from hvdtune.core.exceptions import HorovodInternalError
-from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-
-_ALLREDUCE_OPS = (Average, Sum, Min, Max, Product)
+from hvdtune.core.reduce_ops import Average, Sum
 
 
 def allreduce_op(op: int | None, average: bool | None) -> int:
     """The operator that ``op`` and the deprecated ``average`` ask for; Average when neither is set.
 
-    Raises ValueError when both are set or ``op`` is none of the operators, NotImplementedError for
-    Adasum.
+    Raises ValueError when both are set.
     """
-    if average is not None:
-        if op is not None:
-            raise ValueError("The op parameter supersedes average; provide only one of them.")
-        warnings.warn(
-            "The parameter average is deprecated; use op=Average or op=Sum.",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-        return Average if average else Sum
-    if op is None:
-        return Average
-    if op == Adasum:
-        raise NotImplementedError(
-            "op=Adasum is not supported by this version of hvdtune; "
-            "use Average, Sum, Min, Max or Product."
-        )
-    if op not in _ALLREDUCE_OPS:
-        raise ValueError(f"op={op!r} is no reduction; use Average, Sum, Min, Max or Product.")
-    return op
+    if average is None:
+        return Average if op is None else op
+    if op is not None:
+        raise ValueError("The op parameter supersedes average; provide only one of them.")
+    warnings.warn(
+        "The parameter average is deprecated; use op=Average or op=Sum.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return Average if average else Sum
 
 
-def reducescatter_op(op: int) -> int:
-    """``op`` itself. Raises HorovodInternalError, as Horovod does, unless it is Average or Sum."""
-    if op not in (Average, Sum):
-        raise HorovodInternalError(f"reducescatter only supports AVERAGE and SUM, not op={op!r}.")
-    return op
-
-
-def check_truth_values(
-    tensors: Iterable[torch.Tensor], op: int, prescale_factor: float, postscale_factor: float
-) -> None:
-    """Raise ValueError when a bool tensor is to be averaged or scaled."""
-    if op != Average and prescale_factor == 1.0 and postscale_factor == 1.0:
-        return
-    if any(getattr(tensor, "dtype", None) is torch.bool for tensor in tensors):
-        raise ValueError(
-            "Tensor type torch.BoolTensor is not supported for Average or scale factors; "
-            "use op=Sum (or), Product (and), Min or Max without factors."
-        )
-
-
-def check_rows(tensor: Any, operation: str, fragment: str) -> None:
-    """Raise ValueError for a 0-d tensor, which has no first dimension to cut or to join."""
+def check_rows(tensor: Any, operation: str) -> None:
+    """Raise ValueError for a 0-d tensor, which has no first dimension to join along."""
     if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
         raise ValueError(
-            f"{operation} {fragment}: it works on the first dimension, and the shape is (). "
+            f"{operation} does not take a rank-zero tensor: it joins along the first dimension. "
             "Use tensor.reshape(1)."
         )
 

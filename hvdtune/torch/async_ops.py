@@ -17,16 +17,10 @@ from typing import Any
 import torch
 
 from hvdtune.core import operations
-from hvdtune.core.operations import Buffer, Completed, barrier, poll, synchronize
+from hvdtune.core.operations import Completed, barrier, poll, synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Average
-from hvdtune.torch.arguments import (
-    allreduce_op,
-    check_rows,
-    check_truth_values,
-    reducescatter_op,
-    split_sizes,
-)
+from hvdtune.torch.arguments import allreduce_op, check_rows, split_sizes
 from hvdtune.torch.buffers import as_buffer, as_buffers, group_members, tensor_from
 
 __all__ = [
@@ -84,7 +78,6 @@ def allreduce_async(
     ``postscale_factor * op over ranks (prescale_factor * tensor)``; ``op`` is Average unless given.
     """
     op = allreduce_op(op, average)
-    check_truth_values((tensor,), op, prescale_factor, postscale_factor)
     source = as_buffer(tensor, "allreduce")
     output = _fresh(tensor)
     return operations.allreduce_async(
@@ -110,7 +103,6 @@ def allreduce_async_(
 ) -> int:
     """``allreduce_async`` in place: the result is ``tensor`` itself."""
     op = allreduce_op(op, average)
-    check_truth_values((tensor,), op, prescale_factor, postscale_factor)
     buffers = [as_buffer(tensor, "allreduce")]
     return operations.allreduce_async(
         buffers,
@@ -139,7 +131,6 @@ def grouped_allreduce_async(
     """
     op = allreduce_op(op, average)
     members = group_members(tensors, "grouped_allreduce")
-    check_truth_values(members, op, prescale_factor, postscale_factor)
     sources = as_buffers(members, "grouped_allreduce")
     outputs = tuple(_fresh(tensor) for tensor in members)
     return operations.allreduce_async(
@@ -167,7 +158,6 @@ def grouped_allreduce_async_(
     """``grouped_allreduce_async`` in place: the result is a tuple of the tensors themselves."""
     op = allreduce_op(op, average)
     members = group_members(tensors, "grouped_allreduce")
-    check_truth_values(members, op, prescale_factor, postscale_factor)
     buffers = as_buffers(members, "grouped_allreduce")
     return operations.allreduce_async(
         buffers,
@@ -221,7 +211,7 @@ def allgather_async(
 
     The first dimension may differ between ranks, and be 0; type and other dimensions must agree.
     """
-    check_rows(tensor, "allgather", "does not take a rank-zero tensor")
+    check_rows(tensor, "allgather")
     return operations.allgather_async(
         [as_buffer(tensor, "allgather")],
         name=name,
@@ -238,7 +228,7 @@ def grouped_allgather_async(
     """``allgather_async`` of all ``tensors`` as one; the result is a tuple."""
     members = group_members(tensors, "grouped_allgather")
     for tensor in members:
-        check_rows(tensor, "grouped_allgather", "does not take a rank-zero tensor")
+        check_rows(tensor, "grouped_allgather")
     return operations.allgather_async(
         as_buffers(members, "grouped_allgather"),
         name=name,
@@ -292,7 +282,6 @@ def alltoall_async(
     rank gets the same number. The result is ``(tensor, received_splits)``: the rows received, in
     the order of senders, and an int32 tensor of how many came from each.
     """
-    check_rows(tensor, "alltoall", "does not take a rank-zero tensor")
     source = as_buffer(tensor, "alltoall")
 
     def finish(completed: Completed) -> tuple[torch.Tensor, torch.Tensor]:
@@ -323,9 +312,9 @@ def reducescatter_async(
     Rank ``r`` of ``n`` gets ``rows // n`` rows, and one more if ``r < rows % n``.
     """
     return operations.reducescatter_async(
-        _rows_of([tensor], "reducescatter", grouped=False),
+        [as_buffer(tensor, "reducescatter")],
         name=name,
-        op=reducescatter_op(op),
+        op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         process_set=process_set,
@@ -344,21 +333,12 @@ def grouped_reducescatter_async(
     """``reducescatter_async`` of all ``tensors`` as one; the result is a tuple."""
     members = group_members(tensors, "grouped_reducescatter")
     return operations.reducescatter_async(
-        _rows_of(members, "grouped_reducescatter", grouped=True),
+        as_buffers(members, "grouped_reducescatter"),
         name=name,
-        op=reducescatter_op(op),
+        op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         process_set=process_set,
         grouped=True,
         finish=partial(_all, [tensor.dtype for tensor in members]),
     )
-
-
-def _rows_of(tensors: list[torch.Tensor], operation: str, grouped: bool) -> list[Buffer]:
-    """The checked inputs of a reducescatter."""
-    for tensor in tensors:
-        check_rows(tensor, operation, "does not support scalar (0-d) tensors")
-        if getattr(tensor, "dtype", None) is torch.bool:
-            raise ValueError(f"Tensor type {tensor.type()} is not supported by {operation}.")
-    return as_buffers(tensors, operation) if grouped else [as_buffer(tensors[0], operation)]

@@ -62,8 +62,8 @@ def _refusal(tensor: Any, operation: str) -> TypeError | ValueError:
         )
     if not tensor.is_cpu:
         return ValueError(
-            f"GPU tensors are not supported by this version of hvdtune: {operation} got a tensor "
-            f"on device {tensor.device}. Move it to the CPU with tensor.cpu()."
+            f"Tensors on device {tensor.device} are not supported by {operation}: this version of "
+            "hvdtune has no GPU collectives. Move the tensor to the CPU with tensor.cpu()."
         )
     return ValueError(
         f"Tensor is required to be contiguous. {operation} got shape {tuple(tensor.shape)} with "

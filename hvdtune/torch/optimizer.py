@@ -14,7 +14,6 @@ import torch
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Adasum, Average
 from hvdtune.core.world import size
-from hvdtune.torch.arguments import allreduce_op
 from hvdtune.torch.compression import Compression
 from hvdtune.torch.groups import Groups, check_groups
 from hvdtune.torch.reducer import GradientReducer
@@ -190,8 +189,11 @@ def DistributedOptimizer(
         groups = num_groups if groups is None else groups
     check_groups(groups)
     ranks = size()
-    if op != Adasum or ranks > 1:
-        op = allreduce_op(op, None)
+    if op == Adasum and ranks > 1:
+        raise NotImplementedError(
+            "DistributedOptimizer with op=Adasum is not supported by this version of hvdtune; "
+            "use Average or Sum."
+        )
     names = _check_names(optimizer, named_parameters)
     if process_set.process_set_id is None:
         raise ValueError(f"{process_set} is not registered: call add_process_set first.")
