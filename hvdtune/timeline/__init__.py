@@ -1,0 +1,1 @@
+"""Timelines offline: what a recorded file says about a job's communication."""

@@ -1,0 +1,54 @@
+"""`hvdtune timeline summary` and `hvdtune timeline check`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hvdtune.cli.main import main
+
+HOROVOD = Path(__file__).parents[1] / "data" / "horovod-timeline.json"
+
+
+def test_summary_begins_with_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["timeline", "summary", str(HOROVOD), "--rows", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{HOROVOD}: 161.73 ms, 346 events, 28 operations on 10 tensors")
+    assert lines[2].startswith("Verdict: rank 1 holds the others up")
+    ranks = lines.index("Who was late")
+    assert lines[ranks + 2].split()[0] == "1"
+    assert lines[ranks + 3] == ""  # --rows 1
+    assert any(line.split()[:2] == ["GLOO_ALLREDUCE", "24"] for line in lines)
+
+
+def test_check_reports_flaws(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["timeline", "check", str(HOROVOD)]) == 1
+    assert "An end without a begin in the row of 'barrier.noname'" in capsys.readouterr().out
+
+
+def test_check_of_a_sound_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sound.json"
+    path.write_text('[{"ph": "B", "name": "A", "ts": 1, "pid": 1},{"ph": "E", "ts": 2, "pid": 1}]')
+    assert main(["timeline", "check", str(path)]) == 0
+    assert "sound. 2 events, 0 tensors, 1 spans, 0 ticks" in capsys.readouterr().out
+
+
+def test_check_of_a_cut_off_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cut.json"
+    path.write_bytes(HOROVOD.read_bytes()[:-5])
+    assert main(["timeline", "check", str(path)]) == 1
+    assert "cut off" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["summary", "check"])
+def test_mistakes_get_one_sentence(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "no.json"
+    assert main(["timeline", verb, str(path)]) == 1
+    assert str(path) in capsys.readouterr().err
+    shutil.copy(__file__, path)
+    assert main(["timeline", verb, str(path)]) == 2
+    assert "is no timeline" in capsys.readouterr().err
