@@ -1,0 +1,479 @@
+"""Collectives on NumPy arrays: the framework-neutral face, with Horovod's names and signatures.
+
+Arrays must be C-contiguous, of dtype uint8, int8, uint16, int16, int32, int64, float16, float32,
+float64 or bool. ``*_async`` return a handle for `poll` and `synchronize`; names with a trailing
+underscore work in place. Errors: ValueError at the call for arguments (dtype, contiguity, a name in
+flight, …), HorovodInternalError when ranks disagree or the job breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hvdtune.core import operations
+from hvdtune.core.objects import allgather_object, broadcast_object
+from hvdtune.core.operations import Buffer, Completed, barrier, poll, synchronize
+from hvdtune.core.process_sets import ProcessSet, global_process_set
+from hvdtune.core.reduce_ops import Average, Sum
+
+Array = npt.NDArray[Any]
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "synchronize",
+]
+
+
+def _buffer(array: Array, written: bool = False) -> Buffer:
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"a NumPy array is needed, not {type(array).__name__}")
+    dtype = operations.DTYPES.get(array.dtype.name)
+    if dtype is None or not array.dtype.isnative:
+        raise ValueError(
+            f"Tensor type {array.dtype} is not supported. Accepted: "
+            + ", ".join(name for name in operations.DTYPES if name != "bfloat16")
+        )
+    if not array.flags.c_contiguous:
+        raise ValueError("arrays are required to be contiguous; use np.ascontiguousarray")
+    if written and not array.flags.writeable:
+        raise ValueError("an array that is reduced or received in place must be writeable")
+    return Buffer(array.ctypes.data, dtype, array.shape, array)
+
+
+def _given(result: Any) -> Callable[[Completed], Any]:
+    return lambda completed: result
+
+
+def _first(completed: Completed) -> Array:
+    return completed.outputs[0]
+
+
+def _all(completed: Completed) -> tuple[Array, ...]:
+    return tuple(completed.outputs)
+
+
+def _reduction(average: bool | None, op: int | None) -> int:
+    if average is not None:
+        if op is not None:
+            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+        import warnings
+
+        warnings.warn("average is deprecated, use op instead", DeprecationWarning, stacklevel=3)
+        return Average if average else Sum
+    return Average if op is None else op
+
+
+# ---- allreduce ----
+
+
+def _allreduce(
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    result: Any,
+    average: bool | None,
+    name: str | None,
+    op: int | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+    grouped: bool,
+) -> int:
+    return operations.allreduce_async(
+        [_buffer(array) for array in inputs],
+        [_buffer(array, written=True) for array in outputs],
+        name=name,
+        op=_reduction(average, op),
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+        grouped=grouped,
+        finish=_given(result),
+    )
+
+
+def allreduce_async(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start `allreduce`; the handle's result is the new array."""
+    output = np.empty_like(tensor)
+    return _allreduce(
+        [tensor], [output], output, average, name, op, prescale_factor, postscale_factor,
+        process_set, False,
+    )  # fmt: skip
+
+
+def allreduce_async_(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start `allreduce_`; the handle's result is `tensor`."""
+    return _allreduce(
+        [tensor], [tensor], tensor, average, name, op, prescale_factor, postscale_factor,
+        process_set, False,
+    )  # fmt: skip
+
+
+def allreduce(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """A new array: the reduction (default: average) of every rank's, which have one shape."""
+    return synchronize(
+        allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+    )
+
+
+def allreduce_(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """`allreduce` in place; returns `tensor`."""
+    return synchronize(
+        allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+    )
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Array],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start `grouped_allreduce`; the handle's result is the tuple of new arrays."""
+    outputs = tuple(np.empty_like(tensor) for tensor in tensors)
+    return _allreduce(
+        tensors, outputs, outputs, average, name, op, prescale_factor, postscale_factor,
+        process_set, True,
+    )  # fmt: skip
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Array],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start `grouped_allreduce_`; the handle's result is the tuple of `tensors`."""
+    return _allreduce(
+        tensors, tensors, tuple(tensors), average, name, op, prescale_factor, postscale_factor,
+        process_set, True,
+    )  # fmt: skip
+
+
+def grouped_allreduce(
+    tensors: Sequence[Array],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Array]:
+    """`allreduce` of several arrays (dtypes may differ), all together or not at all."""
+    if not tensors:
+        return []
+    return list(
+        synchronize(
+            grouped_allreduce_async(
+                tensors, average, name, op, prescale_factor, postscale_factor, process_set
+            )
+        )
+    )
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Array],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[Array, ...]:
+    """`grouped_allreduce` in place; returns the arrays."""
+    if not tensors:
+        return ()
+    return synchronize(
+        grouped_allreduce_async_(
+            tensors, average, name, op, prescale_factor, postscale_factor, process_set
+        )
+    )
+
+
+# ---- allgather ----
+
+
+def allgather_async(
+    tensor: Array, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Start `allgather`."""
+    return operations.allgather_async(
+        [_buffer(tensor)], name=name, process_set=process_set, finish=_first
+    )
+
+
+def allgather(
+    tensor: Array, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Array:
+    """Every rank's array, concatenated along dimension 0, which may differ between ranks."""
+    return synchronize(allgather_async(tensor, name, process_set))
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Array],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start `grouped_allgather`."""
+    return operations.allgather_async(
+        [_buffer(tensor) for tensor in tensors],
+        name=name,
+        process_set=process_set,
+        grouped=True,
+        finish=_all,
+    )
+
+
+def grouped_allgather(
+    tensors: Sequence[Array],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[Array, ...]:
+    """`allgather` of several arrays, all together or not at all."""
+    if not tensors:
+        return ()
+    return synchronize(grouped_allgather_async(tensors, name, process_set))
+
+
+# ---- broadcast ----
+
+
+def broadcast_async(
+    tensor: Array,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start `broadcast`."""
+    output = np.empty_like(tensor)
+    return operations.broadcast_async(
+        _buffer(tensor),
+        _buffer(output, written=True),
+        root_rank,
+        name=name,
+        process_set=process_set,
+        finish=_given(output),
+    )
+
+
+def broadcast(
+    tensor: Array,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """A copy of the array of `root_rank`, a global rank. Shape and dtype must agree."""
+    return synchronize(broadcast_async(tensor, root_rank, name, process_set))
+
+
+def broadcast_async_(
+    tensor: Array,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start `broadcast_`."""
+    buffer = _buffer(tensor, written=True)
+    return operations.broadcast_async(
+        buffer, buffer, root_rank, name=name, process_set=process_set, finish=_given(tensor)
+    )
+
+
+def broadcast_(
+    tensor: Array,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """Overwrite the array with that of `root_rank`; returns it."""
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+
+
+# ---- alltoall ----
+
+
+def alltoall_async(
+    tensor: Array,
+    splits: Sequence[int] | Array | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start `alltoall`; the handle's result is always (received, received splits)."""
+
+    def finish(completed: Completed) -> tuple[Array, Array]:
+        return completed.outputs[0], np.array(completed.received_splits, dtype=np.int32)
+
+    return operations.alltoall_async(
+        _buffer(tensor), _checked_splits(splits), name=name, process_set=process_set, finish=finish
+    )
+
+
+def _checked_splits(splits: Sequence[int] | Array | None) -> list[int] | None:
+    if splits is None:
+        return None
+    rows = np.asarray(splits)
+    if rows.ndim != 1:
+        raise ValueError("alltoall expects a 1D splits tensor")
+    if isinstance(splits, np.ndarray) and rows.dtype != np.int32:
+        raise ValueError("alltoall expects splits to contain 32-bit integer elements")
+    if not np.issubdtype(rows.dtype, np.integer) and rows.size:
+        raise ValueError("alltoall expects splits to contain 32-bit integer elements")
+    return [int(row) for row in rows]
+
+
+def alltoall(
+    tensor: Array,
+    splits: Sequence[int] | Array | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send `splits[k]` rows to the k-th rank (None: equal parts); received rows in rank order.
+
+    Returns the array, and with `splits` given also how many rows came from each rank (int32).
+    """
+    received, received_splits = synchronize(alltoall_async(tensor, splits, name, process_set))
+    return received if splits is None else (received, received_splits)
+
+
+# ---- reducescatter ----
+
+
+def reducescatter_async(
+    tensor: Array,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start `reducescatter`."""
+    return operations.reducescatter_async(
+        [_buffer(tensor)],
+        name=name,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+        finish=_first,
+    )
+
+
+def reducescatter(
+    tensor: Array,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Array:
+    """This rank's share of the rows of the reduction: R // n, one more for the first R % n ranks."""
+    return synchronize(
+        reducescatter_async(tensor, name, op, process_set, prescale_factor, postscale_factor)
+    )
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Array],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start `grouped_reducescatter`."""
+    return operations.reducescatter_async(
+        [_buffer(tensor) for tensor in tensors],
+        name=name,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+        grouped=True,
+        finish=_all,
+    )
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Array],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Array]:
+    """`reducescatter` of several arrays, all together or not at all."""
+    if not tensors:
+        return []
+    return list(
+        synchronize(
+            grouped_reducescatter_async(
+                tensors, name, op, process_set, prescale_factor, postscale_factor
+            )
+        )
+    )

@@ -1,0 +1,326 @@
+"""Collectives on memory: what every face is built on.
+
+An operation is submitted with the addresses of its tensors and gets a handle; `synchronize` waits
+for it and returns the framework's result.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hvdtune.core import reduce_ops, world
+from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
+
+# Codes of native/base/dtype.h.
+DTYPES = {
+    "uint8": 0,
+    "int8": 1,
+    "uint16": 2,
+    "int16": 3,
+    "int32": 4,
+    "int64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bool": 9,
+    "bfloat16": 10,
+}
+_BOOL = DTYPES["bool"]
+
+# Codes of native/base/op_kind.h.
+_ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER, _BARRIER = range(6)
+_PREFIX = {
+    _ALLREDUCE: "allreduce",
+    _ALLGATHER: "allgather",
+    _BROADCAST: "broadcast",
+    _ALLTOALL: "alltoall",
+    _REDUCESCATTER: "reducescatter",
+    _BARRIER: "barrier",
+}
+_REDUCTIONS = {
+    reduce_ops.Average: "Average",
+    reduce_ops.Sum: "Sum",
+    reduce_ops.Min: "Min",
+    reduce_ops.Max: "Max",
+    reduce_ops.Product: "Product",
+}
+
+
+@dataclass(slots=True)
+class Buffer:
+    """Contiguous memory of one tensor; `owner` keeps it alive until the operation is done."""
+
+    pointer: int
+    dtype: int
+    shape: tuple[int, ...]
+    owner: object
+
+
+@dataclass(slots=True)
+class Completed:
+    """What the engine returns: new NumPy arrays (bfloat16 as uint16 bits), and received splits."""
+
+    outputs: list[Any] = field(default_factory=list)
+    received_splits: list[int] = field(default_factory=list)
+
+
+Finish = Callable[[Completed], Any]
+
+
+@dataclass(slots=True)
+class _Pending:
+    engine: Any
+    owners: tuple[object, ...]
+    finish: Finish
+
+
+_pending: dict[int, _Pending] = {}
+_handles = itertools.count(1)
+_native_handles: dict[int, int] = {}
+# Automatic names are counted per process set and kind, so that an operation in a set that not all
+# ranks belong to does not shift the names of the others.
+_unnamed: dict[tuple[int, str], Any] = {}
+
+
+def _wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[str, bool]:
+    """(name as all ranks know it, whether it will come again)."""
+    prefix = ("grouped_" if grouped else "") + _PREFIX[kind]
+    if name is not None:
+        return f"{prefix}.{name}", True
+    counter = _unnamed.setdefault((set_id, prefix), itertools.count(1))
+    return f"{prefix}.noname.{next(counter)}", False
+
+
+def _submit(
+    kind: int,
+    inputs: Sequence[Buffer],
+    outputs: Sequence[Buffer] | None,
+    finish: Finish,
+    *,
+    name: str | None,
+    process_set: ProcessSet,
+    op: int = reduce_ops.Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    root_rank: int = 0,
+    grouped: bool = False,
+    splits: Sequence[int] = (),
+) -> int:
+    engine = _running_engine()
+    set_id = id_of(process_set)
+    wire_name, cacheable = _wire_name(kind, grouped, name, set_id)
+    tensors = [
+        (buffer.pointer, 0 if outputs is None else outputs[i].pointer, buffer.dtype, buffer.shape)
+        for i, buffer in enumerate(inputs)
+    ]
+    native = engine.submit(
+        kind,
+        wire_name,
+        tensors,
+        op,
+        float(prescale_factor),
+        float(postscale_factor),
+        root_rank,
+        set_id,
+        grouped,
+        cacheable,
+        list(splits),
+    )
+    handle = next(_handles)
+    _native_handles[handle] = native
+    _pending[handle] = _Pending(engine, (*inputs, *(outputs or ())), finish)
+    return handle
+
+
+def _running_engine() -> Any:
+    """The engine; collectives before init fail as in Horovod, with HorovodInternalError."""
+    if not world.is_initialized():
+        raise HorovodInternalError("Horovod has not been initialized; use hvd.init().")
+    return world.engine()
+
+
+def _check_reduction(
+    kind: str, inputs: Sequence[Buffer], op: int, prescale: float, postscale: float
+) -> None:
+    if op == reduce_ops.Adasum:
+        raise NotImplementedError(f"{kind} with op=Adasum is not supported by this version")
+    if op not in _REDUCTIONS:
+        accepted = ", ".join(_REDUCTIONS.values())
+        raise ValueError(f"{kind}: unknown reduction {op!r}; accepted: {accepted}")
+    scaled = op == reduce_ops.Average or prescale != 1.0 or postscale != 1.0
+    if scaled and any(buffer.dtype == _BOOL for buffer in inputs):
+        raise ValueError(f"{kind}: bool tensors can be neither averaged nor scaled")
+
+
+def allreduce_async(
+    inputs: Sequence[Buffer],
+    outputs: Sequence[Buffer],
+    *,
+    name: str | None,
+    op: int,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    grouped: bool = False,
+    finish: Finish,
+) -> int:
+    """Reduce every input over the ranks of the set into its output (which may be the same memory).
+
+    ``output = postscale * reduce(prescale * input)``, and divided by the set's size for Average.
+    A group is reduced as a whole or not at all. Raises ValueError at once for a name in flight or
+    a dtype the reduction is not defined for.
+    """
+    _check_reduction("allreduce", inputs, op, prescale_factor, postscale_factor)
+    return _submit(
+        _ALLREDUCE,
+        inputs,
+        outputs,
+        finish,
+        name=name,
+        process_set=process_set,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        grouped=grouped,
+    )
+
+
+def allgather_async(
+    inputs: Sequence[Buffer],
+    *,
+    name: str | None,
+    process_set: ProcessSet = global_process_set,
+    grouped: bool = False,
+    finish: Finish,
+) -> int:
+    """Concatenate the inputs of all ranks of the set along dimension 0, which may differ."""
+    return _submit(
+        _ALLGATHER, inputs, None, finish, name=name, process_set=process_set, grouped=grouped
+    )
+
+
+def broadcast_async(
+    input: Buffer,
+    output: Buffer,
+    root_rank: int,
+    *,
+    name: str | None,
+    process_set: ProcessSet = global_process_set,
+    finish: Finish,
+) -> int:
+    """Copy the input of `root_rank` (a global rank) into everybody's output."""
+    return _submit(
+        _BROADCAST,
+        [input],
+        [output],
+        finish,
+        name=name,
+        process_set=process_set,
+        root_rank=root_rank,
+    )
+
+
+def alltoall_async(
+    input: Buffer,
+    splits: Sequence[int] | None,
+    *,
+    name: str | None,
+    process_set: ProcessSet = global_process_set,
+    finish: Finish,
+) -> int:
+    """Send `splits[k]` rows to the k-th rank of the set; None sends equal parts.
+
+    Raises ValueError for a scalar, and for splits that do not fit the tensor or the set.
+    """
+    if not input.shape:
+        raise ValueError("alltoall does not support scalar tensors")
+    if splits is None:
+        id_of(process_set)
+        members = process_set.size() or 1
+        if input.shape[0] % members != 0:
+            raise ValueError(
+                f"alltoall: splits not provided, and the first dimension ({input.shape[0]}) is not "
+                f"divisible by the number of processes ({members})"
+            )
+        splits = [input.shape[0] // members] * members
+    return _submit(
+        _ALLTOALL, [input], None, finish, name=name, process_set=process_set, splits=splits
+    )
+
+
+def reducescatter_async(
+    inputs: Sequence[Buffer],
+    *,
+    name: str | None,
+    op: int = reduce_ops.Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    grouped: bool = False,
+    finish: Finish,
+) -> int:
+    """Reduce every input over the set and give each rank its share of the rows.
+
+    With R rows and n ranks the k-th rank gets R // n rows, and one more if k < R % n. Raises
+    HorovodInternalError for reductions other than Average and Sum, ValueError for scalars.
+    """
+    for buffer in inputs:
+        if not buffer.shape:
+            raise ValueError("reducescatter does not support scalar tensors")
+    if op not in (reduce_ops.Average, reduce_ops.Sum):
+        raise HorovodInternalError("reducescatter only supports AVERAGE and SUM")
+    _check_reduction("reducescatter", inputs, op, prescale_factor, postscale_factor)
+    return _submit(
+        _REDUCESCATTER,
+        inputs,
+        None,
+        finish,
+        name=name,
+        process_set=process_set,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        grouped=grouped,
+    )
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until all ranks of the set have called it."""
+    handle = _submit(
+        _BARRIER, [], None, lambda completed: None, name="noname", process_set=process_set
+    )
+    synchronize(handle)
+
+
+def poll(handle: int) -> bool:
+    """Whether an operation is done. Raises ValueError for an unknown or fetched handle."""
+    if handle not in _pending:
+        raise ValueError(f"handle {handle} was not created or has been cleared")
+    return bool(_pending[handle].engine.poll(_native_handles[handle]))
+
+
+def synchronize(handle: int) -> Any:
+    """Wait for an operation and return its result, once; None for an unknown handle.
+
+    Raises HorovodInternalError when it failed, on every rank of the set.
+    """
+    pending = _pending.get(handle)
+    if pending is None:
+        return None
+    native = _native_handles[handle]
+    pending.engine.wait(native)
+    _pending.pop(handle, None)
+    _native_handles.pop(handle, None)
+    outputs, received_splits = pending.engine.take(native)
+    return pending.finish(Completed(outputs, received_splits))
+
+
+def forget_all() -> None:
+    """After a shutdown: handles that nobody fetched are void, and automatic names start over."""
+    _pending.clear()
+    _native_handles.clear()
+    _unnamed.clear()

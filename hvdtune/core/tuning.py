@@ -1,0 +1,68 @@
+"""What the autotuner may see and change: steps, and the settings in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hvdtune.core import world
+from hvdtune.core.exceptions import HorovodInternalError
+
+
+class EngineStopped(HorovodInternalError):
+    """The engine has ended; there will be no more steps."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One training step, found from rank 0's traffic: it ends when a tensor comes again.
+
+    Only allreduces of the global process set count. Times are nanoseconds of the monotonic clock;
+    `epoch` numbers the settings in force when the step ended.
+    """
+
+    index: int
+    end_ns: int
+    duration_ns: int
+    bytes: int
+    batches: int
+    tensors: int
+    epoch: int
+
+
+def read_steps(timeout_s: float) -> list[StepRecord]:
+    """Steps since the last call; waits until there is one, at most `timeout_s` seconds.
+
+    Raises EngineStopped once the engine has ended.
+    """
+    if not world.is_initialized():
+        raise EngineStopped("the engine has ended")
+    engine = world.engine()
+    steps = [StepRecord(*values) for values in engine.read_steps(timeout_s)]
+    if not steps and engine.steps_closed():
+        raise EngineStopped("the engine has ended")
+    return steps
+
+
+def current() -> dict[str, float]:
+    """The settings in force on this rank, by knob: bytes, milliseconds, bytes."""
+    _, fusion_threshold, cycle_time_ms, chunk_size = world.engine().settings()
+    return {
+        "fusion_threshold": fusion_threshold,
+        "cycle_time": cycle_time_ms,
+        "chunk_size": chunk_size,
+    }
+
+
+def apply(values: Mapping[str, float]) -> int:
+    """Rank 0: change settings for all ranks, at one place in the schedule. Returns the epoch.
+
+    `values` may hold any of the keys of `current`; the others stay.
+    """
+    wanted = {**current(), **values}
+    unknown = set(wanted) - {"fusion_threshold", "cycle_time", "chunk_size"}
+    if unknown:
+        raise ValueError(f"not tunable while running: {', '.join(sorted(unknown))}")
+    return world.engine().change_settings(
+        int(wanted["fusion_threshold"]), float(wanted["cycle_time"]), int(wanted["chunk_size"])
+    )
