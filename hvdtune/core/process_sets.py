@@ -116,8 +116,8 @@ def assign(sets: Sequence[ProcessSet], size: int) -> list[list[int]]:
             raise ValueError(f"process set {index} of init() has no ranks")
         if len(set(ranks)) != len(ranks) or ranks[0] < 0 or ranks[-1] >= size:
             raise ValueError(
-                f"process set {index} of init(), {ranks}, needs different ranks from 0 to "
-                f"{size - 1}"
+                f"Horovod initialization failed: process set {index} of init(), {ranks}, needs "
+                f"different ranks from 0 to {size - 1}"
             )
         if ranks in known:
             raise ValueError(f"process set {index} of init(), {ranks}, is a duplicate")

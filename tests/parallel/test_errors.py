@@ -56,8 +56,8 @@ LOCAL_MISTAKES = {
     "strided in place": ("ValueError", "required to be contiguous"),
     "strided in a group": ("ValueError", "required to be contiguous"),
     "complex in a group": ("ValueError", "is not supported"),
-    "read-only in place": ("ValueError", "read-only"),
-    "unregistered set": ("ValueError", "not registered"),
+    "read-only in place": ("ValueError", "must be writeable"),
+    "unregistered set": ("ValueError", "has not been registered"),
     "poll an unknown handle": ("ValueError", "was not created or has been cleared"),
     "synchronize an unknown handle": ("", "None"),
 }

@@ -41,10 +41,13 @@ def one_rank_stops(leaver: int) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     if hvd.rank() != leaver:
         handle = hvd.allreduce_async(np.ones(3), name="pending")
+        hvd.barrier()
         seen["pending"] = outcome(lambda: hvd.synchronize(handle))
         seen["new"] = outcome(lambda: hvd.allreduce(np.ones(3), name="new"))
         seen["initialised"] = hvd.is_initialized()
         seen["rank"] = hvd.rank() < hvd.size()
+    else:
+        hvd.barrier()
     hvd.shutdown()
     hvd.init()
     check_alive("second life")

@@ -88,6 +88,7 @@ def sets_do_not_wait() -> list[float]:
     if hvd.rank() == 0:
         pending = hvd.allreduce_async(np.ones(3), name="n", op=hvd.Sum, process_set=first)
     result = [2.0] * 3 if pending is None else hvd.synchronize(pending).tolist()
+    hvd.barrier()  # a shutdown would end the others' operation
     hvd.shutdown()
     return result
 
