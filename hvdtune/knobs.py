@@ -110,20 +110,20 @@ _TABLE = (
     ),
     Knob(
         "autotune_steps_per_sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "int", 10,
-        "Training steps per score; five scores make a sample.",
+        "Training steps that make a sample (at least 3 are used).",
         flags=("--autotune-steps-per-sample",), yaml="autotune.steps_per_sample", unit="steps",
         minimum=1, requires="autotune",
     ),
     Knob(
         "autotune_bayes_opt_max_samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "int", 20,
-        "Samples after which the search ends.",
+        "Candidates after which the search ends.",
         flags=("--autotune-bayes-opt-max-samples",), yaml="autotune.bayes_opt_max_samples",
         unit="samples", minimum=1, requires="autotune",
     ),
     Knob(
         "autotune_gaussian_process_noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "float",
         0.8,
-        "Noise assumed in the scores before it can be estimated (standard deviations).",
+        "Noise added to every score's own (in standard deviations of the scores); none if absent.",
         flags=("--autotune-gaussian-process-noise",), yaml="autotune.gaussian_process_noise",
         minimum=0, maximum=1, requires="autotune",
     ),

@@ -260,6 +260,7 @@ class Tuner:
             if queue:
                 values = queue.pop(0)
             else:
+                must_wait = self._answer is None
                 answer = yield from self._ask()
                 quiet = quiet + 1 if answer.expected_gain < self._config.min_gain else 0
                 # A model of a few points is too easily content.
@@ -270,6 +271,9 @@ class Tuner:
                     self._last = answer
                     return
                 values = answer.values
+                if must_wait:
+                    # The incumbent's last sample is old by now, and nobody knows how old.
+                    yield Trial("search", self._incumbent, note="incumbent")
             yield Trial("search", values, candidate=True)
             self._remember(values)
             # Asked before the incumbent is measured, so that the optimiser thinks meanwhile.

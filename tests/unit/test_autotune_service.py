@@ -116,7 +116,7 @@ def test_the_process_dies_with_its_parent() -> None:
 
 
 def test_a_service_that_cannot_be_started(start: Callable[..., ServiceClient]) -> None:
-    with pytest.raises(ServiceError, match="cannot be started: .*No such file"):
+    with pytest.raises(ServiceError, match=r"cannot be started: .*No such file"):
         start(["/no/such/python"])
 
 

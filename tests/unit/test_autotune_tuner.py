@@ -145,6 +145,9 @@ def test_while_the_optimiser_thinks_the_incumbent_runs() -> None:
     assert tuner.take_request() is None
     count = len(request.observations)
     tuner.offer(Answer(FAST, 0.05, [0.0] * count, [0.001] * count))
+    # How long it thought is not known: the candidate needs a fresh sample to be compared with.
+    assert tuner.trial == Trial("search", DEFAULTS, note="incumbent")
+    tuner.report(sample(10.0))
     assert tuner.trial == Trial("search", FAST, candidate=True)
 
 

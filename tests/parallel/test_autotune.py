@@ -1,0 +1,96 @@
+"""Tuning of real jobs, started as users start them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rank_programs import tuned
+from ranks import RanksResult, hvdtune_command, run_ranks, run_under
+
+from hvdtune.autotune import log
+
+MIB = 2**20
+ENDLESS = 10**9
+FLAGS = (
+    *("--autotune-warmup-samples", "1"),
+    *("--autotune-steps-per-sample", "3"),
+    *("--autotune-bayes-opt-max-samples", "6"),
+)
+
+
+def tuned_run(path: Path, *flags: str, env: dict[str, str] | None = None) -> RanksResult:
+    launcher = hvdtune_command(
+        *("run", "-np", "2", "--autotune", "--autotune-log-file", str(path)), *FLAGS, *flags
+    )
+    return run_under(launcher, tuned.train, str(path), ENDLESS, env=env)
+
+
+def check_end(result: RanksResult, rows: list[dict[str, str]]) -> None:
+    """The last row is what every rank has in force, and the sums were right throughout."""
+    last = rows[-1]
+    assert last["phase"] == "final"
+    for value in result.values:
+        assert value["sums"] == {3.0}
+        in_force = value["in_force"]
+        assert float(last["cycle_time_ms"]) == pytest.approx(in_force["cycle_time"], rel=1e-4)
+        fusion = in_force["fusion_threshold"] / MIB
+        assert float(last["tensor_fusion_threshold"]) == pytest.approx(fusion, rel=1e-4)
+        assert float(last["chunk_size_kb"]) == pytest.approx(in_force["chunk_size"] / 1024)
+
+
+def test_from_the_current_settings_to_those_in_force(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    result = tuned_run(path)
+    rows = log.read(path)
+    assert tuple(rows[0]) == log.COLUMNS
+    first = rows[0]
+    assert (first["phase"], first["cycle_time_ms"], first["tensor_fusion_threshold"]) == (
+        "warmup", "1", "128",
+    )  # fmt: skip
+    assert [row["phase"] for row in rows[:3]] == ["warmup", "baseline", "search"]
+    candidates = [row for row in rows if row["phase"] == "search" and row["note"] != "incumbent"]
+    assert len(candidates) == 6
+    assert all(float(row["score"]) > 0 for row in rows)
+    check_end(result, rows)
+    assert "hvdtune autotune: " in result[0].stderr
+    assert rows[-1]["note"] in result[0].stderr
+
+
+def test_a_fixed_setting_is_never_moved(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    result = tuned_run(path, env={"HOROVOD_CYCLE_TIME": "1.25"})
+    rows = log.read(path)
+    assert {row["cycle_time_ms"] for row in rows} == {"1.25"}
+    assert len({row["tensor_fusion_threshold"] for row in rows}) > 2
+    check_end(result, rows)
+
+
+def test_training_that_ends_first(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    env = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": str(path)}
+    result = run_ranks(2, tuned.train, str(path), 25, env=env)
+    rows = log.read(path)
+    check_end(result, rows)
+    assert "tuning was not finished: training ended during warmup" in rows[-1]["note"]
+    assert "tuning was not finished" in result[0].stderr
+    assert result[1].stderr == ""
+
+
+def test_a_second_init_continues_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    env = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": str(path)}
+    run_ranks(2, tuned.train, str(path), 25, 1, env=env)
+    phases = [row["phase"] for row in log.read(path)]
+    assert phases.count("final") == 2
+    assert phases[-1] == "final"
+
+
+def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("")
+    unwritable = tmp_path / "missing" / "log.csv"
+    env = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": str(unwritable)}
+    result = run_ranks(2, tuned.train, str(path), 25, env=env)
+    assert result[0].stderr.count("cannot be written (No such file or directory)") == 1
+    assert [value["sums"] for value in result.values] == [{3.0}, {3.0}]

@@ -1,0 +1,49 @@
+"""A training loop without a framework, long or short, for tests of the autotuner."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+import hvdtune as hvd
+from hvdtune.core import tuning
+
+SIZES = (1000,) * 20 + (50_000,) * 3
+
+
+def train(log: str, most_steps: int, pauses: int = 0) -> dict[str, Any]:
+    """Train until the log at `log` has its last row, at most `most_steps` steps.
+
+    Every rank knows when because rank 0 says so in the step's own traffic. `pauses` shuts the
+    engine down and starts it again so many times. Returns the settings in force at the end, the
+    steps, and the last gradients' first elements.
+    """
+    steps = 0
+    for _ in range(pauses + 1):
+        hvd.init()
+        finished = np.zeros(1, np.int32)
+        while not finished[0] and steps < most_steps:
+            gradients = [np.full(size, hvd.rank() + 1.0, np.float32) for size in SIZES]
+            finished[0] = hvd.rank() == 0 and steps % 50 == 0 and ",final," in read(log)
+            handles = [
+                hvd.allreduce_async_(gradient, name=f"gradient.{at}", op=hvd.Sum)
+                for at, gradient in enumerate(gradients)
+            ]
+            handles.append(hvd.allreduce_async_(finished, name="finished", op=hvd.Max))
+            for handle in handles:
+                hvd.synchronize(handle)
+            steps += 1
+            # Stands for computing on a device. Without it the optimiser, at the lowest priority,
+            # would wait long for its share of the CPUs.
+            time.sleep(0.001)
+        in_force = tuning.current()
+        sums = {float(gradient[0]) for gradient in gradients}
+        hvd.shutdown()
+    return {"in_force": in_force, "steps": steps, "sums": sums}
+
+
+def read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
