@@ -1,0 +1,435 @@
+#include "collective/shm_communicator.h"
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "reference.h"
+#include "threads.h"
+#include "transport/arena.h"
+
+namespace hvdtune::testing {
+namespace {
+
+constexpr int kWorlds[] = {1, 2, 3, 5, 8};
+constexpr std::size_t kSizes[] = {0, 1, 3, 1000, 100003};
+constexpr ReduceOp kReductions[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                                    ReduceOp::kProduct};
+
+KernelOp kernel_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return KernelOp::kMin;
+    case ReduceOp::kMax:
+      return KernelOp::kMax;
+    case ReduceOp::kProduct:
+      return KernelOp::kProduct;
+    default:
+      return KernelOp::kSum;
+  }
+}
+
+/// One communicator a rank over one arena, each used from a thread of its own.
+class World {
+ public:
+  explicit World(int ranks) : arena_(Arena::create(ranks)) {
+    std::vector<int> members;
+    for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
+    for (int rank = 0; rank < ranks; ++rank) {
+      ranks_.push_back(std::make_unique<ShmCommunicator>(arena_, members, rank, 0, Nanos{0}));
+    }
+  }
+
+  void run(const std::function<void(int, ShmCommunicator&)>& body) {
+    run_threads(static_cast<int>(ranks_.size()), [&](int rank) {
+      try {
+        body(rank, *ranks_[static_cast<std::size_t>(rank)]);
+      } catch (const Failure& failure) {
+        arena_->abort("a test failed");  // or the other ranks wait for this one for ever
+        throw;
+      }
+    });
+  }
+
+  [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
+  Arena& arena() { return *arena_; }
+
+ private:
+  std::shared_ptr<Arena> arena_;
+  std::vector<std::unique_ptr<ShmCommunicator>> ranks_;
+};
+
+/// The data of all ranks for one operation.
+std::vector<Bytes> random_inputs(DType dtype, int ranks, std::size_t count, std::uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  std::vector<Bytes> inputs;
+  for (int rank = 0; rank < ranks; ++rank) {
+    inputs.emplace_back(count * dtype_size(dtype));
+    fill_random(dtype, inputs.back().data(), count, generator);
+  }
+  return inputs;
+}
+
+/// What an allreduce of `inputs` must give: scaled values are rounded to the type before and after.
+Bytes expected_reduction(DType dtype, ReduceOp op, const std::vector<Bytes>& inputs,
+                         double prescale, double postscale) {
+  const std::size_t count = inputs[0].size() / dtype_size(dtype);
+  std::vector<Bytes> scaled;
+  std::vector<const void*> sources;
+  for (const Bytes& input : inputs) {
+    scaled.push_back(
+        prescale == 1.0 ? input
+                        : reference_reduce(dtype, KernelOp::kSum, {input.data()}, count, prescale));
+  }
+  for (const Bytes& input : scaled) sources.push_back(input.data());
+  return reference_reduce(dtype, kernel_op(op), sources, count, postscale);
+}
+
+/// `data` in several pieces, cut between elements.
+SegmentList pieces(Bytes& data, std::size_t element, std::uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  SegmentList list;
+  std::size_t done = 0;
+  while (done < data.size()) {
+    const std::size_t left = (data.size() - done) / element;
+    const std::size_t piece = (1 + generator() % left) * element;
+    list.add(data.data() + done, piece);
+    done += piece;
+  }
+  return list;
+}
+
+void check_equal(DType dtype, const Bytes& got, const Bytes& expected, const std::string& what) {
+  CHECK_EQ(got.size(), expected.size());
+  const auto at =
+      first_difference(dtype, got.data(), expected.data(), expected.size() / dtype_size(dtype));
+  CHECK_MSG(at < 0, what << " " << dtype_name(dtype) << ": element " << at << " of "
+                         << expected.size() / dtype_size(dtype) << " is "
+                         << show_element(dtype, got.data(), at) << ", not "
+                         << show_element(dtype, expected.data(), at));
+}
+
+struct Scales {
+  double pre = 1.0;
+  double post = 1.0;
+};
+
+/// All ranks reduce `inputs`, into other memory and in place, in pieces that differ between ranks.
+void check_allreduce(World& world, DType dtype, ReduceOp op, std::size_t count, Scales scales) {
+  const auto inputs =
+      random_inputs(dtype, world.size(), count, count + static_cast<std::uint64_t>(dtype));
+  const Bytes expected = expected_reduction(dtype, op, inputs, scales.pre, scales.post);
+  world.run([&](int rank, ShmCommunicator& communicator) {
+    const auto seed = static_cast<std::uint64_t>(rank);
+    Bytes data = inputs[seed];
+    Bytes out(data.size());
+    const SegmentList in = pieces(data, dtype_size(dtype), seed);
+    const SegmentList to = pieces(out, dtype_size(dtype), seed + 100);
+    communicator.allreduce({in, to, dtype, op, scales.pre, scales.post});
+    check_equal(dtype, data, inputs[seed], "untouched input");
+    check_equal(dtype, out, expected, "allreduce");
+    communicator.allreduce({in, in, dtype, op, scales.pre, scales.post});
+    check_equal(dtype, data, expected, "allreduce in place");
+  });
+}
+
+}  // namespace
+
+TEST(allreduce_of_every_dtype_and_reduction) {
+  for (const int ranks : kWorlds) {
+    World world(ranks);
+    for (int code = 0; code < kDTypeCount; ++code) {
+      for (const ReduceOp op : kReductions) {
+        for (const std::size_t count : {0, 1, 3, 1000}) {
+          check_allreduce(world, static_cast<DType>(code), op, count, {});
+        }
+      }
+    }
+  }
+}
+
+TEST(allreduce_of_long_messages) {
+  for (const int ranks : kWorlds) {
+    World world(ranks);
+    for (int code = 0; code < kDTypeCount; ++code) {
+      check_allreduce(world, static_cast<DType>(code), kReductions[code % 4], 100003, {});
+    }
+  }
+}
+
+TEST(allreduce_scales_before_and_after) {
+  for (const int ranks : kWorlds) {
+    World world(ranks);
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kInt32, DType::kFloat64}) {
+      for (const std::size_t count : {3, 1000, 40001}) {
+        check_allreduce(world, dtype, ReduceOp::kSum, count, {0.5, 1.0});
+        check_allreduce(world, dtype, ReduceOp::kSum, count, {1.0, 1.0 / ranks});
+        check_allreduce(world, dtype, ReduceOp::kSum, count, {0.3, 3.0});
+      }
+    }
+  }
+}
+
+TEST(chunks_of_any_size_give_the_same_result) {
+  for (const int ranks : {2, 3}) {
+    World world(ranks);
+    for (const std::int64_t chunk : {1LL, 500LL, 4096LL, 100000LL, 1LL << 30, 0LL}) {
+      world.run([&](int, ShmCommunicator& communicator) { communicator.set_chunk_size(chunk); });
+      check_allreduce(world, DType::kFloat32, ReduceOp::kSum, 5000, {});
+      check_allreduce(world, DType::kFloat16, ReduceOp::kSum, 20001, {0.5, 0.5});
+    }
+  }
+}
+
+TEST(broadcast_from_every_root) {
+  for (const int ranks : kWorlds) {
+    World world(ranks);
+    for (const std::size_t count : kSizes) {
+      for (int root = 0; root < ranks; ++root) {
+        const auto inputs = random_inputs(DType::kInt16, ranks, count, count);
+        world.run([&](int rank, ShmCommunicator& communicator) {
+          const auto self = static_cast<std::size_t>(rank);
+          Bytes data = inputs[self];
+          Bytes out(data.size());
+          const SegmentList in = pieces(data, 2, self);
+          const SegmentList to = pieces(out, 2, self + 7);
+          communicator.broadcast({root, in, to});
+          check_equal(DType::kInt16, out, inputs[static_cast<std::size_t>(root)], "broadcast");
+          communicator.broadcast({root, in, in});
+          check_equal(DType::kInt16, data, inputs[static_cast<std::size_t>(root)],
+                      "broadcast in place");
+        });
+      }
+    }
+  }
+}
+
+TEST(allgather_of_different_lengths) {
+  for (const int ranks : kWorlds) {
+    World world(ranks);
+    for (const std::size_t count : kSizes) {
+      std::vector<Bytes> inputs;
+      Bytes expected;
+      for (int rank = 0; rank < ranks; ++rank) {
+        // One rank brings nothing.
+        const std::size_t mine = rank == 1 ? 0 : count + static_cast<std::size_t>(rank);
+        inputs.push_back(random_inputs(DType::kFloat32, 1, mine, mine)[0]);
+        expected.insert(expected.end(), inputs.back().begin(), inputs.back().end());
+      }
+      world.run([&](int rank, ShmCommunicator& communicator) {
+        Bytes data = inputs[static_cast<std::size_t>(rank)];
+        Bytes gathered(expected.size());
+        std::vector<SegmentList> out(inputs.size());
+        std::size_t at = 0;
+        for (std::size_t member = 0; member < inputs.size(); ++member) {
+          out[member].add(gathered.data() + at, inputs[member].size());
+          at += inputs[member].size();
+        }
+        communicator.allgather({pieces(data, 4, 1), out});
+        check_equal(DType::kFloat32, gathered, expected, "allgather");
+      });
+    }
+  }
+}
+
+TEST(alltoall_of_different_lengths) {
+  for (const int ranks : kWorlds) {
+    World world(ranks);
+    const auto members = static_cast<std::size_t>(ranks);
+    for (const std::size_t count : kSizes) {
+      // messages[a][b]: from a to b.
+      std::vector<std::vector<Bytes>> messages(members);
+      std::size_t longest = 0;
+      for (std::size_t a = 0; a < members; ++a) {
+        for (std::size_t b = 0; b < members; ++b) {
+          const std::size_t length = (a + b) % 3 == 2 ? 0 : count / members + a * 3 + b;
+          messages[a].push_back(random_inputs(DType::kUint8, 1, length, a * 10 + b)[0]);
+          longest = std::max(longest, length);
+        }
+      }
+      world.run([&](int rank, ShmCommunicator& communicator) {
+        const auto self = static_cast<std::size_t>(rank);
+        std::vector<Bytes> sent = messages[self];
+        std::vector<Bytes> received(members);
+        std::vector<SegmentList> in(members);
+        std::vector<SegmentList> out(members);
+        for (std::size_t peer = 0; peer < members; ++peer) {
+          received[peer].resize(messages[peer][self].size());
+          in[peer].add(sent[peer].data(), sent[peer].size());
+          out[peer].add(received[peer].data(), received[peer].size());
+        }
+        communicator.alltoall({in, out, longest});
+        for (std::size_t peer = 0; peer < members; ++peer) {
+          check_equal(DType::kUint8, received[peer], messages[peer][self], "alltoall");
+        }
+      });
+    }
+  }
+}
+
+TEST(reducescatter_gives_every_rank_its_share) {
+  for (const int ranks : kWorlds) {
+    World world(ranks);
+    const auto members = static_cast<std::size_t>(ranks);
+    for (const DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kInt8}) {
+      for (const std::size_t count : kSizes) {
+        for (const Scales scales : {Scales{}, Scales{0.5, 1.0 / ranks}}) {
+          const std::size_t element = dtype_size(dtype);
+          const auto inputs = random_inputs(dtype, ranks, count, count + 1);
+          const Bytes reduced =
+              expected_reduction(dtype, ReduceOp::kSum, inputs, scales.pre, scales.post);
+          world.run([&](int rank, ShmCommunicator& communicator) {
+            const auto self = static_cast<std::size_t>(rank);
+            Bytes data = inputs[self];
+            std::vector<SegmentList> in(members);
+            Bytes out;
+            Bytes expected;
+            std::size_t at = 0;
+            for (std::size_t member = 0; member < members; ++member) {
+              const std::size_t share =
+                  (count / members + (member < count % members ? 1 : 0)) * element;
+              in[member].add(data.data() + at, share);
+              if (member == self) {
+                out.resize(share);
+                expected.assign(reduced.begin() + static_cast<std::ptrdiff_t>(at),
+                                reduced.begin() + static_cast<std::ptrdiff_t>(at + share));
+              }
+              at += share;
+            }
+            SegmentList to;
+            to.add(out.data(), out.size());
+            communicator.reducescatter({in, to, dtype, ReduceOp::kSum, scales.pre, scales.post});
+            check_equal(dtype, out, expected, "reducescatter");
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST(exchange_returns_everybodys_numbers) {
+  World world(3);
+  world.run([](int rank, ShmCommunicator& communicator) {
+    const std::vector<std::int64_t> expected{0, -1, 10, -1, 20, -1};
+    CHECK(communicator.exchange({rank * 10, -1}) == expected);
+    CHECK(communicator.exchange({}).empty());
+  });
+}
+
+TEST(no_rank_leaves_a_barrier_before_all_have_come) {
+  World world(5);
+  std::atomic<int> arrived{0};
+  world.run([&](int, ShmCommunicator& communicator) {
+    for (int round = 1; round <= 300; ++round) {
+      arrived.fetch_add(1);
+      communicator.barrier();
+      CHECK(arrived.load() >= round * 5);
+    }
+  });
+}
+
+TEST(operations_of_all_kinds_follow_each_other_without_pause) {
+  // The windows are reused from one operation to the next; small chunks make many of them.
+  for (const int ranks : {2, 3, 8}) {
+    World world(ranks);
+    constexpr int kRounds = 150;
+    world.run([&](int rank, ShmCommunicator& communicator) {
+      communicator.set_chunk_size(1 << 13);
+      std::mt19937_64 shared(9);  // the same on all ranks
+      for (int round = 0; round < kRounds; ++round) {
+        const std::size_t count = shared() % 10000;
+        const auto seed = static_cast<std::int32_t>(round);
+        std::vector<std::int32_t> data(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          data[i] = seed + static_cast<std::int32_t>(i) * (rank + 1);
+        }
+        SegmentList list;
+        list.add(data.data(), count * sizeof(std::int32_t));
+        const auto kind = shared() % 3;
+        if (kind == 0) {
+          const int root = static_cast<int>(shared() % static_cast<std::uint64_t>(ranks));
+          communicator.broadcast({root, list, list});
+          for (std::size_t i = 0; i < count; ++i) {
+            CHECK_EQ(data[i], seed + static_cast<std::int32_t>(i) * (root + 1));
+          }
+        } else if (kind == 1) {
+          communicator.allreduce({list, list, DType::kInt32, ReduceOp::kSum});
+          const std::int32_t factor = ranks * (ranks + 1) / 2;
+          for (std::size_t i = 0; i < count; ++i) {
+            CHECK_EQ(data[i], seed * ranks + static_cast<std::int32_t>(i) * factor);
+          }
+        } else {
+          const auto all = communicator.exchange({rank + round});
+          for (int member = 0; member < ranks; ++member) {
+            CHECK_EQ(all[static_cast<std::size_t>(member)], member + round);
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(overlapping_process_sets_share_the_windows) {
+  const std::vector<std::vector<int>> sets{{0, 1, 2, 3}, {0, 2}, {1, 2, 3}};
+  const auto arena = Arena::create(4);
+  run_threads(4, [&](int rank) {
+    std::vector<std::unique_ptr<ShmCommunicator>> mine;
+    for (std::size_t set = 0; set < sets.size(); ++set) {
+      const auto found = std::find(sets[set].begin(), sets[set].end(), rank);
+      mine.push_back(nullptr);
+      if (found == sets[set].end()) continue;
+      mine.back() = std::make_unique<ShmCommunicator>(arena, sets[set],
+                                                      static_cast<int>(found - sets[set].begin()),
+                                                      static_cast<int>(set), Nanos{0});
+      mine.back()->set_window_shared(true);
+      mine.back()->set_chunk_size(4096);
+    }
+    std::mt19937_64 shared(10);
+    for (int round = 0; round < 400; ++round) {
+      const std::size_t set = shared() % sets.size();
+      const std::size_t count = 1 + shared() % 5000;
+      if (!mine[set]) continue;
+      std::int64_t sum = 0;
+      for (const int member : sets[set]) sum += member + round;
+      std::vector<std::int64_t> data(count, rank + round);
+      SegmentList list;
+      list.add(data.data(), count * sizeof(std::int64_t));
+      mine[set]->allreduce({list, list, DType::kInt64, ReduceOp::kSum});
+      for (const std::int64_t value : data) {
+        if (value == sum) continue;
+        arena->abort("a test failed");
+        CHECK_EQ(value, sum);
+      }
+    }
+  });
+}
+
+TEST(an_abort_ends_every_wait) {
+  for (const Nanos spin : {Nanos{0}, 20 * kMicrosecond}) {
+    const auto arena = Arena::create(3);
+    run_threads(3, [&](int rank) {
+      ShmCommunicator communicator(arena, {0, 1, 2}, rank, 0, spin);
+      std::vector<float> data(100000, 1.0F);
+      SegmentList list;
+      list.add(data.data(), data.size() * sizeof(float));
+      const auto allreduce = [&] {
+        communicator.allreduce({list, list, DType::kFloat32, ReduceOp::kSum});
+      };
+      if (rank == 2) {
+        allreduce();
+        arena->abort("rank 2 died");
+      } else {
+        // The notice may come as early as in the first one.
+        CHECK_THROWS_WITH((allreduce(), allreduce()), Error, "rank 2 died");
+      }
+    });
+  }
+}
+
+}  // namespace hvdtune::testing
