@@ -197,7 +197,7 @@ def sparse_allreduce_async(
             indices = synchronize(indices_handle)
         if op == Average:
             values = values / process_set.size()
-        return torch.sparse_coo_tensor(indices.t(), values, shape)
+        return torch.sparse_coo_tensor(indices.t(), values, shape, check_invariants=False)
 
     return wait
 

@@ -72,7 +72,7 @@ class GradientReducer:
         self._units: dict[torch.Tensor, Unit] = {}
         self._passes_left: dict[torch.Tensor, int] = {}
         self._submissions: dict[Unit, Submission] = {}
-        self._sparse: set[torch.Tensor] = set()  # had a sparse gradient before
+        self._sparse_dims: dict[torch.Tensor, int] = {}  # of the sparse gradients seen so far
         self._hooks: list[Any] = []
         self.is_pending = False  # a backward pass ran that synchronize() has not seen
         self.set_backward_passes_per_step(backward_passes_per_step)
@@ -226,10 +226,14 @@ class GradientReducer:
         """The gradient of ``parameter``; zeros when this rank did not compute it."""
         if parameter.grad is None:
             # Another rank may have one: control flow may depend on the data.
-            layout = torch.sparse_coo if parameter in self._sparse else torch.strided
-            parameter.grad = torch.zeros_like(parameter.detach(), layout=layout)
+            dims = self._sparse_dims.get(parameter)
+            parameter.grad = (
+                torch.zeros_like(parameter.detach())
+                if dims is None
+                else _no_entries(parameter, dims)
+            )
         elif parameter.grad.is_sparse:
-            self._sparse.add(parameter)
+            self._sparse_dims[parameter] = parameter.grad.sparse_dim()
         return parameter.grad
 
     def _compress(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -268,3 +272,14 @@ class GradientReducer:
             parameter.grad = restored.to_sparse(gradient.sparse_dim())
         elif restored is not gradient:
             gradient.copy_(restored)
+
+
+def _no_entries(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
+    """A sparse gradient of ``parameter`` that is zero everywhere."""
+    shape = parameter.shape
+    return torch.sparse_coo_tensor(
+        torch.empty((sparse_dims, 0), dtype=torch.int64),
+        torch.empty((0, *shape[sparse_dims:]), dtype=parameter.dtype),
+        shape,
+        check_invariants=False,
+    )
