@@ -32,9 +32,11 @@ def guarded(job: Callable[[], int]) -> int:
     SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the child, which is expected to end soon
     after one of the first four. Signals that are ignored stay so.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _open_standard_descriptors()
+    _flush()
     processes.become_subreaper()
+    # Where it is ignored, children vanish without an exit status.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # A signal between the fork and the handlers' installation must not be lost.
     handled = (*ENDING_SIGNALS, *FORWARDED_SIGNALS)
     signals = [number for number in handled if signal.getsignal(number) != signal.SIG_IGN]
@@ -75,9 +77,24 @@ def _run_job(job: Callable[[], int], parent: int) -> None:
         traceback.print_exc()
     finally:
         processes.kill_descendants()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         os._exit(code)
+
+
+def _open_standard_descriptors() -> None:
+    """Fill what the caller closed (`>&-`), so that no pipe of ours takes the place of stdout."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.flush()
 
 
 def _forward(signals: list[signal.Signals], child: int) -> dict[signal.Signals, Any]:

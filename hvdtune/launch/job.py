@@ -36,7 +36,10 @@ from hvdtune.launch.report import Failure, signal_name
 
 # After a failure the job is over within the sum of the first two, plus what killing takes.
 SURVIVORS_SECONDS = 1.0
+# Several workers may end within moments; this long the launcher looks for the one that began it.
+BLAME_SECONDS = 0.1
 GRACE_AFTER_FAILURE_SECONDS = 1.0
+PEER_ERROR = "HorovodInternalError"
 # After Ctrl-C or SIGTERM a worker may want to save its state.
 GRACE_AFTER_SIGNAL_SECONDS = 5.0
 # Descendants of ended workers may still hold their pipes; their output is awaited this long.
@@ -75,6 +78,16 @@ class _Worker:
     def running(self) -> bool:
         return self.process.returncode is None
 
+    def innocence(self) -> int:
+        """How likely a failed worker is to have failed because of another: 0, 1 or 2.
+
+        0 was killed by a signal, 1 exited with an error, 2 exited with the error that tells of
+        another worker's end.
+        """
+        if self.process.returncode < 0:
+            return 0
+        return 2 if any(PEER_ERROR in line for line in self.tail) else 1
+
 
 class Job:
     """Runs a `JobSpec` once. Must own its process: it collects every child there is."""
@@ -83,10 +96,13 @@ class Job:
         self._spec = spec
         self._phase = Phase.RUNNING
         self._deadline: float | None = None
+        self._failed: list[_Worker] = []
+        self._blame_at = 0.0
         self._failure: Failure | None = None
         self._stop_status = 0
         self._signals: list[int] = []
-        self._console = Console(give_up=lambda: bool(self._signals) or self._phase >= Phase.ENDING)
+        self._console = Console(give_up=self._is_ending)
+        self._unwritable: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._workers: dict[int, _Worker] = {}
         self._parent = 0
@@ -118,6 +134,8 @@ class Job:
         finally:
             processes.kill_descendants()
             self._flush()
+        if self._failed and not self._failure:
+            self._blame()
         if self._failure:
             self._say(2, f"hvdtune run: {self._failure.describe()}")
             return self._failure.status
@@ -225,8 +243,9 @@ class Job:
             self._stop(128 + signal.SIGPIPE)
         except OSError as error:
             # A full disk must not end a training.
-            if descriptor == 1:
-                self._say(2, f"hvdtune run: stdout cannot be written: {error.strerror}\n")
+            if descriptor not in self._unwritable:
+                self._unwritable.add(descriptor)
+                self._say(2, f"hvdtune run: output cannot be written: {error.strerror}\n")
 
     def _say(self, descriptor: int, text: str) -> None:
         self._write(descriptor, text.encode("utf-8", "replace"))
@@ -254,6 +273,9 @@ class Job:
 
     # -- ending --
 
+    def _is_ending(self) -> bool:
+        return self._phase >= Phase.ENDING or any(n in ENDING_SIGNALS for n in self._signals)
+
     def _anything_left(self) -> bool:
         if any(worker.running for worker in self._workers.values()):
             return True
@@ -265,7 +287,11 @@ class Job:
         return is_open and time.monotonic() < self._deadline
 
     def _time_left(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        if self._deadline is None:
+            return None
+        unsettled = self._failed and not self._failure
+        due = min(self._deadline, self._blame_at) if unsettled else self._deadline
+        return max(0.0, due - time.monotonic())
 
     def _handle_signals(self) -> None:
         while self._signals:
@@ -295,7 +321,6 @@ class Job:
 
     def _collect(self) -> None:
         """Take note of the workers that have ended; the first failure ends the job."""
-        failed = []
         for pid, code in processes.reap_all():
             worker = self._workers.get(pid)
             if worker is None:
@@ -304,24 +329,41 @@ class Job:
             if self._spec.verbose:
                 words = f"rank {worker.slot.rank} ended with exit code {code}"
                 self._say(2, f"hvdtune run: {words}\n")
-            if code != 0:
-                failed.append(worker)
-        if failed and self._phase == Phase.RUNNING:
-            # Of several at once, a signal's victim is the cause and an error exit the effect.
-            self._fail(min(failed, key=lambda worker: worker.process.returncode >= 0))
+            if code != 0 and self._phase <= Phase.FAILING:
+                for stream in worker.streams:
+                    self._flush_stream(stream)
+                self._note_failure(worker)
 
-    def _fail(self, worker: _Worker) -> None:
-        for stream in worker.streams:
-            self._flush_stream(stream)
+    def _note_failure(self, worker: _Worker) -> None:
+        """Remember a suspect, and how long to wait for a better one.
+
+        The effect may be seen before its cause: a worker's connections close, and the others fail,
+        some time before the worker itself has ended.
+        """
+        now = time.monotonic()
+        if self._phase == Phase.RUNNING:
+            self._phase, self._deadline = Phase.FAILING, now + SURVIVORS_SECONDS
+            self._blame_at = self._deadline
+        self._failed.append(worker)
+        wait = (0.0, BLAME_SECONDS, SURVIVORS_SECONDS)[worker.innocence()]
+        self._blame_at = min(self._blame_at, now + wait)
+
+    def _blame(self) -> None:
+        """Settle which failure ends the job, and say so."""
+        worker = min(self._failed, key=lambda worker: worker.innocence())  # the first of equals
         slot, code = worker.slot, worker.process.returncode
         self._failure = Failure(slot.rank, slot.hostname, worker.process.pid, code, [*worker.tail])
-        self._phase, self._deadline = Phase.FAILING, time.monotonic() + SURVIVORS_SECONDS
         words = f"Process {slot.rank} exit with status code {self._failure.status}.\n"
         if slot.size > 1:
             words += f"Terminating remaining workers after failure of Process {slot.rank}.\n"
         self._say(1, words)
 
     def _advance(self) -> None:
+        """Do what is due."""
+        if self._failed and not self._failure:
+            all_ended = not any(worker.running for worker in self._workers.values())
+            if all_ended or time.monotonic() >= self._blame_at:
+                self._blame()
         if self._deadline is None or time.monotonic() < self._deadline:
             return
         if self._phase == Phase.FAILING:
@@ -362,4 +404,4 @@ def _drain(descriptor: int) -> None:
 
 def run_job(spec: JobSpec) -> int:
     """Run a job guarded (see `hvdtune.launch.guard`); return the launcher's exit status."""
-    return guarded(Job(spec).run)
+    return guarded(lambda: Job(spec).run())

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import signal
+import sys
 
 import pytest
 from launcher import SLEEP, launch, start, wait_until_gone
+from ranks import clean_environment, hvdtune_command
 
 # Rank 1 ends in the way {way}, once all ranks have printed their pids; the others sleep.
 ONE_ENDS = """
@@ -86,6 +90,50 @@ sys.exit(9)
         assert f"[{rank}]<stdout>:I noticed {rank}\n" in ended.stdout
     assert "Process 1 exit with status code 137." in ended.stdout
     assert "Process 0 exit" not in ended.stdout
+
+
+# Rank 1 holds a connection to everybody; the others fail at once when it is cut.
+CONNECTED = """
+import socket
+address = "\\0hvdtune-test-" + os.environ["HVDTUNE_JOB_ID"]
+here = socket.socket(socket.AF_UNIX)
+if rank == 1:
+    here.bind(address)
+    here.listen(size)
+    peers = [here.accept()[0] for _ in range(size - 1)]
+    {way}
+while here.connect_ex(address):
+    time.sleep(0.01)
+here.recv(1)
+{effect}
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "effect", "status"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "os._exit(1)", 137),
+        # The cause takes its time to end after its connections are closed.
+        (
+            "[peer.close() for peer in peers]; time.sleep(0.3); sys.exit(3)",
+            "sys.exit('HorovodInternalError: rank 1 has left')",
+            3,
+        ),
+    ],
+)
+def test_the_cause_is_blamed_even_if_its_effects_are_seen_first(tmp_path, way, effect, status):
+    ended = launch(tmp_path, ["run", "-np", "6"], CONNECTED.format(way=way, effect=effect))
+    assert ended.status == status
+    assert f"Process 1 exit with status code {status}.\n" in ended.stdout
+    assert ended.stdout.count("Process") == 2
+    assert "hvdtune run: rank 1 " in ended.stderr
+
+
+def test_when_all_fail_alike_the_first_is_blamed(tmp_path):
+    script = "time.sleep(0.2 * (size - rank))\nsys.exit('HorovodInternalError: shapes differ')\n"
+    ended = launch(tmp_path, ["run", "-np", "3"], script)
+    assert ended.status == 1
+    assert "hvdtune run: rank 2 " in ended.stderr
 
 
 def test_workers_that_ignore_sigterm_are_killed(tmp_path):
@@ -177,6 +225,24 @@ signal.signal(signal.SIGTERM, save)
         ended = launcher.wait()
     assert ended.status == 130
     assert ended.stdout.count("saved") == 2
+
+
+def test_ctrl_c_on_a_terminal(tmp_path):
+    """The terminal signals its whole foreground group, of which the workers are no part."""
+    worker = tmp_path / "worker.py"
+    worker.write_text("import os, time\nprint('pid', os.getpid())\ntime.sleep(600)\n")
+    command = hvdtune_command("run", "-np", "2", sys.executable, str(worker))
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(command[0], command, clean_environment())
+    shown = b""
+    while shown.count(b"<stdout>:pid ") < 2 or not shown.endswith(b"\n"):
+        shown += os.read(terminal, 4096)
+    os.write(terminal, b"\x03")
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 130
+    wait_until_gone([int(number) for number in re.findall(rb"<stdout>:pid (\d+)", shown)])
 
 
 def test_a_second_ctrl_c_does_not_wait(tmp_path):

@@ -148,3 +148,22 @@ def test_a_reader_that_stalls_does_not_keep_the_job_alive(tmp_path):
         process.stdout.readline()  # the pipe is full soon after
         process.terminate()
         assert process.wait(60) == 143
+
+
+@pytest.mark.parametrize("redirection", [">&-", "> /dev/full"])
+def test_output_that_cannot_be_written_does_not_end_the_job(tmp_path, redirection):
+    worker = tmp_path / "worker.py"
+    worker.write_text("print('x\\n' * 100)\nopen('done', 'w').close()\n")
+    command = hvdtune_command("run", "-np", "2", sys.executable, str(worker))
+    ended = subprocess.run(
+        ["sh", "-c", f'"$@" {redirection}', "sh", *command],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "done").exists()
+    assert ended.stderr.count("cannot be written") == (redirection == "> /dev/full")
