@@ -84,7 +84,9 @@ def _all(completed: Completed) -> tuple[Array, ...]:
 def _reduction(average: bool | None, op: int | None) -> int:
     if average is not None:
         if op is not None:
-            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+            raise ValueError(
+                "The op parameter supersedes average. Please provide only one of them."
+            )
         import warnings
 
         warnings.warn("average is deprecated, use op instead", DeprecationWarning, stacklevel=3)
@@ -432,7 +434,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Array:
-    """This rank's share of the rows of the reduction: R // n, one more for the first R % n ranks."""
+    """This rank's share of the rows of the reduction: R // n, and one more for the first R % n."""
     return synchronize(
         reducescatter_async(tensor, name, op, process_set, prescale_factor, postscale_factor)
     )

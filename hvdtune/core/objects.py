@@ -10,7 +10,6 @@ from hvdtune.core.operations import Buffer, Completed
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 
 
-
 def _pickled(obj: Any) -> Any:
     import cloudpickle
     import numpy as np
@@ -22,19 +21,13 @@ def _gather(data: Any, name: str, process_set: ProcessSet) -> Any:
     def only(completed: Completed) -> Any:
         return completed.outputs[0]
 
-    buffer = Buffer(
-        data.ctypes.data, operations.DTYPES[data.dtype.name], tuple(data.shape), data
-    )
-    handle = operations.allgather_async(
-        [buffer], name=name, process_set=process_set, finish=only
-    )
+    buffer = Buffer(data.ctypes.data, operations.DTYPES[data.dtype.name], tuple(data.shape), data)
+    handle = operations.allgather_async([buffer], name=name, process_set=process_set, finish=only)
     return operations.synchronize(handle)
 
 
 def _broadcast_in_place(data: Any, root_rank: int, name: str, process_set: ProcessSet) -> None:
-    buffer = Buffer(
-        data.ctypes.data, operations.DTYPES[data.dtype.name], tuple(data.shape), data
-    )
+    buffer = Buffer(data.ctypes.data, operations.DTYPES[data.dtype.name], tuple(data.shape), data)
     finish: Callable[[Completed], None] = lambda completed: None  # noqa: E731
     handle = operations.broadcast_async(
         buffer, buffer, root_rank, name=name, process_set=process_set, finish=finish

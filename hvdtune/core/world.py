@@ -148,7 +148,7 @@ def _register_exit() -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child has the memory but not the threads of the engine: it is not part of the job."""
+    """A forked child has the engine's memory but not its threads: it is not part of the job."""
     global _engine
     if _engine is not None:
         _engine.abandon()
