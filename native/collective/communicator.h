@@ -28,8 +28,8 @@ struct AllreduceJob {
 };
 
 struct BroadcastJob {
-  int root;               ///< index of the member that sends
-  const SegmentList& in;  ///< read on the root only
+  int root;                ///< index of the member that sends
+  const SegmentList& in;   ///< read on the root only
   const SegmentList& out;  ///< same bytes on every member; on the root it may equal `in`
 };
 

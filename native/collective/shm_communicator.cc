@@ -182,16 +182,15 @@ PhaseTimes ShmCommunicator::broadcast(const BroadcastJob& job) {
     return std::min(chunk_bytes_, total - chunk * chunk_bytes_);
   };
   const auto root = static_cast<std::size_t>(job.root);
-  return stream(
-      (total + chunk_bytes_ - 1) / chunk_bytes_,
-      [&](std::size_t chunk, std::uint64_t serial) {
-        if (!sender) return;
-        job.in.copy_out(chunk * chunk_bytes_, length(chunk), window(root, serial));
-      },
-      [&](std::size_t chunk, std::uint64_t serial) {
-        if (sender) return;
-        job.out.copy_in(chunk * chunk_bytes_, length(chunk), window(root, serial));
-      });
+  return stream((total + chunk_bytes_ - 1) / chunk_bytes_,
+                [&](std::size_t chunk, std::uint64_t serial) {
+                  if (!sender) return;
+                  job.in.copy_out(chunk * chunk_bytes_, length(chunk), window(root, serial));
+                },
+                [&](std::size_t chunk, std::uint64_t serial) {
+                  if (sender) return;
+                  job.out.copy_in(chunk * chunk_bytes_, length(chunk), window(root, serial));
+                });
 }
 
 PhaseTimes ShmCommunicator::allgather(const AllgatherJob& job) {
@@ -205,19 +204,18 @@ PhaseTimes ShmCommunicator::allgather(const AllgatherJob& job) {
     const std::size_t begin = chunk * chunk_bytes_;
     return begin >= total ? 0 : std::min(chunk_bytes_, total - begin);
   };
-  return stream(
-      (longest + chunk_bytes_ - 1) / chunk_bytes_,
-      [&](std::size_t chunk, std::uint64_t serial) {
-        const std::size_t bytes = length(chunk, job.in.bytes());
-        job.in.copy_out(chunk * chunk_bytes_, bytes, window(self, serial));
-      },
-      [&](std::size_t chunk, std::uint64_t serial) {
-        for (std::size_t turn = 1; turn < members_.size(); ++turn) {
-          const std::size_t member = (self + turn) % members_.size();
-          const std::size_t bytes = length(chunk, job.out[member].bytes());
-          job.out[member].copy_in(chunk * chunk_bytes_, bytes, window(member, serial));
-        }
-      });
+  return stream((longest + chunk_bytes_ - 1) / chunk_bytes_,
+                [&](std::size_t chunk, std::uint64_t serial) {
+                  const std::size_t bytes = length(chunk, job.in.bytes());
+                  job.in.copy_out(chunk * chunk_bytes_, bytes, window(self, serial));
+                },
+                [&](std::size_t chunk, std::uint64_t serial) {
+                  for (std::size_t turn = 1; turn < members_.size(); ++turn) {
+                    const std::size_t member = (self + turn) % members_.size();
+                    const std::size_t bytes = length(chunk, job.out[member].bytes());
+                    job.out[member].copy_in(chunk * chunk_bytes_, bytes, window(member, serial));
+                  }
+                });
 }
 
 PhaseTimes ShmCommunicator::alltoall(const AlltoallJob& job) {
@@ -261,23 +259,23 @@ PhaseTimes ShmCommunicator::reducescatter(const ReducescatterJob& job) {
     const std::size_t begin = chunk * piece;
     return begin >= total ? 0 : std::min(piece, total - begin);
   };
-  return stream(
-      (longest + piece - 1) / piece,
-      [&](std::size_t chunk, std::uint64_t serial) {
-        for (std::size_t member = 0; member < members_.size(); ++member) {
-          const std::size_t bytes = length(chunk, job.in[member].bytes());
-          pack(job.in[member], chunk * piece, bytes, window(self, serial) + member * piece,
-               job.dtype, job.prescale);
-        }
-      },
-      [&](std::size_t chunk, std::uint64_t serial) {
-        std::array<const std::byte*, kMaxRanksPerHost> sources;
-        for (std::size_t member = 0; member < members_.size(); ++member) {
-          sources[member] = window(member, serial) + self * piece;
-        }
-        reduce_to_segments(sources.data(), members_.size(), job.out, chunk * piece,
-                           length(chunk, job.out.bytes()), job.dtype, job.op, job.postscale);
-      });
+  return stream((longest + piece - 1) / piece,
+                [&](std::size_t chunk, std::uint64_t serial) {
+                  for (std::size_t member = 0; member < members_.size(); ++member) {
+                    const std::size_t bytes = length(chunk, job.in[member].bytes());
+                    pack(job.in[member], chunk * piece, bytes,
+                         window(self, serial) + member * piece, job.dtype, job.prescale);
+                  }
+                },
+                [&](std::size_t chunk, std::uint64_t serial) {
+                  std::array<const std::byte*, kMaxRanksPerHost> sources;
+                  for (std::size_t member = 0; member < members_.size(); ++member) {
+                    sources[member] = window(member, serial) + self * piece;
+                  }
+                  reduce_to_segments(sources.data(), members_.size(), job.out, chunk * piece,
+                                     length(chunk, job.out.bytes()), job.dtype, job.op,
+                                     job.postscale);
+                });
 }
 
 }  // namespace hvdtune

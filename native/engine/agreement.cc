@@ -15,9 +15,8 @@ class Difference {
 
   [[nodiscard]] std::string operator()(const std::string& what, const std::string& first,
                                        const std::string& other) const {
-    return "Mismatched " + what + " for tensor " + name_ + ": rank " +
-           std::to_string(first_rank_) + " has " + first + ", rank " +
-           std::to_string(other_rank_) + " has " + other + ".";
+    return "Mismatched " + what + " for tensor " + name_ + ": rank " + std::to_string(first_rank_) +
+           " has " + first + ", rank " + std::to_string(other_rank_) + " has " + other + ".";
   }
 
   void set_tensor(const std::string& name) { name_ = name; }
@@ -115,8 +114,9 @@ std::string unusable(const Request& request) {
   if (!rows) return {};
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
     if (!request.tensors[i].shape.empty()) continue;
-    return std::string(op_kind_name(request.kind)) + " of a rank-zero tensor: " +
-           wire::tensor_name(request, i) + " is a scalar; at least one dimension is needed.";
+    return std::string(op_kind_name(request.kind)) +
+           " of a rank-zero tensor: " + wire::tensor_name(request, i) +
+           " is a scalar; at least one dimension is needed.";
   }
   return {};
 }

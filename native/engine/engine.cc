@@ -118,8 +118,7 @@ void Engine::check(const Submission& submission) {
   if (request.kind == OpKind::kAlltoall) {
     const auto members = sets_.ranks(set).size();
     if (submission.splits.size() != members) {
-      refuse(tensor + ": Number of entries in splits (" +
-             std::to_string(submission.splits.size()) +
+      refuse(tensor + ": Number of entries in splits (" + std::to_string(submission.splits.size()) +
              ") does not equal the number of processes in the set (" + std::to_string(members) +
              ")");
     }

@@ -42,7 +42,8 @@ class OwnedBuffer {
   std::vector<std::int64_t> shape_;
 };
 
-/// Where a tensor is: contiguous memory, which the submitter keeps alive until the operation is done.
+/// Where a tensor is: contiguous memory, which the submitter keeps alive until the operation is
+/// done.
 struct TensorMemory {
   const void* in = nullptr;
   void* out = nullptr;  ///< null where the engine allocates the result
@@ -52,10 +53,10 @@ struct TensorMemory {
 struct Operation {
   std::int64_t handle = 0;
   wire::Request request;
-  std::vector<TensorMemory> memory;   ///< one a tensor
-  std::vector<std::int64_t> splits;   ///< alltoall: rows for each member
+  std::vector<TensorMemory> memory;  ///< one a tensor
+  std::vector<std::int64_t> splits;  ///< alltoall: rows for each member
   wire::Ticket ticket = 0;
-  wire::Slot slot = wire::kNoSlot;    ///< it was announced by this slot
+  wire::Slot slot = wire::kNoSlot;  ///< it was announced by this slot
 
   // Results; written before `done` is set, read after it is seen.
   Status status;

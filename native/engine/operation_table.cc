@@ -33,8 +33,7 @@ OperationPtr OperationTable::find(std::uint32_t process_set, const wire::BatchEn
 }
 
 void OperationTable::finish(const OperationPtr& operation, bool executed) {
-  const auto found =
-      records_.find(key_of(operation->request.process_set, operation->request.name));
+  const auto found = records_.find(key_of(operation->request.process_set, operation->request.name));
   if (found == records_.end() || found->second.pending != operation) return;
   Record& record = found->second;
   record.pending.reset();

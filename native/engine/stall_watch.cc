@@ -20,10 +20,10 @@ double seconds(Nanos time) { return static_cast<double>(time) / static_cast<doub
 StallWatch::StallWatch(const StallOptions& options, std::vector<PeerInfo> peers)
     : options_(options), peers_(std::move(peers)) {
   if (options_.shutdown > 0 && options_.shutdown < options_.warning) {
-    HVD_LOG_RANK(kWarning, 0)
-        << "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS (" << seconds(options_.shutdown)
-        << ") is below HOROVOD_STALL_CHECK_TIME_SECONDS (" << seconds(options_.warning)
-        << "); stalls will not end the job";
+    HVD_LOG_RANK(kWarning, 0) << "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS ("
+                              << seconds(options_.shutdown)
+                              << ") is below HOROVOD_STALL_CHECK_TIME_SECONDS ("
+                              << seconds(options_.warning) << "); stalls will not end the job";
     options_.shutdown = 0;
   }
   const bool on = options_.enabled && options_.warning > 0;
@@ -65,8 +65,8 @@ StallVerdict StallWatch::check(const Coordinator& coordinator, Nanos now) {
   asking_ = false;
   last_report_ = now;
   verdict.report = worded(coordinator, waiting, now);
-  verdict.shut_down = options_.shutdown > 0 &&
-                      !waiting_longer(coordinator, now, options_.shutdown).empty();
+  verdict.shut_down =
+      options_.shutdown > 0 && !waiting_longer(coordinator, now, options_.shutdown).empty();
   return verdict;
 }
 

@@ -35,7 +35,8 @@ inline constexpr int kAbortTextBytes = 1024;
 /// that ends. Pages are committed when first touched.
 class Arena {
  public:
-  /// Creates the arena of a host with `ranks` ranks. Throws Error(kAborted) when the kernel refuses.
+  /// Creates the arena of a host with `ranks` ranks. Throws Error(kAborted) when the kernel
+  /// refuses.
   static std::shared_ptr<Arena> create(int ranks);
 
   /// Maps the arena behind `fd`, which stays the caller's. Throws Error(kAborted).

@@ -146,7 +146,8 @@ class Host {
     }
     if (!equal_secrets(hello.secret, options_.secret)) {
       unix_socket::send(socket, encode_welcome("rank 0 does not accept this process: its "
-                                               "HVDTUNE_SECRET is not the job's", {}));
+                                               "HVDTUNE_SECRET is not the job's",
+                                               {}));
       return false;
     }
     check(hello);
@@ -186,8 +187,8 @@ class Host {
       ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     }
     return "not all processes of the job came within " + seconds_text(options_.timeout) +
-           " s (HOROVOD_START_TIMEOUT): missing " + (ranks.find(',') == std::string::npos
-                                                         ? "rank " : "ranks ") + ranks;
+           " s (HOROVOD_START_TIMEOUT): missing " +
+           (ranks.find(',') == std::string::npos ? "rank " : "ranks ") + ranks;
   }
 
   void answer() {
@@ -229,8 +230,8 @@ HostSession join(const BootstrapOptions& options) {
     throw Error(ErrorKind::kInvalidArgument, "the process that claims to be rank 0 of job " +
                                                  options.endpoint + " belongs to another user");
   }
-  const Hello hello{options.rank,   options.size,   getpid(), options.hostname,
-                    options.secret, options.agreement};
+  const Hello hello{options.rank,     options.size,   getpid(),
+                    options.hostname, options.secret, options.agreement};
   unix_socket::send(socket, hello.encode());
   std::string message;
   bool timed_out = false;

@@ -31,7 +31,8 @@ LivenessWatch::~LivenessWatch() { stop(); }
 void LivenessWatch::stop() {
   stopping_ = true;
   const std::uint64_t one = 1;
-  if (wakeup_.valid()) [[maybe_unused]] const auto written = write(wakeup_.get(), &one, sizeof(one));
+  if (wakeup_.valid()) [[maybe_unused]]
+    const auto written = write(wakeup_.get(), &one, sizeof(one));
   if (thread_.joinable()) thread_.join();
 }
 

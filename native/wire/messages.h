@@ -83,13 +83,13 @@ struct RuntimeSettings {
 
 struct Schedule {
   ScheduleType type = ScheduleType::kBatch;
-  std::uint32_t process_set = 0;     ///< kBatch, kReject
-  std::uint64_t batch = 0;           ///< kBatch: serial number
-  CloseReason reason{};              ///< kBatch
-  std::vector<BatchEntry> entries;   ///< kBatch; kReject and kEvict: exactly one
-  Status status;                     ///< kReject, kShutdown
-  RuntimeSettings settings;          ///< kSettings
-  std::int32_t rank = -1;            ///< kStackQuery
+  std::uint32_t process_set = 0;    ///< kBatch, kReject
+  std::uint64_t batch = 0;          ///< kBatch: serial number
+  CloseReason reason{};             ///< kBatch
+  std::vector<BatchEntry> entries;  ///< kBatch; kReject and kEvict: exactly one
+  Status status;                    ///< kReject, kShutdown
+  RuntimeSettings settings;         ///< kSettings
+  std::int32_t rank = -1;           ///< kStackQuery
 
   [[nodiscard]] std::string encode() const;
   /// Throws DecodeError.
