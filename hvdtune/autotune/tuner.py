@@ -31,8 +31,8 @@ from hvdtune.autotune.space import Space, Values
 
 # A candidate is abandoned if its first whole step takes ABANDON_AT_ONCE times the incumbent's, if
 # the better of two takes ABANDON_RATIO times, or if the mean of a few steps is slower by
-# ABANDON_LOSS and three standard errors.
-ABANDON_AT_ONCE = 2.0
+# ABANDON_LOSS and three standard errors. A single step has to be far off: it may be a checkpoint.
+ABANDON_AT_ONCE = 10.0
 ABANDON_RATIO = 1.3
 ABANDON_LOSS = 0.05
 ABANDON_STEPS = 3
