@@ -78,12 +78,14 @@ def _too_many_ranks(report: Report) -> str:
     if row is None or report.memory is None:
         return f"{head}: for speed, start {fewer}; the others only wait for their turn."
     rates = report.memory.rates(row.size_bytes)
-    bound = metrics.memory_bound_seconds("allreduce", row.size_bytes, fewer, *rates)
-    now = row.best_known().time.mean
-    assert bound is not None
+    bounds = [
+        metrics.memory_bound_seconds("allreduce", row.size_bytes, ranks, *rates) or 0.0
+        for ranks in (report.ranks, fewer)
+    ]
     return (
-        f"{head}: {format_size(row.size_bytes)} took {now * 1e3:.1f} ms, where {fewer} ranks "
-        f"need no more of the memory than {bound * 1e3:.1f} ms; for speed, start {fewer} ranks."
+        f"{head}: {format_size(row.size_bytes)} cost memory at least {bounds[0] * 1e3:.0f} ms "
+        f"among {report.ranks} ranks (measured: {row.best_known().time.mean * 1e3:.0f} ms), but "
+        f"{bounds[1] * 1e3:.0f} ms among {fewer}: for speed, start {fewer}."
     )
 
 

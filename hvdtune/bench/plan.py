@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hvdtune.bench.collectives import COLLECTIVES
+
 
 @dataclass(frozen=True)
 class Plan:
     """One benchmark run. Sizes in bytes, budgets in seconds of timed iterations per case.
 
-    `iterations` and `warmup` are None when the budget decides. `memory_workers` ranks measure
+    `iterations` and `warmup` are None when the budgets decide; the whole run should then take
+    about `seconds`, or twice the budgets if that is more. `memory_workers` ranks measure
     the memory with arrays of `memory_sizes`; none when the list is empty.
     """
 
@@ -25,8 +28,22 @@ class Plan:
     check: bool
     sweep_budget: float
     workload_budget: float
+    seconds: float
     memory_sizes: tuple[int, ...]
     memory_workers: int
+
+    def forms(self) -> int:
+        """In how many ways each size is measured: out of place, and in place if there is such."""
+        return 1 + COLLECTIVES[self.operation].has_in_place
+
+    def cases(self) -> int:
+        """How many results the run will have."""
+        return self.forms() * len(self.sizes) + len(self.workloads)
+
+    def budgets(self) -> float:
+        """The budgets of all cases together, in seconds."""
+        sweep = self.forms() * len(self.sizes) * self.sweep_budget
+        return sweep + len(self.workloads) * self.workload_budget
 
     def save(self, path: Path) -> None:
         """Write the plan as JSON."""

@@ -143,9 +143,7 @@ class _Collector:
         self.plan = plan
         self.report = report
         self.display = display
-        forms = 2 if plan.operation in ("allreduce", "broadcast") else 1
-        memory = 1 if plan.memory_sizes else 0
-        display.total = memory + forms * len(plan.sizes) + len(plan.workloads)
+        display.total = plan.cases() + bool(plan.memory_sizes)
 
     def take(self, record: dict[str, Any]) -> None:
         """Handle one record; its kinds are listed in `worker`."""

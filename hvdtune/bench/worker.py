@@ -9,59 +9,21 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from hvdtune.bench import memory, metrics, pattern
+from hvdtune.bench import memory, pattern
 from hvdtune.bench.collectives import COLLECTIVES, Collective
-from hvdtune.bench.metrics import Summary
 from hvdtune.bench.plan import Plan
+from hvdtune.bench.sizes import format_size
+from hvdtune.bench.timing import Ranks, Timer, time_of
 from hvdtune.bench.workloads import WORKLOADS, Workload
 
-#: Iterations when the time budget decides: at least enough for a median, at most enough for a p99.
-_SWEEP_ITERATIONS = (5, 1000)
-_WORKLOAD_ITERATIONS = (3, 100)
-_WARMUP_ITERATIONS = (1, 10)
-
-#: The part of a budget spent on warming up before the timed iterations.
-_WARMUP_SHARE = 0.1
-
-#: In how many rounds the timed iterations are made; between them the budget is looked at.
-_ROUNDS = 4
-
-
-class Ranks:
-    """What the ranks tell each other besides the operations under test."""
-
-    def __init__(self, hvd: Any) -> None:
-        self.hvd = hvd
-        self._count = 0
-
-    def slowest(self, value: float) -> float:
-        """The largest `value` of all ranks."""
-        import numpy as np
-
-        largest = self.hvd.allreduce(np.array([value]), op=self.hvd.Max, name="bench.slowest")
-        return float(largest[0])
-
-    def total(self, value: int) -> int:
-        """The sum of all ranks' values."""
-        import numpy as np
-
-        summed = self.hvd.allreduce(np.array([value]), op=self.hvd.Sum, name="bench.total")
-        return int(summed[0])
-
-    def gather(self, durations: Sequence[float]) -> list[list[float]]:
-        """All ranks' durations, [rank][iteration]; every rank gives equally many."""
-        import numpy as np
-
-        self._count += 1  # a name of its own: the length differs from case to case
-        gathered = self.hvd.allgather(np.array(durations), name=f"bench.gather.{self._count}")
-        result: list[list[float]] = gathered.reshape(self.hvd.size(), -1).tolist()
-        return result
+#: Fewest and most timed calls when the time decides: p50 needs a few, p99 some hundreds.
+_SWEEP_LIMITS = (5, 1000)
+_WORKLOAD_LIMITS = (3, 100)
 
 
 class Benchmark:
@@ -72,6 +34,7 @@ class Benchmark:
         self.plan = plan
         self.results = results
         self.ranks = Ranks(hvd)
+        self.timer = Timer(self.ranks, plan)
 
     def report(self, kind: str, **fields: Any) -> None:
         """Send one record to the parent (rank 0 only)."""
@@ -118,46 +81,19 @@ class Benchmark:
     def measure_form(self, case: Collective, in_place: bool) -> dict[str, Any]:
         """Check one call, then time many; returns the summary and the wrong elements."""
         place = "in place" if in_place else "out of place"
-        self.report("phase", text=f"{self.plan.operation} {case.size_bytes} B {place}")
-        wrong = None
+        text = f"{self.plan.operation} of {format_size(case.size_bytes)}, {place}"
+        self.report("phase", text=text)
+        wrong = first = None
+
+        def call() -> None:
+            case.run(in_place)
+
         if self.plan.check:
             case.fill()
-            case.run(in_place)
+            first = time_of(call)
             wrong = self.ranks.total(case.count_wrong())
-        summary = self.timed(lambda: case.run(in_place), self.plan.sweep_budget, _SWEEP_ITERATIONS)
+        summary = self.timer.measure(call, first, self.plan.sweep_budget, _SWEEP_LIMITS)
         return {"time": asdict(summary), "wrong": wrong}
-
-    def timed(self, call: Callable[[], None], budget: float, limits: tuple[int, int]) -> Summary:
-        """Warm up, then time `call` as often as the plan or the budget says."""
-        warmup, iterations = self.plan.warmup, self.plan.iterations
-        estimate = 0.0
-        if warmup is None or iterations is None:
-            estimate = self.ranks.slowest(_time_of(call, 1))
-            share = budget * _WARMUP_SHARE
-            fitting = metrics.iterations_for(estimate, share, *_WARMUP_ITERATIONS)
-            warmup = fitting if warmup is None else max(0, warmup - 1)
-        if warmup:
-            estimate = self.ranks.slowest(_time_of(call, warmup))
-        if iterations is not None:
-            return self.timed_rounds(call, iterations, iterations, math.inf)
-        wanted = metrics.iterations_for(estimate, budget, *limits)
-        return self.timed_rounds(call, wanted, max(limits[0], wanted // _ROUNDS), budget)
-
-    def timed_rounds(
-        self, call: Callable[[], None], iterations: int, each_round: int, budget: float
-    ) -> Summary:
-        """Time up to `iterations` calls; between rounds the ranks agree whether time is left.
-
-        The estimate that chose `iterations` may have been lucky, so the clock has the last word.
-        """
-        durations: list[float] = []
-        self.hvd.barrier()
-        while len(durations) < iterations:
-            count = min(each_round, iterations - len(durations))
-            durations += [_time_of(call, 1) for _ in range(count)]
-            if self.ranks.slowest(math.fsum(durations)) >= budget:
-                break
-        return metrics.summarise(self.ranks.gather(durations))
 
     def gradient_sets(self) -> None:
         """Measure every gradient set of the plan, all in one flat array of float32."""
@@ -188,13 +124,13 @@ class Benchmark:
             for handle in reversed(handles):
                 hvd.synchronize(handle)
 
-        wrong = None
+        wrong = first = None
         if self.plan.check:
             pattern.fill(flat, pattern.tile(hvd.rank(), hvd.size(), "float32"))
-            step()
+            first = time_of(step)
             expected = pattern.tile_sum(hvd.size(), "float32")
             wrong = self.ranks.total(pattern.count_wrong(flat, expected))
-        summary = self.timed(step, self.plan.workload_budget, _WORKLOAD_ITERATIONS)
+        summary = self.timer.measure(step, first, self.plan.workload_budget, _WORKLOAD_LIMITS)
         self.report(
             "workload",
             key=workload.key,
@@ -205,14 +141,6 @@ class Benchmark:
             dtype="float32",
             step={"time": asdict(summary), "wrong": wrong},
         )
-
-
-def _time_of(call: Callable[[], None], repeats: int) -> float:
-    """Seconds of one of `repeats` calls, one after another."""
-    started = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - started) / repeats
 
 
 def _settings_in_force() -> dict[str, Any]:

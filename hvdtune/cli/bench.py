@@ -38,6 +38,9 @@ Settings from the environment (HOROVOD_*) apply to the ranks.
 SWEEP_BUDGET = 0.4
 WORKLOAD_BUDGET = 3.0
 
+#: A run without arguments should be over by then; the last cases of a slow one get less time.
+SECONDS = 65.0
+
 _DTYPES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")
 
 
@@ -208,6 +211,8 @@ def run(args: argparse.Namespace) -> int:
     environ = dict(os.environ)
     if args.timeline:
         environ["HOROVOD_TIMELINE"] = str(args.timeline)
+    # The gradient sets follow each other in one job; each would fit into the default alone.
+    environ.setdefault("HOROVOD_CACHE_CAPACITY", "4096")
     status = 0
     try:
         launcher = runner.python_command("hvdtune.cli.main", "run", "-np", str(ranks))
@@ -260,6 +265,7 @@ def _plan(args: argparse.Namespace, report: Any) -> Any:
         check=args.check,
         sweep_budget=SWEEP_BUDGET,
         workload_budget=WORKLOAD_BUDGET,
+        seconds=SECONDS,
         memory_sizes=memory.sizes_up_to(largest) if measures_memory else (),
         memory_workers=min(ranks, cpus),
     )

@@ -1,0 +1,130 @@
+"""How often each case is repeated and timed, decided by all ranks together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hvdtune.bench import metrics
+from hvdtune.bench.metrics import Summary
+from hvdtune.bench.plan import Plan
+
+#: Warming up takes at most this part of a case's budget, and so many calls.
+_WARMUP_SHARE = 0.1
+_MOST_WARMUPS = 10
+
+#: In how many rounds the timed calls are made; between them the ranks look at the clock.
+_ROUNDS = 4
+
+#: What a case takes, as a multiple of its budget: checking, warming up, agreeing.
+_OVERHEAD = 2.0
+
+
+def time_of(call: Callable[[], None], repeats: int = 1) -> float:
+    """Seconds of one of `repeats` calls, one after another."""
+    started = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - started) / repeats
+
+
+class Ranks:
+    """What the ranks tell each other besides the operations under test."""
+
+    def __init__(self, hvd: Any) -> None:
+        self.hvd = hvd
+        self._gathered = 0
+
+    def slowest(self, value: float) -> float:
+        """The largest `value` of all ranks."""
+        import numpy as np
+
+        largest = self.hvd.allreduce(np.array([value]), op=self.hvd.Max, name="bench.slowest")
+        return float(largest[0])
+
+    def total(self, value: int) -> int:
+        """The sum of all ranks' values."""
+        import numpy as np
+
+        summed = self.hvd.allreduce(np.array([value]), op=self.hvd.Sum, name="bench.total")
+        return int(summed[0])
+
+    def gather(self, durations: Sequence[float]) -> list[list[float]]:
+        """All ranks' durations, [rank][iteration]; every rank gives equally many."""
+        import numpy as np
+
+        self._gathered += 1  # a name of its own: the length differs from case to case
+        name = f"bench.gather.{self._gathered}"
+        gathered = self.hvd.allgather(np.array(durations), name=name)
+        result: list[list[float]] = gathered.reshape(self.hvd.size(), -1).tolist()
+        return result
+
+
+class Timer:
+    """Times the cases of a plan, one after another, within the time the plan has.
+
+    Every case has a budget of timed seconds. When the run falls behind (a slow or busy machine),
+    the budgets of the cases still to come shrink so that the run ends about when it should.
+    """
+
+    def __init__(self, ranks: Ranks, plan: Plan) -> None:
+        self.ranks = ranks
+        self.plan = plan
+        self._started = time.monotonic()
+        self._budgets_left = plan.budgets()
+        self._seconds = max(plan.seconds, _OVERHEAD * plan.budgets())
+
+    def measure(
+        self, call: Callable[[], None], first: float | None, budget: float, limits: tuple[int, int]
+    ) -> Summary:
+        """Warm up, then time `call` as often as the plan says, or else as fits into `budget`.
+
+        `first` is how long the first call took on this rank if there was one already; `limits`
+        are the fewest and the most timed calls when the budget decides.
+        """
+        pace = self._pace()
+        self._budgets_left -= budget
+        budget *= pace
+        if self.plan.iterations is not None:
+            self._warm_up(call, first, budget)
+            return self._rounds(call, self.plan.iterations, self.plan.iterations, math.inf)
+        least = limits[0] if pace > 0.5 else 1
+        estimate = self._warm_up(call, first, budget)
+        wanted = metrics.iterations_for(estimate, budget, least, limits[1])
+        return self._rounds(call, wanted, max(least, wanted // _ROUNDS), budget)
+
+    def _pace(self) -> float:
+        """1 when in time, 0 when there is no time left; equal on all ranks."""
+        left = self._seconds - self.ranks.slowest(time.monotonic() - self._started)
+        return min(1.0, max(0.0, left / max(1e-9, _OVERHEAD * self._budgets_left)))
+
+    def _warm_up(self, call: Callable[[], None], first: float | None, budget: float) -> float:
+        """Call as often as the plan or the budget says; seconds of a call, equal on all ranks."""
+        done = 0
+        if first is None and self.plan.warmup != 0:
+            first, done = time_of(call), 1
+        estimate = self.ranks.slowest(first or 0.0)
+        wanted = self.plan.warmup
+        if wanted is None:
+            wanted = metrics.iterations_for(estimate, _WARMUP_SHARE * budget, 0, _MOST_WARMUPS)
+        if wanted > done:
+            estimate = self.ranks.slowest(time_of(call, wanted - done))
+        return estimate
+
+    def _rounds(
+        self, call: Callable[[], None], iterations: int, each_round: int, budget: float
+    ) -> Summary:
+        """Time up to `iterations` calls; between rounds the ranks agree whether time is left.
+
+        The estimate that chose `iterations` may have been lucky, so the clock has the last word.
+        """
+        durations: list[float] = []
+        self.ranks.hvd.barrier()
+        while len(durations) < iterations:
+            count = min(each_round, iterations - len(durations))
+            durations += [time_of(call) for _ in range(count)]
+            if self.ranks.slowest(math.fsum(durations)) >= budget:
+                break
+        return metrics.summarise(self.ranks.gather(durations))
