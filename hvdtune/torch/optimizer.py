@@ -32,7 +32,7 @@ class DistributedMixin(torch.optim.Optimizer):
         Parameters whose gradient was not computed take part with zeros. Raises
         HorovodInternalError when the ranks disagree or one is gone.
         """
-        self._reducer.synchronize()
+        self._reducer.synchronize(self.param_groups)
         self._synchronized = True
 
     @contextmanager
@@ -99,7 +99,7 @@ class DistributedMixin(torch.optim.Optimizer):
     def _synchronized_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def evaluate() -> Any:
             loss = closure()
-            self._reducer.synchronize()
+            self._reducer.synchronize(self.param_groups)
             return loss
 
         return evaluate
@@ -202,7 +202,7 @@ def DistributedOptimizer(
     )
     distributed = _wrap(optimizer)
     distributed._reducer = GradientReducer(
-        distributed,
+        distributed.param_groups,
         names,
         communicates=communicates,
         compression=compression,

@@ -8,7 +8,8 @@ a parameter that is in no group is a unit of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ from hvdtune.core.process_sets import ProcessSet
 from hvdtune.core.reduce_ops import Average
 from hvdtune.torch import async_ops
 from hvdtune.torch.groups import Group, Groups, form_groups
+
+ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
 
 
 @dataclass(eq=False)
@@ -47,7 +50,7 @@ class GradientReducer:
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
+        param_groups: ParamGroups,
         names: dict[torch.Tensor, str],
         *,
         communicates: bool,
@@ -59,7 +62,6 @@ class GradientReducer:
         sparse_as_dense: bool,
         process_set: ProcessSet,
     ) -> None:
-        self._optimizer = optimizer
         self._names = names
         self._communicates = communicates
         self._compression = compression
@@ -73,11 +75,13 @@ class GradientReducer:
         self._passes_left: dict[torch.Tensor, int] = {}
         self._submissions: dict[Unit, Submission] = {}
         self._sparse_dims: dict[torch.Tensor, int] = {}  # of the sparse gradients seen so far
-        self._hooks: list[Any] = []
+        self._hooks: list[tuple[Any, Any]] = []
         self.is_pending = False  # a backward pass ran that synchronize() has not seen
         self.set_backward_passes_per_step(backward_passes_per_step)
         if communicates:
-            self._watch(groups)
+            self._watch(param_groups, groups)
+        # The hooks are on the parameters and must not outlive this object.
+        weakref.finalize(self, _remove, self._hooks)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Submit gradients at every ``passes``-th backward pass. Raises ValueError unless > 0."""
@@ -97,14 +101,15 @@ class GradientReducer:
         for unit in self._units.values():
             unit.ready = 0
 
-    def synchronize(self) -> None:
+    def synchronize(self, param_groups: ParamGroups) -> None:
         """Submit what is missing, wait for everything, and put the results into the gradients.
 
-        When a reduction fails, all of them are waited for and the first error is raised.
+        ``param_groups`` are the optimizer's, which may have grown. When a reduction fails, all of
+        them are waited for and the first error is raised.
         """
         if not self._communicates:
             return
-        self._watch(None)
+        self._watch(param_groups, None)
         try:
             for unit in dict.fromkeys(self._units.values()):
                 if unit not in self._submissions:
@@ -113,13 +118,13 @@ class GradientReducer:
         finally:
             self.reset()
 
-    def _watch(self, groups: Groups | None) -> None:
+    def _watch(self, param_groups: ParamGroups, groups: Groups | None) -> None:
         """Take up the parameters that require gradients and were not known yet.
 
         Later ones are those unfrozen or added to the optimizer after its construction.
         """
         new = {}
-        for i, param_group in enumerate(self._optimizer.param_groups):
+        for i, param_group in enumerate(param_groups):
             for j, parameter in enumerate(param_group["params"]):
                 if parameter not in self._units and parameter.requires_grad:
                     name = self._names.setdefault(parameter, f"allreduce.noname.{i}.{j}")
@@ -136,15 +141,23 @@ class GradientReducer:
                 self._add_hook(parameter)
 
     def _add_hook(self, parameter: torch.Tensor) -> None:
+        reducer = weakref.ref(self)
+
+        def hook(*unused: Any) -> None:
+            alive = reducer()
+            if alive is not None:
+                alive._on_gradient(parameter)
+
+        node: Any = parameter
         if hasattr(parameter, "register_post_accumulate_grad_hook"):
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._on_gradient))
-            return
-        # Older torch: hook on the graph node that accumulates, which lives as long as we hold it.
-        with torch.enable_grad():
-            view: Any = parameter.expand_as(parameter)
-        accumulate = view.grad_fn.next_functions[0][0]
-        accumulate.register_hook(lambda *unused: self._on_gradient(parameter))
-        self._hooks.append(accumulate)
+            handle = node.register_post_accumulate_grad_hook(hook)
+        else:
+            # Older torch: the graph node that accumulates, which lives as long as we hold it.
+            with torch.enable_grad():
+                view: Any = parameter.expand_as(parameter)
+            node = view.grad_fn.next_functions[0][0]
+            handle = node.register_hook(hook)
+        self._hooks.append((handle, node))
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         """Runs in the backward pass when the gradient of ``parameter`` is complete."""
@@ -272,6 +285,12 @@ class GradientReducer:
             parameter.grad = restored.to_sparse(gradient.sparse_dim())
         elif restored is not gradient:
             gradient.copy_(restored)
+
+
+def _remove(hooks: list[tuple[Any, Any]]) -> None:
+    for handle, _ in hooks:
+        handle.remove()
+    hooks.clear()
 
 
 def _no_entries(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:

@@ -1,0 +1,263 @@
+"""Rank programs: what DistributedOptimizer promises besides numbers, and what it refuses."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from rank_programs.torch_cases import error_of, run_checks
+from rank_programs.torch_training import (
+    adam,
+    batch,
+    check_equal,
+    distributed,
+    loss_of,
+    new_model,
+    sgd,
+    share_of,
+    train_alone,
+    train_share,
+)
+
+import hvdtune.torch as hvd
+
+
+def go_back(model: torch.nn.Module, step: int = 0) -> None:
+    inputs, targets = batch(step)
+    loss_of(model, share_of(inputs), share_of(targets)).backward()
+
+
+def the_class() -> None:
+    class Own(torch.optim.SGD):
+        def __init__(self, parameters: Any, *, needed: int) -> None:
+            super().__init__(parameters, lr=0.1, momentum=0.9)
+            self.needed = needed
+
+    inner = Own(new_model().parameters(), needed=3)
+    optimizer = hvd.DistributedOptimizer(inner)
+    assert type(optimizer).__name__ == "Own"
+    assert isinstance(optimizer, Own)
+    assert optimizer.needed == 3
+    inner.param_groups[0]["lr"] = 0.5
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    inner.state[inner.param_groups[0]["params"][0]]["momentum_buffer"] = None
+    assert not optimizer.state
+    error_of(lambda: hvd.DistributedOptimizer(optimizer), ValueError, "already")
+
+
+def a_new_one_in_its_place() -> None:
+    alone, together = new_model(), new_model()
+    plain = sgd(alone.parameters())
+    optimizer = distributed(together)
+    train_alone(alone, plain, 2)
+    train_share(together, optimizer, 2)
+    del optimizer  # its hooks end with it
+    train_alone(alone, adam(alone.parameters()), 2)
+    train_share(together, distributed(together, adam), 2)
+    check_equal(together, alone, "second optimizer", 1e-9)
+
+
+def step_hooks_run_once() -> None:
+    model = new_model()
+    inner = sgd(model.parameters())
+    calls = []
+    inner.register_step_pre_hook(lambda *unused: calls.append("before"))
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+    optimizer.register_step_post_hook(lambda *unused: calls.append("after"))
+    train_share(model, optimizer, 2)
+    assert calls == ["before", "after"] * 2
+    optimizer.load_state_dict(optimizer.state_dict())  # makes torch look at the class again
+    train_share(model, optimizer, 1)
+    assert calls == ["before", "after"] * 3
+
+
+def names() -> None:
+    model = new_model()
+    pairs = list(model.named_parameters())
+
+    def wrap(named: Any) -> Any:
+        return hvd.DistributedOptimizer(sgd(model.parameters()), named)
+
+    error_of(lambda: wrap([p for _, p in pairs]), ValueError, "tuples (name, parameter)")
+    error_of(lambda: wrap(dict(pairs)), ValueError, "tuples (name, parameter)")
+    twice = [("same", p) for _, p in pairs]
+    error_of(lambda: wrap(twice), ValueError, "Found duplicates", "same")
+    error_of(lambda: wrap(pairs[:-1]), ValueError, "were not named", "0.5", "(3,)")
+    wrap([*pairs, ("elsewhere", torch.zeros(1))])  # more names than needed
+
+
+def arguments() -> None:
+    def wrap(**options: Any) -> Any:
+        return distributed(new_model(), **options)
+
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    for groups in (0, -1, "ab", [parameter], [[parameter, 3]], [[parameter], [parameter]]):
+        error_of(lambda groups=groups: wrap(groups=groups), ValueError, "groups")
+    for passes in (0, -1):
+        error_of(
+            lambda passes=passes: wrap(backward_passes_per_step=passes),
+            ValueError,
+            "backward_passes_per_step must be > 0",
+        )
+    error_of(lambda: wrap(gradient_predivide_factor=2.0, op=hvd.Sum), ValueError, "op != Average")
+    error_of(lambda: wrap(gradient_predivide_factor=0.0), ValueError, "must be > 0")
+    error_of(lambda: wrap(op=hvd.Adasum), NotImplementedError, "Adasum")
+    error_of(lambda: wrap(process_set=hvd.ProcessSet([0])), ValueError, "not registered")
+
+
+def zero_grad_at_the_wrong_time() -> None:
+    model = new_model()
+    optimizer = distributed(model)
+    optimizer.zero_grad()
+    go_back(model)
+    error_of(optimizer.zero_grad, AssertionError, "zero_grad()")
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    go_back(model)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    assert all((p.grad == 0).all() for p in model.parameters())
+    optimizer.zero_grad(set_to_none=True)
+    assert all(p.grad is None for p in model.parameters())
+    optimizer = distributed(model, backward_passes_per_step=2)
+    go_back(model)
+    error_of(optimizer.zero_grad, AssertionError, "zero_grad()")
+    optimizer.step()
+
+
+def too_many_backward_passes() -> None:
+    for passes in (1, 2):
+        model = new_model()
+        optimizer = distributed(model, backward_passes_per_step=passes)
+        for _ in range(passes):
+            go_back(model)
+        text = error_of(lambda m=model: go_back(m), AssertionError, "backward_passes_per_step")
+        assert any(repr(name) in text for name, _ in model.named_parameters()), text
+        # Not every rank need have come equally far in the backward pass that failed.
+        optimizer.synchronize()
+        optimizer.zero_grad()
+
+
+def gradient_of_a_gradient() -> None:
+    model = new_model()
+    optimizer = distributed(model)
+    loss = loss_of(model, *batch(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch's own, about reference cycles
+        error_of(lambda: loss.backward(create_graph=True), AssertionError, "create_graph", "'")
+    for parameter in model.parameters():
+        parameter.grad = None
+    optimizer.synchronize()
+
+
+def synchronize_without_skipping() -> None:
+    alone, together = new_model(), new_model()
+    train_alone(alone, sgd(alone.parameters()), 1)
+    optimizer = distributed(together)
+    go_back(together)
+    optimizer.synchronize()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        optimizer.step()
+    assert any("skip_synchronize" in str(w.message) for w in seen)
+    check_equal(together, alone, "reduced twice")
+    optimizer.zero_grad()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        go_back(together)
+        optimizer.step()
+        optimizer.zero_grad()
+        go_back(together)
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        optimizer.zero_grad()
+        go_back(together)
+        optimizer.step()
+
+
+def load_state_dict_forgets_what_is_under_way() -> None:
+    alone, together = new_model(), new_model()
+    plain, optimizer = adam(alone.parameters()), distributed(together, adam)
+    train_alone(alone, plain, 2)
+    train_share(together, optimizer, 2)
+    saved = optimizer.state_dict()
+    go_back(together)
+    hvd.barrier()
+    optimizer.load_state_dict(saved)
+    optimizer.zero_grad()
+    hvd.barrier()
+    train_alone(alone, plain, 2)
+    train_share(together, optimizer, 2)
+    check_equal(together, alone, "after load_state_dict", 1e-9)
+
+
+def ranks_that_disagree() -> None:
+    odd = hvd.rank() == hvd.size() - 1
+    for groups in (None, 1):
+        torch.manual_seed(0)
+        model = torch.nn.ModuleDict(
+            {"first": torch.nn.Linear(2, 2), "second": torch.nn.Linear(2, 3 if odd else 2)}
+        )
+        optimizer = distributed(model, groups=groups)
+        (
+            model["first"](torch.ones(1, 2)).sum() + model["second"](torch.ones(1, 2)).sum()
+        ).backward()
+        error_of(
+            optimizer.step,
+            hvd.HorovodInternalError,
+            "Mismatched ALLREDUCE tensor shapes",
+            "first." if groups else "second.",
+        )
+        optimizer.zero_grad()  # nothing is under way any more
+        model["first"](torch.full((1, 2), float(hvd.rank()))).sum().backward()
+        for parameter in model["second"].parameters():
+            parameter.requires_grad_(False)
+        optimizer.step()
+        mean = (hvd.size() - 1) / 2
+        assert torch.allclose(model["first"].weight.grad, torch.full((2, 2), mean))
+
+
+def gradient_that_cannot_be_sent() -> None:
+    model = torch.nn.ParameterDict(
+        {"odd": torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))}
+    )
+    optimizer = distributed(model)
+    loss = model["odd"].abs().sum()
+    error_of(loss.backward, ValueError, "'odd'", "ComplexFloatTensor is not supported")
+    assert optimizer is not None  # its hooks live as long as it does
+    embedding = torch.nn.Embedding(4, 2, sparse=True)
+    optimizer = distributed(embedding, groups=1)
+    loss = embedding(torch.tensor([1])).sum()
+    error_of(loss.backward, ValueError, "'weight'", "sparse_as_dense")
+    assert optimizer is not None
+
+
+def groups_differ_between_ranks() -> None:
+    model = new_model()
+    if hvd.rank() == 0:
+        model[0].requires_grad_(False)
+    if hvd.rank() == 0:
+        distributed(model, groups=2)
+    else:
+        error_of(lambda: distributed(model, groups=2), ValueError, "0.bias, 0.weight")
+
+
+def run() -> list[str]:
+    hvd.init()
+    return run_checks(
+        the_class,
+        a_new_one_in_its_place,
+        step_hooks_run_once,
+        names,
+        arguments,
+        zero_grad_at_the_wrong_time,
+        too_many_backward_passes,
+        gradient_of_a_gradient,
+        synchronize_without_skipping,
+        load_state_dict_forgets_what_is_under_way,
+        ranks_that_disagree,
+        gradient_that_cannot_be_sent,
+        groups_differ_between_ranks,
+    )
