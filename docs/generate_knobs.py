@@ -38,7 +38,7 @@ SECTIONS = (
     ("Logging", ("logging",)),
     ("Libraries, threads and starting", ("library_options", "")),
 )
-ENGINE_KEYS = ("disable_group_fusion", "dynamic_process_sets")
+ENGINE_KEYS = ("disable_group_fusion",)
 INERT_INTRODUCTION = """\
 Scripts and command lines written for Horovod may carry these. They are accepted and checked, and
 do nothing in this version.

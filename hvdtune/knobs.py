@@ -66,6 +66,7 @@ _TABLE = (
     Knob(
         "dynamic_process_sets", "HOROVOD_DYNAMIC_PROCESS_SETS", "bool", False,
         "Allow process sets to be added and removed after init.",
+        inert="in this version process sets are given to init",
     ),
     Knob(
         "spin_us", "HVDTUNE_SPIN_US", "int", -1,
@@ -184,9 +185,10 @@ _TABLE = (
     ),
     Knob(
         "gloo_timeout", "HOROVOD_GLOO_TIMEOUT_SECONDS", "float", 30.0,
-        "Longest wait for the other ranks during init.",
+        "Longest wait of Gloo for other ranks.",
         flags=("--gloo-timeout-seconds",), yaml="library_options.gloo_timeout_seconds",
         unit="s", minimum=0,
+        inert="HOROVOD_START_TIMEOUT limits the start; a dead rank is noticed without a timeout",
     ),
     Knob(
         "gloo_iface", "HOROVOD_GLOO_IFACE", "str", "",
