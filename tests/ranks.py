@@ -228,6 +228,8 @@ def program_command(program: Program, args: Sequence[Any], directory: Path) -> l
         return [sys.executable, str(program), *map(str, args)]
     path = inspect.getsourcefile(program)
     assert path is not None
+    # Loading the main script in a rank would start ranks again, and those their own, without end.
+    assert program.__module__ != "__main__", "a rank program must not be in the main script"
     call_file = directory / "call.pickle"
     call = {
         "module": program.__module__,
