@@ -15,25 +15,38 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-_FOLDER = Path(__file__).parent
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class Parser(argparse.ArgumentParser):
     """Answers a mistake with one sentence instead of the list of all flags."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # argparse finds the terminal's width for every flag anew, by way of slow imports.
+        kwargs.setdefault("formatter_class", partial(argparse.HelpFormatter, width=_width()))
+        super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Print the sentence and exit with 2."""
         self.exit(2, f"{self.prog}: {message.rstrip('.')}. See: {self.prog} --help\n")
 
 
+def _width() -> int:
+    try:
+        columns = os.get_terminal_size(1).columns
+    except OSError:
+        columns = 100
+    return max(40, min(columns, 100) - 2)
+
+
 def verbs() -> list[str]:
     """The names of all verbs."""
-    files = (path.stem for path in _FOLDER.glob("*.py"))
-    return sorted(name for name in files if name != "main" and not name.startswith("_"))
+    names = (name.removesuffix(".py") for name in os.listdir(_FOLDER) if name.endswith(".py"))
+    return sorted(name for name in names if name != "main" and not name.startswith("_"))
 
 
 def version() -> str:

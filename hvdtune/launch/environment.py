@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from hvdtune.launch.hosts import Slot
 
@@ -21,7 +20,8 @@ def job_environment(base: Mapping[str, str]) -> dict[str, str]:
     environment["HVDTUNE_SECRET"] = os.urandom(32).hex()
     environment["PYTHONUNBUFFERED"] = "1"
     if base.get(PREFER_HOROVOD, "0") in ("", "0"):
-        alias = str(Path(__file__).resolve().parent.parent / "_alias")
+        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        alias = os.path.join(package, "_alias")
         others = [path for path in base.get("PYTHONPATH", "").split(os.pathsep) if path]
         environment["PYTHONPATH"] = os.pathsep.join([alias, *(p for p in others if p != alias)])
     return environment

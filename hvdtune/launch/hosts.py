@@ -11,7 +11,6 @@ import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from hvdtune.launch.errors import LaunchError
 
@@ -66,7 +65,8 @@ def read_hostfile(path: str) -> list[Host]:
     understood too. Raises `LaunchError` naming file and line.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise LaunchError(f"--hostfile {path} cannot be read: {reason}.") from None
