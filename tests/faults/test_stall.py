@@ -15,18 +15,19 @@ STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
 def test_a_stopped_rank_is_named(tmp_path: Path) -> None:
     """SIGSTOP: the rank is alive and silent. It goes on afterwards as if nothing had been."""
     stop_file = tmp_path / "stop"
-    with start_ranks(3, training.train, "small", -1, str(stop_file), env=STALL) as ranks:
-        for rank in range(3):
-            ranks.wait_for_output(rank, "running")
+    program = training.stay_away_from
+    with start_ranks(3, program, "awaited.tensor", 1, str(stop_file), env=STALL) as ranks:
+        ranks.wait_for_output(1, "staying away")
         ranks.signal(1, signal.SIGSTOP)
-        ranks.wait_for_output(0, "Missing ranks:", 60)
-        ranks.wait_for_output(0, "\n1: [", 60)
-        ranks.signal(1, signal.SIGCONT)
+        ranks.wait_for_output(0, "\nRank 1:", 60)
         stop_file.touch()
+        ranks.signal(1, signal.SIGCONT)
         result = ranks.wait(60)
-    assert [value["end"] for value in result.values] == ["stopped"] * 3
-    missing = re.findall(r"^(\d+)!?: \[", result[0].stderr, re.MULTILINE)
-    assert set(missing) == {"1"}, result[0].stderr
+    assert result.values == ("finished",) * 3
+    report = result[0].stderr
+    assert "\n1: [allreduce.awaited.tensor]" in report
+    assert "process stopped" in report
+    assert {int(rank) for rank in re.findall(r"^(\d+)!?: \[", report, re.MULTILINE)} == {1}
 
 
 def test_a_late_rank_is_named_with_what_it_does(tmp_path: Path) -> None:
