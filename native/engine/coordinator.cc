@@ -170,13 +170,13 @@ void Coordinator::assign_slot(TensorEntry& entry) {
 bool Coordinator::evict_least_recent() {
   const auto victim = std::find_if(recency_.begin(), recency_.end(),
                                    [](const TensorEntry* e) { return e->announced == 0; });
-  if (victim == recency_.end()) return false;
   if (!eviction_warned_) {
     eviction_warned_ = true;
     HVD_LOG(kWarning) << "more than " << options_.cache_capacity
                       << " tensors are in use; descriptions that do not fit the cache travel every "
                          "time. Raise HOROVOD_CACHE_CAPACITY.";
   }
+  if (victim == recency_.end()) return false;
   TensorEntry& entry = **victim;
   wire::Schedule schedule;
   schedule.type = wire::ScheduleType::kEvict;
