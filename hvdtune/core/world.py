@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import hashlib
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
@@ -95,7 +96,8 @@ def _check_comm(comm: Iterable[int] | None, size: int) -> None:
 
 
 def _check_host(topology: Topology) -> None:
-    if topology.local_size != topology.size:
+    # Our own launcher starts processes on this machine only, under whatever host names.
+    if topology.local_size != topology.size and topology.launcher != "hvdtune":
         raise ValueError(
             f"Horovod initialization failed: the job has {topology.size} processes, "
             f"{topology.local_size} of them on {topology.hostname}; this version connects the "
@@ -120,7 +122,7 @@ def _engine_options(
         rank=topology.rank,
         size=topology.size,
         local_size=topology.local_size,
-        hostname=topology.hostname,
+        hostname=_shown_hostname(topology),
         endpoint=f"hvdtune/{job}/{_generation}",
         secret=settings.secret or "",
         agreement="\n".join(agreement),
@@ -137,6 +139,11 @@ def _engine_options(
         stall_warning_s=float(settings.stall_check_time),
         stall_shutdown_s=float(settings.stall_shutdown_time),
     )
+
+
+def _shown_hostname(topology: Topology) -> str:
+    """The name for error messages: "localhost" tells a reader nothing."""
+    return socket.gethostname() if topology.hostname == "localhost" else topology.hostname
 
 
 def _register_exit() -> None:
