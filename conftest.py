@@ -36,23 +36,19 @@ def _installed() -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make this process and everything it starts import the same hvdtune."""
-    if not _built_in_place() and _installed():
+    if _built_in_place():
+        sys.path.insert(0, str(ROOT))
+        inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *inherited])
+    elif _installed():
         sys.path[:] = [entry for entry in sys.path if not _is_checkout(entry)]
-        return
-    sys.path.insert(0, str(ROOT))
-    inherited = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])
+    else:
+        raise pytest.UsageError("hvdtune is not installed here; run: pip install '.[test]'")
 
 
 def pytest_report_header() -> str:
     """Say which hvdtune is tested."""
-    if _built_in_place():
-        return f"hvdtune: built in place in {ROOT}"
-    if _installed():
-        return "hvdtune: the installed one"
-    return (
-        "hvdtune: not installed, only what needs no native module can pass: pip install '.[test]'"
-    )
+    return "hvdtune: " + (f"built in place in {ROOT}" if _built_in_place() else "the installed one")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
