@@ -1,5 +1,5 @@
-// What progress consists of: the half of Engine that reads, coordinates and executes. All of it runs
-// under drive_mutex_.
+// What progress consists of: the half of Engine that reads, coordinates and executes. All of it
+// runs under drive_mutex_.
 #include <algorithm>
 #include <new>
 #include <thread>
@@ -10,11 +10,11 @@
 namespace hvdtune {
 namespace {
 
-/// Calls visit(row) for the timeline row of each tensor of an entry.
+/// Calls visit(row) for the timeline row of each tensor of a request.
 template <typename Visit>
-void for_each_row(const TensorEntry& entry, Visit&& visit) {
-  const std::size_t rows = std::max<std::size_t>(entry.description.tensors.size(), 1);
-  for (std::size_t i = 0; i < rows; ++i) visit(timeline_row(entry.description, i));
+void for_each_row(const wire::Request& request, Visit&& visit) {
+  const std::size_t rows = std::max<std::size_t>(request.tensors.size(), 1);
+  for (std::size_t i = 0; i < rows; ++i) visit(timeline_row(request, i));
 }
 
 }  // namespace
@@ -115,8 +115,7 @@ void Engine::announce_end(const std::string& why) {
 
 void Engine::publish(const std::vector<wire::Schedule>& schedules) {
   for (const wire::Schedule& schedule : schedules) {
-    schedule_backlog_.push_back(
-        {schedule.encode(), schedule.type == wire::ScheduleType::kEvict});
+    schedule_backlog_.push_back({schedule.encode(), schedule.type == wire::ScheduleType::kEvict});
   }
   bool pushed = false;
   while (!schedule_backlog_.empty() && schedule_.push(schedule_backlog_.front().bytes)) {
@@ -205,8 +204,8 @@ void Engine::execute(const wire::Schedule& schedule) {
   } catch (const Error& error) {
     // The other members wait in the collective: without this rank they cannot go on.
     if (!arena_.aborted()) {
-      arena_.abort("rank " + std::to_string(rank_) + " failed in " +
-                   batch.front()->request.name + ": " + error.what());
+      arena_.abort("rank " + std::to_string(rank_) + " failed in " + batch.front()->request.name +
+                   ": " + error.what());
     }
     for (const OperationPtr& operation : batch) operation->status = arena_.abort_status();
   } catch (const std::bad_alloc&) {
@@ -225,6 +224,13 @@ void Engine::reject(const wire::Schedule& schedule) {
   const std::lock_guard lock(table_mutex_);
   const OperationPtr operation = table_.find(schedule.process_set, schedule.entries.front());
   if (!operation) return;
+  if (timeline_.active()) {
+    const Nanos now = monotonic_now();
+    for_each_row(operation->request, [&](const std::string& row) {
+      timeline_.op_start(row, "ERROR", now);
+      timeline_.op_end(row, now, DType::kUint8, "", 0, 0, false);
+    });
+  }
   operation->status = schedule.status;
   table_.finish(operation, false);
   operation->done.store(true, std::memory_order_release);
@@ -260,19 +266,21 @@ void Engine::answer_stack_query() {
 
 void Engine::on_first_ready(const TensorEntry& entry, Nanos time) {
   if (!timeline_.active()) return;
-  for_each_row(entry, [&](const std::string& row) {
+  for_each_row(entry.description, [&](const std::string& row) {
     timeline_.negotiate_start(row, entry.description.kind, time);
   });
 }
 
 void Engine::on_rank_ready(const TensorEntry& entry, int rank, Nanos time) {
   if (!timeline_.active()) return;
-  for_each_row(entry, [&](const std::string& row) { timeline_.rank_ready(row, rank, time); });
+  for_each_row(entry.description,
+               [&](const std::string& row) { timeline_.rank_ready(row, rank, time); });
 }
 
 void Engine::on_all_ready(const TensorEntry& entry, Nanos time) {
   if (!timeline_.active()) return;
-  for_each_row(entry, [&](const std::string& row) { timeline_.negotiate_end(row, time); });
+  for_each_row(entry.description,
+               [&](const std::string& row) { timeline_.negotiate_end(row, time); });
 }
 
 }  // namespace hvdtune
