@@ -108,8 +108,8 @@ void Coordinator::complete(TensorEntry& entry) {
     const wire::Request first = first_variant != nullptr ? *first_variant : entry.description;
     for (const int rank : members) {
       const wire::Request* theirs = variant_of(rank);
-      const std::string why = disagreement(
-          first, members.front(), theirs != nullptr ? *theirs : entry.description, rank);
+      const std::string why = disagreement(first, members.front(),
+                                           theirs != nullptr ? *theirs : entry.description, rank);
       if (!why.empty()) return reject(entry, why);
     }
     entry.description = first;
