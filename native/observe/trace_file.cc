@@ -28,6 +28,10 @@ std::string TraceFile::open(const std::string& path, std::string_view elements) 
   close();
   path_ = path;
   error_.clear();
+  if (path.ends_with(".gz")) {
+    fail("it is not compressed, and the name ends in .gz");
+    return error_;
+  }
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (file_ < 0) {
     fail(error_text(errno));

@@ -316,6 +316,7 @@ TEST(unwritable_paths_are_refused_with_a_reason) {
   refused(folder.file("no/such/folder.json"), "No such file or directory");
   refused(folder.file(""), "Is a directory");
   refused("/dev/full", "not a regular file");
+  refused(folder.file("t.json.gz"), "the name ends in .gz");
   CHECK_EQ(timeline.start(folder.file("t.json"), true), "");
   timeline.stop();
 }
