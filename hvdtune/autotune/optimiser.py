@@ -109,6 +109,12 @@ def propose(problem: Problem) -> Proposal:
 
     Raises ValueError if there are fewer than two observations or one is not finite.
     """
+    # The matrices are small: several threads would spend their time waiting for one another.
+    with _THREADS.limit(limits=1):
+        return _propose(problem)
+
+
+def _propose(problem: Problem) -> Proposal:
     points = np.array([observation.point for observation in problem.observations], dtype=float)
     y = np.array([observation.y for observation in problem.observations], dtype=float)
     errors = np.array([observation.error for observation in problem.observations], dtype=float)
@@ -174,8 +180,7 @@ def _fit(
         n_restarts_optimizer=1,
         random_state=seed,
     )
-    # The matrices are small: several threads would spend their time waiting for one another.
-    with warnings.catch_warnings(), _THREADS.limit(limits=1):
+    with warnings.catch_warnings():
         # A length scale at its bound is an answer ("this setting does nothing"), not a failure.
         warnings.simplefilter("ignore")
         model.fit(points, y)
