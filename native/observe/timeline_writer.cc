@@ -13,7 +13,7 @@ namespace hvdtune {
 namespace {
 
 constexpr std::chrono::milliseconds kFlushPeriod(50);
-constexpr std::size_t kFlushBytes = 256 * 1024;
+constexpr std::size_t kFlushBytes = 262144;
 constexpr std::size_t kDrainSlots = 1024;
 
 }  // namespace

@@ -18,6 +18,8 @@ constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
 constexpr int kPopulateWrite = 23;  // since Linux 5.14; older kernels refuse it harmlessly
 #endif
 
+constexpr std::size_t kBlanksAtOnce = 65536;
+
 std::string error_text(int code) { return std::strerror(code); }
 
 }  // namespace
@@ -79,10 +81,10 @@ bool TraceFile::append(std::string_view elements) {
 }
 
 bool TraceFile::extend_with_spaces(std::size_t from, std::size_t count) {
-  static const std::string kBlanks(64 * 1024, ' ');
+  static const std::string blanks(kBlanksAtOnce, ' ');
   for (std::size_t done = 0; done < count;) {
-    const std::size_t part = std::min(count - done, kBlanks.size());
-    if (!write_at(from + done, std::string_view(kBlanks).substr(0, part))) return false;
+    const std::size_t part = std::min(count - done, blanks.size());
+    if (!write_at(from + done, std::string_view(blanks).substr(0, part))) return false;
     done += part;
   }
   return true;
@@ -123,11 +125,10 @@ bool TraceFile::write_at(std::size_t at, std::string_view text) {
 
 bool TraceFile::fail(const std::string& what) {
   error_ = "cannot write the timeline to " + path_ + ": " + what;
-  if (file_ >= 0 && end_ > 0) {
-    // Blocks that exist already: this needs no room.
-    if (write_at(end_ - 1, "]") && ftruncate(file_, static_cast<off_t>(end_)) != 0) {
-      error_ += "; the file may end in blanks";
-    }
+  // Blocks that exist already: this needs no room.
+  if (file_ >= 0 && end_ > 0 && write_at(end_ - 1, "]") &&
+      ftruncate(file_, static_cast<off_t>(end_)) != 0) {
+    error_ += "; the file may end in blanks";
   }
   return false;
 }
