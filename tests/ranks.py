@@ -152,13 +152,21 @@ class Ranks:
 
     def wait_for_output(self, rank: int, text: str, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Return once a rank has printed ``text`` on either stream; fail if it ends before."""
+        self.wait_for_any([rank], text, timeout)
+
+    def wait_for_any(
+        self, ranks: Sequence[int], text: str, timeout: float = DEFAULT_TIMEOUT
+    ) -> int:
+        """As ``wait_for_output``, of whichever of ``ranks`` is first; returns that rank."""
         deadline = time.monotonic() + timeout
-        while text not in self.stdout(rank) and text not in self.stderr(rank):
-            ended = self.processes[rank].poll() is not None
-            if ended and text not in self.stdout(rank) + self.stderr(rank):
-                raise RanksFailed(f"rank {rank} ended without {text!r}\n{self._stop().describe()}")
-            if time.monotonic() > deadline:
-                raise RanksFailed(f"no {text!r} from rank {rank}\n{self._stop().describe()}")
+        while True:
+            ended = all(self.processes[rank].poll() is not None for rank in ranks)
+            for rank in ranks:
+                if text in self.stdout(rank) or text in self.stderr(rank):
+                    return rank
+            if ended or time.monotonic() > deadline:
+                what = "ended without" if ended else "did not print"
+                raise RanksFailed(f"ranks {ranks} {what} {text!r}\n{self._stop().describe()}")
             time.sleep(0.01)
 
     def wait(self, timeout: float = DEFAULT_TIMEOUT, check: bool = True) -> RanksResult:

@@ -9,14 +9,19 @@ constexpr int kPollsPerClockRead = 64;
 
 }  // namespace
 
-ShmBarrier::ShmBarrier(Arena& arena, BarrierCell& cell, int members, Nanos spin)
-    : arena_(arena), cell_(cell), members_(static_cast<std::uint64_t>(members)), spin_(spin) {
+ShmBarrier::ShmBarrier(Arena& arena, BarrierCell& cell, int members, int index, Nanos spin)
+    : arena_(arena),
+      cell_(cell),
+      members_(static_cast<std::uint64_t>(members)),
+      index_(index),
+      spin_(spin) {
   // A communicator may be built on a cell that an earlier one has used (all members agree).
   generation_ = cell_.generation.load(std::memory_order_acquire);
 }
 
 void ShmBarrier::arrive() {
   ++generation_;
+  cell_.arrivals[index_].generation.store(generation_, std::memory_order_relaxed);
   const std::uint64_t arrived = cell_.arrived.fetch_add(1, std::memory_order_acq_rel) + 1;
   if (arrived % members_ != 0) return;
   cell_.generation.store(generation_, std::memory_order_seq_cst);
@@ -33,6 +38,25 @@ void ShmBarrier::throw_if_aborted() const {
   if (arena_.aborted()) throw Error(arena_.abort_status());
 }
 
+void ShmBarrier::report_absence(Nanos patience, AbsenceReport report) {
+  patience_ = patience;
+  report_ = std::move(report);
+}
+
+void ShmBarrier::report_missing(Nanos waited) const {
+  std::vector<int> missing;
+  bool lower_arrived = false;
+  for (int member = 0; member < static_cast<int>(members_); ++member) {
+    const std::uint32_t at = cell_.arrivals[member].generation.load(std::memory_order_relaxed);
+    if (static_cast<std::int32_t>(at - generation_) < 0) {
+      missing.push_back(member);
+    } else if (member < index_) {
+      lower_arrived = true;
+    }
+  }
+  if (!missing.empty() && !lower_arrived) report_(missing, waited);
+}
+
 void ShmBarrier::wait() {
   if (open()) return;
   if (spin_ > 0) {
@@ -44,11 +68,18 @@ void ShmBarrier::wait() {
       }
     } while (monotonic_now() < until);
   }
+  const Nanos began = monotonic_now();
+  Nanos reported = began;
   cell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
   while (true) {
     const std::uint32_t seen = cell_.generation.load(std::memory_order_seq_cst);
     if (open() || arena_.aborted()) break;
-    futex_wait(&cell_.generation, seen, monotonic_now() + kSleepSlice);
+    const Nanos now = monotonic_now();
+    if (now - reported >= patience_) {
+      report_missing(now - began);
+      reported = now;
+    }
+    futex_wait(&cell_.generation, seen, now + kSleepSlice);
   }
   cell_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   throw_if_aborted();

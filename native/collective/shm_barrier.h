@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 #include "transport/arena.h"
 
@@ -13,9 +15,12 @@ namespace hvdtune {
 /// makes a system call only if somebody sleeps.
 class ShmBarrier {
  public:
+  /// Members that have not arrived, and how long the caller has waited for them.
+  using AbsenceReport = std::function<void(const std::vector<int>& missing, Nanos waited)>;
+
   /// `spin`: how long to poll before sleeping; 0 when ranks outnumber the CPUs, where polling would
   /// only keep the awaited rank from running.
-  ShmBarrier(Arena& arena, BarrierCell& cell, int members, Nanos spin);
+  ShmBarrier(Arena& arena, BarrierCell& cell, int members, int index, Nanos spin);
 
   /// Publishes everything this member wrote (release).
   void arrive();
@@ -25,14 +30,22 @@ class ShmBarrier {
 
   void set_spin(Nanos spin) { spin_ = spin; }
 
+  /// When a wait() lasts longer than `patience`, and again after each further `patience`, the
+  /// lowest member that has arrived calls `report` from within its wait().
+  void report_absence(Nanos patience, AbsenceReport report);
+
  private:
   [[nodiscard]] bool open() const;
   void throw_if_aborted() const;
+  void report_missing(Nanos waited) const;
 
   Arena& arena_;
   BarrierCell& cell_;
   std::uint64_t members_;
+  int index_;
   Nanos spin_;
+  Nanos patience_ = kForever;
+  AbsenceReport report_;
   std::uint32_t generation_ = 0;  // arrivals of this member
 };
 

@@ -26,7 +26,7 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Arena> arena, std::vector<int> 
     : arena_(std::move(arena)),
       members_(std::move(members)),
       index_(index),
-      barrier_(*arena_, arena_->barrier(cell), static_cast<int>(members_.size()), spin),
+      barrier_(*arena_, arena_->barrier(cell), static_cast<int>(members_.size()), index, spin),
       oversubscribed_(arena_->ranks() > usable_cpus()) {
   set_chunk_size(0);
 }
@@ -48,6 +48,17 @@ void ShmCommunicator::barrier() {
   if (others() == 0) return;
   barrier_.arrive();
   barrier_.wait();
+}
+
+void ShmCommunicator::report_absence(Nanos patience,
+                                     std::function<void(const std::vector<int>&, Nanos)> report) {
+  barrier_.report_absence(
+      patience, [this, report = std::move(report)](const std::vector<int>& missing, Nanos waited) {
+        std::vector<int> ranks;
+        for (const int member : missing)
+          ranks.push_back(members_[static_cast<std::size_t>(member)]);
+        report(ranks, waited);
+      });
 }
 
 void ShmCommunicator::end_operation() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -43,9 +44,11 @@ class ShmCommunicator final : public Communicator {
   /// that no peer still reads what the next communicator overwrites. All members agree on it.
   void set_window_shared(bool shared) { window_shared_ = shared; }
 
- private:
-  class ReduceStep;
+  /// `report(ranks, waited)` is called, within an operation, when `ranks` have kept this one
+  /// waiting for `patience`, and after each further `patience`; by one of the waiting members only.
+  void report_absence(Nanos patience, std::function<void(const std::vector<int>&, Nanos)> report);
 
+ private:
   PhaseTimes allreduce_alone(const AllreduceJob& job);
   PhaseTimes allreduce_one_shot(const AllreduceJob& job);
   PhaseTimes allreduce_streamed(const AllreduceJob& job);

@@ -81,6 +81,11 @@ std::vector<std::unique_ptr<Communicator>> Engine::make_communicators() {
     auto communicator = std::make_unique<ShmCommunicator>(session_.arena, sets_.ranks(set), index,
                                                           static_cast<int>(set), spin_);
     communicator->set_window_shared(sets_.count() > 1);
+    if (options_.stall.enabled && options_.stall.warning > 0) {
+      communicator->report_absence(
+          options_.stall.warning,
+          [this](const std::vector<int>& ranks, Nanos waited) { on_absence(ranks, waited); });
+    }
     communicators[set] = std::move(communicator);
   }
   return communicators;

@@ -130,6 +130,7 @@ class Engine final : private CoordinatorObserver {
   [[nodiscard]] Nanos next_deadline();
   void thread_main();
   void on_peer_death(int rank);
+  void on_absence(const std::vector<int>& ranks, Nanos waited);
 
   // CoordinatorObserver
   void on_first_ready(const TensorEntry& entry, Nanos time) override;

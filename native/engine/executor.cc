@@ -88,6 +88,7 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial)
   const wire::Request& head = batch.front()->request;
   communicator_ = communicators_[head.process_set].get();
   HVD_CHECK(communicator_ != nullptr);
+  running_ = &batch;
   trace_start(batch);
   try {
     switch (head.kind) {
@@ -303,7 +304,7 @@ void Executor::trace_end(const std::vector<OperationPtr>& batch, std::uint64_t s
   for (const OperationPtr& operation : batch) {
     const wire::Request& request = operation->request;
     if (request.tensors.empty()) {
-      timeline_.op_end(rows_[row++], now, DType::kUint8, "[]", 0, serial, ok);
+      timeline_.op_end(rows_[row++], now, DType::kUint8, "", 0, serial, ok);
       continue;
     }
     for (const wire::TensorSpec& spec : request.tensors) {

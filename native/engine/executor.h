@@ -27,6 +27,9 @@ class Executor {
 
   void set_chunk_size(std::int64_t bytes);
 
+  /// The batch that run() is at; to be used only from what run() calls.
+  [[nodiscard]] const std::vector<OperationPtr>& running() const { return *running_; }
+
  private:
   void allreduce(const std::vector<OperationPtr>& batch);
   void allgather(const std::vector<OperationPtr>& batch);
@@ -44,6 +47,7 @@ class Executor {
   Timeline& timeline_;
 
   // The batch being run.
+  const std::vector<OperationPtr>* running_ = nullptr;
   Communicator* communicator_ = nullptr;
   std::vector<std::string> rows_;  // timeline rows of its tensors; empty when not recording
   OpKind kind_ = OpKind::kAllreduce;

@@ -81,11 +81,8 @@ std::string state_text(const RankState& state) {
   return text;
 }
 
-}  // namespace
-
-std::string stall_report(const std::vector<StalledTensor>& stalled,
-                         const std::vector<RankState>& states, double warning_seconds,
-                         double shutdown_seconds) {
+std::string report(std::string text, const std::vector<StalledTensor>& stalled,
+                   const std::vector<RankState>& states, double shutdown_seconds) {
   std::map<int, MissingRank> missing;
   bool shutdown = false;
   for (const StalledTensor& tensor : stalled) {
@@ -96,13 +93,7 @@ std::string stall_report(const std::vector<StalledTensor>& stalled,
       missing[rank].over_limit |= over;
     }
   }
-  std::string text =
-      "One or more tensors were submitted by only a subset of ranks, which have waited for the "
-      "others for more than " +
-      number_text(warning_seconds) +
-      " seconds. Either ranks submit different tensors, which is a deadlock, or the missing ranks "
-      "are slow or stuck.\n" +
-      missing_ranks_text(missing);
+  text += '\n' + missing_ranks_text(missing);
   for (const RankState& state : states) text += "\n" + state_text(state);
   if (shutdown) {
     text += "\nRanks marked with \"!\" have been missing for more than " +
@@ -110,6 +101,31 @@ std::string stall_report(const std::vector<StalledTensor>& stalled,
             " seconds, the limit set by HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: the job is shut down.";
   }
   return text;
+}
+
+}  // namespace
+
+std::string stall_report(const std::vector<StalledTensor>& stalled,
+                         const std::vector<RankState>& states, double warning_seconds,
+                         double shutdown_seconds) {
+  return report(
+      "One or more tensors were submitted by only a subset of ranks, which have waited for the "
+      "others for more than " +
+          number_text(warning_seconds) +
+          " seconds. Either ranks submit different tensors, which is a deadlock, or the missing "
+          "ranks are slow or stuck.",
+      stalled, states, shutdown_seconds);
+}
+
+std::string absence_report(const std::vector<StalledTensor>& stalled,
+                           const std::vector<RankState>& states, double warning_seconds,
+                           double shutdown_seconds) {
+  return report(
+      "One or more tensors were submitted by all ranks, but some ranks have not gone on in the "
+      "operation for more than " +
+          number_text(warning_seconds) +
+          " seconds. Their processes are stopped, or get no CPU time or no memory.",
+      stalled, states, shutdown_seconds);
 }
 
 std::string process_state_of(int pid) {

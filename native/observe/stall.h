@@ -32,6 +32,12 @@ std::string stall_report(const std::vector<StalledTensor>& stalled,
                          const std::vector<RankState>& states, double warning_seconds,
                          double shutdown_seconds);
 
+/// The same for tensors that all ranks have submitted, in whose operation some ranks (the missing
+/// ones) do not go on.
+std::string absence_report(const std::vector<StalledTensor>& stalled,
+                           const std::vector<RankState>& states, double warning_seconds,
+                           double shutdown_seconds);
+
 /// "running", "sleeping", "stopped" … of a process of this host, from /proc; "gone" if it is none.
 std::string process_state_of(int pid);
 

@@ -11,13 +11,6 @@
 
 namespace hvdtune {
 
-/// A barrier among the members of one communicator; see collective/shm_barrier.h.
-struct BarrierCell {
-  alignas(64) std::atomic<std::uint64_t> arrived{0};
-  alignas(64) std::atomic<std::uint32_t> generation{0};
-  std::atomic<std::uint32_t> sleepers{0};
-};
-
 inline constexpr int kMaxRanksPerHost = 64;
 /// Process sets that can exist at once, the global one included.
 inline constexpr int kMaxProcessSets = 128;
@@ -29,6 +22,18 @@ inline constexpr int kWindowChunks = 4;
 inline constexpr std::int64_t kMaxChunk = 4LL << 20;
 /// Longest text of an abort notice, its terminating zero included.
 inline constexpr int kAbortTextBytes = 1024;
+
+/// A barrier among the members of one communicator; see collective/shm_barrier.h.
+struct BarrierCell {
+  alignas(64) std::atomic<std::uint64_t> arrived{0};
+  alignas(64) std::atomic<std::uint32_t> generation{0};
+  std::atomic<std::uint32_t> sleepers{0};
+  /// The last generation that each member has arrived at: tells who is missing.
+  struct alignas(64) Arrival {
+    std::atomic<std::uint32_t> generation{0};
+  };
+  Arrival arrivals[kMaxRanksPerHost];
+};
 
 /// The memory that all ranks of a host share: doorbells, message rings, barriers and the fusion
 /// buffer. A memfd: it has no name in any file system and vanishes with its last process, however

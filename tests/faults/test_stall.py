@@ -6,6 +6,7 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
 from rank_programs import training
 from ranks import start_ranks
 
@@ -64,3 +65,23 @@ def test_the_check_can_be_disabled(tmp_path: Path) -> None:
     with start_ranks(2, program, 3.0, env=environment) as ranks:
         result = ranks.wait(60)
     assert "Missing ranks" not in "".join(rank.stderr + rank.stdout for rank in result.ranks)
+
+
+@pytest.mark.parametrize("stopped", [1, 2])
+def test_a_rank_stopped_in_the_middle_of_an_operation(tmp_path: Path, stopped: int) -> None:
+    """Most of the time all have submitted, and one does not go on within the operation."""
+    stop_file = tmp_path / "stop"
+    with start_ranks(3, training.train, "large", -1, str(stop_file), env=STALL) as ranks:
+        for rank in range(3):
+            ranks.wait_for_output(rank, "running")
+        ranks.signal(stopped, signal.SIGSTOP)
+        waiting = [rank for rank in range(3) if rank != stopped]
+        reporter = ranks.wait_for_any(waiting, f"\nRank {stopped}:", 60)
+        stop_file.touch()
+        ranks.signal(stopped, signal.SIGCONT)
+        result = ranks.wait(60)
+    assert [value["end"] for value in result.values] == ["stopped"] * 3
+    report = result[reporter].stderr
+    missing = re.findall(r"^(\d+)!?: \[", report, re.MULTILINE)
+    assert set(missing) == {str(stopped)}
+    assert "process stopped" in report
