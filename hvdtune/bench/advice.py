@@ -30,11 +30,15 @@ def advise(report: Report) -> str:
         )
     if report.ranks == 1:
         return "one rank has nobody to talk to: start at least two, as in `hvdtune bench --np 2`."
-    for rule in (_between_tensors, _too_many_ranks, _memory, _latency, _summary):
-        text = rule(report)
-        if text:
-            return text
-    return ""
+    if not report.sweep and not report.workloads:
+        return ""
+    rules = (_between_tensors, _too_many_ranks, _memory, _latency, _share)
+    found = (text for rule in rules if (text := rule(report)))
+    return next(
+        found,
+        "nothing stands out in what was measured; an allreduce sweep up to 64M shows how near "
+        "the memory's limit it is.",
+    )
 
 
 def _largest(report: Report) -> SweepRow | None:
@@ -119,7 +123,7 @@ def _latency(report: Report) -> str:
     )
 
 
-def _summary(report: Report) -> str:
+def _share(report: Report) -> str:
     row = _largest(report)
     share = row.best_known().share if row else None
     if row is None or share is None:

@@ -127,6 +127,7 @@ FAST, SLOW = 64 * MIB * (14 / 15e9 + 9 / 50e9) / 0.8, 64 * MIB * (14 / 15e9 + 9 
             "4 B takes 100 us at the median but 10000 us at p99",
         ),
         (make_report([sweep_row(64 * MIB, SLOW)]), "nothing stands out: 64 MiB runs at 20 %"),
+        (make_report([sweep_row(64, 1e-4)]), "nothing stands out in what was measured"),
     ],
 )
 def test_advice_follows_from_the_measurements(report, words):
