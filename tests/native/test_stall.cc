@@ -33,6 +33,15 @@ TEST(report_without_limit_marks_nothing) {
   CHECK_MSG(report.ends_with("\nMissing ranks:\n2: [a]"), report);
 }
 
+TEST(absence_report_says_that_all_have_submitted) {
+  const RankState stopped{.rank = 2, .pid = 7, .last_operation = "a", .process_state = "stopped"};
+  const std::string report = absence_report({{"a", 70 * kSecond, {2}}}, {stopped}, 60, 65);
+  check_contains(report, "submitted by all ranks");
+  check_contains(report, "more than 60 seconds");
+  check_contains(report, "\nMissing ranks:\n2!: [a]\nRank 2: pid 7, process stopped");
+  check_contains(report, "the job is shut down");
+}
+
 TEST(report_shows_six_names_of_many) {
   std::vector<StalledTensor> stalled;
   for (const char c : std::string("gfedcba")) {
