@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_programs import timeline
+from rank_programs import timeline, training
 from ranks import hvdtune_command, run_ranks, run_under, start_ranks
 
 from hvdtune.timeline.analysis import batches, operations, rank_lateness
@@ -168,3 +168,14 @@ def test_a_full_disk_ends_the_recording_and_not_the_job(tmp_path: Path) -> None:
     assert "training goes on" in warnings[0]
     assert path.stat().st_size <= limit
     assert len(json.loads(path.read_text(encoding="utf-8"))) > 20
+
+
+def test_a_reported_stall_is_in_the_file(tmp_path: Path) -> None:
+    path, stop_file = tmp_path / "t.json", tmp_path / "stop"
+    environment = {"HOROVOD_TIMELINE": str(path), "HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
+    program = training.stay_away_from
+    with start_ranks(2, program, "awaited", 1, str(stop_file), env=environment) as ranks:
+        ranks.wait_for_output(0, "Missing ranks:", 60)
+        stop_file.touch()
+        ranks.wait(60)
+    assert any(instant.name == "STALL" for instant in sound(path).instants)
