@@ -4,6 +4,28 @@
 
 #include "check.h"
 
+#if defined(__SANITIZE_THREAD__)
+
+#include <pthread.h>
+#include <time.h>
+
+// std::timed_mutex calls pthread_mutex_clocklock, which the thread sanitizer of g++ 12 and older
+// does not know: it would take every unlock that follows for a mistake. It knows timedlock.
+extern "C" int pthread_mutex_clocklock(pthread_mutex_t* mutex, clockid_t clock,
+                                       const timespec* deadline) noexcept {
+  constexpr long kSecond = 1000000000;
+  timespec now{};
+  timespec until{};
+  clock_gettime(clock, &now);
+  clock_gettime(CLOCK_REALTIME, &until);
+  const long nanoseconds = until.tv_nsec + deadline->tv_nsec - now.tv_nsec + kSecond;
+  until.tv_sec += deadline->tv_sec - now.tv_sec - 1 + nanoseconds / kSecond;
+  until.tv_nsec = nanoseconds % kSecond;
+  return pthread_mutex_timedlock(mutex, &until);
+}
+
+#endif
+
 /// Usage: test_X [TEXT]. Runs the tests whose name contains TEXT; 0 if all of them passed.
 int main(int argc, char** argv) {
   const char* filter = argc > 1 ? argv[1] : "";

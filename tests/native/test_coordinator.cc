@@ -343,6 +343,7 @@ struct SimulatedRank {
   std::size_t read = 0;  // position in the schedule
   wire::Ticket next_ticket = 1;
   std::map<std::string, int> submitted;
+  std::map<std::string, int> finished;
   std::vector<std::string> executed;  // "<batch>:<name>:<elements>" in order
 
   void submit(const wire::Request& request) {
@@ -365,7 +366,7 @@ struct SimulatedRank {
                 "slot " << entry.slot << " name \"" << entry.name << "\" is not known to the rank");
       executed.push_back(std::to_string(schedule.batch) + ":" + operation->request.name + ":" +
                          std::to_string(operation->request.tensors[0].elements()));
-      operation->status = {};
+      ++finished[operation->request.name];
       table.finish(operation, true);
     }
   }
@@ -399,10 +400,8 @@ void simulate(std::uint64_t seed) {
         const auto name = generator() % names;
         const std::string text = "t" + std::to_string(name);
         const int round = self.submitted[text];
-        const auto done = std::count_if(
-            self.executed.begin(), self.executed.end(),
-            [&](const std::string& e) { return e.find(":" + text + ":") != std::string::npos; });
-        if (round < rounds && done == round) self.submit(allreduce(text, {elements(name, round)}));
+        if (round < rounds && self.finished[text] == round)
+          self.submit(allreduce(text, {elements(name, round)}));
         break;
       }
       case 1:
@@ -440,7 +439,7 @@ void simulate(std::uint64_t seed) {
 }  // namespace
 
 TEST(ranks_execute_everything_once_and_in_one_order) {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) simulate(seed);
+  for (std::uint64_t seed = 0; seed < 150; ++seed) simulate(seed);
 }
 
 }  // namespace hvdtune::testing
