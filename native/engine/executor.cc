@@ -66,8 +66,7 @@ std::int64_t scattered_rows(std::int64_t rows, int index, int members) {
 }
 
 std::string timeline_row(const wire::Request& request, std::size_t tensor) {
-  std::string row =
-      request.tensors.empty() ? request.name : wire::tensor_name(request, tensor);
+  std::string row = request.tensors.empty() ? request.name : wire::tensor_name(request, tensor);
   if (request.process_set != 0) {
     row += " (process set " + std::to_string(request.process_set) + ")";
   }
@@ -129,10 +128,9 @@ void Executor::allreduce(const std::vector<OperationPtr>& batch) {
       in.add(tensor.in(), tensor.bytes());
       out.add(tensor.out(), tensor.bytes());
     }
-    times = joined(times, communicator_->allreduce(
-                              {in, out, tensors.front().spec().dtype,
-                               plain_reduction(head.reduce_op), head.prescale,
-                               total_postscale(head, communicator_->size())}));
+    times = joined(times, communicator_->allreduce({in, out, tensors.front().spec().dtype,
+                                                    plain_reduction(head.reduce_op), head.prescale,
+                                                    total_postscale(head, communicator_->size())}));
   }
   trace_phases(times);
 }
@@ -160,8 +158,8 @@ void Executor::allgather(const std::vector<OperationPtr>& batch) {
     outputs.push_back(allocate_rows(tensors[t].spec(), total));
     auto* place = static_cast<std::byte*>(outputs.back().data());
     for (std::size_t m = 0; m < members; ++m) {
-      const auto bytes = static_cast<std::size_t>(all_rows[m * tensors.size() + t] *
-                                                  row_bytes(tensors[t].spec()));
+      const auto bytes =
+          static_cast<std::size_t>(all_rows[m * tensors.size() + t] * row_bytes(tensors[t].spec()));
       out[m].add(place, bytes);
       place += bytes;
     }
@@ -235,10 +233,10 @@ void Executor::reducescatter(const std::vector<OperationPtr>& batch) {
       const OwnedBuffer& output = tensor.operation->outputs[tensor.index];
       out.add(output.data(), output.bytes());
     }
-    times = joined(times, communicator_->reducescatter(
-                              {in, out, tensors.front().spec().dtype,
-                               plain_reduction(head.reduce_op), head.prescale,
-                               total_postscale(head, members)}));
+    times =
+        joined(times, communicator_->reducescatter({in, out, tensors.front().spec().dtype,
+                                                    plain_reduction(head.reduce_op), head.prescale,
+                                                    total_postscale(head, members)}));
   }
   trace_phases(times);
 }
