@@ -107,7 +107,7 @@ def weights_identical(model):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description="Train a digit classifier on several ranks.")
-    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--batch-size", type=int, default=48, help="images of all ranks together")
     parser.add_argument("--lr", type=float, default=0.04, help=f"for a batch of {BASE_BATCH}")
     parser.add_argument("--seed", type=int, default=1)

@@ -161,7 +161,9 @@ def DistributedOptimizer(
 ) -> Any:
     """An optimizer of the same class as ``optimizer`` that reduces gradients over the ranks.
 
-    Every parameter's gradient is handed to the engine as soon as the backward pass has it.
+    Every parameter's gradient is handed to the engine as soon as the backward pass has it. Which
+    parameters require gradients may change between steps, equally on all ranks: frozen ones are
+    left alone, thawed and added ones take part.
     The result shares ``param_groups`` with ``optimizer``, not its state.
 
     named_parameters: (name, parameter) pairs, as ``model.named_parameters()`` gives them.

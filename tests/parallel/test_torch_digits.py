@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 def train(np: int, loss_log: Path) -> tuple[str, list[float]]:
     """What was printed, and the loss after every step."""
     launcher = hvdtune_command("run", "-np", str(np))
-    result = run_under(launcher, EXAMPLE, "--loss-log", loss_log, timeout=240)
+    result = run_under(launcher, EXAMPLE, "--epochs", 15, "--loss-log", loss_log, timeout=240)
     with loss_log.open(newline="") as file:
         losses = [float(row["loss"]) for row in csv.DictReader(file)]
     return result[0].stdout, losses
