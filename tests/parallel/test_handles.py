@@ -1,6 +1,6 @@
 """Handles, threads, lifetimes of inputs, and extreme numbers of ranks, operations, elements.
 
-HVDTUNE_TEST_LONG=1 adds tensors of more than 2^31 elements, which need 14 GB of memory.
+HVDTUNE_TEST_LONG=1 adds tensors of more than 2^31 elements, which need 10 GB of memory.
 """
 
 from __future__ import annotations
@@ -59,6 +59,6 @@ def test_many_ranks(np: int) -> None:
         assert gathered == list(range(1, np, 2))
 
 
-@pytest.mark.skipif(not LONG, reason="needs 14 GB of memory: HVDTUNE_TEST_LONG=1")
+@pytest.mark.skipif(not LONG, reason="needs 10 GB of memory: HVDTUNE_TEST_LONG=1")
 def test_more_than_two_to_the_31_elements() -> None:
     assert run_ranks(2, handles.huge, 2**31 + 11, timeout=280).values == ([], [])

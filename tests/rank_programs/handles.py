@@ -163,7 +163,7 @@ def huge(count: int) -> list[str]:
     hvd.allreduce_(array, op=hvd.Sum, name="huge")
     if not (array[0] == array[count // 2] == array[-2] == 3 and array[-1] == 200):
         faults.append("allreduce")
-    if np.count_nonzero(array == 3) != count - 1:
+    if int(array[:-1].min()) != 3 or int(array[:-1].max()) != 3:
         faults.append("allreduce, somewhere")
     array[:] = hvd.rank()
     hvd.broadcast_(array, 1, name="huge")
