@@ -133,7 +133,11 @@ void bind_engine(py::module_& module) {
       .def("wait", &wait, py::arg("handle"))
       .def("take", &take, py::arg("handle"))
       .def("shutdown", &Engine::shutdown, Release())
-      .def("abandon", &Engine::abandon)
+      .def("abandon",
+           [](const py::object& self) {
+             self.cast<Engine&>().abandon();
+             self.inc_ref();  // never destroyed: the destructor needs threads a child has not
+           })
       .def("has_ended", [](Engine& engine) { return !engine.state().ok(); })
       .def("peers",
            [](const Engine& engine) {
