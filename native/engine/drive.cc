@@ -26,6 +26,7 @@ Urgency Engine::wake_threshold() const {
 /// The caller holds drive_mutex_.
 Nanos Engine::next_deadline() {
   Nanos deadline = kForever;
+  if (over_) return deadline;
   if (coordinator_) {
     deadline = std::min(coordinator_->deadline(), stalls_->deadline());
     const Nanos now = monotonic_now();
@@ -106,6 +107,8 @@ void Engine::thread_main() {
       continue;
     }
     std::unique_lock lock(drive_mutex_);
+    // Under the lock: a caller that came meanwhile may already sleep on what it has armed.
+    if (callers_.load(std::memory_order_seq_cst) > 0) continue;
     doorbell_.arm(Urgency::kNone, Sleeper::kThread);
     while (callers_.load(std::memory_order_seq_cst) == 0 && progress()) {
     }
