@@ -55,3 +55,11 @@ def test_exit_without_shutdown() -> None:
     result = run_ranks(SIZE, lifecycle.never_shut_down)
     assert result.values == (0, 1, 2)
     assert [rank.stderr for rank in result.ranks] == ["", "", ""]
+
+
+def test_forked_children_do_not_end_the_job() -> None:
+    assert run_ranks(SIZE, lifecycle.children_come_and_go, 5).values == ([7] * 5,) * SIZE
+
+
+def test_a_forked_child_can_run_its_own_job() -> None:
+    assert run_ranks(2, lifecycle.child_starts_its_own_job).values == (1.0, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -90,3 +91,39 @@ def never_shut_down() -> int:
     hvd.allreduce_async(np.ones(3), name="unfetched")
     hvd.barrier()
     return hvd.rank()
+
+
+def children_come_and_go(rounds: int) -> list[int]:
+    """Forked children end as Python programs do, exit handlers and all, while the job goes on."""
+    hvd.init()
+    codes = []
+    for turn in range(rounds):
+        handle = hvd.allreduce_async(np.ones(1000), name="in flight")
+        child = os.fork()
+        if child == 0:
+            assert not hvd.is_initialized()
+            sys.exit(7)
+        hvd.synchronize(handle)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        check_alive(f"child {turn}")
+    hvd.shutdown()
+    return codes
+
+
+def child_starts_its_own_job() -> float:
+    """A forked child is no rank of the job; it may run one of its own."""
+    hvd.init()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for name in ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"):
+            del os.environ[name]
+        hvd.init()
+        os.write(write, str(hvd.allreduce(np.ones(1), op=hvd.Sum)[0]).encode())
+        os._exit(0)
+    os.close(write)
+    answer = os.read(read, 100)
+    os.waitpid(child, 0)
+    check_alive("child")
+    hvd.shutdown()
+    return float(answer)
