@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from rank_programs import training
 from ranks import hvdtune_command, run_ranks, run_under, start_ranks
 
@@ -83,3 +84,46 @@ def test_a_stranger_does_not_disturb_a_job(tmp_path: Path) -> None:
     outcomes = [re.search(r"outcome: (.*)", rank.stdout)[1] for rank in result.ranks]
     assert outcomes[:2] == ["started", "started"], outcomes
     assert "Horovod initialization failed" in outcomes[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("HOROVOD_CACHE_CAPACITY", "7"), ("HOROVOD_TIMELINE", "DYNAMIC")]
+)
+def test_settings_that_must_be_equal(name: str, value: str) -> None:
+    def only_on_one(rank: int) -> dict[str, str | None]:
+        return {name: value} if rank == 1 else {}
+
+    with start_ranks(2, training.start, env=QUICK, rank_env=only_on_one) as ranks:
+        result = ranks.wait(60)
+    for message in result.values:
+        assert "Horovod initialization failed" in message
+        assert name in message
+        assert re.search(r"\brank 1\b", message), message
+
+
+def test_ranks_that_disagree_about_the_size() -> None:
+    def larger(rank: int) -> dict[str, str | None]:
+        return {"HOROVOD_SIZE": "3", "HOROVOD_LOCAL_SIZE": "3"} if rank == 1 else {}
+
+    with start_ranks(2, training.start, env=QUICK, rank_env=larger) as ranks:
+        result = ranks.wait(60)
+    for message in result.values:
+        assert "Horovod initialization failed" in message
+        assert re.search(r"\b3 processes\b.*\bone of 2\b", message), message
+
+
+def test_one_rank_given_to_two_processes() -> None:
+    def twice(rank: int) -> dict[str, str | None]:
+        return {"HOROVOD_RANK": "1"} if rank == 2 else {}
+
+    with start_ranks(3, training.start_as, env=QUICK, rank_env=twice) as ranks:
+        result = ranks.wait(60)
+    for rank in result.ranks:
+        assert "Horovod initialization failed" in rank.stdout
+        assert "rank 1" in rank.stdout
+    assert any("came twice" in rank.stdout for rank in result.ranks)
+
+
+def test_a_contradictory_environment() -> None:
+    result = run_ranks(1, training.start, env={"HOROVOD_SIZE": None})
+    assert "HOROVOD_RANK=0 is set but HOROVOD_SIZE is not" in result.values[0]

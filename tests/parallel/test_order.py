@@ -29,6 +29,8 @@ def test_another_order_on_every_rank() -> None:
         {"HOROVOD_FUSION_THRESHOLD": "0"},
         {"HOROVOD_FUSION_THRESHOLD": "4096"},
         {"HOROVOD_CYCLE_TIME": "0"},
+        {"HVDTUNE_SPIN_US": "200"},
+        {"HOROVOD_DISABLE_GROUP_FUSION": "1"},
         {"HOROVOD_CYCLE_TIME": "20", "HVDTUNE_CHUNK_SIZE": "65536"},
     ],
     ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.items()),
