@@ -19,8 +19,8 @@ its own as in training. Results are checked. Without arguments it takes about a 
 
 EPILOG = """\
 columns:
-  time     mean over ranks and iterations; p50, p99: percentiles of the same durations
-           (in place where the operation has such a form)
+  time     mean over ranks and iterations; out of place, it includes allocating the result
+  p50 p99  percentiles of the same durations (in place where the operation has such a form)
   algbw    size / time; busbw: algbw x nccl-tests' factor; 1 GB = 10^9 bytes
   share    the time memory needs at least / the time measured (from 64 KiB on)
   #wrong   wrong elements on all ranks
@@ -35,11 +35,11 @@ Settings from the environment (HOROVOD_*) apply to the ranks.
 """
 
 #: Seconds of timed iterations: a form of one size, one gradient set.
-SWEEP_BUDGET = 0.4
-WORKLOAD_BUDGET = 3.0
+SWEEP_BUDGET = 0.3
+WORKLOAD_BUDGET = 2.5
 
 #: A run without arguments should be over by then; the last cases of a slow one get less time.
-SECONDS = 65.0
+SECONDS = 50.0
 
 _DTYPES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")
 
