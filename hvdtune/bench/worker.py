@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -154,14 +155,25 @@ def _settings_in_force() -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """Run this rank of the plan; the exit status of the process."""
     import hvdtune as hvd
+    from hvdtune.core.exceptions import HorovodInternalError
 
     plan_path, results_path = (Path(argument) for argument in arguments)
-    hvd.init()
+    try:
+        hvd.init()
+    except ValueError as error:
+        return _fail(error)
     results = results_path.open("w", encoding="utf-8") if hvd.rank() == 0 else None
     try:
         Benchmark(hvd, Plan.load(plan_path), results).run()
+    except HorovodInternalError as error:
+        return _fail(error)
     finally:
         if results is not None:
             results.close()
     hvd.shutdown()
     return 0
+
+
+def _fail(error: Exception) -> int:
+    print(error, file=sys.stderr)
+    return 1

@@ -10,6 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from ranks import clean_environment, hvdtune_command, new_directory
 
@@ -132,6 +133,38 @@ def test_a_bad_setting_ends_the_bench_with_its_reason() -> None:
     _, errors = bench(*arguments, status=2, HOROVOD_CYCLE_TIME="soon")
     assert "HOROVOD_CYCLE_TIME" in errors
     assert "Traceback" not in errors
+
+
+def test_a_killed_rank_is_named_and_what_was_measured_is_kept() -> None:
+    folder = new_directory()
+    arguments = ("--np", "3", "-e", "4", "-n", "5", "--workload", "vgg16", "--json", "a.json")
+    with subprocess.Popen(
+        hvdtune_command("bench", *arguments, "--html", "a.html"),
+        env=clean_environment(), cwd=folder, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        while " float32 " not in (line := process.stdout.readline()):
+            assert line, process.communicate()
+        kill_one_rank(process.pid)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "was killed by SIGKILL" in errors
+    assert "Traceback" not in errors
+    assert "hvdtune bench: the ranks ended with status 137 before" in errors
+    data = json.loads((folder / "a.json").read_text())
+    assert [row["size_bytes"] for row in data["sweep"]] == [4]
+    assert (folder / "a.html").exists()
+
+
+def kill_one_rank(bench_process: int) -> None:
+    ranks = [
+        child
+        for child in psutil.Process(bench_process).children(recursive=True)
+        if any("hvdtune.bench.worker" in word for word in child.cmdline()[:3])
+    ]
+    assert len(ranks) == 3
+    max(ranks, key=lambda rank: rank.pid).kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
