@@ -7,6 +7,7 @@ was built in place; the installed package would be shadowed by something that ca
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
@@ -44,6 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.path[:] = [entry for entry in sys.path if not _is_checkout(entry)]
     else:
         raise pytest.UsageError("hvdtune is not installed here; run: pip install '.[test]'")
+    # A shell's background job ignores SIGINT, and whatever the tests start would inherit that.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:

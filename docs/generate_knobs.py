@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
 
-# The table of this checkout, not of an installed hvdtune.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+# The table of this checkout, which needs nothing compiled; hvdtune/__init__.py does.
+package = ModuleType("hvdtune")
+package.__path__ = [str(Path(__file__).resolve().parents[1] / "hvdtune")]
+sys.modules["hvdtune"] = package
+
 from hvdtune.knobs import KNOBS, Knob, accepted, size_words
 
 PAGE = Path(__file__).with_name("knobs.md")
