@@ -11,7 +11,7 @@ package = ModuleType("hvdtune")
 package.__path__ = [str(Path(__file__).resolve().parents[1] / "hvdtune")]
 sys.modules["hvdtune"] = package
 
-from hvdtune.knobs import KNOBS, Knob, accepted, size_words
+from hvdtune.knobs import KNOBS, Knob, accepted, size_words  # noqa: E402
 
 PAGE = Path(__file__).with_name("knobs.md")
 
