@@ -35,8 +35,11 @@ SIZES = (MIB // 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
 #: Below this size an operation is made of latencies, and a share of the bandwidth says nothing.
 LEAST_SIZE = 64 * 1024
 
-_ROUNDS = 6
 _ROUND_SECONDS = 0.012
+
+#: Rounds go on until the three best agree this well, or for so long in all.
+_AGREEMENT = 0.9
+_LIMIT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,9 @@ def _best_rate(
         once = time.perf_counter() - started
         repeats = max(1, int(_ROUND_SECONDS / max(once, 1e-7)))
     repeats = int(slowest(repeats if kernel is not None else 0))
-    best = 0.0
-    for _ in range(_ROUNDS):
+    rates: list[float] = []
+    spent = 0.0
+    while True:
         barrier()
         elapsed = 0.0
         if kernel is not None:
@@ -136,5 +140,9 @@ def _best_rate(
             for _ in range(repeats):
                 kernel()
             elapsed = time.perf_counter() - started
-        best = max(best, traffic * repeats / slowest(elapsed))
-    return best
+        elapsed = slowest(elapsed)
+        spent += elapsed
+        rates = sorted([*rates, traffic * repeats / elapsed], reverse=True)
+        agree = len(rates) > 3 and rates[2] >= _AGREEMENT * rates[0]
+        if agree or spent > _LIMIT_SECONDS:
+            return rates[0]

@@ -15,8 +15,8 @@ class Plan:
     """One benchmark run. Sizes in bytes, budgets in seconds of timed iterations per case.
 
     `iterations` and `warmup` are None when the budgets decide; the whole run should then take
-    about `seconds`, or twice the budgets if that is more. `memory_workers` ranks measure
-    the memory with arrays of `memory_sizes`; none when the list is empty.
+    about `seconds`, or one and a half times the budgets if that is more. `memory_workers` ranks
+    measure the memory with arrays of `memory_sizes`; none when the list is empty.
     """
 
     operation: str

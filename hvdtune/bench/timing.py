@@ -15,11 +15,8 @@ from hvdtune.bench.plan import Plan
 _WARMUP_SHARE = 0.1
 _MOST_WARMUPS = 10
 
-#: In how many rounds the timed calls are made; between them the ranks look at the clock.
-_ROUNDS = 4
-
 #: What a case takes, as a multiple of its budget: checking, warming up, agreeing.
-_OVERHEAD = 2.0
+_OVERHEAD = 1.5
 
 
 def time_of(call: Callable[[], None], repeats: int = 1) -> float:
@@ -86,45 +83,46 @@ class Timer:
         """
         pace = self._pace()
         self._budgets_left -= budget
-        budget *= pace
+        self._warm_up(call, first, pace * budget)
+        self.ranks.hvd.barrier()
         if self.plan.iterations is not None:
-            self._warm_up(call, first, budget)
-            return self._rounds(call, self.plan.iterations, self.plan.iterations, math.inf)
-        least = limits[0] if pace > 0.5 else 1
-        estimate = self._warm_up(call, first, budget)
-        wanted = metrics.iterations_for(estimate, budget, least, limits[1])
-        return self._rounds(call, wanted, max(least, wanted // _ROUNDS), budget)
+            durations = [time_of(call) for _ in range(self.plan.iterations)]
+        else:
+            least = limits[0] if pace > 0.5 else 1
+            durations = self._rounds(call, pace * budget, least, limits[1])
+        return metrics.summarise(self.ranks.gather(durations))
 
     def _pace(self) -> float:
         """1 when in time, 0 when there is no time left; equal on all ranks."""
         left = self._seconds - self.ranks.slowest(time.monotonic() - self._started)
         return min(1.0, max(0.0, left / max(1e-9, _OVERHEAD * self._budgets_left)))
 
-    def _warm_up(self, call: Callable[[], None], first: float | None, budget: float) -> float:
-        """Call as often as the plan or the budget says; seconds of a call, equal on all ranks."""
+    def _warm_up(self, call: Callable[[], None], first: float | None, budget: float) -> None:
+        """Call as often as the plan says, or else as fits into a part of the budget."""
         done = 0
         if first is None and self.plan.warmup != 0:
             first, done = time_of(call), 1
-        estimate = self.ranks.slowest(first or 0.0)
         wanted = self.plan.warmup
         if wanted is None:
+            estimate = self.ranks.slowest(first or 0.0)
             wanted = metrics.iterations_for(estimate, _WARMUP_SHARE * budget, 0, _MOST_WARMUPS)
-        if wanted > done:
-            estimate = self.ranks.slowest(time_of(call, wanted - done))
-        return estimate
+        for _ in range(done, wanted):
+            call()
 
     def _rounds(
-        self, call: Callable[[], None], iterations: int, each_round: int, budget: float
-    ) -> Summary:
-        """Time up to `iterations` calls; between rounds the ranks agree whether time is left.
+        self, call: Callable[[], None], budget: float, least: int, most: int
+    ) -> list[float]:
+        """Time from `least` to `most` calls; a round is as long as those before together.
 
-        The estimate that chose `iterations` may have been lucky, so the clock has the last word.
+        Between rounds the ranks agree how many more calls fit: the first ones are often slow,
+        and each round knows better.
         """
         durations: list[float] = []
-        self.ranks.hvd.barrier()
-        while len(durations) < iterations:
-            count = min(each_round, iterations - len(durations))
+        count = least
+        while count > 0:
             durations += [time_of(call) for _ in range(count)]
-            if self.ranks.slowest(math.fsum(durations)) >= budget:
-                break
-        return metrics.summarise(self.ranks.gather(durations))
+            spent = self.ranks.slowest(math.fsum(durations))
+            done = len(durations)
+            fitting = metrics.iterations_for(spent / done, budget - spent, 0, most - done)
+            count = min(fitting, done)
+        return durations

@@ -24,7 +24,7 @@ from hvdtune.bench.workloads import WORKLOADS, Workload
 
 #: Fewest and most timed calls when the time decides: p50 needs a few, p99 some hundreds.
 _SWEEP_LIMITS = (3, 1000)
-_WORKLOAD_LIMITS = (3, 100)
+_WORKLOAD_LIMITS = (3, 200)
 
 
 class Benchmark:

@@ -35,11 +35,11 @@ Settings from the environment (HOROVOD_*) apply to the ranks.
 """
 
 #: Seconds of timed iterations: a form of one size, one gradient set.
-SWEEP_BUDGET = 0.3
-WORKLOAD_BUDGET = 2.5
+SWEEP_BUDGET = 0.4
+WORKLOAD_BUDGET = 4.0
 
 #: A run without arguments should be over by then; the last cases of a slow one get less time.
-SECONDS = 50.0
+SECONDS = 55.0
 
 _DTYPES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")
 
