@@ -70,7 +70,8 @@ void Engine::drive_until(const std::function<bool()>& done, Nanos deadline) {
     lock.lock();
     doorbell_.arm(wake_threshold(), Sleeper::kCaller);
     seen = doorbell_.rings();
-    if (progress()) continue;
+    // Another caller may have finished this one's operation while it polled.
+    if (done() || progress()) continue;
     const Nanos wake_at = std::min(deadline, next_deadline());
     lock.unlock();
     doorbell_.sleep(seen, Sleeper::kCaller, wake_at);
