@@ -55,8 +55,11 @@ def pytest_report_header() -> str:
     return "hvdtune: " + (f"built in place in {ROOT}" if _built_in_place() else "the installed one")
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Leave the checkout: `python -m` and `python -c` put the working directory on their path."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave the checkout: `python -m` and `python -c` put the working directory on their path.
+
+    Not earlier: paths on pytest's command line are relative to the directory it was started in.
+    """
     directory = tempfile.TemporaryDirectory(prefix="hvdtune-tests-")
 
     def return_and_remove() -> None:
