@@ -83,6 +83,11 @@ void Engine::drive_until(const std::function<bool()>& done, Nanos deadline) {
   }
 }
 
+/// Operations are done: one of them may be what another caller sleeps for.
+void Engine::wake_other_callers() {
+  if (callers_.load(std::memory_order_seq_cst) > 1) doorbell_.wake(Sleeper::kCaller);
+}
+
 /// The last caller goes: rings are for the thread again. If it sleeps, work that came meanwhile has
 /// not woken it, and it knows nothing of a deadline.
 void Engine::leave_to_thread() {

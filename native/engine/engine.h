@@ -117,6 +117,7 @@ class Engine final : private CoordinatorObserver {
   bool read_schedule();
   void execute(const wire::Schedule& batch);
   void reject(const wire::Schedule& schedule);
+  void evict(wire::Slot slot);
   void announce_end(const std::string& why);
   void end_job(const Status& status);
   void answer_stack_query();
@@ -125,6 +126,7 @@ class Engine final : private CoordinatorObserver {
   // Driving.
   void drive_until(const std::function<bool()>& done, Nanos deadline);
   void leave_to_thread();
+  void wake_other_callers();
   [[nodiscard]] bool poll_doorbell(std::uint32_t seen) const;
   [[nodiscard]] Urgency wake_threshold() const;
   [[nodiscard]] Nanos next_deadline();

@@ -44,13 +44,14 @@ void OperationTable::finish(const OperationPtr& operation, bool executed) {
   }
 }
 
-void OperationTable::evict(wire::Slot slot) {
-  if (slot >= by_slot_.size() || by_slot_[slot] == nullptr) return;
+OperationPtr OperationTable::evict(wire::Slot slot) {
+  if (slot >= by_slot_.size() || by_slot_[slot] == nullptr) return nullptr;
   Record& record = *by_slot_[slot];
   by_slot_[slot] = nullptr;
   record.slot = wire::kNoSlot;
-  if (record.pending) return;
+  if (record.pending) return record.pending;
   records_.erase(key_of(record.agreed.process_set, record.agreed.name));
+  return nullptr;
 }
 
 std::vector<OperationPtr> OperationTable::take_all() {

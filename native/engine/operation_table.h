@@ -26,7 +26,8 @@ class OperationTable {
   /// The name is free again; a record with a slot remembers the description if it was executed.
   void finish(const OperationPtr& operation, bool executed);
 
-  void evict(wire::Slot slot);
+  /// Forgets a slot. Returns the operation in flight under its name, or null.
+  OperationPtr evict(wire::Slot slot);
 
   /// Everything in flight, in no order; all names are free afterwards.
   std::vector<OperationPtr> take_all();

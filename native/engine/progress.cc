@@ -164,11 +164,9 @@ bool Engine::read_schedule() {
       case wire::ScheduleType::kReject:
         reject(schedule);
         break;
-      case wire::ScheduleType::kEvict: {
-        const std::lock_guard lock(table_mutex_);
-        table_.evict(schedule.entries.front().slot);
+      case wire::ScheduleType::kEvict:
+        evict(schedule.entries.front().slot);
         break;
-      }
       case wire::ScheduleType::kSettings: {
         executor_.set_chunk_size(schedule.settings.chunk_size);
         const std::lock_guard lock(table_mutex_);
@@ -185,6 +183,7 @@ bool Engine::read_schedule() {
     schedule_.advance(rank_, next);
     if (arena_.aborted()) break;
   }
+  if (worked) wake_other_callers();
   return worked;
 }
 
@@ -234,6 +233,21 @@ void Engine::reject(const wire::Schedule& schedule) {
   operation->status = schedule.status;
   table_.finish(operation, false);
   operation->done.store(true, std::memory_order_release);
+}
+
+/// The coordinator gives the slot to another tensor once all ranks are past its eviction. What this
+/// rank has announced by it and could not send yet must go by its description.
+void Engine::evict(wire::Slot slot) {
+  const std::lock_guard lock(table_mutex_);
+  const OperationPtr pending = table_.evict(slot);
+  if (!pending || pending->slot != slot) return;
+  for (std::string& bytes : announce_backlog_) {
+    if (!wire::is_announce_slot(bytes)) continue;
+    const wire::Announce announce = wire::decode_announce(bytes);
+    if (announce.ticket != pending->ticket) continue;
+    bytes = wire::encode_announce_request(pending->request, announce.ticket, announce.time);
+    return;
+  }
 }
 
 /// Everything in flight fails with `status`, and so does everything submitted later.

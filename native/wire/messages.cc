@@ -63,6 +63,10 @@ Announce decode_announce(std::string_view bytes) {
   return announce;
 }
 
+bool is_announce_slot(std::string_view bytes) {
+  return !bytes.empty() && bytes.front() == static_cast<char>(AnnounceType::kSlot);
+}
+
 std::string Schedule::encode() const {
   Encoder out;
   out.put(type);

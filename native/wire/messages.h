@@ -43,6 +43,8 @@ std::string encode_announce_shutdown();
 std::string encode_announce_stack(std::string_view text);
 /// Throws DecodeError.
 Announce decode_announce(std::string_view bytes);
+/// Whether encode_announce_slot made it.
+bool is_announce_slot(std::string_view bytes);
 
 // ---- from the coordinator to every rank, in one order -------------------------------------------
 

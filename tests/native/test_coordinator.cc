@@ -358,7 +358,10 @@ struct SimulatedRank {
 
   void read_next(const Schedule& schedule) {
     ++read;
-    if (schedule.type == ScheduleType::kEvict) return table.evict(schedule.entries[0].slot);
+    if (schedule.type == ScheduleType::kEvict) {
+      table.evict(schedule.entries[0].slot);
+      return;
+    }
     CHECK(schedule.type == ScheduleType::kBatch);
     for (const auto& entry : schedule.entries) {
       const OperationPtr operation = table.find(schedule.process_set, entry);

@@ -417,6 +417,33 @@ TEST(several_threads_of_a_rank_wait_at_once) {
   });
 }
 
+TEST(a_sleeping_thread_is_woken_when_another_thread_finishes_its_operation) {
+  // On rank 0, "last" can end only after the other thread has gone on from "first" to "second".
+  constexpr int kRounds = 100;
+  run_job(2, [&](int rank, Engine& engine) {
+    const auto reduce = [&engine](const std::string& name) {
+      std::vector<float> data(10, 1.0F);
+      finish(engine, engine.submit(in_place(OpKind::kAllreduce, name, data)));
+      CHECK_EQ(data[0], 2.0F);
+    };
+    run_threads(2, [&](int thread) {
+      std::mt19937_64 same_on_all_ranks(11);
+      for (int round = 0; round < kRounds; ++round) {
+        const auto others = same_on_all_ranks() % 8;
+        const std::string suffix = std::to_string(round);
+        if (thread == 0) {
+          reduce("first" + suffix);
+          reduce("second" + suffix);
+          if (rank == 1) reduce("last" + suffix);
+        } else {
+          for (std::uint64_t i = 0; i < others; ++i) reduce("other" + std::to_string(i));
+          if (rank == 0) reduce("last" + suffix);
+        }
+      }
+    });
+  });
+}
+
 TEST(polling_sees_the_end_without_waiting) {
   run_job(2, [&](int, Engine& engine) {
     std::vector<float> data(1000, 1.0F);
@@ -457,19 +484,30 @@ TEST(settings_change_on_all_ranks_while_running) {
 }
 
 TEST(rings_that_are_full_lose_nothing) {
-  // Far more announcements than a ring holds, before anybody waits.
+  // Far more announcements than a ring holds, before anybody waits; some of them by slots that are
+  // evicted meanwhile.
   constexpr int kTensors = 3000;
-  run_job(2, [&](int rank, Engine& engine) {
-    std::vector<std::vector<std::int32_t>> data(kTensors, std::vector<std::int32_t>(1, rank));
-    std::vector<std::int64_t> handles;
-    for (int t = 0; t < kTensors; ++t) {
-      const std::string name = std::to_string(t) + std::string(400, 'n');
-      handles.push_back(
-          engine.submit(in_place(OpKind::kAllreduce, name, data[static_cast<std::size_t>(t)])));
-    }
-    for (const std::int64_t handle : handles) finish(engine, handle);
-    for (const auto& values : data) CHECK_EQ(values[0], 1);
-  });
+  run_job(
+      2,
+      [&](int rank, Engine& engine) {
+        for (int round = 0; round < 3; ++round) {
+          std::vector<std::vector<std::int32_t>> data(kTensors, {rank});
+          std::vector<std::int64_t> handles;
+          for (int t = 0; t < kTensors; ++t) {
+            // The tensors of the last rounds, which have slots, come last.
+            const std::string name = std::to_string(round % 2 == 0 ? t : kTensors - 1 - t);
+            handles.push_back(
+                engine.submit(in_place(OpKind::kAllreduce, name + std::string(400, 'n'),
+                                       data[static_cast<std::size_t>(t)])));
+          }
+          for (const std::int64_t handle : handles) finish(engine, handle);
+          for (const auto& values : data) CHECK_EQ(values[0], 1);
+        }
+      },
+      [](EngineOptions& options) {
+        options.coordinator.cache_capacity = 100;
+        options.settings.fusion_threshold = 200;
+      });
 }
 
 TEST(ranks_that_do_not_agree_about_the_job_do_not_start) {
