@@ -53,20 +53,27 @@ __all__ = [
 ]
 
 
+# Looking a dtype object up is many times cheaper than its name, which NumPy composes.
+_CODES = {
+    np.dtype(name): code for name, code in operations.DTYPES.items() if name != "bfloat16"
+}
+
+
 def _buffer(array: Array, written: bool = False) -> Buffer:
-    if not isinstance(array, np.ndarray):
+    if type(array) is not np.ndarray and not isinstance(array, np.ndarray):
         raise ValueError(f"a NumPy array is needed, not {type(array).__name__}")
-    dtype = operations.DTYPES.get(array.dtype.name)
-    if dtype is None or not array.dtype.isnative:
+    dtype = _CODES.get(array.dtype)
+    if dtype is None:
         raise ValueError(
             f"Tensor type {array.dtype} is not supported. Accepted: "
             + ", ".join(name for name in operations.DTYPES if name != "bfloat16")
         )
-    if not array.flags.c_contiguous:
+    flags = array.flags
+    if not flags.c_contiguous:
         raise ValueError("arrays are required to be contiguous; use np.ascontiguousarray")
-    if written and not array.flags.writeable:
+    if written and not flags.writeable:
         raise ValueError("an array that is reduced or received in place must be writeable")
-    return Buffer(array.ctypes.data, dtype, array.shape, array)
+    return Buffer(operations.array_address(array), dtype, array.shape, array)
 
 
 def _given(result: Any) -> Callable[[Completed], Any]:
@@ -109,9 +116,11 @@ def _allreduce(
     process_set: ProcessSet,
     grouped: bool,
 ) -> int:
+    written = [_buffer(array, written=True) for array in outputs]
+    in_place = inputs is outputs
     return operations.allreduce_async(
-        [_buffer(array) for array in inputs],
-        [_buffer(array, written=True) for array in outputs],
+        written if in_place else [_buffer(array) for array in inputs],
+        written,
         name=name,
         op=_reduction(average, op),
         prescale_factor=prescale_factor,
@@ -149,8 +158,9 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start `allreduce_`; the handle's result is `tensor`."""
+    tensors = [tensor]
     return _allreduce(
-        [tensor], [tensor], tensor, average, name, op, prescale_factor, postscale_factor,
+        tensors, tensors, tensor, average, name, op, prescale_factor, postscale_factor,
         process_set, False,
     )  # fmt: skip
 

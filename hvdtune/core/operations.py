@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hvdtune._native import array_address
 from hvdtune.core import reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
@@ -50,6 +51,23 @@ _REDUCTIONS = {
 }
 
 
+__all__ = [
+    "DTYPES",
+    "Buffer",
+    "Completed",
+    "allgather_async",
+    "allreduce_async",
+    "alltoall_async",
+    "array_address",
+    "barrier",
+    "broadcast_async",
+    "forget_all",
+    "poll",
+    "reducescatter_async",
+    "synchronize",
+]
+
+
 @dataclass(slots=True)
 class Buffer:
     """Contiguous memory of one tensor; `owner` keeps it alive until the operation is done."""
@@ -74,13 +92,13 @@ Finish = Callable[[Completed], Any]
 @dataclass(slots=True)
 class _Pending:
     engine: Any
+    native: int
     owners: tuple[object, ...]
     finish: Finish
 
 
 _pending: dict[int, _Pending] = {}
 _handles = itertools.count(1)
-_native_handles: dict[int, int] = {}
 # Automatic names are counted per process set and kind, so that an operation in a set that not all
 # ranks belong to does not shift the names of the others.
 _unnamed: dict[tuple[int, str], Any] = {}
@@ -131,8 +149,7 @@ def _submit(
         list(splits),
     )
     handle = next(_handles)
-    _native_handles[handle] = native
-    _pending[handle] = _Pending(engine, (*inputs, *(outputs or ())), finish)
+    _pending[handle] = _Pending(engine, native, (inputs, outputs), finish)
     return handle
 
 
@@ -300,7 +317,8 @@ def poll(handle: int) -> bool:
     """Whether an operation is done. Raises ValueError for an unknown or fetched handle."""
     if handle not in _pending:
         raise ValueError(f"handle {handle} was not created or has been cleared")
-    return bool(_pending[handle].engine.poll(_native_handles[handle]))
+    pending = _pending[handle]
+    return bool(pending.engine.poll(pending.native))
 
 
 def synchronize(handle: int) -> Any:
@@ -311,16 +329,16 @@ def synchronize(handle: int) -> Any:
     pending = _pending.get(handle)
     if pending is None:
         return None
-    native = _native_handles[handle]
-    pending.engine.wait(native)
+    pending.engine.wait(pending.native)
     _pending.pop(handle, None)
-    _native_handles.pop(handle, None)
-    outputs, received_splits = pending.engine.take(native)
+    taken = pending.engine.take(pending.native)
+    if taken is None:  # another thread has fetched it meanwhile
+        return None
+    outputs, received_splits = taken
     return pending.finish(Completed(outputs, received_splits))
 
 
 def forget_all() -> None:
     """After a shutdown: handles that nobody fetched are void, and automatic names start over."""
     _pending.clear()
-    _native_handles.clear()
     _unnamed.clear()
