@@ -54,9 +54,7 @@ __all__ = [
 
 
 # Looking a dtype object up is many times cheaper than its name, which NumPy composes.
-_CODES = {
-    np.dtype(name): code for name, code in operations.DTYPES.items() if name != "bfloat16"
-}
+_CODES = {np.dtype(name): code for name, code in operations.DTYPES.items() if name != "bfloat16"}
 
 
 def _buffer(array: Array, written: bool = False) -> Buffer:

@@ -146,7 +146,8 @@ void bind_engine(py::module_& module) {
       .def("peers",
            [](const Engine& engine) {
              py::list peers;
-             for (const PeerInfo& p : engine.peers()) peers.append(py::make_tuple(p.hostname, p.pid));
+             for (const PeerInfo& p : engine.peers())
+               peers.append(py::make_tuple(p.hostname, p.pid));
              return peers;
            })
       .def("start_timeline", &Engine::start_timeline, py::arg("path"), py::arg("mark_cycles"),
