@@ -45,9 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.path[:] = [entry for entry in sys.path if not _is_checkout(entry)]
     else:
         raise pytest.UsageError("hvdtune is not installed here; run: pip install '.[test]'")
-    # A shell's background job ignores SIGINT, and whatever the tests start would inherit that.
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell's background job ignores these, and whatever the tests start would inherit that.
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_report_header() -> str:
