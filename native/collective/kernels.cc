@@ -65,8 +65,8 @@ std::vector<const KernelTable*> usable_kernels() {
 }
 
 const KernelTable& best_kernels() {
-  static const KernelTable* const kBest = usable_kernels().back();
-  return *kBest;
+  static const KernelTable* const best = usable_kernels().back();
+  return *best;
 }
 
 ReduceKernel reduce_kernel(DType dtype, ReduceOp op) {

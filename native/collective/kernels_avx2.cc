@@ -6,7 +6,7 @@
 
 namespace hvdtune {
 
-constinit const KernelTable kAvx2Kernels = make_table("avx2");
+constexpr KernelTable kAvx2Kernels = make_table("avx2");
 
 }  // namespace hvdtune
 

@@ -6,7 +6,7 @@
 
 namespace hvdtune {
 
-constinit const KernelTable kAvx512Kernels = make_table("avx512");
+constexpr KernelTable kAvx512Kernels = make_table("avx512");
 
 }  // namespace hvdtune
 

@@ -5,6 +5,6 @@
 
 namespace hvdtune {
 
-constinit const KernelTable kPortableKernels = make_table("portable");
+constexpr KernelTable kPortableKernels = make_table("portable");
 
 }  // namespace hvdtune

@@ -121,8 +121,8 @@ template <class T>
 T combine_integers(KernelOp op, T a, T b) {
   if (op == KernelOp::kMin) return std::min(a, b);
   if (op == KernelOp::kMax) return std::max(a, b);
-  const auto left = static_cast<std::uint64_t>(a);
-  const auto right = static_cast<std::uint64_t>(b);
+  const auto left = static_cast<std::uint64_t>(static_cast<std::int64_t>(a));
+  const auto right = static_cast<std::uint64_t>(static_cast<std::int64_t>(b));
   return static_cast<T>(op == KernelOp::kSum ? left + right : left * right);
 }
 

@@ -59,7 +59,7 @@ Coordinator make(int ranks, std::uint32_t capacity = 1024, std::int64_t threshol
 }
 
 std::vector<Schedule> due(Coordinator& coordinator, Nanos now = kLate,
-                          std::vector<std::uint64_t> blocked_on = {}) {
+                          const std::vector<std::uint64_t>& blocked_on = {}) {
   std::vector<Schedule> out;
   coordinator.schedule(now, blocked_on, out);
   return out;

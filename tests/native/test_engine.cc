@@ -236,7 +236,8 @@ TEST(all_kinds_of_operations) {
   for (const int size : {1, 2, 3, 5}) {
     run_job(size, [&](int rank, Engine& engine) {
       for (int round = 0; round < 3; ++round) {
-        std::vector<std::int64_t> gathered(static_cast<std::size_t>(rank + round), rank);
+        std::vector<std::int64_t> gathered(
+            static_cast<std::size_t>(rank) + static_cast<std::size_t>(round), rank);
         const auto gather = engine.submit(allocating(OpKind::kAllgather, "gather", gathered));
         std::vector<float> sent(5, static_cast<float>(rank));
         Submission broadcast = in_place(OpKind::kBroadcast, "broadcast", sent);
@@ -247,7 +248,8 @@ TEST(all_kinds_of_operations) {
         Submission alltoall;
         for (int to = 0; to < size; ++to) {
           alltoall.splits.push_back(rank + to);
-          rows.insert(rows.end(), static_cast<std::size_t>(rank + to), rank * 10 + to);
+          rows.insert(rows.end(), static_cast<std::size_t>(rank) + static_cast<std::size_t>(to),
+                      rank * 10 + to);
         }
         const auto splits = alltoall.splits;
         alltoall = allocating(OpKind::kAlltoall, "alltoall", rows);
@@ -263,7 +265,8 @@ TEST(all_kinds_of_operations) {
 
         std::vector<std::int64_t> expected;
         for (int from = 0; from < size; ++from) {
-          expected.insert(expected.end(), static_cast<std::size_t>(from + round), from);
+          expected.insert(expected.end(),
+                          static_cast<std::size_t>(from) + static_cast<std::size_t>(round), from);
         }
         const OperationPtr gather_done = finish(engine, gather);
         CHECK(values_of<std::int64_t>(gather_done->outputs[0]) == expected);
@@ -275,7 +278,9 @@ TEST(all_kinds_of_operations) {
         expected.clear();
         std::vector<std::int64_t> received;
         for (int from = 0; from < size; ++from) {
-          expected.insert(expected.end(), static_cast<std::size_t>(from + rank), from * 10 + rank);
+          expected.insert(expected.end(),
+                          static_cast<std::size_t>(from) + static_cast<std::size_t>(rank),
+                          from * 10 + rank);
           received.push_back(from + rank);
         }
         const OperationPtr exchange_done = finish(engine, exchange);

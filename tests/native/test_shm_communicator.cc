@@ -317,7 +317,7 @@ TEST(exchange_returns_everybodys_numbers) {
   World world(3);
   world.run([](int rank, ShmCommunicator& communicator) {
     const std::vector<std::int64_t> expected{0, -1, 10, -1, 20, -1};
-    CHECK(communicator.exchange({rank * 10, -1}) == expected);
+    CHECK(communicator.exchange({std::int64_t{rank} * 10, -1}) == expected);
     CHECK(communicator.exchange({}).empty());
   });
 }
