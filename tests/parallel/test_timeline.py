@@ -149,6 +149,8 @@ def test_the_file_is_whole_after_sigkill(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "t.json"
     with start_ranks(2, timeline.train_until_killed, env={"HOROVOD_TIMELINE": str(path)}) as ranks:
         ranks.wait_for_output(0, "running")
+        while path.stat().st_size < 50_000:
+            time.sleep(0.01)
         time.sleep(random.Random(seed).uniform(0.0, 0.2))
         ranks.signal(0, signal.SIGKILL)
         ranks.wait(60, check=False)
@@ -160,7 +162,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_job(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     limit = 60_000
     environment = {"HOROVOD_TIMELINE": str(path)}
-    result = run_ranks(2, timeline.train_on_a_full_disk, limit, env=environment)
+    result = run_ranks(2, timeline.train_on_a_full_disk, str(path), limit, env=environment)
     assert result.values == (300, 300)
     warnings = [line for line in result[0].stderr.splitlines() if str(path) in line]
     assert len(warnings) == 1, result[0].stderr
