@@ -8,7 +8,7 @@ flight, …), HorovodInternalError when ranks disagree or the job breaks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -194,7 +194,7 @@ def allreduce_(
 
 
 def grouped_allreduce_async(
-    tensors: Sequence[Array],
+    tensors: Iterable[Array],
     average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
@@ -203,6 +203,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start `grouped_allreduce`; the handle's result is the tuple of new arrays."""
+    tensors = list(tensors)
     outputs = tuple(np.empty_like(tensor) for tensor in tensors)
     return _allreduce(
         tensors, outputs, outputs, average, name, op, prescale_factor, postscale_factor,
@@ -211,7 +212,7 @@ def grouped_allreduce_async(
 
 
 def grouped_allreduce_async_(
-    tensors: Sequence[Array],
+    tensors: Iterable[Array],
     average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
@@ -220,6 +221,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start `grouped_allreduce_`; the handle's result is the tuple of `tensors`."""
+    tensors = list(tensors)
     return _allreduce(
         tensors, tensors, tuple(tensors), average, name, op, prescale_factor, postscale_factor,
         process_set, True,
@@ -227,7 +229,7 @@ def grouped_allreduce_async_(
 
 
 def grouped_allreduce(
-    tensors: Sequence[Array],
+    tensors: Iterable[Array],
     average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
@@ -236,6 +238,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
     """`allreduce` of several arrays (dtypes may differ), all together or not at all."""
+    tensors = list(tensors)
     if not tensors:
         return []
     return list(
@@ -248,7 +251,7 @@ def grouped_allreduce(
 
 
 def grouped_allreduce_(
-    tensors: Sequence[Array],
+    tensors: Iterable[Array],
     average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
@@ -257,6 +260,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> tuple[Array, ...]:
     """`grouped_allreduce` in place; returns the arrays."""
+    tensors = list(tensors)
     if not tensors:
         return ()
     return synchronize(
@@ -286,7 +290,7 @@ def allgather(
 
 
 def grouped_allgather_async(
-    tensors: Sequence[Array],
+    tensors: Iterable[Array],
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
@@ -301,11 +305,12 @@ def grouped_allgather_async(
 
 
 def grouped_allgather(
-    tensors: Sequence[Array],
+    tensors: Iterable[Array],
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[Array, ...]:
     """`allgather` of several arrays, all together or not at all."""
+    tensors = list(tensors)
     if not tensors:
         return ()
     return synchronize(grouped_allgather_async(tensors, name, process_set))
@@ -449,7 +454,7 @@ def reducescatter(
 
 
 def grouped_reducescatter_async(
-    tensors: Sequence[Array],
+    tensors: Iterable[Array],
     name: str | None = None,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
@@ -470,7 +475,7 @@ def grouped_reducescatter_async(
 
 
 def grouped_reducescatter(
-    tensors: Sequence[Array],
+    tensors: Iterable[Array],
     name: str | None = None,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
@@ -478,6 +483,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Array]:
     """`reducescatter` of several arrays, all together or not at all."""
+    tensors = list(tensors)
     if not tensors:
         return []
     return list(

@@ -128,6 +128,10 @@ def _submit(
     grouped: bool = False,
     splits: Sequence[int] = (),
 ) -> int:
+    if outputs is not None and len(inputs) != len(outputs):
+        raise ValueError(
+            f"{_PREFIX[kind]}: {len(inputs)} inputs need as many outputs, not {len(outputs)}"
+        )
     engine = _running_engine()
     set_id = id_of(process_set)
     wire_name, cacheable = _wire_name(kind, grouped, name, set_id)

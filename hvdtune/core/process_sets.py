@@ -75,6 +75,7 @@ def _global_set() -> ProcessSet:
 
 
 global_process_set = _global_set()
+_registered: list[ProcessSet] = []
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -124,5 +125,14 @@ def assign(sets: Sequence[ProcessSet], size: int) -> list[list[int]]:
         known.append(ranks)
     for index, process_set in enumerate(sets):
         process_set.process_set_id = index + 1
+        _registered.append(process_set)
     global_process_set.ranks = known[0]
     return known[1:]
+
+
+def release() -> None:
+    """The job ends: its sets are not registered any more."""
+    for process_set in _registered:
+        process_set.process_set_id = None
+    _registered.clear()
+    global_process_set.ranks = []

@@ -71,6 +71,7 @@ def init(
         try:
             _engine = _native.Engine(options)
         except Exception as error:
+            sets.release()
             raise ValueError(f"Horovod initialization failed: {error}") from None
         _topology = topology
         _settings = settings
@@ -173,6 +174,7 @@ def shutdown() -> None:
             with contextlib.suppress(Exception):
                 before_shutdown()
         engine, _engine = _engine, None
+        sets.release()
         engine.shutdown()
     from hvdtune.core import operations
 

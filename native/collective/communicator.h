@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/clock.h"
@@ -53,6 +54,9 @@ struct ReducescatterJob {
   double postscale = 1.0;
 };
 
+/// Who keeps a member waiting, and for how long already.
+using AbsenceReport = std::function<void(const std::vector<int>& missing, Nanos waited)>;
+
 /// `size()` members, this one's index, and the collectives on their buffers: what a data plane has
 /// to offer. Shared memory is one; sockets, MPI, Gloo and NCCL can be others.
 ///
@@ -67,8 +71,8 @@ class Communicator {
 
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual int index() const = 0;
-  /// Word for activity labels in the timeline, e.g. "SHM".
-  [[nodiscard]] virtual const char* transport() const = 0;
+  /// What the timeline calls an operation's exchange, e.g. "SHM_ALLREDUCE". Static storage.
+  [[nodiscard]] virtual const char* activity(OpKind kind) const = 0;
 
   virtual PhaseTimes allreduce(const AllreduceJob& job) = 0;
   virtual PhaseTimes broadcast(const BroadcastJob& job) = 0;
@@ -84,6 +88,11 @@ class Communicator {
   /// Largest piece of a message that is worked on at once, in bytes; 0 = the communicator's choice.
   /// All members change it at the same place in the schedule.
   virtual void set_chunk_size(std::int64_t bytes) = 0;
+
+  /// `report(ranks, waited)` is called, within an operation, when `ranks` (global) have kept this
+  /// one waiting for `patience`, and after each further `patience`; by one of the waiting members
+  /// only.
+  virtual void report_absence(Nanos patience, AbsenceReport report) = 0;
 };
 
 }  // namespace hvdtune

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "collective/communicator.h"
 #include "transport/arena.h"
 
 namespace hvdtune {
@@ -15,9 +16,6 @@ namespace hvdtune {
 /// makes a system call only if somebody sleeps.
 class ShmBarrier {
  public:
-  /// Members that have not arrived, and how long the caller has waited for them.
-  using AbsenceReport = std::function<void(const std::vector<int>& missing, Nanos waited)>;
-
   /// `spin`: how long to poll before sleeping; 0 when ranks outnumber the CPUs, where polling would
   /// only keep the awaited rank from running.
   ShmBarrier(Arena& arena, BarrierCell& cell, int members, int index, Nanos spin);
@@ -31,7 +29,7 @@ class ShmBarrier {
   void set_spin(Nanos spin) { spin_ = spin; }
 
   /// When a wait() lasts longer than `patience`, and again after each further `patience`, the
-  /// lowest member that has arrived calls `report` from within its wait().
+  /// lowest member that has arrived calls `report` (with indices of members) within its wait().
   void report_absence(Nanos patience, AbsenceReport report);
 
  private:

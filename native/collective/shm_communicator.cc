@@ -5,14 +5,13 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/cpu.h"
+#include "collective/communicator_factory.h"
 #include "collective/kernels.h"
 #include "collective/shm_reduce.h"
 
 namespace hvdtune {
 namespace {
 
-// Sizes measured with benchmarks/allreduce_sizes.py; docs/performance.md has the figures.
 constexpr std::size_t kChunkBytes = 512 << 10;
 // With more ranks than CPUs every step costs a round of context switches: fewer, larger steps.
 constexpr std::size_t kChunkBytesOversubscribed = 1 << 20;
@@ -27,7 +26,7 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Arena> arena, std::vector<int> 
       members_(std::move(members)),
       index_(index),
       barrier_(*arena_, arena_->barrier(cell), static_cast<int>(members_.size()), index, spin),
-      oversubscribed_(arena_->ranks() > usable_cpus()) {
+      oversubscribed_(arena_->oversubscribed()) {
   set_chunk_size(0);
 }
 
@@ -50,8 +49,7 @@ void ShmCommunicator::barrier() {
   barrier_.wait();
 }
 
-void ShmCommunicator::report_absence(Nanos patience,
-                                     std::function<void(const std::vector<int>&, Nanos)> report) {
+void ShmCommunicator::report_absence(Nanos patience, AbsenceReport report) {
   barrier_.report_absence(
       patience, [this, report = std::move(report)](const std::vector<int>& missing, Nanos waited) {
         std::vector<int> ranks;
@@ -287,6 +285,31 @@ PhaseTimes ShmCommunicator::reducescatter(const ReducescatterJob& job) {
                                      length(chunk, job.out.bytes()), job.dtype, job.op,
                                      job.postscale);
                 });
+}
+
+const char* ShmCommunicator::activity(OpKind kind) const {
+  switch (kind) {
+    case OpKind::kAllreduce:
+      return "SHM_ALLREDUCE";
+    case OpKind::kAllgather:
+      return "SHM_ALLGATHER";
+    case OpKind::kBroadcast:
+      return "SHM_BCAST";
+    case OpKind::kAlltoall:
+      return "SHM_ALLTOALL";
+    case OpKind::kReducescatter:
+      return "SHM_REDUCESCATTER";
+    case OpKind::kBarrier:
+      return "SHM_BARRIER";
+  }
+  return "SHM";
+}
+
+std::unique_ptr<Communicator> make_shm_communicator(const CommunicatorSpec& spec) {
+  auto communicator = std::make_unique<ShmCommunicator>(spec.session.arena, spec.members,
+                                                        spec.index, spec.number, spec.spin);
+  communicator->set_window_shared(!spec.only_one);
+  return communicator;
 }
 
 }  // namespace hvdtune

@@ -29,7 +29,7 @@ class ShmCommunicator final : public Communicator {
 
   [[nodiscard]] int size() const override { return static_cast<int>(members_.size()); }
   [[nodiscard]] int index() const override { return index_; }
-  [[nodiscard]] const char* transport() const override { return "SHM"; }
+  [[nodiscard]] const char* activity(OpKind kind) const override;
 
   PhaseTimes allreduce(const AllreduceJob& job) override;
   PhaseTimes broadcast(const BroadcastJob& job) override;
@@ -44,9 +44,7 @@ class ShmCommunicator final : public Communicator {
   /// that no peer still reads what the next communicator overwrites. All members agree on it.
   void set_window_shared(bool shared) { window_shared_ = shared; }
 
-  /// `report(ranks, waited)` is called, within an operation, when `ranks` have kept this one
-  /// waiting for `patience`, and after each further `patience`; by one of the waiting members only.
-  void report_absence(Nanos patience, std::function<void(const std::vector<int>&, Nanos)> report);
+  void report_absence(Nanos patience, AbsenceReport report) override;
 
  private:
   PhaseTimes allreduce_alone(const AllreduceJob& job);

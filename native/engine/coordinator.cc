@@ -142,7 +142,6 @@ void Coordinator::finish_round(TensorEntry& entry) {
   entry.announced = 0;
   entry.variants.clear();
   entry.ready = false;
-  entry.stall_reported = false;
 }
 
 void Coordinator::forget(TensorEntry& entry) {

@@ -6,9 +6,7 @@
 
 #include <algorithm>
 
-#include "base/cpu.h"
 #include "base/log.h"
-#include "collective/shm_communicator.h"
 #include "engine/blocked.h"
 
 namespace hvdtune {
@@ -24,10 +22,10 @@ std::vector<std::vector<int>> with_global_set(int size, std::vector<std::vector<
   return sets;
 }
 
-Nanos chosen_spin(Nanos wanted, int ranks) {
+Nanos chosen_spin(Nanos wanted, const Arena& arena) {
   if (wanted >= 0) return wanted;
   // Polling pays only while the awaited rank can run meanwhile.
-  return ranks > usable_cpus() ? 0 : 50 * kMicrosecond;
+  return arena.oversubscribed() ? 0 : 50 * kMicrosecond;
 }
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -41,9 +39,9 @@ Engine::Engine(EngineOptions options)
       rank_(options_.bootstrap.rank),
       size_(options_.bootstrap.size),
       sets_(with_global_set(size_, options_.process_sets)),
-      spin_(chosen_spin(options_.spin, size_)),
       session_(bootstrap(options_.bootstrap)),
       arena_(*session_.arena),
+      spin_(chosen_spin(options_.spin, arena_)),
       doorbell_(arena_.doorbell(rank_)),
       schedule_(arena_.schedule()),
       executor_(sets_, rank_, make_communicators(), timeline_),
@@ -78,9 +76,8 @@ std::vector<std::unique_ptr<Communicator>> Engine::make_communicators() {
   for (std::uint32_t set = 0; set < sets_.count(); ++set) {
     const int index = sets_.index_of(set, rank_);
     if (index < 0) continue;
-    auto communicator = std::make_unique<ShmCommunicator>(session_.arena, sets_.ranks(set), index,
-                                                          static_cast<int>(set), spin_);
-    communicator->set_window_shared(sets_.count() > 1);
+    auto communicator = options_.data_plane(
+        {session_, sets_.ranks(set), index, static_cast<int>(set), sets_.count() == 1, spin_});
     if (options_.stall.enabled && options_.stall.warning > 0) {
       communicator->report_absence(
           options_.stall.warning,
@@ -190,7 +187,7 @@ void Engine::announce(const OperationPtr& operation, wire::Slot known_slot) {
 Urgency Engine::arrival_urgency(const wire::Request& request, wire::Slot known_slot) {
   if (known_slot != wire::kNoSlot) {
     const auto members = static_cast<std::uint32_t>(sets_.ranks(request.process_set).size());
-    const std::uint32_t arrived =
+    const std::uint64_t arrived =
         arena_.slot_arrivals(known_slot).fetch_add(1, std::memory_order_seq_cst) + 1;
     if (arrived % members != 0) return Urgency::kNone;
   }
@@ -208,7 +205,7 @@ void Engine::push_announcement(const std::string& bytes) {
   // The coordinator is behind; progress sends the rest in order.
   announce_backlog_.push_back(bytes);
   arena_.doorbell(0).ring(Urgency::kUrgent);
-  doorbell_.wake(Sleeper::kThread);
+  doorbell_.wake_all();
 }
 
 // ---- results ------------------------------------------------------------------------------------
@@ -262,15 +259,24 @@ Status Engine::state() {
 
 // ---- life ---------------------------------------------------------------------------------------
 
-void Engine::shutdown() {
-  if (!over_) {
+bool Engine::end_job_by(Nanos deadline) {
+  if (!over_ && !shutdown_announced_.exchange(true)) {
     {
       const std::lock_guard lock(table_mutex_);
       push_announcement(wire::encode_announce_shutdown());
     }
     arena_.doorbell(0).ring(Urgency::kUrgent);
-    drive_until([this] { return over_.load(); }, kForever);
   }
+  if (!over_) drive_until([this] { return over_.load(); }, deadline);
+  return over_;
+}
+
+void Engine::abort(const std::string& why) {
+  arena_.abort("rank " + std::to_string(rank_) + " ended the job: " + why);
+}
+
+void Engine::shutdown() {
+  end_job_by(kForever);
   if (!thread_.joinable()) return;
   stop_ = true;
   doorbell_.wake(Sleeper::kThread);
@@ -281,7 +287,9 @@ void Engine::shutdown() {
 }
 
 void Engine::on_peer_death(int rank) {
-  if (arena_.ended().load() != 0) return;
+  // A rank may go once it has read the end of the schedule. Before, others may still need it.
+  const std::uint64_t end = arena_.end_position().load();
+  if (end != 0 && schedule_.passed(rank, end)) return;
   const PeerInfo& peer = session_.peers[static_cast<std::size_t>(rank)];
   arena_.abort("rank " + std::to_string(rank) + " (pid " + std::to_string(peer.pid) + " on " +
                peer.hostname +

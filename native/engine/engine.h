@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "collective/communicator_factory.h"
 #include "engine/coordinator.h"
 #include "engine/executor.h"
 #include "engine/operation_table.h"
@@ -36,6 +37,8 @@ struct EngineOptions {
   /// Global ranks of the process sets 1, 2, … (set 0 is the whole job), each ascending.
   std::vector<std::vector<int>> process_sets;
   StallOptions stall;
+  /// The data plane.
+  CommunicatorFactory data_plane = make_shm_communicator;
 };
 
 /// What one rank submits.
@@ -74,8 +77,12 @@ class Engine final : private CoordinatorObserver {
   OperationPtr take(std::int64_t handle);
 
   /// Ends the job for all ranks: operations in flight fail everywhere. Idempotent; blocks until
-  /// this rank's engine has stopped.
+  /// this rank's engine has stopped. One thread at a time.
   void shutdown();
+  /// The first half of shutdown(): false when the other ranks have not agreed at the deadline.
+  bool end_job_by(Nanos deadline);
+  /// Ends the job at once, for all ranks, as if this one had died.
+  void abort(const std::string& why);
 
   /// For a forked child, which has no engine threads: closes the connections so that they do not
   /// outlive the parent. Nothing else may be called then, not even the destructor.
@@ -109,7 +116,8 @@ class Engine final : private CoordinatorObserver {
   OperationPtr find(std::int64_t handle);
 
   // Progress; the caller holds drive_mutex_. Each returns whether it did anything.
-  bool progress();
+  bool progress() noexcept;
+  bool make_progress();
   bool coordinate();
   bool read_announcements();
   void publish(const std::vector<wire::Schedule>& schedules);
@@ -143,10 +151,10 @@ class Engine final : private CoordinatorObserver {
   int rank_;
   int size_;
   ProcessSets sets_;
-  Nanos spin_;
   Timeline timeline_;
   HostSession session_;
   Arena& arena_;
+  Nanos spin_;
   Doorbell& doorbell_;
   BroadcastRing schedule_;
   Executor executor_;
@@ -155,7 +163,7 @@ class Engine final : private CoordinatorObserver {
   std::vector<MessageRing> announcements_;  // rank 0 reads them all
   struct Unpublished {
     std::string bytes;
-    bool eviction;
+    wire::ScheduleType type;
   };
   std::deque<Unpublished> schedule_backlog_;
   StepLog no_steps_;
@@ -178,6 +186,7 @@ class Engine final : private CoordinatorObserver {
   std::atomic<int> callers_{0};  // blocked callers; while there are any, the thread stands back
   Nanos thread_deadline_ = kForever;  // until when the thread sleeps
   std::atomic<bool> stop_{false};
+  std::atomic<bool> shutdown_announced_{false};
   std::atomic<bool> over_{false};  // ended_ is set
   std::thread thread_;
   std::optional<LivenessWatch> liveness_;

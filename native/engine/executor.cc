@@ -243,28 +243,6 @@ void Executor::reducescatter(const std::vector<OperationPtr>& batch) {
 
 // ---- timeline -----------------------------------------------------------------------------------
 
-namespace {
-
-const char* activity_of(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllreduce:
-      return "SHM_ALLREDUCE";
-    case OpKind::kAllgather:
-      return "SHM_ALLGATHER";
-    case OpKind::kBroadcast:
-      return "SHM_BCAST";
-    case OpKind::kAlltoall:
-      return "SHM_ALLTOALL";
-    case OpKind::kReducescatter:
-      return "SHM_REDUCESCATTER";
-    case OpKind::kBarrier:
-      return "SHM_BARRIER";
-  }
-  return "SHM";
-}
-
-}  // namespace
-
 void Executor::trace_start(const std::vector<OperationPtr>& batch) {
   rows_.clear();
   if (!timeline_.active()) return;
@@ -288,7 +266,7 @@ void Executor::trace_phases(const PhaseTimes& times) {
   for (const std::string& row : rows_) {
     timeline_.activity_start(row, "MEMCPY_IN_FUSION_BUFFER", begin_);
     timeline_.activity_end(row, packed);
-    timeline_.activity_start(row, activity_of(kind_), packed);
+    timeline_.activity_start(row, communicator_->activity(kind_), packed);
     timeline_.activity_end(row, unpacking);
     timeline_.activity_start(row, "MEMCPY_OUT_FUSION_BUFFER", unpacking);
     timeline_.activity_end(row, end);

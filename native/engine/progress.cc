@@ -19,14 +19,25 @@ void for_each_row(const wire::Request& request, Visit&& visit) {
 
 }  // namespace
 
-bool Engine::progress() {
+/// Nothing may escape: on the engine's own thread it would end the process without a word.
+bool Engine::progress() noexcept {
+  try {
+    return make_progress();
+  } catch (const std::exception& problem) {
+    arena_.abort("rank " + std::to_string(rank_) + " cannot go on: " + problem.what());
+    return false;
+  }
+}
+
+bool Engine::make_progress() {
   if (over_) return false;
   if (arena_.aborted()) {
     end_job(arena_.abort_status());
     return true;
   }
   bool worked = flush_backlogs();
-  if (coordinator_) worked |= coordinate();
+  // Nobody reads beyond the end.
+  if (coordinator_ && arena_.ended().load() == 0) worked |= coordinate();
   worked |= read_schedule();
   return worked;
 }
@@ -115,12 +126,14 @@ void Engine::announce_end(const std::string& why) {
 
 void Engine::publish(const std::vector<wire::Schedule>& schedules) {
   for (const wire::Schedule& schedule : schedules) {
-    schedule_backlog_.push_back({schedule.encode(), schedule.type == wire::ScheduleType::kEvict});
+    schedule_backlog_.push_back({schedule.encode(), schedule.type});
   }
   bool pushed = false;
   while (!schedule_backlog_.empty() && schedule_.push(schedule_backlog_.front().bytes)) {
-    if (schedule_backlog_.front().eviction) coordinator_->eviction_published(schedule_.written());
+    const wire::ScheduleType type = schedule_backlog_.front().type;
     schedule_backlog_.pop_front();
+    if (type == wire::ScheduleType::kEvict) coordinator_->eviction_published(schedule_.written());
+    if (type == wire::ScheduleType::kShutdown) arena_.end_position().store(schedule_.written());
     pushed = true;
   }
   if (!pushed) return;

@@ -29,7 +29,6 @@ struct TensorEntry {
   /// Descriptions that differ from `description` (allgather's first dimension, or an error).
   std::vector<std::pair<int, wire::Request>> variants;
   bool ready = false;
-  bool stall_reported = false;
 };
 
 }  // namespace hvdtune

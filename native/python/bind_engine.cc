@@ -53,6 +53,24 @@ void wait(Engine& engine, std::int64_t handle) {
   }
 }
 
+/// A Ctrl-C while other ranks do not agree to the end (one is stopped, say) ends it without them.
+void shutdown(Engine& engine) {
+  bool interrupted = false;
+  while (!interrupted) {
+    {
+      const py::gil_scoped_release release;
+      if (engine.end_job_by(monotonic_now() + kSignalSlice)) break;
+    }
+    interrupted = PyErr_CheckSignals() != 0;
+  }
+  {
+    const py::gil_scoped_release release;
+    if (interrupted) engine.abort("it was interrupted while shutting down");
+    engine.shutdown();
+  }
+  if (interrupted) throw py::error_already_set();
+}
+
 /// NumPy has no bfloat16: its bits come as uint16.
 py::dtype numpy_dtype(DType dtype) {
   return py::dtype(dtype == DType::kBfloat16 ? "uint16" : dtype_name(dtype));
@@ -136,7 +154,7 @@ void bind_engine(py::module_& module) {
       .def("poll", &Engine::poll, py::arg("handle"), Release())
       .def("wait", &wait, py::arg("handle"))
       .def("take", &take, py::arg("handle"))
-      .def("shutdown", &Engine::shutdown, Release())
+      .def("shutdown", &shutdown)
       .def("abandon",
            [](const py::object& self) {
              self.cast<Engine&>().abandon();

@@ -8,6 +8,12 @@ namespace py = pybind11;
 namespace hvdtune::python {
 namespace {
 
+/// Lets a Ctrl-C end the wait for the other ranks.
+void raise_signals() {
+  const py::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
 Nanos from_seconds(double seconds) {
   return static_cast<Nanos>(seconds * static_cast<double>(kSecond));
 }
@@ -26,6 +32,7 @@ EngineOptions make_options(const py::kwargs& values) {
   options.bootstrap.hostname = text("hostname");
   options.bootstrap.agreement = text("agreement");
   options.bootstrap.timeout = from_seconds(real("start_timeout_s"));
+  options.bootstrap.on_wait = &raise_signals;
   options.local_size = static_cast<int>(number("local_size"));
   options.coordinator.cache_capacity = static_cast<std::uint32_t>(number("cache_capacity"));
   options.coordinator.disable_group_fusion = flag("disable_group_fusion");
@@ -48,6 +55,7 @@ void bind_options(py::module_& module) {
                             "What an engine needs to know; every field is a required keyword.")
       .def(py::init(&make_options));
   module.attr("MAX_RANKS") = kMaxRanksPerHost;
+  module.attr("MAX_PROCESS_SETS") = kMaxProcessSets;
 }
 
 }  // namespace hvdtune::python

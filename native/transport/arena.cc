@@ -25,16 +25,18 @@ constexpr std::size_t page_up(std::size_t bytes) { return (bytes + 4095) & ~std:
 struct Arena::Header {
   std::uint64_t magic = kMagic;
   std::uint32_t ranks = 0;
+  std::uint32_t oversubscribed = 0;
   alignas(64) std::atomic<std::uint32_t> abort_state{kRunning};
   char abort_text[kAbortTextBytes] = {};
   alignas(64) std::atomic<std::uint32_t> collecting{0};
   std::atomic<std::uint32_t> ended{0};
+  std::atomic<std::uint64_t> end_position{0};
   alignas(64) std::atomic<std::uint64_t> schedule_written{0};
   Doorbell doorbells[kMaxRanksPerHost];
   ReadCursor cursors[kMaxRanksPerHost];
   RingHead announce_heads[kMaxRanksPerHost];
   BarrierCell barriers[kMaxProcessSets];
-  std::atomic<std::uint32_t> slot_arrivals[kMaxSlots];
+  std::atomic<std::uint64_t> slot_arrivals[kMaxSlots];
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -60,7 +62,7 @@ std::size_t arena_bytes(std::size_t header_bytes, int ranks) {
 
 }  // namespace
 
-std::shared_ptr<Arena> Arena::create(int ranks) {
+std::shared_ptr<Arena> Arena::create(int ranks, int cpus) {
   const int fd = memfd_create("hvdtune", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail("create");
   if (ftruncate(fd, static_cast<off_t>(arena_bytes(sizeof(Header), ranks))) != 0) {
@@ -69,7 +71,9 @@ std::shared_ptr<Arena> Arena::create(int ranks) {
   }
   // The size is final: a peer cannot shrink the arena under the others' feet.
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  return std::shared_ptr<Arena>(new Arena(fd, ranks, true));
+  std::shared_ptr<Arena> arena(new Arena(fd, ranks, true));
+  reinterpret_cast<Header*>(arena->base_)->oversubscribed = ranks > cpus ? 1 : 0;
+  return arena;
 }
 
 std::shared_ptr<Arena> Arena::attach(int fd, int ranks) {
@@ -131,13 +135,21 @@ std::byte* Arena::chunk(int rank, int chunk) {
              kMaxChunk;
 }
 
-std::atomic<std::uint32_t>& Arena::slot_arrivals(std::uint32_t slot) {
+std::atomic<std::uint64_t>& Arena::slot_arrivals(std::uint32_t slot) {
   HVD_CHECK(slot < kMaxSlots);
   return reinterpret_cast<Header*>(base_)->slot_arrivals[slot];
 }
 
 std::atomic<std::uint32_t>& Arena::collecting() {
   return reinterpret_cast<Header*>(base_)->collecting;
+}
+
+bool Arena::oversubscribed() const {
+  return reinterpret_cast<const Header*>(base_)->oversubscribed != 0;
+}
+
+std::atomic<std::uint64_t>& Arena::end_position() {
+  return reinterpret_cast<Header*>(base_)->end_position;
 }
 
 std::atomic<std::uint32_t>& Arena::ended() { return reinterpret_cast<Header*>(base_)->ended; }

@@ -42,7 +42,8 @@ class Arena {
  public:
   /// Creates the arena of a host with `ranks` ranks. Throws Error(kAborted) when the kernel
   /// refuses.
-  static std::shared_ptr<Arena> create(int ranks);
+  /// `cpus`: how many CPUs the ranks share.
+  static std::shared_ptr<Arena> create(int ranks, int cpus = INT32_MAX);
 
   /// Maps the arena behind `fd`, which stays the caller's. Throws Error(kAborted).
   static std::shared_ptr<Arena> attach(int fd, int ranks);
@@ -53,6 +54,9 @@ class Arena {
 
   [[nodiscard]] int fd() const { return fd_; }
   [[nodiscard]] int ranks() const { return ranks_; }
+  /// More ranks than CPUs. Rank 0's finding: what depends on it must be the same on all ranks,
+  /// whatever each one's own affinity.
+  [[nodiscard]] bool oversubscribed() const;
 
   Doorbell& doorbell(int rank);
   /// Announcements of `rank` to the coordinator.
@@ -63,12 +67,14 @@ class Arena {
   /// Start of chunk `chunk` (0 … kWindowChunks-1) of `rank`'s window; kMaxChunk bytes.
   std::byte* chunk(int rank, int chunk);
   /// How often a slot's tensor was announced, all ranks together: who completes a round knows it.
-  std::atomic<std::uint32_t>& slot_arrivals(std::uint32_t slot);
+  std::atomic<std::uint64_t>& slot_arrivals(std::uint32_t slot);
   /// Set while the coordinator holds back ready tensors for company.
   std::atomic<std::uint32_t>& collecting();
 
   /// Set before the last schedule entry: from then on processes may end.
   std::atomic<std::uint32_t>& ended();
+  /// Behind the last schedule entry; 0 until that is published.
+  std::atomic<std::uint64_t>& end_position();
 
   /// Ends the job for everybody on the host: the first caller's text stays, all sleepers wake, and
   /// every wait throws it from now on. Callable from any thread at any time; never blocks.

@@ -6,13 +6,16 @@
 #include <algorithm>
 #include <map>
 
+#include "base/affinity.h"
+#include "base/cpu.h"
 #include "wire/codec.h"
 
 namespace hvdtune {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x68766474'0001'0001;  // "hvdt", protocol version
+constexpr std::uint64_t kMagic = 0x68766474'0001'0002;  // "hvdt", protocol version
 constexpr Nanos kRetry = 2 * kMillisecond;
+constexpr Nanos kWaitSlice = 200 * kMillisecond;
 
 struct Hello {
   int rank = 0;
@@ -21,10 +24,12 @@ struct Hello {
   std::string hostname;
   std::string secret;
   std::string agreement;
+  CpuShare cpus;
 
   [[nodiscard]] std::string encode() const {
     wire::Encoder out;
     out.put(kMagic).put(rank).put(size).put(pid).put(hostname).put(secret).put(agreement);
+    out.put_all(cpus.mask).put(cpus.usable);
     return out.take();
   }
 
@@ -38,6 +43,8 @@ struct Hello {
     hello.hostname = in.get_string();
     hello.secret = in.get_string();
     hello.agreement = in.get_string();
+    hello.cpus.mask = in.get_all<std::uint64_t>();
+    hello.cpus.usable = in.get<int>();
     in.finish();
     return hello;
   }
@@ -102,6 +109,7 @@ class Host {
     session_.sockets.resize(static_cast<std::size_t>(options.size));
     session_.peers.resize(static_cast<std::size_t>(options.size));
     session_.peers[0] = {options.hostname, getpid()};
+    cpus_.push_back(this_cpu_share());
   }
 
   HostSession run() {
@@ -114,7 +122,11 @@ class Host {
     }
     int missing = options_.size - 1;
     while (missing > 0 && error_.empty()) {
-      Fd socket = unix_socket::accept(listener, deadline_);
+      Fd socket;
+      while (!socket.valid() && monotonic_now() < deadline_) {
+        options_.on_wait();
+        socket = unix_socket::accept(listener, std::min(deadline_, monotonic_now() + kWaitSlice));
+      }
       if (!socket.valid()) {
         error_ = absent();
         kind_ = ErrorKind::kTimeout;
@@ -122,7 +134,7 @@ class Host {
       }
       if (admit(std::move(socket))) --missing;
     }
-    if (error_.empty()) session_.arena = Arena::create(options_.size);
+    if (error_.empty()) session_.arena = Arena::create(options_.size, cpus_together(cpus_));
     answer();
     if (!error_.empty()) throw Error(kind_, error_);
     return std::move(session_);
@@ -157,6 +169,7 @@ class Host {
     }
     const auto rank = static_cast<std::size_t>(hello.rank);
     session_.sockets[rank] = std::move(socket);
+    cpus_.push_back(hello.cpus);
     // The kernel's word for the pid: in another pid namespace the process knows itself by another.
     session_.peers[rank] = {hello.hostname, pid != 0 ? pid : hello.pid};
     return true;
@@ -204,6 +217,7 @@ class Host {
   Nanos deadline_;
   HostSession session_;
   std::vector<Fd> refused_;
+  std::vector<CpuShare> cpus_;  // of the ranks that came
   std::string error_;
   ErrorKind kind_ = ErrorKind::kInvalidArgument;
 };
@@ -217,6 +231,7 @@ Fd connect_to_rank0(const BootstrapOptions& options, Nanos deadline) {
                                            seconds_text(options.timeout) +
                                            " s (HOROVOD_START_TIMEOUT)");
     }
+    options.on_wait();
     const timespec pause{0, kRetry};
     nanosleep(&pause, nullptr);
   }
@@ -230,13 +245,20 @@ HostSession join(const BootstrapOptions& options) {
     throw Error(ErrorKind::kInvalidArgument, "the process that claims to be rank 0 of job " +
                                                  options.endpoint + " belongs to another user");
   }
-  const Hello hello{options.rank,     options.size,   getpid(),
-                    options.hostname, options.secret, options.agreement};
+  const Hello hello{options.rank,   options.size,      getpid(),        options.hostname,
+                    options.secret, options.agreement, this_cpu_share()};
   unix_socket::send(socket, hello.encode());
   std::string message;
   bool timed_out = false;
   Fd arena_fd;
-  if (!unix_socket::receive(socket, message, deadline + 5 * kSecond, timed_out, &arena_fd)) {
+  const Nanos last = deadline + 5 * kSecond;
+  bool received = false;
+  do {
+    options.on_wait();
+    const Nanos slice = std::min(last, monotonic_now() + kWaitSlice);
+    received = unix_socket::receive(socket, message, slice, timed_out, &arena_fd);
+  } while (!received && timed_out && monotonic_now() < last);
+  if (!received) {
     throw Error(timed_out ? ErrorKind::kTimeout : ErrorKind::kAborted,
                 timed_out ? "rank 0 did not answer in time"
                           : "rank 0 ended before all processes of the job had come");
@@ -263,7 +285,7 @@ HostSession join(const BootstrapOptions& options) {
 HostSession bootstrap(const BootstrapOptions& options) {
   if (options.size == 1) {
     HostSession session;
-    session.arena = Arena::create(1);
+    session.arena = Arena::create(1, usable_cpus());
     session.peers.push_back({options.hostname, getpid()});
     session.sockets.resize(1);
     return session;

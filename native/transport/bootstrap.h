@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ struct BootstrapOptions {
   /// Settings that must be equal on all ranks, as "NAME=value" lines; compared with rank 0's.
   std::string agreement;
   Nanos timeout = 30 * kSecond;
+  /// Called now and then while waiting; what it throws ends the wait (a Ctrl-C, say).
+  std::function<void()> on_wait = [] {};
 };
 
 struct PeerInfo {

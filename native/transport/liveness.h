@@ -15,8 +15,7 @@ namespace hvdtune {
 /// Its thread sleeps in poll() and costs nothing while all is well.
 class LivenessWatch {
  public:
-  /// `on_death(rank)` is called from the watch's thread, once for every rank that ends, unless
-  /// `farewell(rank)` was said before.
+  /// `on_death(rank)` is called from the watch's thread, once for every rank that ends.
   LivenessWatch(const HostSession& session, int rank, std::function<void(int)> on_death);
   ~LivenessWatch();
   LivenessWatch(const LivenessWatch&) = delete;

@@ -147,6 +147,11 @@ class BroadcastRing {
     return least;
   }
 
+  /// Whether `reader` has passed everything before `position`.
+  [[nodiscard]] bool passed(int reader, std::uint64_t position) const {
+    return cursors_[reader].position.load(std::memory_order_acquire) >= position;
+  }
+
   /// Copies the next record of `reader` without passing it. False when there is none.
   bool peek(int reader, std::string& payload, std::uint64_t& next) const {
     const auto at = cursors_[reader].position.load(std::memory_order_relaxed);

@@ -22,3 +22,11 @@ def test_interrupt_in_a_blocked_collective(tmp_path: Path) -> None:
     assert result.values[1] == "interrupted"
     # The interrupted rank ended: that ends the job for the rank that was still waiting.
     assert "Horovod has been shut down" in result.values[0]
+
+
+def test_interrupt_while_waiting_for_the_others_to_start() -> None:
+    with start_ranks(2, training.interrupted_in_init, only=[0]) as ranks:
+        ranks.wait_for_output(0, "waiting")
+        ranks.signal(0, signal.SIGINT)
+        result = ranks.wait(60)
+    assert result.values[0] == "interrupted"

@@ -173,3 +173,14 @@ def pause_once(seconds: float) -> None:
 def start_as() -> None:
     """As ``start``, but the outcome is printed: several processes may claim the same rank."""
     print("outcome:", start(), flush=True)
+
+
+def interrupted_in_init() -> str:
+    """Wait in init for a rank that never comes, until a Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    print("waiting", flush=True)
+    try:
+        hvd.init()
+    except KeyboardInterrupt:
+        return "interrupted"
+    return "initialised"

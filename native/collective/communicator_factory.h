@@ -1,0 +1,29 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "collective/communicator.h"
+#include "transport/bootstrap.h"
+
+namespace hvdtune {
+
+/// What a data plane needs to know to connect the members of one process set.
+struct CommunicatorSpec {
+  const HostSession& session;
+  const std::vector<int>& members;  ///< global ranks, ascending
+  int index;                        ///< of this rank among them
+  int number;                       ///< of the process set: the same on all members
+  bool only_one;                    ///< no rank belongs to another communicator as well
+  Nanos spin;                       ///< how long to poll before sleeping
+};
+
+/// Makes a data plane's communicators; the engine knows no other way to one.
+using CommunicatorFactory =
+    std::function<std::unique_ptr<Communicator>(const CommunicatorSpec& spec)>;
+
+/// Shared memory, for the ranks of one host.
+std::unique_ptr<Communicator> make_shm_communicator(const CommunicatorSpec& spec);
+
+}  // namespace hvdtune
