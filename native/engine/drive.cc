@@ -68,8 +68,8 @@ void Engine::drive_until(const std::function<bool()>& done, Nanos deadline) {
     lock.unlock();
     if (poll_doorbell(seen)) continue;
     lock.lock();
-    doorbell_.arm(wake_threshold(), Sleeper::kCaller);
     seen = doorbell_.rings();
+    doorbell_.arm(wake_threshold(), Sleeper::kCaller);
     // Another caller may have finished this one's operation while it polled.
     if (done() || progress()) continue;
     const Nanos wake_at = std::min(deadline, next_deadline());
@@ -119,8 +119,8 @@ void Engine::thread_main() {
     while (callers_.load(std::memory_order_seq_cst) == 0 && progress()) {
     }
     if (callers_.load(std::memory_order_seq_cst) > 0) continue;
-    doorbell_.arm(wake_threshold(), Sleeper::kThread);
     seen = doorbell_.rings();
+    doorbell_.arm(wake_threshold(), Sleeper::kThread);
     if (stop_ || progress()) continue;
     thread_deadline_ = next_deadline();
     lock.unlock();

@@ -30,11 +30,15 @@ class Doorbell {
     if (armed == 0 || static_cast<std::uint32_t>(urgency) < (armed & kUrgencyMask)) return;
     // One ringer makes the system call; the owner arms again before it sleeps.
     const std::uint32_t taken = armed_.exchange(0, std::memory_order_seq_cst);
-    if (taken != 0) futex_wake(&rings_, kWakeAll, taken >> kSleeperShift);
+    if (taken == 0) return;
+    // It may have been armed anew since the look above, by a sleeper that knows of this ring and is
+    // not asleep yet: with another ring it will not fall asleep unarmed.
+    rings_.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(&rings_, kWakeAll, taken >> kSleeperShift);
   }
 
-  /// sleep() with this returns at once if someone rang since. Take it after arm() and before the
-  /// last look for work.
+  /// sleep() with this returns at once if someone rang since. Take it before arm(), and look for
+  /// work once more after that.
   [[nodiscard]] std::uint32_t rings() const { return rings_.load(std::memory_order_seq_cst); }
 
   /// Owner: from now on rings of at least `urgency` wake `sleeper` (kNone: none does).

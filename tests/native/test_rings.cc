@@ -164,8 +164,8 @@ TEST(a_doorbell_wakes_its_sleeper) {
         continue;
       }
       while (true) {
-        doorbell->arm(Urgency::kNormal, Sleeper::kThread);
         const std::uint32_t seen = doorbell->rings();
+        doorbell->arm(Urgency::kNormal, Sleeper::kThread);
         if (asked.load() == round) break;
         doorbell->sleep(seen, Sleeper::kThread, kForever);
       }
