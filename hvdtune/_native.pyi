@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 MAX_RANKS: int
+MAX_PROCESS_SETS: int
 
 class EngineOptions:
     """What an engine needs to know; every field is required."""
@@ -33,6 +34,8 @@ class EngineOptions:
         spin_us: int,
         affinity: int,
         process_sets: Sequence[Sequence[int]],
+        timeline: str,
+        timeline_mark_cycles: bool,
         stall_enabled: bool,
         stall_warning_s: float,
         stall_shutdown_s: float,

@@ -49,8 +49,10 @@ _TABLE = (
     ),
     Knob(
         "cache_capacity", "HOROVOD_CACHE_CAPACITY", "int", 1024,
-        "Tensors per process set whose description is sent only once; 0 turns the cache off.",
-        flags=("--cache-capacity",), yaml="params.cache_capacity", unit="entries", minimum=0,
+        "Tensors whose description is sent only once (all process sets together); 0 turns the "
+        "cache off.",
+        flags=("--cache-capacity",), yaml="params.cache_capacity", unit="entries",
+        minimum=0, maximum=32768,
     ),
     Knob(
         "chunk_size", "HVDTUNE_CHUNK_SIZE", "size", 0,
@@ -123,8 +125,8 @@ _TABLE = (
     ),
     Knob(
         "autotune_gaussian_process_noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "float",
-        0.8,
-        "Noise added to every score's own (in standard deviations of the scores); none if absent.",
+        0.0,
+        "Noise added to that of every score, in standard deviations of the scores; 0 adds none.",
         flags=("--autotune-gaussian-process-noise",), yaml="autotune.gaussian_process_noise",
         minimum=0, maximum=1, requires="autotune",
     ),

@@ -298,12 +298,10 @@ class Session:
 
 
 def _config(settings: Settings) -> TunerConfig:
-    # The noise is estimated from the samples; Horovod's knob counts only if somebody set it.
-    noise_key = "autotune_gaussian_process_noise"
     return TunerConfig(
         warmup_samples=settings.autotune_warmup_samples,
         max_samples=settings.autotune_bayes_opt_max_samples,
-        noise=getattr(settings, noise_key) if settings.is_fixed(noise_key) else 0.0,
+        noise=settings.autotune_gaussian_process_noise,
         seed=settings.autotune_seed,
     )
 

@@ -41,7 +41,10 @@ WORKLOAD_BUDGET = 4.0
 #: A run without arguments should be over by then; the last cases of a slow one get less time.
 SECONDS = 62.0
 
-_DTYPES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64")
+_DTYPES = (
+    *("uint8", "int8", "uint16", "int16", "int32", "int64"),
+    *("float16", "float32", "float64", "bool"),
+)
 
 
 def _size(text: str) -> int:
@@ -94,6 +97,7 @@ def _output(text: str) -> Path:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags; the short ones are nccl-tests'."""
+    parser.usage = "hvdtune bench [-np N] [options]"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
@@ -111,14 +115,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--op",
         choices=operations,
         default="allreduce",
-        help="operation of the sweep (default: allreduce)",
+        metavar="NAME",
+        help=f"operation of the sweep: {', '.join(operations)} (default: allreduce)",
     )
     what.add_argument(
         "-d",
         "--dtype",
         choices=_DTYPES,
         default="float32",
-        help="data type of the sweep (default: float32)",
+        metavar="TYPE",
+        help=f"data type of the sweep: {', '.join(_DTYPES)} (default: float32); a sum of bool "
+        "is a logical or",
     )
     what.add_argument(
         "-b",
@@ -190,9 +197,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; 0 when all was right, 1 for wrong results, 2 for bad arguments."""
-    from hvdtune.bench import machine, runner
+    from hvdtune.bench import runner
     from hvdtune.bench.progress import Display
     from hvdtune.bench.results import Report
+    from hvdtune.core.machine import usable_cpus
 
     if args.end < args.begin:
         print(
@@ -201,7 +209,7 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    cpus = machine.usable_cpus()
+    cpus = usable_cpus()
     ranks = args.ranks or max(2, cpus)
     report = Report(ranks=ranks, cpus=cpus)
     plan = _plan(args, report)

@@ -50,14 +50,10 @@ def verbs() -> list[str]:
 
 
 def version() -> str:
-    """The installed version; of a checkout that was never installed, "0+unknown"."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed_version
+    """The version of this very package, installed or not."""
+    from hvdtune import __version__
 
-    try:
-        return installed_version("hvdtune")
-    except PackageNotFoundError:
-        return "0+unknown"
+    return __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

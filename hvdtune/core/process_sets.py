@@ -108,8 +108,17 @@ def id_of(process_set: ProcessSet) -> int:
 def assign(sets: Sequence[ProcessSet], size: int) -> list[list[int]]:
     """Number the sets of an init, and return the ranks of each from 1 on.
 
-    Raises ValueError for an empty set, a rank outside the job or given twice, and duplicate sets.
+    Raises ValueError for an empty set, a rank outside the job or given twice, duplicate sets, and
+    too many sets.
     """
+    from hvdtune import _native
+
+    limit = _native.MAX_PROCESS_SETS - 1  # one of them is the global set
+    if len(sets) > limit:
+        raise ValueError(
+            f"Horovod initialization failed: init() was given {len(sets)} process sets, but this "
+            f"version has room for {limit}"
+        )
     known: list[list[int]] = [list(range(size))]
     for index, process_set in enumerate(sets):
         ranks = process_set.ranks or []

@@ -136,6 +136,8 @@ def _engine_options(
         spin_us=settings.spin_us,
         affinity=affinity[topology.local_rank] if topology.local_rank < len(affinity) else -1,
         process_sets=ranks,
+        timeline=_timeline_file(settings),
+        timeline_mark_cycles=settings.timeline_mark_cycles,
         stall_enabled=not settings.stall_check_disable,
         stall_warning_s=float(settings.stall_check_time),
         stall_shutdown_s=float(settings.stall_shutdown_time),
@@ -265,9 +267,16 @@ def stop_timeline() -> None:
     engine().stop_timeline()
 
 
+def _timeline_file(settings: knobs.Settings) -> str:
+    """The file to record from the start, or ""."""
+    name = settings.timeline or ""
+    return "" if name.upper() == "DYNAMIC" else name
+
+
 def _open_timeline(settings: knobs.Settings) -> None:
-    if settings.timeline and settings.timeline.upper() != "DYNAMIC":
-        start_timeline(settings.timeline, settings.timeline_mark_cycles)
+    # The engine has started it; if that failed, this fails too and says why.
+    if _timeline_file(settings):
+        start_timeline(_timeline_file(settings), settings.timeline_mark_cycles)
 
 
 def add_lifecycle_hook(after_init: Hook, before_shutdown: Hook) -> None:

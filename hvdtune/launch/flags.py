@@ -47,7 +47,7 @@ def _add(group: argparse._ArgumentGroup, knob: Knob) -> None:
     if knob.off_flags:
         pair.add_argument(
             *knob.off_flags, action=_KnobAction, knob=knob, nargs=0, const=False,
-            help="the opposite",
+            help=f"turn {knob.flags[0]} off" + _effect(knob),
         )  # fmt: skip
 
 
@@ -62,7 +62,11 @@ def _help(knob: Knob) -> str:
     if knob.kind != "bool" and knob.default not in (None, "", ()):
         default = size_words(knob.default) if knob.kind == "size" else f"{knob.default}"
         words += f" (default: {default}{_unit(knob)})"
-    return words.replace("%", "%%")
+    return (words + _effect(knob)).replace("%", "%%")
+
+
+def _effect(knob: Knob) -> str:
+    return " (no effect in this version)" if knob.inert else ""
 
 
 def _unit(knob: Knob) -> str:

@@ -90,7 +90,7 @@ class DistributedMixin(torch.optim.Optimizer):
         self._reducer.set_backward_passes_per_step(passes)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """The wrapped optimizer's ``load_state_dict``; reductions under way are forgotten."""
+        """The wrapped optimizer's ``load_state_dict``; waits for reductions under way first."""
         self._reducer.reset()
         self._synchronized = False
         self._should_synchronize = True

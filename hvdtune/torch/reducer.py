@@ -8,6 +8,7 @@ a parameter that is in no group is a unit of its own.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -91,7 +92,17 @@ class GradientReducer:
         self._count_anew()
 
     def reset(self) -> None:
-        """Forget reductions under way and passes counted."""
+        """Wait for the reductions under way, whatever becomes of them, and begin a new step.
+
+        Until an operation is done the engine writes into its gradients, and its name is taken.
+        """
+        while self._submissions:
+            _, submission = self._submissions.popitem()
+            with contextlib.suppress(Exception):  # nobody wants the result, nor why there is none
+                submission.wait()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
         self._submissions.clear()
         self._count_anew()
         self.is_pending = False
@@ -116,7 +127,7 @@ class GradientReducer:
                     self._submit(unit)
             self._collect()
         finally:
-            self.reset()
+            self._begin_step()
 
     def _watch(self, param_groups: ParamGroups, groups: Groups | None) -> None:
         """Take up the parameters that require gradients and were not known yet.

@@ -63,6 +63,10 @@ Engine::Engine(EngineOptions options)
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
+  // Before the first announcement is read. A failure is reported by start_timeline().
+  if (!options_.timeline.empty()) {
+    start_timeline(options_.timeline, options_.timeline_mark_cycles);
+  }
   liveness_.emplace(session_, rank_, [this](int rank) { on_peer_death(rank); });
   thread_ = std::thread([this] { thread_main(); });
   pthread_setname_np(thread_.native_handle(), "hvdtune");

@@ -37,6 +37,9 @@ struct EngineOptions {
   /// Global ranks of the process sets 1, 2, … (set 0 is the whole job), each ascending.
   std::vector<std::vector<int>> process_sets;
   StallOptions stall;
+  /// Recorded from the first operation on; empty = not yet.
+  std::string timeline;
+  bool timeline_mark_cycles = false;
   /// The data plane.
   CommunicatorFactory data_plane = make_shm_communicator;
 };

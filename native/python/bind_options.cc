@@ -42,6 +42,8 @@ EngineOptions make_options(const py::kwargs& values) {
   options.spin = number("spin_us") < 0 ? -1 : number("spin_us") * kMicrosecond;
   options.affinity = static_cast<int>(number("affinity"));
   options.process_sets = values["process_sets"].cast<std::vector<std::vector<int>>>();
+  options.timeline = text("timeline");
+  options.timeline_mark_cycles = flag("timeline_mark_cycles");
   options.stall.enabled = flag("stall_enabled");
   options.stall.warning = from_seconds(real("stall_warning_s"));
   options.stall.shutdown = from_seconds(real("stall_shutdown_s"));

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from launcher import SHOW_ENVIRONMENT, SLEEP, environments, launch, start
 
+import hvdtune
+
 PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
 
 
@@ -241,6 +243,7 @@ def test_check_build_needs_no_np(tmp_path):
 def test_version_and_help(tmp_path):
     version = launch(tmp_path, ["--version"])
     assert version.status == 0
+    assert version.stdout == f"hvdtune {hvdtune.__version__}\n"
     assert launch(tmp_path, ["run", "-v"]).stdout == version.stdout.removeprefix("hvdtune ")
     overview = launch(tmp_path, ["--help"])
     assert overview.status == 0

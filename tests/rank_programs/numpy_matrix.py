@@ -116,6 +116,23 @@ def scaled_allreduce() -> Report:
     return report
 
 
+def check_groups_from_iterators(report: Report) -> None:
+    """Groups that can be gone through only once."""
+    for call in (hvd.grouped_allreduce, hvd.grouped_allreduce_):
+        arrays = [rank_input("int32", hvd.rank(), count) for count in (3, 1000)]
+        case = f"{call.__name__} of an iterator"
+        results = call(iter([array.copy() for array in arrays]), op=hvd.Sum, name=case)
+        for count, got in zip((3, 1000), results, strict=True):
+            check_reduced(report, case, got, "int32", count, "Sum")
+    mine = rank_input("int32", hvd.rank(), hvd.size())
+    (gathered,) = hvd.grouped_allgather(iter([mine]), name="iterator")
+    inputs = [rank_input("int32", rank, hvd.size()) for rank in range(hvd.size())]
+    report.check("grouped_allgather", np.count_nonzero(gathered != np.concatenate(inputs)))
+    (part,) = hvd.grouped_reducescatter(iter([mine]), op=hvd.Sum, name="iterator")
+    sums = np.sum(inputs, axis=0, dtype=np.int32)
+    report.check("grouped_reducescatter", np.count_nonzero(part != sums[hvd.rank()]))
+
+
 def grouped_allreduce() -> Report:
     """Groups of mixed types and sizes, for every operator, in place and out of place."""
     hvd.init()
@@ -136,6 +153,7 @@ def grouped_allreduce() -> Report:
                 report.faults.append(f"{case}: returned another array")
             check_reduced(report, case, got, dtype, count, op, 1.0, 2.0)
     report.check("empty group", len(hvd.grouped_allreduce([], name="empty")))
+    check_groups_from_iterators(report)
     hvd.shutdown()
     return report
 

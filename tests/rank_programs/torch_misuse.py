@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from typing import Any
 
@@ -193,6 +194,20 @@ def load_state_dict_forgets_what_is_under_way() -> None:
     check_equal(together, alone, "after load_state_dict", 1e-9)
 
 
+def load_state_dict_leaves_nothing_to_the_engine() -> None:
+    """When it returns, the gradients are final, however late the other ranks are."""
+    model = new_model()
+    optimizer = distributed(model)
+    if hvd.rank() == hvd.size() - 1:
+        time.sleep(0.3)
+    go_back(model)
+    optimizer.load_state_dict(optimizer.state_dict())
+    before = [parameter.grad.clone() for parameter in model.parameters()]
+    hvd.barrier()
+    for parameter, gradient in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+
+
 def ranks_that_disagree() -> None:
     odd = hvd.rank() == hvd.size() - 1
     for groups in (None, 1):
@@ -257,6 +272,7 @@ def run() -> list[str]:
         gradient_of_a_gradient,
         synchronize_without_skipping,
         load_state_dict_forgets_what_is_under_way,
+        load_state_dict_leaves_nothing_to_the_engine,
         ranks_that_disagree,
         gradient_that_cannot_be_sent,
         groups_differ_between_ranks,

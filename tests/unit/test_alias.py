@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,10 +33,10 @@ def run(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def run(code, *more_path):
+    def run(code, *more_path, options=()):
         path = [*map(str, more_path), str(ALIAS), str(tmp_path / "packages")]
         ended = subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, *options, "-c", code],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             cwd=tmp_path,
             capture_output=True,
@@ -102,6 +103,19 @@ except ModuleNotFoundError as error:
     print(error)
 """
     assert run(code).startswith(f"hvdtune does not offer {name}")
+
+
+def test_without_hvdtune_it_is_said_to_be_missing(run, tmp_path):
+    shutil.rmtree(tmp_path / "packages")
+    code = """
+try:
+    import horovod.torch
+except ModuleNotFoundError as error:
+    assert error.name == "hvdtune"
+    print(error)
+"""
+    # -S: no site-packages, where hvdtune may be installed.
+    assert "hvdtune is not installed for" in run(code, options=["-S"])
 
 
 def test_a_fault_inside_a_module_is_not_hidden(run):

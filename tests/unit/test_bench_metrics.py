@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
 from hvdtune.bench import metrics, pattern
-from hvdtune.bench.machine import cgroup_quota, usable_cpus
 from hvdtune.bench.memory import MemoryCurve, MemoryPoint, sizes_up_to
 from hvdtune.bench.sizes import format_size, parse_size, sweep_sizes
 
@@ -166,29 +163,3 @@ def test_data_in_the_wrong_place_or_of_the_wrong_rank_are_seen():
     shifted = np.roll(array, 4096)
     assert pattern.count_wrong(shifted, pattern.tile(0, 4, "float32")) > 90_000
     assert pattern.count_wrong(array, pattern.tile(1, 4, "float32")) > 90_000
-
-
-def test_cgroup_quota_takes_the_tightest_group(tmp_path):
-    membership = tmp_path / "cgroup"
-    membership.write_text("0::/jobs/mine\n")
-    mount = tmp_path / "fs"
-    (mount / "jobs" / "mine").mkdir(parents=True)
-    assert cgroup_quota(membership, mount) is None
-    (mount / "jobs" / "mine" / "cpu.max").write_text("max 100000\n")
-    (mount / "jobs" / "cpu.max").write_text("150000 100000\n")
-    assert cgroup_quota(membership, mount) == 1.5
-
-
-def test_cgroup_version_1_and_the_files_of_a_container(tmp_path):
-    membership = tmp_path / "cgroup"
-    membership.write_text("4:memory:/m\n3:cpu,cpuacct:/docker/abc\n")
-    group = tmp_path / "fs" / "cpu,cpuacct"
-    group.mkdir(parents=True)
-    (group / "cpu.cfs_quota_us").write_text("200000\n")
-    (group / "cpu.cfs_period_us").write_text("100000\n")
-    assert cgroup_quota(membership, tmp_path / "fs") == 2.0
-    assert cgroup_quota(tmp_path / "absent", tmp_path / "absent") is None
-
-
-def test_usable_cpus_are_at_most_those_of_the_affinity_mask():
-    assert 1 <= usable_cpus() <= len(os.sched_getaffinity(0))

@@ -69,6 +69,12 @@ def _exists(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError as error:
+        if error.name == "hvdtune":
+            raise ModuleNotFoundError(
+                f"{__name__} stands for hvdtune here ({__file__}), but hvdtune is not installed "
+                f"for {sys.executable}: install it there.",
+                name="hvdtune",
+            ) from None
         # A parent that is no package, or is missing; but a missing third package is news.
         if error.name is not None and not module.startswith(error.name):
             raise
