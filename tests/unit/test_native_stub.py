@@ -90,10 +90,15 @@ def test_constants_are_the_same(native, tree):
 
 def test_engine_options_take_exactly_what_the_stub_lists(native, tree):
     """Every field of the stub is accepted, and leaving out any one of them fails."""
-    fields = stub_classes(tree)["EngineOptions"]["__init__"]
-    texts = {"endpoint", "secret", "hostname", "agreement"}
-    values = {name: "" if name in texts else [] if name == "process_sets" else 1 for name in fields}
+    options = next(
+        n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "EngineOptions"
+    )
+    init = next(n for n in options.body if isinstance(n, ast.FunctionDef))
+    samples = {"str": "", "int": 1, "float": 1.0, "bool": True, "Sequence[Sequence[int]]": []}
+    values = {
+        argument.arg: samples[ast.unparse(argument.annotation)] for argument in init.args.kwonlyargs
+    }
     native.EngineOptions(**values)
-    for name in fields:
+    for name in values:
         with pytest.raises((KeyError, RuntimeError, TypeError)):
             native.EngineOptions(**{key: value for key, value in values.items() if key != name})
