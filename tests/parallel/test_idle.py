@@ -1,4 +1,4 @@
-"""An engine with nothing to do uses (almost) no CPU: under 1 % of a core for every rank.
+"""An engine with nothing to do uses (almost) no CPU: under 1 % of a core for all ranks together.
 
 CPU time is what the kernel charged to the process, not the clock: a busy machine does not matter.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from rank_programs import idle
 from ranks import run_ranks
 
-SECONDS = 5.0
+SECONDS = 10.0
 SHARE = 0.01
 
 
 def test_sleeping_ranks() -> None:
     used = run_ranks(8, idle.sleep_idle, SECONDS).values
-    assert max(used) < SHARE * SECONDS, used
+    assert sum(used) < SHARE * SECONDS, used
 
 
 def test_ranks_blocked_on_a_late_one() -> None:
