@@ -86,9 +86,6 @@ class Engine:
     def abandon(self) -> None:
         """After a fork, in the child: let go without touching the job."""
 
-    def has_ended(self) -> bool:
-        """Whether the job is over, for whatever reason."""
-
     def peers(self) -> list[tuple[str, int]]:
         """Host name and process id of every rank."""
 

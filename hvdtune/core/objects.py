@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from hvdtune.core import operations, world
@@ -17,20 +16,28 @@ def _pickled(obj: Any) -> Any:
     return np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8)
 
 
+def _buffer(data: Any) -> Buffer:
+    address = operations.array_address(data)
+    return Buffer(address, operations.DTYPES[data.dtype.name], tuple(data.shape), data)
+
+
 def _gather(data: Any, name: str, process_set: ProcessSet) -> Any:
     def only(completed: Completed) -> Any:
         return completed.outputs[0]
 
-    buffer = Buffer(data.ctypes.data, operations.DTYPES[data.dtype.name], tuple(data.shape), data)
-    handle = operations.allgather_async([buffer], name=name, process_set=process_set, finish=only)
+    handle = operations.allgather_async(
+        [_buffer(data)], name=name, process_set=process_set, finish=only
+    )
     return operations.synchronize(handle)
 
 
 def _broadcast_in_place(data: Any, root_rank: int, name: str, process_set: ProcessSet) -> None:
-    buffer = Buffer(data.ctypes.data, operations.DTYPES[data.dtype.name], tuple(data.shape), data)
-    finish: Callable[[Completed], None] = lambda completed: None  # noqa: E731
+    def nothing(completed: Completed) -> None:
+        pass
+
+    buffer = _buffer(data)
     handle = operations.broadcast_async(
-        buffer, buffer, root_rank, name=name, process_set=process_set, finish=finish
+        buffer, buffer, root_rank, name=name, process_set=process_set, finish=nothing
     )
     operations.synchronize(handle)
 

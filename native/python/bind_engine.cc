@@ -160,7 +160,6 @@ void bind_engine(py::module_& module) {
              self.cast<Engine&>().abandon();
              self.inc_ref();  // never destroyed: the destructor needs threads a child has not
            })
-      .def("has_ended", [](Engine& engine) { return !engine.state().ok(); })
       .def("peers",
            [](const Engine& engine) {
              py::list peers;

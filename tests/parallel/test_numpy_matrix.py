@@ -1,8 +1,8 @@
 """Every operation × type × {0, 1, 1000, 1 000 003} elements × 1, 2, 3, 8 ranks against NumPy.
 
-bfloat16 is not here: NumPy has no such type. For 8 ranks nothing is left out, except that the
-roots of the largest broadcasts take turns, and that scale factors meet a million elements for
-three types only.
+bfloat16 is in test_bfloat16.py: NumPy has no such type. For 8 ranks nothing is left out, except
+that the roots of the largest broadcasts take turns, and that scale factors meet a million elements
+for three types only.
 """
 
 from __future__ import annotations

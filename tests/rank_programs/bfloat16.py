@@ -18,7 +18,7 @@ REDUCTIONS: dict[int, Any] = {
     hvd.Max: np.max,
     hvd.Product: np.prod,
 }
-ULP = 2.0**-8  # half the distance of neighbours, relative
+ROUNDING = 2.0**-8  # a correctly rounded result is at most this far off, relatively
 
 
 def to_bits(values: np.ndarray) -> np.ndarray:
@@ -83,7 +83,7 @@ def check_reductions(op: int, expected: np.ndarray, mine: np.ndarray, name: str)
             [buffer(mine)], [buffer(out)], name=name, op=op, finish=lambda done: None
         )
     )
-    tolerance = ULP if op == hvd.Average else 0.0
+    tolerance = ROUNDING if op == hvd.Average else 0.0
     np.testing.assert_allclose(to_values(out), expected, rtol=tolerance, atol=0)
     assert len(set(hvd.allgather_object(out.tobytes(), name=f"bits.{name}"))) == 1
     if op not in (hvd.Sum, hvd.Average):
