@@ -1,0 +1,306 @@
+"""Random programs of collectives: what every rank does, decided by a seed.
+
+A program is a sequence of segments. In a segment every rank starts the same operations without
+waiting, in an order of its own, then waits for some of what it has under way, then runs one
+blocking operation that is the segment's last on all ranks. So no order of events can lock the
+ranks, however far they drift apart: whoever is furthest behind only waits for what the others have
+started already. Names come from a small pool and so come back, with other types and shapes.
+
+Nothing here knows the engine or a framework; inputs and results are in random_inputs.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from reference_model import BOOL, FLOATS, HALVES, INTEGERS, Reduction
+
+Shape = tuple[int, ...]
+
+# Process sets of every program, by the number of ranks; the whole job is number 0.
+SETS: dict[int, tuple[tuple[int, ...], ...]] = {
+    2: ((0, 1), (1,)),
+    3: ((0, 1, 2), (0, 1), (1, 2), (2,)),
+    4: ((0, 1, 2, 3), (0, 1), (1, 2, 3), (0, 2), (2, 3), (3,)),
+}
+NAMES = ("a", "b", "c", "layer.0/weight", "Ω")
+SHAPES: tuple[Shape, ...] = (
+    *((), (0,), (1,), (2,), (5,), (3, 0, 2), (7, 3), (4, 1, 5), (33,), (255,), (1000,), (63, 17)),
+)
+LARGE: tuple[Shape, ...] = ((20_011,), (70_001,), (301, 307))
+KINDS = {
+    **{"allreduce": 0.45, "allgather": 0.13, "broadcast": 0.12, "alltoall": 0.11},
+    **{"reducescatter": 0.13, "sparse": 0.06},
+}
+GROUPED = ("allreduce", "allgather", "reducescatter")
+# Powers of two: sums of what they scale stay exact.
+EXACT_PRESCALES = (0.5, 2.0, 4.0)
+FACTORS = (0.3, 0.5, 3.0, -2.0)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of an operation; ``shapes`` has one for each member of the process set."""
+
+    dtype: str
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One rank calls the operation with something else than the others."""
+
+    what: str
+    rank: int
+    words: str  # what the error must say on all members
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One collective of the members of a process set."""
+
+    index: int
+    kind: str
+    set: int
+    ranks: tuple[int, ...]
+    name: str | None
+    tensors: tuple[Tensor, ...]
+    grouped: bool = False
+    blocking: bool = False
+    in_place: bool = False
+    reduction: Reduction = field(default_factory=Reduction)
+    exact: bool = True  # sums of the inputs do not depend on their order
+    compressed: bool = False
+    average: bool | None = None  # the deprecated parameter, instead of op
+    root: int = 0
+    splits: tuple[tuple[int, ...], ...] | None = None  # [sender][receiver], by place in the set
+    mistake: Mistake | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What must not be in flight twice on one rank."""
+        return (self.set, self.kind, self.grouped, self.name)
+
+    def describe(self) -> str:
+        """One line for a report."""
+        tensors = " ".join(f"{t.dtype}{list(dict.fromkeys(t.shapes))}" for t in self.tensors)
+        forms = [f for f in ("grouped", "blocking", "in_place", "compressed") if getattr(self, f)]
+        return (
+            f"operation {self.index}: {self.kind} {self.name!r} of {tensors} over {self.ranks}, "
+            f"{self.reduction}, {' '.join(forms) or 'async'}, root {self.root}, "
+            f"splits {self.splits}, mistake {self.mistake}"
+        )
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Operations that are only started, and the blocking one that ends the segment."""
+
+    started: tuple[Operation, ...]
+    blocking: Operation | None
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything that one seed decides."""
+
+    seed: int
+    size: int
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True)
+class Action:
+    """What a rank does next: start, finish, poll or run an operation."""
+
+    verb: str
+    operation: Operation
+
+
+class _Generator:
+    def __init__(self, seed: int, size: int, dtypes: Sequence[str]) -> None:
+        self.random = np.random.default_rng([seed, size])
+        self.size = size
+        self.dtypes = tuple(dtypes)
+        self.count = 0
+
+    def chance(self, probability: float) -> bool:
+        return bool(self.random.random() < probability)
+
+    def pick(self, items: Sequence[object]) -> object:
+        return items[int(self.random.integers(len(items)))]
+
+    def number(self, low: int, high: int) -> int:
+        """From ``low`` to ``high``, both included."""
+        return int(self.random.integers(low, high + 1))
+
+    def segment(self) -> Segment:
+        started: dict[tuple[object, ...], Operation] = {}
+        for _ in range(self.number(1, 8)):
+            operation = self.operation(blocking=False)
+            if operation.name is None or operation.key not in started:
+                key = operation.key if operation.name else (operation.index,)
+                started[key] = operation
+        blocking = self.operation(blocking=True) if self.chance(0.8) else None
+        return Segment(tuple(started.values()), blocking)
+
+    def operation(self, blocking: bool) -> Operation:
+        index = self.count
+        self.count += 1
+        # Most operations are of all ranks, as in programs.
+        set_number = 0 if self.chance(0.5) else self.number(0, len(SETS[self.size]) - 1)
+        ranks = SETS[self.size][set_number]
+        if blocking and self.chance(0.1):
+            return Operation(index, "barrier", set_number, ranks, None, (), blocking=True)
+        kind = str(self.random.choice(list(KINDS), p=list(KINDS.values())))
+        name = None if kind != "sparse" and self.chance(0.35) else str(self.pick(NAMES))
+        grouped = kind in GROUPED and self.chance(0.3)
+        tensors = tuple(
+            self.tensor(kind, len(ranks)) for _ in range(self.number(1, 5) if grouped else 1)
+        )
+        operation = Operation(index, kind, set_number, ranks, name, tensors, grouped, blocking)
+        return self.with_mistake(self.with_details(operation))
+
+    def tensor(self, kind: str, members: int) -> Tensor:
+        if kind == "sparse":
+            shape = (self.number(1, 9), self.number(1, 3))
+            return Tensor(str(self.pick(FLOATS)), (shape,) * members)
+        dtypes = [d for d in self.dtypes if not (kind == "reducescatter" and d == BOOL)]
+        dtype = str(self.pick(dtypes))
+        shape = tuple(self.pick(LARGE if self.chance(0.04) else SHAPES))
+        if kind in ("allreduce", "broadcast"):
+            return Tensor(dtype, (shape,) * members)
+        shape = shape or (3,)
+        if kind == "reducescatter":
+            return Tensor(dtype, (shape,) * members)
+        rows = [self.number(0, max(shape[0], 1)) for _ in range(members)]
+        return Tensor(dtype, tuple((count, *shape[1:]) for count in rows))
+
+    def with_details(self, operation: Operation) -> Operation:
+        """The arguments that belong to the operation's kind."""
+        changes: dict[str, object] = {}
+        if operation.kind in ("allreduce", "reducescatter"):
+            changes.update(self.reduction(operation))
+        if operation.kind == "sparse":
+            changes["reduction"] = Reduction(str(self.pick(("Average", "Sum"))))
+        if operation.kind in ("allreduce", "broadcast"):
+            changes["in_place"] = self.chance(0.4) and not changes.get("compressed")
+        if operation.kind == "broadcast":
+            changes["root"] = self.pick(operation.ranks)
+        if operation.kind == "alltoall":
+            changes.update(self.splits(operation))
+        return Operation(**{**vars(operation), **changes})
+
+    def reduction(self, operation: Operation) -> dict[str, object]:
+        dtypes = {tensor.dtype for tensor in operation.tensors}
+        ops = ["Sum", "Average"]
+        if operation.kind == "allreduce":
+            ops += ["Min", "Max", "Product"]
+        if BOOL in dtypes:
+            ops.remove("Average")
+        op = str(self.pick(ops))
+        exact = dtypes.isdisjoint(FLOATS) or self.chance(0.7)
+        prescale = postscale = 1.0
+        if BOOL not in dtypes and self.chance(0.4):
+            exactly = exact and not dtypes.isdisjoint(FLOATS)
+            prescale = float(self.pick((1.0, *(EXACT_PRESCALES if exactly else FACTORS))))
+            postscale = float(self.pick((1.0, *FACTORS)))
+        deprecated = operation.kind == "allreduce" and op in ("Sum", "Average")
+        return {
+            "reduction": Reduction(op, prescale, postscale),
+            "exact": exact,
+            "compressed": operation.blocking and exact and self.chance(0.2),
+            "average": op == "Average" if deprecated and self.chance(0.1) else None,
+        }
+
+    def splits(self, operation: Operation) -> dict[str, object]:
+        members = len(operation.ranks)
+        tensor = operation.tensors[0]
+        if self.chance(0.3):  # equal parts
+            shapes = tuple((s[0] * members, *s[1:]) for s in tensor.shapes)
+            return {"tensors": (Tensor(tensor.dtype, shapes),)}
+        table = []
+        for shape in tensor.shapes:
+            rows = [self.number(0, shape[0] // members + 1) for _ in range(members)]
+            while sum(rows) > shape[0]:
+                rows[int(np.argmax(rows))] -= 1
+            table.append(tuple(rows))
+        return {"splits": tuple(table)}
+
+    def with_mistake(self, operation: Operation) -> Operation:
+        kinds = {
+            "allreduce": ("dtype", "shape", "op", "prescale"),
+            "broadcast": ("dtype", "shape", "root"),
+            "allgather": ("dtype", "dimensions"),
+            "reducescatter": ("dtype", "shape", "prescale"),
+        }
+        usable = (
+            operation.blocking
+            and operation.kind in kinds
+            and not operation.in_place
+            and not operation.compressed
+            and len(operation.ranks) > 1
+            and all(tensor.dtype not in (BOOL, *HALVES) for tensor in operation.tensors)
+        )
+        if not usable or not self.chance(0.12):
+            return operation
+        what = str(self.pick(kinds[operation.kind]))
+        words = {
+            "dtype": "Mismatched data types",
+            "shape": f"Mismatched {operation.kind.upper()} tensor shapes",
+            "dimensions": "tensor of rank",
+            "op": "Mismatched reduction operation",
+            "prescale": "Mismatched prescale and/or postscale factors",
+            "root": "Mismatched BROADCAST root ranks",
+        }[what]
+        mistake = Mistake(what, int(self.pick(operation.ranks)), words)
+        return Operation(**{**vars(operation), "mistake": mistake, "average": None})
+
+
+def generate(seed: int, size: int, dtypes: Sequence[str] = (*FLOATS, *INTEGERS, BOOL)) -> Program:
+    """The program of a seed for ``size`` ranks, using these types."""
+    generator = _Generator(seed, size, dtypes)
+    segments = tuple(generator.segment() for _ in range(generator.number(2, 6)))
+    return Program(seed, size, segments)
+
+
+def actions_of(program: Program, rank: int) -> Iterator[Action]:
+    """What ``rank`` does, in its own order."""
+    random = np.random.default_rng([program.seed, program.size, 1 + rank])
+    under_way: dict[tuple[object, ...], Operation] = {}
+
+    def begin(verb: str, operation: Operation) -> Iterator[Action]:
+        key = operation.key if operation.name else (operation.index,)
+        if key in under_way:  # the name must be free first
+            yield Action("finish", under_way.pop(key))
+        yield Action(verb, operation)
+        if verb == "start":
+            under_way[key] = operation
+
+    for segment in program.segments:
+        mine = [operation for operation in segment.started if rank in operation.ranks]
+        for operation in _own_order(mine, random):
+            yield from begin("start", operation)
+            if random.random() < 0.15:
+                yield Action("poll", operation)
+        for key in [key for key in under_way if random.random() < 0.3]:
+            yield Action("finish", under_way.pop(key))
+        if segment.blocking is not None and rank in segment.blocking.ranks:
+            yield from begin("run", segment.blocking)
+    rest = list(under_way.values())
+    for index in random.permutation(len(rest)):
+        yield Action("finish", rest[int(index)])
+
+
+def _own_order(operations: Sequence[Operation], random: np.random.Generator) -> list[Operation]:
+    """A random order; unnamed operations of one set and kind stay in order, for that is how the
+    ranks know which is which."""
+    order = [operations[int(i)] for i in random.permutation(len(operations))]
+    for family in {op.key for op in operations if op.name is None}:
+        places = [place for place, op in enumerate(order) if op.key == family]
+        inorder = sorted((order[place] for place in places), key=lambda op: op.index)
+        for place, operation in zip(places, inorder, strict=True):
+            order[place] = operation
+    return order
