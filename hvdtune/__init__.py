@@ -7,6 +7,7 @@ when they are first used.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hvdtune.core import world as _world
@@ -72,11 +73,13 @@ if TYPE_CHECKING:
         grouped_allreduce_async_,
         grouped_reducescatter,
         grouped_reducescatter_async,
+        join,
         poll,
         reducescatter,
         reducescatter_async,
         synchronize,
     )
+    from hvdtune.launch.function import run
 
 __version__ = "0.1.0"
 
@@ -104,6 +107,7 @@ _ARRAY_FUNCTIONS = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "join",
     "poll",
     "reducescatter",
     "reducescatter_async",
@@ -156,6 +160,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -168,6 +173,7 @@ __all__ = [
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "run",
     "shutdown",
     "size",
     "start_timeline",
@@ -177,11 +183,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ARRAY_FUNCTIONS:
+    source: ModuleType
+    if name in _ARRAY_FUNCTIONS:
+        from hvdtune import arrays as source
+    elif name == "run":
+        from hvdtune.launch import function as source
+    else:
         raise AttributeError(f"module 'hvdtune' has no attribute '{name}'")
-    from hvdtune import arrays
-
-    value = getattr(arrays, name)
+    value = getattr(source, name)
     globals()[name] = value
     return value
 

@@ -77,8 +77,24 @@ class Engine:
         """The results of a finished operation, which is then forgotten; None if it is unknown.
 
         The results are the arrays that the engine allocated (bfloat16 as uint16 bits) and, for an
-        alltoall, how many rows came from each member.
+        alltoall, how many rows came from each member; for a join, the last rank to join; for a new
+        process set, its number.
         """
+
+    def join(self) -> int:
+        """Take part with zeros until all ranks have joined; a handle, done then."""
+
+    def add_process_set(self, ranks: Sequence[int]) -> int:
+        """Ask for a new process set, as all ranks must; a handle, done when all have.
+
+        `take` raises ValueError on every rank when the ranks differ or there can be no such set.
+        """
+
+    def remove_process_set(self, process_set: int) -> int:
+        """Ask for the end of a process set, as all ranks must; a handle, done when all have."""
+
+    def process_set_ranks(self, process_set: int) -> list[int]:
+        """Global ranks of a process set; empty when there is none of that number."""
 
     def shutdown(self) -> None:
         """End the job for all ranks; returns when this engine has stopped."""

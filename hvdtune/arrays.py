@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hvdtune.core import operations
 from hvdtune.core.objects import allgather_object, broadcast_object
-from hvdtune.core.operations import Buffer, Completed, barrier, poll, synchronize
+from hvdtune.core.operations import Buffer, Completed, barrier, join, poll, synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Average, Sum
 
@@ -46,6 +46,7 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "join",
     "poll",
     "reducescatter",
     "reducescatter_async",

@@ -62,9 +62,12 @@ __all__ = [
     "barrier",
     "broadcast_async",
     "forget_all",
+    "join",
+    "join_async",
     "poll",
     "reducescatter_async",
     "synchronize",
+    "wait_native",
 ]
 
 
@@ -80,10 +83,18 @@ class Buffer:
 
 @dataclass(slots=True)
 class Completed:
-    """What the engine returns: new NumPy arrays (bfloat16 as uint16 bits), and received splits."""
+    """What the engine returns: new NumPy arrays (bfloat16 as uint16 bits), and numbers.
+
+    The numbers are the received splits of an alltoall, the last rank to join of a join.
+    """
 
     outputs: list[Any] = field(default_factory=list)
-    received_splits: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+
+    @property
+    def received_splits(self) -> list[int]:
+        """How many rows came from each rank of the set; alltoall only."""
+        return self.numbers
 
 
 Finish = Callable[[Completed], Any]
@@ -317,6 +328,28 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     synchronize(handle)
 
 
+def join_async() -> int:
+    """Take part in the whole job's allreduces with zeros until all ranks have joined.
+
+    `synchronize` waits for that, and returns the global rank that joined last. Until then this
+    process can submit nothing to the whole job (ValueError); the other ranks can run nothing but
+    allreduce there.
+    """
+    engine = _running_engine()
+    native = engine.join()
+    handle = next(_handles)
+    _pending[handle] = _Pending(engine, native, (), lambda completed: completed.numbers[0])
+    return handle
+
+
+def join(device: int = -1) -> int:
+    """`join_async`, and wait.
+
+    `device` would be the GPU that zeros are made on; tensors are on the CPU here.
+    """
+    return int(synchronize(join_async()))
+
+
 def poll(handle: int) -> bool:
     """Whether an operation is done. Raises ValueError for an unknown or fetched handle."""
     if handle not in _pending:
@@ -338,8 +371,17 @@ def synchronize(handle: int) -> Any:
     taken = pending.engine.take(pending.native)
     if taken is None:  # another thread has fetched it meanwhile
         return None
-    outputs, received_splits = taken
-    return pending.finish(Completed(outputs, received_splits))
+    return pending.finish(Completed(*taken))
+
+
+def wait_native(engine: Any, native: int) -> tuple[list[Any], list[int]]:
+    """Wait for an operation of the engine that has no handle here; its outputs and numbers.
+
+    Raises the operation's error.
+    """
+    engine.wait(native)
+    outputs, numbers = engine.take(native)
+    return outputs, numbers
 
 
 def forget_all() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from hvdtune.core import operations
-from hvdtune.core.operations import Completed, barrier, poll, synchronize
+from hvdtune.core.operations import Completed, barrier, join, poll, synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Average
 from hvdtune.torch.arguments import allreduce_op, check_rows, split_sizes
@@ -35,6 +35,7 @@ __all__ = [
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
     "grouped_reducescatter_async",
+    "join",
     "poll",
     "reducescatter_async",
     "sparse_allreduce_async",

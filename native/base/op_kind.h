@@ -4,7 +4,8 @@
 
 namespace hvdtune {
 
-/// The collective operations that the engine runs.
+/// What ranks can ask the engine for. The first six move data or wait; the others change who takes
+/// part, and are agreed on in the same way.
 enum class OpKind : std::uint8_t {
   kAllreduce = 0,
   kAllgather = 1,
@@ -12,9 +13,12 @@ enum class OpKind : std::uint8_t {
   kAlltoall = 3,
   kReducescatter = 4,
   kBarrier = 5,
+  kJoin = 6,              ///< contribute zeros until all ranks have joined
+  kAddProcessSet = 7,     ///< all ranks agree on a new process set
+  kRemoveProcessSet = 8,  ///< … and on the end of one
 };
 
-inline constexpr int kOpKindCount = 6;
+inline constexpr int kOpKindCount = 9;
 
 /// Horovod's label for the operation: in error messages and in the timeline.
 constexpr const char* op_kind_name(OpKind kind) {
@@ -31,6 +35,12 @@ constexpr const char* op_kind_name(OpKind kind) {
       return "REDUCESCATTER";
     case OpKind::kBarrier:
       return "BARRIER";
+    case OpKind::kJoin:
+      return "JOIN";
+    case OpKind::kAddProcessSet:
+      return "ADD_PROCESS_SET";
+    case OpKind::kRemoveProcessSet:
+      return "REMOVE_PROCESS_SET";
   }
   return "UNKNOWN";
 }
@@ -39,6 +49,7 @@ constexpr const char* op_kind_name(OpKind kind) {
 enum class ReduceOp : std::uint8_t {
   kAverage = 0,
   kSum = 1,
+  kAdasum = 2,  ///< allreduce only, see collective/adasum.h
   kMin = 3,
   kMax = 4,
   kProduct = 5,

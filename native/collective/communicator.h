@@ -89,6 +89,10 @@ class Communicator {
   /// All members change it at the same place in the schedule.
   virtual void set_chunk_size(std::int64_t bytes) = 0;
 
+  /// From now on another communicator of its members uses the same buffers. Collective. Nothing to do
+  /// where every communicator has its own.
+  virtual void share_buffers() {}
+
   /// `report(ranks, waited)` is called, within an operation, when `ranks` (global) have kept this
   /// one waiting for `patience`, and after each further `patience`; by one of the waiting members
   /// only.

@@ -46,10 +46,11 @@ KernelOp kernel_op(ReduceOp op) {
       return KernelOp::kMax;
     case ReduceOp::kProduct:
       return KernelOp::kProduct;
-    case ReduceOp::kAverage:
+    case ReduceOp::kAverage:  // the caller folds the division into `post`
+    case ReduceOp::kAdasum:   // no reduction element by element
       break;
   }
-  HVD_CHECK(op != ReduceOp::kAverage);
+  HVD_CHECK(false);
   return KernelOp::kSum;
 }
 

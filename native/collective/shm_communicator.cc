@@ -63,6 +63,12 @@ void ShmCommunicator::end_operation() {
   if (window_shared_) barrier();
 }
 
+/// Its last operation may have ended without a barrier: peers may still read this rank's window.
+void ShmCommunicator::share_buffers() {
+  barrier();
+  window_shared_ = true;
+}
+
 PhaseTimes ShmCommunicator::allreduce(const AllreduceJob& job) {
   HVD_CHECK(job.in.bytes() == job.out.bytes());
   if (job.in.empty()) return {monotonic_now(), monotonic_now()};
@@ -301,6 +307,10 @@ const char* ShmCommunicator::activity(OpKind kind) const {
       return "SHM_REDUCESCATTER";
     case OpKind::kBarrier:
       return "SHM_BARRIER";
+    case OpKind::kJoin:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+      break;
   }
   return "SHM";
 }

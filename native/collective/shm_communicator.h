@@ -43,6 +43,7 @@ class ShmCommunicator final : public Communicator {
   /// Other communicators use this rank's window too: every operation then ends with a barrier, so
   /// that no peer still reads what the next communicator overwrites. All members agree on it.
   void set_window_shared(bool shared) { window_shared_ = shared; }
+  void share_buffers() override;
 
   void report_absence(Nanos patience, AbsenceReport report) override;
 

@@ -34,6 +34,10 @@ std::string factors(const Request& request) {
   return text;
 }
 
+std::string ranks_text(const std::vector<std::int32_t>& ranks) {
+  return wire::shape_text({ranks.begin(), ranks.end()});
+}
+
 bool same_shape_needed(OpKind kind) {
   return kind != OpKind::kAllgather && kind != OpKind::kAlltoall;
 }
@@ -69,8 +73,12 @@ std::string disagreement(const Request& first, int first_rank, const Request& ot
     return difference("data types", dtype_name(first.tensors[i].dtype),
                       dtype_name(other.tensors[i].dtype));
   }
-  if (first.kind != other.kind) {
-    return difference("operations", op_kind_name(first.kind), op_kind_name(other.kind));
+  const bool adasum = first.reduce_op == ReduceOp::kAdasum;
+  if (first.kind != other.kind || adasum != (other.reduce_op == ReduceOp::kAdasum)) {
+    return difference("operations", wire::operation_label(first), wire::operation_label(other));
+  }
+  if (first.ranks != other.ranks) {
+    return difference("process sets", ranks_text(first.ranks), ranks_text(other.ranks));
   }
   if (first.grouped != other.grouped || first.tensors.size() != other.tensors.size()) {
     const auto text = [](const Request& request) {

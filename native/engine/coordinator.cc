@@ -27,6 +27,18 @@ std::string identity_of(const wire::Request& request) {
   return identity;
 }
 
+bool about_sets(OpKind kind) {
+  return kind == OpKind::kAddProcessSet || kind == OpKind::kRemoveProcessSet;
+}
+
+std::string not_with_join(const wire::Request& request, const std::vector<int>& joined) {
+  std::string ranks;
+  for (const int rank : joined) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  return std::string(operation_label(request)) + " is not supported with Join at this time: rank" +
+         (joined.size() == 1 ? " " : "s ") + ranks + " joined without taking part in " +
+         request.name + "; until all ranks have joined, only allreduce goes on.";
+}
+
 bool counts_for_steps(const wire::Request& request) {
   return request.process_set == 0 && request.kind == OpKind::kAllreduce;
 }
@@ -37,17 +49,19 @@ Coordinator::Coordinator(CoordinatorOptions options, std::vector<std::vector<int
                          wire::RuntimeSettings settings)
     : options_(options),
       sets_(std::move(sets)),
+      joined_(sets_.ranks(0).size()),
       settings_(settings),
-      last_announced_(sets_.at(0).size()) {
+      last_announced_(sets_.ranks(0).size()) {
   options_.cache_capacity = std::min(options_.cache_capacity, kMaxSlots / 2);
 }
 
 // ---- announcements ------------------------------------------------------------------------------
 
-TensorEntry& Coordinator::entry_of(wire::Announce& announce) {
+/// Null for a tensor of a process set that was removed meanwhile: its rank fails it by itself.
+TensorEntry* Coordinator::entry_of(wire::Announce& announce) {
   if (announce.type == wire::AnnounceType::kSlot) {
     if (announce.slot < by_slot_.size() && by_slot_[announce.slot] != nullptr) {
-      return *by_slot_[announce.slot];
+      return by_slot_[announce.slot];
     }
     // Announced before that rank heard of the eviction.
     const auto old = std::find_if(evicted_.begin(), evicted_.end(),
@@ -57,20 +71,25 @@ TensorEntry& Coordinator::entry_of(wire::Announce& announce) {
     announce.request = old->description;
   }
   const wire::Request& description = *announce.request;
+  if (!sets_.exists(description.process_set)) return nullptr;
   auto& entry = entries_[key_of(description.process_set, description.name)];
   if (!entry) {
-    HVD_CHECK(description.process_set < sets_.size());
     entry = std::make_unique<TensorEntry>();
     entry->key = key_of(description.process_set, description.name);
     entry->description = description;
     entry->described_by = -1;
-    entry->members = sets_[description.process_set].size();
+    entry->members = sets_.ranks(description.process_set).size();
   }
-  return *entry;
+  return entry.get();
 }
 
 void Coordinator::announce(int rank, wire::Announce announce) {
-  TensorEntry& entry = entry_of(announce);
+  if (announce.request && announce.request->kind == OpKind::kJoin) {
+    return join(rank, announce.request->name);
+  }
+  TensorEntry* found = entry_of(announce);
+  if (found == nullptr) return;
+  TensorEntry& entry = *found;
   const auto at = static_cast<std::size_t>(rank);
   if (entry.announced == 0) {
     entry.by.assign(last_announced_.size(), false);
@@ -89,34 +108,68 @@ void Coordinator::announce(int rank, wire::Announce announce) {
   last_announced_[at].name = entry.description.name;
   last_announced_[at].time = announce.time;
   if (observer_ != nullptr) observer_->on_rank_ready(entry, rank, announce.time);
-  if (entry.announced == entry.members) complete(entry);
+  complete_if_all_there(entry);
 }
 
-/// All members have announced: the tensor is ready, or they disagree.
+std::vector<int> Coordinator::missing(const TensorEntry& entry) const {
+  std::vector<int> ranks;
+  const std::uint32_t set = entry.description.process_set;
+  for (const int rank : sets_.ranks(set)) {
+    const bool joined = set == 0 && joined_.contains(rank);
+    if (!entry.by[static_cast<std::size_t>(rank)] && !joined) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void Coordinator::complete_if_all_there(TensorEntry& entry) {
+  if (entry.announced < entry.members) {
+    if (joined_.count() == 0 || !missing(entry).empty()) return;
+    for (const int rank : sets_.ranks(entry.description.process_set)) {
+      if (!entry.by[static_cast<std::size_t>(rank)]) entry.absent.push_back(rank);
+    }
+    if (observer_ != nullptr) observer_->on_absent(entry, entry.absent.size());
+  }
+  complete(entry);
+}
+
+/// Everybody's description is either a variant or the entry's own; they are compared with that of
+/// the first rank that has announced. Returns why they cannot be run together, or makes them one.
+std::string Coordinator::agree(TensorEntry& entry) {
+  if (entry.variants.empty()) return {};
+  const auto variant_of = [&entry](int rank) {
+    const auto found = std::find_if(entry.variants.begin(), entry.variants.end(),
+                                    [rank](const auto& v) { return v.first == rank; });
+    return found == entry.variants.end() ? nullptr : &found->second;
+  };
+  std::vector<int> ranks;
+  for (const int rank : sets_.ranks(entry.description.process_set)) {
+    if (entry.by[static_cast<std::size_t>(rank)]) ranks.push_back(rank);
+  }
+  const wire::Request* first_variant = variant_of(ranks.front());
+  const wire::Request first = first_variant != nullptr ? *first_variant : entry.description;
+  for (const int rank : ranks) {
+    const wire::Request* theirs = variant_of(rank);
+    std::string why = disagreement(first, ranks.front(),
+                                   theirs != nullptr ? *theirs : entry.description, rank);
+    if (!why.empty()) return why;
+  }
+  entry.description = first;
+  entry.described_by = ranks.front();
+  return {};
+}
+
+/// Nobody is missing any more: the tensor is ready, or it cannot be run.
 void Coordinator::complete(TensorEntry& entry) {
   if (observer_ != nullptr) observer_->on_all_ready(entry, monotonic_now());
-  if (!entry.variants.empty()) {
-    // Everybody's description is either a variant or the entry's own; compare with the first
-    // member's.
-    const auto variant_of = [&entry](int rank) {
-      const auto found = std::find_if(entry.variants.begin(), entry.variants.end(),
-                                      [rank](const auto& v) { return v.first == rank; });
-      return found == entry.variants.end() ? nullptr : &found->second;
-    };
-    const std::vector<int>& members = sets_[entry.description.process_set];
-    const wire::Request* first_variant = variant_of(members.front());
-    const wire::Request first = first_variant != nullptr ? *first_variant : entry.description;
-    for (const int rank : members) {
-      const wire::Request* theirs = variant_of(rank);
-      const std::string why = disagreement(first, members.front(),
-                                           theirs != nullptr ? *theirs : entry.description, rank);
-      if (!why.empty()) return reject(entry, why);
-    }
-    entry.description = first;
-    entry.described_by = members.front();
+  if (const std::string why = agree(entry); !why.empty()) return reject(entry, why);
+  const wire::Request& description = entry.description;
+  if (const std::string why = unusable(description); !why.empty()) return reject(entry, why);
+  if (!entry.absent.empty() && description.kind != OpKind::kAllreduce) {
+    return reject(entry, not_with_join(description, entry.absent));
   }
-  if (const std::string why = unusable(entry.description); !why.empty()) {
-    return reject(entry, why);
+  if (about_sets(description.kind)) {
+    changes_.push_back({description.kind, description.name, description.ranks});
+    return forget(entry);
   }
   entry.ready = true;
   entry.ready_time = monotonic_now();
@@ -128,8 +181,10 @@ void Coordinator::reject(TensorEntry& entry, const std::string& why) {
   wire::Schedule schedule;
   schedule.type = wire::ScheduleType::kReject;
   schedule.process_set = entry.description.process_set;
-  schedule.entries.push_back({wire::kNoSlot, entry.description.name});
-  schedule.status = {ErrorKind::kMismatch, why};
+  schedule.entries.push_back({wire::kNoSlot, entry.description.name, {}});
+  schedule.status = {about_sets(entry.description.kind) ? ErrorKind::kInvalidArgument
+                                                        : ErrorKind::kMismatch,
+                     why};
   immediate_.push_back(std::move(schedule));
   if (entry.slot == wire::kNoSlot) {
     forget(entry);
@@ -141,6 +196,7 @@ void Coordinator::reject(TensorEntry& entry, const std::string& why) {
 void Coordinator::finish_round(TensorEntry& entry) {
   entry.announced = 0;
   entry.variants.clear();
+  entry.absent.clear();
   entry.ready = false;
 }
 
@@ -176,16 +232,20 @@ bool Coordinator::evict_least_recent() {
                          "time. Raise HOROVOD_CACHE_CAPACITY.";
   }
   if (victim == recency_.end()) return false;
-  TensorEntry& entry = **victim;
+  evict(**victim);
+  return true;
+}
+
+/// Takes the slot from a tensor and forgets it.
+void Coordinator::evict(TensorEntry& entry) {
   wire::Schedule schedule;
   schedule.type = wire::ScheduleType::kEvict;
-  schedule.entries.push_back({entry.slot, {}});
+  schedule.entries.push_back({entry.slot, {}, {}});
   immediate_.push_back(std::move(schedule));
   evicted_.push_back({entry.slot, entry.description, UINT64_MAX});
   by_slot_[entry.slot] = nullptr;
-  recency_.erase(victim);
+  recency_.erase(entry.recency);
   forget(entry);
-  return true;
 }
 
 void Coordinator::eviction_published(std::uint64_t position) {
@@ -245,6 +305,7 @@ bool Coordinator::step_complete() const {
 
 void Coordinator::schedule(Nanos now, const std::vector<std::uint64_t>& blocked_on,
                            std::vector<wire::Schedule>& out) {
+  change_membership(out);
   if (!ready_.empty()) {
     if (somebody_blocked(blocked_on)) {
       close_all(wire::CloseReason::kBlocked, out);
@@ -299,11 +360,15 @@ void Coordinator::take_batch(const FusionPlan& plan, wire::CloseReason reason,
                     entry.description.bytes(), now, settings_.epoch);
     }
     if (entry.slot != wire::kNoSlot) {
-      batch.entries.push_back({entry.slot, {}});
+      batch.entries.push_back({entry.slot, {}, {}});
       recency_.splice(recency_.end(), recency_, entry.recency);
     } else {
       assign_slot(entry);
-      batch.entries.push_back({entry.slot, entry.description.name});
+      batch.entries.push_back({entry.slot, entry.description.name, {}});
+    }
+    if (!entry.absent.empty()) {
+      batch.entries.back().name = entry.description.name;
+      batch.entries.back().description = entry.description;
     }
   }
   // Not before all have their slots: what is in flight cannot be evicted, and a batch must not

@@ -10,13 +10,15 @@
 
 #include "base/clock.h"
 #include "engine/fusion.h"
+#include "engine/joined_ranks.h"
+#include "engine/process_sets.h"
 #include "engine/tensor_entry.h"
 #include "observe/step_log.h"
 #include "wire/messages.h"
 
 namespace hvdtune {
 
-/// What the coordinator reports of its work; the timeline and the step log listen. Called from the
+/// What the coordinator reports of its work; the engine listens. Called from the
 /// coordinator's thread, in order; must not call back.
 class CoordinatorObserver {
  public:
@@ -24,6 +26,8 @@ class CoordinatorObserver {
   virtual void on_first_ready(const TensorEntry& entry, Nanos time) = 0;
   virtual void on_rank_ready(const TensorEntry& entry, int rank, Nanos time) = 0;
   virtual void on_all_ready(const TensorEntry& entry, Nanos time) = 0;
+  /// The tensor's round is complete, but these many of its ranks never announced it.
+  virtual void on_absent(const TensorEntry& entry, std::size_t ranks) = 0;
 };
 
 struct CoordinatorOptions {
@@ -37,8 +41,10 @@ struct CoordinatorOptions {
 /// knows no transport and no clock but the times it is given. One a job, on rank 0; one thread at
 /// a time.
 ///
-/// A tensor is *ready* once every member of its process set has announced it. Ready tensors are
-/// collected, and leave in batches (see wire::CloseReason). Process sets never wait for each other.
+/// A tensor is *ready* once every member of its process set has announced it, or has joined. Ready
+/// tensors are collected, and leave in batches (see wire::CloseReason). Process sets never wait for
+/// each other. What changes the membership itself (all ranks have joined, a process set comes or
+/// goes) is scheduled behind everything that was ready before.
 class Coordinator {
  public:
   /// `sets[id]`: the global ranks of each process set, ascending; set 0 has all ranks.
@@ -68,11 +74,18 @@ class Coordinator {
   std::vector<wire::Slot> release_evicted(std::uint64_t position);
   /// The oldest eviction handed out and not yet reported ends before this schedule position.
   void eviction_published(std::uint64_t position);
-  [[nodiscard]] bool has_evicted() const { return !evicted_.empty(); }
+  /// The same for process sets that were removed: their numbers, whose barriers nobody uses any
+  /// more; the caller resets those.
+  std::vector<std::uint32_t> release_sets(std::uint64_t position);
+  void removal_published(std::uint64_t position);
+  /// Something waits for the slowest rank to come past it.
+  [[nodiscard]] bool awaits_release() const { return !evicted_.empty() || !removed_.empty(); }
 
   /// Tensors that some ranks have announced and others not, for the stall check. Unordered.
   [[nodiscard]] std::vector<const TensorEntry*> incomplete() const;
-  [[nodiscard]] const std::vector<int>& members(std::uint32_t set) const { return sets_[set]; }
+  /// Global ranks that an incomplete tensor waits for.
+  [[nodiscard]] std::vector<int> missing(const TensorEntry& entry) const;
+  [[nodiscard]] std::size_t joined() const { return joined_.count(); }
   /// Name of the last tensor that `rank` announced, and when; empty before the first.
   [[nodiscard]] const std::string& last_announced(int rank, Nanos& time) const;
 
@@ -84,19 +97,39 @@ class Coordinator {
     wire::Request description;
     std::uint64_t position;
   };
+  struct Removed {
+    std::uint32_t set;
+    std::uint64_t position;
+  };
+  /// A change of membership that all ranks have asked for: what they wait for, by name.
+  struct Change {
+    OpKind kind;
+    std::string name;
+    std::vector<std::int32_t> ranks;
+  };
   struct LastAnnounced {
     std::string name;
     Nanos time = 0;
   };
 
-  TensorEntry& entry_of(wire::Announce& announce);
+  TensorEntry* entry_of(wire::Announce& announce);
+  void complete_if_all_there(TensorEntry& entry);
   void complete(TensorEntry& entry);
+  std::string agree(TensorEntry& entry);
   void reject(TensorEntry& entry, const std::string& why);
   void assign_slot(TensorEntry& entry);
   /// False when all are in flight.
   bool evict_least_recent();
+  void evict(TensorEntry& entry);
   void forget(TensorEntry& entry);
   void finish_round(TensorEntry& entry);
+
+  void join(int rank, const std::string& name);
+  void change_membership(std::vector<wire::Schedule>& out);
+  bool add_set(const Change& change);
+  void remove_set(const Change& change);
+  void refuse(const Change& change, const std::string& why);
+  void confirm(wire::ScheduleType type, const Change& change, std::uint32_t set);
 
   [[nodiscard]] bool somebody_blocked(const std::vector<std::uint64_t>& blocked_on) const;
   [[nodiscard]] bool step_complete() const;
@@ -108,7 +141,11 @@ class Coordinator {
   [[nodiscard]] std::int64_t effective_threshold() const;
 
   CoordinatorOptions options_;
-  std::vector<std::vector<int>> sets_;
+  ProcessSets sets_;
+  JoinedRanks joined_;
+  std::deque<Change> changes_;
+  std::deque<Removed> removed_;             // until all ranks are past it
+  std::deque<std::uint32_t> free_numbers_;  // of removed sets, in the order of their removal
   wire::RuntimeSettings settings_;
   CoordinatorObserver* observer_ = nullptr;
 

@@ -13,7 +13,8 @@ constexpr int kPollsPerClockRead = 32;
 constexpr Nanos kStandBack = 100 * kMillisecond;
 // A full ring: the reader is busy; there is no doorbell for "room again".
 constexpr Nanos kRetryFullRing = 200 * kMicrosecond;
-// Until evicted slots are released, announcements may come without a ring (Engine::announce).
+// Until evicted slots are released, announcements may come without a ring (Engine::announce); and
+// nothing rings when the slowest rank has come past the removal of a process set.
 constexpr Nanos kEvictionPoll = 5 * kMillisecond;
 
 }  // namespace
@@ -31,7 +32,7 @@ Nanos Engine::next_deadline() {
     deadline = std::min(coordinator_->deadline(), stalls_->deadline());
     const Nanos now = monotonic_now();
     if (!schedule_backlog_.empty()) deadline = std::min(deadline, now + kRetryFullRing);
-    if (coordinator_->has_evicted()) deadline = std::min(deadline, now + kEvictionPoll);
+    if (coordinator_->awaits_release()) deadline = std::min(deadline, now + kEvictionPoll);
   }
   const std::lock_guard lock(table_mutex_);
   if (!announce_backlog_.empty()) {

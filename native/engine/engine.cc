@@ -75,26 +75,32 @@ Engine::Engine(EngineOptions options)
 
 Engine::~Engine() { shutdown(); }
 
+/// Null on a rank that is not in the set.
+std::unique_ptr<Communicator> Engine::make_communicator(std::uint32_t set) {
+  const int index = sets_.index_of(set, rank_);
+  if (index < 0) return nullptr;
+  auto communicator = options_.data_plane(
+      {session_, sets_.ranks(set), index, static_cast<int>(set), sets_.numbers() == 1, spin_});
+  if (options_.stall.enabled && options_.stall.warning > 0) {
+    communicator->report_absence(
+        options_.stall.warning,
+        [this](const std::vector<int>& ranks, Nanos waited) { on_absence(ranks, waited); });
+  }
+  return communicator;
+}
+
 std::vector<std::unique_ptr<Communicator>> Engine::make_communicators() {
-  std::vector<std::unique_ptr<Communicator>> communicators(sets_.count());
-  for (std::uint32_t set = 0; set < sets_.count(); ++set) {
-    const int index = sets_.index_of(set, rank_);
-    if (index < 0) continue;
-    auto communicator = options_.data_plane(
-        {session_, sets_.ranks(set), index, static_cast<int>(set), sets_.count() == 1, spin_});
-    if (options_.stall.enabled && options_.stall.warning > 0) {
-      communicator->report_absence(
-          options_.stall.warning,
-          [this](const std::vector<int>& ranks, Nanos waited) { on_absence(ranks, waited); });
-    }
-    communicators[set] = std::move(communicator);
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (std::uint32_t set = 0; set < sets_.numbers(); ++set) {
+    communicators.push_back(make_communicator(set));
   }
   return communicators;
 }
 
 // ---- submission ---------------------------------------------------------------------------------
 
-void Engine::check(const Submission& submission) {
+/// The caller holds table_mutex_: process sets may change otherwise.
+void Engine::check(const Submission& submission) const {
   const wire::Request& request = submission.request;
   if (request.name.empty() || request.name.size() > kMaxName) {
     refuse("the name of a tensor must have 1 to " + std::to_string(kMaxName) +
@@ -102,6 +108,10 @@ void Engine::check(const Submission& submission) {
   }
   const std::string tensor = "tensor " + request.name;
   const std::uint32_t set = request.process_set;
+  if (joined_ && set == 0) {
+    refuse(tensor + ": rank " + std::to_string(rank_) +
+           " has joined; until all ranks have, it can submit nothing to the whole job");
+  }
   if (!sets_.exists(set)) {
     refuse(tensor + ": process set " + std::to_string(set) +
            " does not exist or has not been registered");
@@ -142,14 +152,13 @@ void Engine::check(const Submission& submission) {
 }
 
 std::int64_t Engine::submit(Submission submission) {
-  check(submission);
   auto operation = std::make_shared<Operation>();
+  const std::lock_guard lock(table_mutex_);
+  if (!ended_.ok()) throw Error(ended_);
+  check(submission);
   operation->request = std::move(submission.request);
   operation->memory = std::move(submission.memory);
   operation->splits = std::move(submission.splits);
-
-  const std::lock_guard lock(table_mutex_);
-  if (!ended_.ok()) throw Error(ended_);
   wire::Slot known_slot = wire::kNoSlot;
   if (!table_.begin(operation, known_slot)) {
     refuse("tensor " + operation->request.name +
@@ -162,6 +171,8 @@ std::int64_t Engine::submit(Submission submission) {
     table_.finish(operation, false);
     throw;
   }
+  // Behind everything that this rank has announced before: the coordinator reads it in this order.
+  if (operation->request.kind == OpKind::kJoin) joined_ = true;
   operation->handle = next_handle_++;
   handles_.emplace(operation->handle, operation);
   return operation->handle;
@@ -193,7 +204,9 @@ Urgency Engine::arrival_urgency(const wire::Request& request, wire::Slot known_s
     const auto members = static_cast<std::uint32_t>(sets_.ranks(request.process_set).size());
     const std::uint64_t arrived =
         arena_.slot_arrivals(known_slot).fetch_add(1, std::memory_order_seq_cst) + 1;
-    if (arrived % members != 0) return Urgency::kNone;
+    if (arrived % members != 0 && arena_.joined().load(std::memory_order_seq_cst) == 0) {
+      return Urgency::kNone;
+    }
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (arena_.doorbell(rank).blocked_on.load(std::memory_order_seq_cst) != blocked::kNothing) {

@@ -72,6 +72,19 @@ class Engine final : private CoordinatorObserver {
   /// not in it, a root outside it, or splits that do not fit; the job's end as its own kind.
   std::int64_t submit(Submission submission);
 
+  /// Takes part in the whole job's allreduces with zeros until all ranks have joined; returns a
+  /// handle, whose operation ends then, with the last rank to join as its number. Until then this
+  /// rank can submit nothing to the whole job: Error(kInvalidArgument), also for a second join().
+  std::int64_t join();
+  /// All ranks of the job ask for the same new process set, whether they are in it or not. Ends
+  /// with its number; with Error(kInvalidArgument) on every rank when they differ or when there
+  /// can be no such set. One such operation at a time.
+  std::int64_t add_process_set(std::vector<std::int32_t> ranks);
+  /// The same for the end of a set: what is queued in it fails with kAborted.
+  std::int64_t remove_process_set(std::uint32_t set);
+  /// Global ranks of a set; empty when it does not exist.
+  std::vector<int> process_set_ranks(std::uint32_t set);
+
   /// True when the operation is done. Throws Error(kInvalidArgument) for an unknown handle.
   bool poll(std::int64_t handle);
   /// Waits until the operation is done; false at the deadline.
@@ -111,8 +124,10 @@ class Engine final : private CoordinatorObserver {
  private:
   [[nodiscard]] bool is_coordinator() const { return rank_ == 0; }
   StepLog& coordinator_steps();
+  std::unique_ptr<Communicator> make_communicator(std::uint32_t set);
   std::vector<std::unique_ptr<Communicator>> make_communicators();
-  void check(const Submission& submission);
+  void check(const Submission& submission) const;
+  std::int64_t submit_change(OpKind kind, const char* name, std::vector<std::int32_t> ranks);
   void announce(const OperationPtr& operation, wire::Slot known_slot);
   [[nodiscard]] Urgency arrival_urgency(const wire::Request& request, wire::Slot known_slot);
   void push_announcement(const std::string& bytes);
@@ -129,6 +144,10 @@ class Engine final : private CoordinatorObserver {
   void execute(const wire::Schedule& batch);
   void reject(const wire::Schedule& schedule);
   void evict(wire::Slot slot);
+  void add_set(const wire::Schedule& schedule);
+  void remove_set(const wire::Schedule& schedule);
+  void end_join(const wire::Schedule& schedule);
+  void finish_change(const wire::Schedule& schedule, std::int64_t number);
   void announce_end(const std::string& why);
   void end_job(const Status& status);
   void answer_stack_query();
@@ -149,11 +168,12 @@ class Engine final : private CoordinatorObserver {
   void on_first_ready(const TensorEntry& entry, Nanos time) override;
   void on_rank_ready(const TensorEntry& entry, int rank, Nanos time) override;
   void on_all_ready(const TensorEntry& entry, Nanos time) override;
+  void on_absent(const TensorEntry& entry, std::size_t ranks) override;
 
   EngineOptions options_;
   int rank_;
   int size_;
-  ProcessSets sets_;
+  ProcessSets sets_;  // changed under drive_mutex_ and table_mutex_
   Timeline timeline_;
   HostSession session_;
   Arena& arena_;
@@ -179,7 +199,8 @@ class Engine final : private CoordinatorObserver {
   wire::Ticket next_ticket_ = 1;
   MessageRing my_announcements_;
   std::deque<std::string> announce_backlog_;
-  Status ended_;  // set once, when no more operations are accepted
+  bool joined_ = false;  // until all ranks have
+  Status ended_;         // set once, when no more operations are accepted
   std::function<std::string()> stack_source_;
   std::shared_ptr<StackMailbox> stack_mailbox_;
   wire::RuntimeSettings applied_;

@@ -77,7 +77,17 @@ Executor::Executor(const ProcessSets& sets, int rank,
                    std::vector<std::unique_ptr<Communicator>> communicators, Timeline& timeline)
     : sets_(sets), rank_(rank), communicators_(std::move(communicators)), timeline_(timeline) {}
 
+void Executor::add_set(std::uint32_t set, std::unique_ptr<Communicator> communicator) {
+  if (communicators_.size() == 1) communicators_.front()->share_buffers();
+  if (communicators_.size() <= set) communicators_.resize(set + 1);
+  if (communicator) communicator->set_chunk_size(chunk_size_);
+  communicators_[set] = std::move(communicator);
+}
+
+void Executor::remove_set(std::uint32_t set) { communicators_[set].reset(); }
+
 void Executor::set_chunk_size(std::int64_t bytes) {
+  chunk_size_ = bytes;
   for (const auto& communicator : communicators_) {
     if (communicator) communicator->set_chunk_size(bytes);
   }
@@ -109,6 +119,10 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial)
       case OpKind::kBarrier:
         communicator_->barrier();
         break;
+      case OpKind::kJoin:
+      case OpKind::kAddProcessSet:
+      case OpKind::kRemoveProcessSet:
+        HVD_CHECK(false);  // scheduled by entries of their own
     }
   } catch (const Error& error) {
     for (const OperationPtr& operation : batch) operation->status = error.status();
@@ -190,8 +204,8 @@ void Executor::alltoall(Operation& operation) {
   };
   std::int64_t received = 0;
   for (std::size_t m = 0; m < members; ++m) {
-    operation.received_splits.push_back(splits[m * members + self]);
-    received += operation.received_splits.back();
+    operation.numbers.push_back(splits[m * members + self]);
+    received += operation.numbers.back();
   }
   operation.outputs.push_back(allocate_rows(spec, received));
 
@@ -202,8 +216,8 @@ void Executor::alltoall(Operation& operation) {
   for (std::size_t m = 0; m < members; ++m) {
     in[m].add(from, bytes_of(operation.splits[m]));
     from += bytes_of(operation.splits[m]);
-    out[m].add(to, bytes_of(operation.received_splits[m]));
-    to += bytes_of(operation.received_splits[m]);
+    out[m].add(to, bytes_of(operation.numbers[m]));
+    to += bytes_of(operation.numbers[m]);
   }
   const std::int64_t longest = *std::max_element(splits.begin(), splits.end());
   trace_phases(communicator_->alltoall({in, out, bytes_of(longest)}));
@@ -251,7 +265,7 @@ void Executor::trace_start(const std::vector<OperationPtr>& batch) {
     const wire::Request& request = operation->request;
     for (std::size_t i = 0; i < std::max<std::size_t>(request.tensors.size(), 1); ++i) {
       rows_.push_back(timeline_row(request, i));
-      timeline_.op_start(rows_.back(), op_kind_name(request.kind), begin_);
+      timeline_.op_start(rows_.back(), wire::operation_label(request), begin_);
     }
   }
   kind_ = batch.front()->request.kind;

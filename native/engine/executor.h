@@ -27,6 +27,11 @@ class Executor {
 
   void set_chunk_size(std::int64_t bytes);
 
+  /// All ranks add and remove sets at the same place in the schedule. `communicator` is null on
+  /// ranks that are not in the set.
+  void add_set(std::uint32_t set, std::unique_ptr<Communicator> communicator);
+  void remove_set(std::uint32_t set);
+
   /// The batch that run() is at; to be used only from what run() calls.
   [[nodiscard]] const std::vector<OperationPtr>& running() const { return *running_; }
 
@@ -45,6 +50,7 @@ class Executor {
   int rank_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   Timeline& timeline_;
+  std::int64_t chunk_size_ = 0;
 
   // The batch being run.
   const std::vector<OperationPtr>* running_ = nullptr;

@@ -3,8 +3,11 @@
 namespace hvdtune {
 namespace {
 
-// Names travel in the batch until the ranks know the slots; one message must fit the ring.
-constexpr std::size_t kMaxNameBytes = 256 << 10;
+// Names travel in the batch until the ranks know the slots, and whole descriptions while a rank has
+// joined; one message must fit the ring.
+constexpr std::size_t kMaxMessageBytes = 256 << 10;
+constexpr std::size_t kDescriptionBytes = 64;  // without its name and shapes
+constexpr std::size_t kTensorBytes = 8;        // without its shape
 
 bool fusible(const wire::Request& request) {
   switch (request.kind) {
@@ -15,6 +18,9 @@ bool fusible(const wire::Request& request) {
     case OpKind::kBroadcast:
     case OpKind::kAlltoall:
     case OpKind::kBarrier:
+    case OpKind::kJoin:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
       return false;
   }
   for (const wire::TensorSpec& tensor : request.tensors) {
@@ -37,6 +43,17 @@ std::int64_t fused_bytes(const TensorEntry& entry) {
              : bytes;
 }
 
+/// About what the operation takes in the batch's message.
+std::size_t message_bytes(const TensorEntry& entry) {
+  std::size_t bytes = entry.description.name.size();
+  if (entry.absent.empty()) return bytes;
+  bytes += bytes + kDescriptionBytes;
+  for (const wire::TensorSpec& tensor : entry.description.tensors) {
+    bytes += kTensorBytes + sizeof(std::int64_t) * tensor.shape.size();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 FusionPlan plan_fusion(const std::vector<TensorEntry*>& ready, std::int64_t threshold,
@@ -50,14 +67,14 @@ FusionPlan plan_fusion(const std::vector<TensorEntry*>& ready, std::int64_t thre
   }
   std::int64_t chosen = fused_bytes(*ready.front());
   std::int64_t passed_over = 0;
-  std::size_t name_bytes = head.name.size();
+  std::size_t message = message_bytes(*ready.front());
   plan.full = chosen >= threshold;
   for (std::size_t i = 1; i < ready.size(); ++i) {
     const wire::Request& next = ready[i]->description;
     const std::int64_t bytes = fused_bytes(*ready[i]);
     const bool match = fusible(next) && matches(head, next);
-    name_bytes += next.name.size();
-    if (match && chosen + bytes <= threshold && name_bytes <= kMaxNameBytes) {
+    message += message_bytes(*ready[i]);
+    if (match && chosen + bytes <= threshold && message <= kMaxMessageBytes) {
       plan.chosen.push_back(i);
       chosen += bytes;
       plan.full = chosen >= threshold;

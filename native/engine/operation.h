@@ -61,7 +61,8 @@ struct Operation {
   // Results; written before `done` is set, read after it is seen.
   Status status;
   std::vector<OwnedBuffer> outputs;
-  std::vector<std::int64_t> received_splits;
+  /// alltoall: rows from each member. Join: the last rank to join. A new process set: its number.
+  std::vector<std::int64_t> numbers;
   std::atomic<bool> done{false};
 };
 

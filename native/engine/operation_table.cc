@@ -1,5 +1,7 @@
 #include "engine/operation_table.h"
 
+#include "base/check.h"
+
 namespace hvdtune {
 
 std::string OperationTable::key_of(std::uint32_t process_set, const std::string& name) {
@@ -22,7 +24,13 @@ OperationPtr OperationTable::find(std::uint32_t process_set, const wire::BatchEn
     Record* record = entry.slot < by_slot_.size() ? by_slot_[entry.slot] : nullptr;
     return record != nullptr ? record->pending : nullptr;
   }
-  const auto found = records_.find(key_of(process_set, entry.name));
+  const std::string key = key_of(process_set, entry.name);
+  auto found = records_.find(key);
+  if (entry.description && entry.slot != wire::kNoSlot) {
+    // Others use the name while this rank has joined: later it may use the slot like them.
+    if (found == records_.end()) found = records_.try_emplace(key).first;
+    found->second.agreed = *entry.description;
+  }
   if (found == records_.end()) return nullptr;
   if (entry.slot != wire::kNoSlot) {
     if (by_slot_.size() <= entry.slot) by_slot_.resize(entry.slot + 1, nullptr);
@@ -52,6 +60,18 @@ OperationPtr OperationTable::evict(wire::Slot slot) {
   if (record.pending) return record.pending;
   records_.erase(key_of(record.agreed.process_set, record.agreed.name));
   return nullptr;
+}
+
+std::vector<OperationPtr> OperationTable::take_set(std::uint32_t process_set) {
+  const std::string prefix = key_of(process_set, {});
+  std::vector<OperationPtr> operations;
+  std::erase_if(records_, [&](auto& item) {
+    if (!item.first.starts_with(prefix)) return false;
+    HVD_CHECK(item.second.slot == wire::kNoSlot);
+    if (item.second.pending) operations.push_back(std::move(item.second.pending));
+    return true;
+  });
+  return operations;
 }
 
 std::vector<OperationPtr> OperationTable::take_all() {

@@ -20,7 +20,7 @@ class OperationTable {
   bool begin(const OperationPtr& operation, wire::Slot& known_slot);
 
   /// The operation that a schedule entry means; null when this rank has not submitted it (it is
-  /// no member of the set). Learns the slot of a new name.
+  /// no member of the set, or has joined). Learns the slot of a new name.
   OperationPtr find(std::uint32_t process_set, const wire::BatchEntry& entry);
 
   /// The name is free again; a record with a slot remembers the description if it was executed.
@@ -28,6 +28,9 @@ class OperationTable {
 
   /// Forgets a slot. Returns the operation in flight under its name, or null.
   OperationPtr evict(wire::Slot slot);
+
+  /// Everything in flight in a process set that is no more. The coordinator has evicted its slots.
+  std::vector<OperationPtr> take_set(std::uint32_t process_set);
 
   /// Everything in flight, in no order; all names are free afterwards.
   std::vector<OperationPtr> take_all();

@@ -2,17 +2,22 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace hvdtune {
 
-/// The global ranks of every process set, ascending; number 0 is the whole job.
+/// The global ranks of every process set, ascending; number 0 is the whole job. Numbers of removed
+/// sets have no ranks.
 class ProcessSets {
  public:
   explicit ProcessSets(std::vector<std::vector<int>> ranks) : ranks_(std::move(ranks)) {}
 
-  [[nodiscard]] std::size_t count() const { return ranks_.size(); }
-  [[nodiscard]] bool exists(std::uint32_t set) const { return set < ranks_.size(); }
+  /// Numbers handed out so far, removed ones included.
+  [[nodiscard]] std::size_t numbers() const { return ranks_.size(); }
+  [[nodiscard]] bool exists(std::uint32_t set) const {
+    return set < ranks_.size() && !ranks_[set].empty();
+  }
   [[nodiscard]] const std::vector<int>& ranks(std::uint32_t set) const { return ranks_[set]; }
   [[nodiscard]] const std::vector<std::vector<int>>& all() const { return ranks_; }
 
@@ -22,6 +27,19 @@ class ProcessSets {
     const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);
     return found != ranks.end() && *found == rank ? static_cast<int>(found - ranks.begin()) : -1;
   }
+
+  /// The set that has exactly these ranks.
+  [[nodiscard]] std::optional<std::uint32_t> find(const std::vector<int>& ranks) const {
+    const auto found = std::find(ranks_.begin(), ranks_.end(), ranks);
+    if (ranks.empty() || found == ranks_.end()) return std::nullopt;
+    return static_cast<std::uint32_t>(found - ranks_.begin());
+  }
+
+  void add(std::uint32_t set, std::vector<int> ranks) {
+    if (ranks_.size() <= set) ranks_.resize(set + 1);
+    ranks_[set] = std::move(ranks);
+  }
+  void remove(std::uint32_t set) { ranks_[set].clear(); }
 
  private:
   std::vector<std::vector<int>> ranks_;

@@ -1,6 +1,7 @@
 // What progress consists of: the half of Engine that reads, coordinates and executes. All of it
 // runs under drive_mutex_.
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <thread>
 
@@ -15,6 +16,19 @@ template <typename Visit>
 void for_each_row(const wire::Request& request, Visit&& visit) {
   const std::size_t rows = std::max<std::size_t>(request.tensors.size(), 1);
   for (std::size_t i = 0; i < rows; ++i) visit(timeline_row(request, i));
+}
+
+/// What a rank that has joined contributes to the others' allreduce; nobody takes the result.
+OperationPtr zeros_for(const wire::Request& request) {
+  auto operation = std::make_shared<Operation>();
+  operation->request = request;
+  for (const wire::TensorSpec& tensor : request.tensors) {
+    OwnedBuffer zeros(static_cast<std::size_t>(tensor.bytes()), tensor.shape);
+    std::memset(zeros.data(), 0, zeros.bytes());
+    operation->memory.push_back({zeros.data(), zeros.data()});
+    operation->outputs.push_back(std::move(zeros));
+  }
+  return operation;
 }
 
 }  // namespace
@@ -74,6 +88,12 @@ bool Engine::coordinate() {
   for (const wire::Slot slot : coordinator_->release_evicted(passed_by_all)) {
     arena_.slot_arrivals(slot).store(0, std::memory_order_seq_cst);
   }
+  for (const std::uint32_t set : coordinator_->release_sets(passed_by_all)) {
+    arena_.reset_barrier(static_cast<int>(set));
+  }
+  // Announcements that did not ring because they came before this are read in the next turn.
+  arena_.joined().store(static_cast<std::uint32_t>(coordinator_->joined()),
+                        std::memory_order_seq_cst);
   const Nanos now = monotonic_now();
   if (now >= stalls_->deadline()) check_stalls(now);
   std::vector<std::uint64_t> blocked_on(static_cast<std::size_t>(size_));
@@ -133,6 +153,9 @@ void Engine::publish(const std::vector<wire::Schedule>& schedules) {
     const wire::ScheduleType type = schedule_backlog_.front().type;
     schedule_backlog_.pop_front();
     if (type == wire::ScheduleType::kEvict) coordinator_->eviction_published(schedule_.written());
+    if (type == wire::ScheduleType::kRemoveProcessSet) {
+      coordinator_->removal_published(schedule_.written());
+    }
     if (type == wire::ScheduleType::kShutdown) arena_.end_position().store(schedule_.written());
     pushed = true;
   }
@@ -192,6 +215,15 @@ bool Engine::read_schedule() {
       case wire::ScheduleType::kShutdown:
         end_job(schedule.status);
         break;
+      case wire::ScheduleType::kAddProcessSet:
+        add_set(schedule);
+        break;
+      case wire::ScheduleType::kRemoveProcessSet:
+        remove_set(schedule);
+        break;
+      case wire::ScheduleType::kJoined:
+        end_join(schedule);
+        break;
     }
     schedule_.advance(rank_, next);
     if (arena_.aborted()) break;
@@ -207,6 +239,8 @@ void Engine::execute(const wire::Schedule& schedule) {
     for (const wire::BatchEntry& entry : schedule.entries) {
       if (OperationPtr operation = table_.find(schedule.process_set, entry)) {
         batch.push_back(std::move(operation));
+      } else if (entry.description) {
+        batch.push_back(zeros_for(*entry.description));
       }
     }
   }

@@ -35,11 +35,7 @@ std::vector<StallWatch::Waiting> StallWatch::waiting_longer(const Coordinator& c
   std::vector<Waiting> found;
   for (const TensorEntry* entry : coordinator.incomplete()) {
     if (now - entry->first_time < limit) continue;
-    Waiting waiting{entry, {}};
-    for (const int rank : coordinator.members(entry->description.process_set)) {
-      if (!entry->by[static_cast<std::size_t>(rank)]) waiting.missing.push_back(rank);
-    }
-    found.push_back(std::move(waiting));
+    found.push_back({entry, coordinator.missing(*entry)});
   }
   return found;
 }

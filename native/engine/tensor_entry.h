@@ -29,6 +29,8 @@ struct TensorEntry {
   /// Descriptions that differ from `description` (allgather's first dimension, or an error).
   std::vector<std::pair<int, wire::Request>> variants;
   bool ready = false;
+  /// Ranks that have joined and did not announce it: they take part with zeros.
+  std::vector<int> absent;
 };
 
 }  // namespace hvdtune

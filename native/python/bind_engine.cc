@@ -82,7 +82,7 @@ py::array to_array(OwnedBuffer& buffer, DType dtype) {
   return py::array(numpy_dtype(dtype), buffer.shape(), data, owner);
 }
 
-/// (outputs that the engine allocated, received splits). Raises the operation's error.
+/// (outputs that the engine allocated, Operation::numbers). Raises the operation's error.
 py::object take(Engine& engine, std::int64_t handle) {
   const OperationPtr operation = engine.take(handle);
   if (!operation) return py::none();
@@ -91,7 +91,7 @@ py::object take(Engine& engine, std::int64_t handle) {
   for (std::size_t i = 0; i < operation->outputs.size(); ++i) {
     outputs.append(to_array(operation->outputs[i], operation->request.tensors[i].dtype));
   }
-  return py::make_tuple(outputs, operation->received_splits);
+  return py::make_tuple(outputs, operation->numbers);
 }
 
 py::list read_steps(Engine& engine, double timeout_s) {
@@ -151,6 +151,10 @@ void bind_engine(py::module_& module) {
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("tensors"),
            py::arg("reduce_op"), py::arg("prescale"), py::arg("postscale"), py::arg("root"),
            py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"), py::arg("splits"))
+      .def("join", &Engine::join, Release())
+      .def("add_process_set", &Engine::add_process_set, py::arg("ranks"), Release())
+      .def("remove_process_set", &Engine::remove_process_set, py::arg("process_set"), Release())
+      .def("process_set_ranks", &Engine::process_set_ranks, py::arg("process_set"), Release())
       .def("poll", &Engine::poll, py::arg("handle"), Release())
       .def("wait", &wait, py::arg("handle"))
       .def("take", &take, py::arg("handle"))

@@ -29,6 +29,7 @@ struct Arena::Header {
   alignas(64) std::atomic<std::uint32_t> abort_state{kRunning};
   char abort_text[kAbortTextBytes] = {};
   alignas(64) std::atomic<std::uint32_t> collecting{0};
+  std::atomic<std::uint32_t> joined{0};
   std::atomic<std::uint32_t> ended{0};
   std::atomic<std::uint64_t> end_position{0};
   alignas(64) std::atomic<std::uint64_t> schedule_written{0};
@@ -129,6 +130,13 @@ BarrierCell& Arena::barrier(int index) {
   return reinterpret_cast<Header*>(base_)->barriers[index];
 }
 
+void Arena::reset_barrier(int index) {
+  BarrierCell& cell = barrier(index);
+  cell.arrived.store(0, std::memory_order_seq_cst);
+  cell.generation.store(0, std::memory_order_seq_cst);
+  for (BarrierCell::Arrival& arrival : cell.arrivals) arrival.generation.store(0);
+}
+
 std::byte* Arena::chunk(int rank, int chunk) {
   return base_ + chunks_offset(sizeof(Header), ranks_) +
          (static_cast<std::size_t>(rank) * kWindowChunks + static_cast<std::size_t>(chunk)) *
@@ -143,6 +151,8 @@ std::atomic<std::uint64_t>& Arena::slot_arrivals(std::uint32_t slot) {
 std::atomic<std::uint32_t>& Arena::collecting() {
   return reinterpret_cast<Header*>(base_)->collecting;
 }
+
+std::atomic<std::uint32_t>& Arena::joined() { return reinterpret_cast<Header*>(base_)->joined; }
 
 bool Arena::oversubscribed() const {
   return reinterpret_cast<const Header*>(base_)->oversubscribed != 0;

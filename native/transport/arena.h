@@ -64,12 +64,18 @@ class Arena {
   /// The coordinator's schedule, read by every rank.
   BroadcastRing schedule();
   BarrierCell& barrier(int index);
+  /// Makes a barrier as new. Nobody may be using it.
+  void reset_barrier(int index);
   /// Start of chunk `chunk` (0 … kWindowChunks-1) of `rank`'s window; kMaxChunk bytes.
   std::byte* chunk(int rank, int chunk);
   /// How often a slot's tensor was announced, all ranks together: who completes a round knows it.
   std::atomic<std::uint64_t>& slot_arrivals(std::uint32_t slot);
   /// Set while the coordinator holds back ready tensors for company.
   std::atomic<std::uint32_t>& collecting();
+
+  /// How many ranks have joined: while there are any, `slot_arrivals` does not tell who completes a
+  /// round, and the coordinator is to be woken by every announcement.
+  std::atomic<std::uint32_t>& joined();
 
   /// Set before the last schedule entry: from then on processes may end.
   std::atomic<std::uint32_t>& ended();

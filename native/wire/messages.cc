@@ -17,6 +17,24 @@ RuntimeSettings decode_settings(Decoder& in) {
   return settings;
 }
 
+void encode_entries(Encoder& out, const std::vector<BatchEntry>& entries) {
+  out.put(static_cast<std::uint32_t>(entries.size()));
+  for (const BatchEntry& entry : entries) {
+    out.put(entry.slot).put(entry.name).put(entry.description.has_value());
+    if (entry.description) entry.description->encode(out);
+  }
+}
+
+std::vector<BatchEntry> decode_entries(Decoder& in) {
+  std::vector<BatchEntry> entries(in.get_count(sizeof(Slot) + sizeof(std::uint32_t) + 1));
+  for (BatchEntry& entry : entries) {
+    entry.slot = in.get<Slot>();
+    entry.name = in.get_string();
+    if (in.get<std::uint8_t>() != 0) entry.description = Request::decode(in);
+  }
+  return entries;
+}
+
 }  // namespace
 
 std::string encode_announce_slot(Slot slot, Ticket ticket, Nanos time) {
@@ -75,9 +93,14 @@ std::string Schedule::encode() const {
     case ScheduleType::kReject:
     case ScheduleType::kEvict:
       out.put(process_set).put(batch).put(reason);
-      out.put(static_cast<std::uint32_t>(entries.size()));
-      for (const BatchEntry& entry : entries) out.put(entry.slot).put(entry.name);
+      encode_entries(out, entries);
       out.put(status.kind).put(status.text);
+      break;
+    case ScheduleType::kAddProcessSet:
+    case ScheduleType::kRemoveProcessSet:
+    case ScheduleType::kJoined:
+      out.put(process_set).put(rank).put_all(ranks);
+      encode_entries(out, entries);
       break;
     case ScheduleType::kSettings:
       encode_settings(out, settings);
@@ -103,13 +126,19 @@ Schedule Schedule::decode(std::string_view bytes) {
       schedule.process_set = in.get<std::uint32_t>();
       schedule.batch = in.get<std::uint64_t>();
       schedule.reason = static_cast<CloseReason>(in.get<std::uint8_t>());
-      schedule.entries.resize(in.get_count(sizeof(Slot) + sizeof(std::uint32_t)));
-      for (BatchEntry& entry : schedule.entries) {
-        entry.slot = in.get<Slot>();
-        entry.name = in.get_string();
-      }
+      schedule.entries = decode_entries(in);
       schedule.status.kind = static_cast<ErrorKind>(in.get<std::uint8_t>());
       schedule.status.text = in.get_string();
+      break;
+    case ScheduleType::kAddProcessSet:
+    case ScheduleType::kRemoveProcessSet:
+    case ScheduleType::kJoined:
+      schedule.process_set = in.get<std::uint32_t>();
+      schedule.rank = in.get<std::int32_t>();
+      schedule.ranks = in.get_all<std::int32_t>();
+      schedule.entries = decode_entries(in);
+      // Readers rely on the one that ranks wait for.
+      if (schedule.entries.size() != 1) throw DecodeError("a schedule entry without its operation");
       break;
     case ScheduleType::kSettings:
       schedule.settings = decode_settings(in);

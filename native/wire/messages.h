@@ -55,6 +55,9 @@ enum class ScheduleType : std::uint8_t {
   kSettings = 4,    ///< new settings from here on
   kStackQuery = 5,  ///< one rank shall send its Python stack
   kShutdown = 6,    ///< the job ends here
+  kAddProcessSet = 7,
+  kRemoveProcessSet = 8,  ///< what is queued in it fails
+  kJoined = 9,            ///< all ranks have joined; they take part again from here on
 };
 
 /// Why a batch was closed: the answer to "why was it this small?".
@@ -66,10 +69,12 @@ enum class CloseReason : std::uint8_t {
   kEnd = 4,       ///< shutdown
 };
 
-/// One operation of a batch. Its name travels only when the ranks may not know the slot yet.
+/// One operation of a batch. Its name travels only when the ranks may not know the slot yet, its
+/// description only when a rank that has joined must take part in it with zeros.
 struct BatchEntry {
   Slot slot = kNoSlot;
   std::string name;
+  std::optional<Request> description;
 };
 
 /// Settings that may change while running. Numbered: every rank applies an epoch at the same
@@ -85,13 +90,16 @@ struct RuntimeSettings {
 
 struct Schedule {
   ScheduleType type = ScheduleType::kBatch;
-  std::uint32_t process_set = 0;    ///< kBatch, kReject
+  std::uint32_t process_set = 0;    ///< kBatch, kReject, kAddProcessSet, kRemoveProcessSet
   std::uint64_t batch = 0;          ///< kBatch: serial number
   CloseReason reason{};             ///< kBatch
-  std::vector<BatchEntry> entries;  ///< kBatch; kReject and kEvict: exactly one
+  /// kBatch; exactly one for kReject, kEvict, and for what ranks wait for by its name: kJoined,
+  /// kAddProcessSet, kRemoveProcessSet.
+  std::vector<BatchEntry> entries;
   Status status;                    ///< kReject, kShutdown
   RuntimeSettings settings;         ///< kSettings
-  std::int32_t rank = -1;           ///< kStackQuery
+  std::int32_t rank = -1;           ///< kStackQuery; kJoined: the last to join
+  std::vector<std::int32_t> ranks;  ///< kAddProcessSet: global, ascending
 
   [[nodiscard]] std::string encode() const;
   /// Throws DecodeError.

@@ -35,6 +35,7 @@ void Request::encode(Encoder& out) const {
     out.put(tensor.dtype);
     out.put_all(tensor.shape);
   }
+  out.put_all(ranks);
 }
 
 Request Request::decode(Decoder& in) {
@@ -53,7 +54,14 @@ Request Request::decode(Decoder& in) {
     tensor.dtype = checked_enum<DType>(in.get<std::uint8_t>(), kDTypeCount, "dtype");
     tensor.shape = in.get_all<std::int64_t>();
   }
+  request.ranks = in.get_all<std::int32_t>();
   return request;
+}
+
+const char* operation_label(const Request& request) {
+  const bool adasum =
+      request.kind == OpKind::kAllreduce && request.reduce_op == ReduceOp::kAdasum;
+  return adasum ? "ADASUM" : op_kind_name(request.kind);
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {

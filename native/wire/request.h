@@ -34,6 +34,8 @@ struct Request {
   double postscale = 1.0;
   std::string name;
   std::vector<TensorSpec> tensors;
+  /// kAddProcessSet: its global ranks, ascending. kRemoveProcessSet: its number, alone.
+  std::vector<std::int32_t> ranks;
 
   bool operator==(const Request&) const = default;
   [[nodiscard]] std::int64_t bytes() const;
@@ -42,6 +44,9 @@ struct Request {
   /// Throws DecodeError.
   static Request decode(Decoder& in);
 };
+
+/// Horovod's label for the operation; Adasum counts as one of its own.
+const char* operation_label(const Request& request);
 
 /// "[2, 3]"; "[]" for a scalar.
 std::string shape_text(const std::vector<std::int64_t>& shape);

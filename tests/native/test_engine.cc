@@ -285,7 +285,7 @@ TEST(all_kinds_of_operations) {
         }
         const OperationPtr exchange_done = finish(engine, exchange);
         CHECK(values_of<std::int64_t>(exchange_done->outputs[0]) == expected);
-        CHECK(exchange_done->received_splits == received);
+        CHECK(exchange_done->numbers == received);
 
         const auto mine = static_cast<std::size_t>(scattered_rows(7, rank, size));
         CHECK(values_of<std::int64_t>(finish(engine, scatter)->outputs[0]) ==

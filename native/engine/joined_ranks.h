@@ -1,0 +1,35 @@
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+namespace hvdtune {
+
+/// The ranks that have called join() and take part with zeros until all others have, too.
+class JoinedRanks {
+ public:
+  explicit JoinedRanks(std::size_t size) : joined_(size, false) {}
+
+  void add(int rank) {
+    joined_[static_cast<std::size_t>(rank)] = true;
+    last_ = rank;
+    ++count_;
+  }
+  void clear() {
+    std::fill(joined_.begin(), joined_.end(), false);
+    count_ = 0;
+  }
+
+  [[nodiscard]] bool contains(int rank) const { return joined_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::size_t count() const { return count_; }
+  [[nodiscard]] bool all() const { return count_ == joined_.size(); }
+  /// The last to join; -1 before anyone has.
+  [[nodiscard]] int last() const { return last_; }
+
+ private:
+  std::vector<bool> joined_;
+  std::size_t count_ = 0;
+  int last_ = -1;
+};
+
+}  // namespace hvdtune
