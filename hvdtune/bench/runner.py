@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from hvdtune.bench.metrics import Summary
 from hvdtune.bench.plan import Plan
 from hvdtune.bench.progress import Display
 from hvdtune.bench.results import Measurement, Report, SweepRow, WorkloadRow
+from hvdtune.launch.bootstrap import python_command
 
 WORKER = "hvdtune.bench.worker"
 
@@ -34,20 +34,6 @@ class BenchError(RuntimeError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
-
-
-def python_command(module: str, *arguments: str) -> list[str]:
-    """A command that runs `main(arguments)` of a module of this very package.
-
-    `python -m` would look in the current directory first, where a checkout that was never
-    compiled may lie.
-    """
-    root = str(Path(__file__).resolve().parents[2])
-    start = (
-        f"import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; "
-        f"from {module} import main; sys.exit(main(sys.argv[1:]))"
-    )
-    return [sys.executable, "-c", start, *arguments]
 
 
 def run(

@@ -201,6 +201,7 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.bench.progress import Display
     from hvdtune.bench.results import Report
     from hvdtune.core.machine import usable_cpus
+    from hvdtune.launch.bootstrap import python_command
 
     if args.end < args.begin:
         print(
@@ -223,7 +224,7 @@ def run(args: argparse.Namespace) -> int:
     environ.setdefault("HOROVOD_CACHE_CAPACITY", "4096")
     status = 0
     try:
-        launcher = runner.python_command("hvdtune.cli.main", "run", "-np", str(ranks))
+        launcher = python_command("hvdtune.cli.main", "run", "-np", str(ranks))
         runner.run(plan, report, launcher, environ, display)
     except runner.BenchError as error:
         print(f"hvdtune bench: {error}.", file=sys.stderr)

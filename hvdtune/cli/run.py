@@ -7,39 +7,27 @@ import os
 import sys
 from typing import Any
 
+from hvdtune.launch import unsupported
 from hvdtune.launch.flags import add_knob_flags
 
 HELP = "start a training script as several processes, as horovodrun does"
 
-_NO_SSH = "this version launches on this machine only, without ssh"
-_NO_ELASTIC = "this version does not run elastic jobs"
-_NO_MPIRUN = "this version starts the processes itself, without mpirun"
 # Flags of horovodrun whose meaning this version does not have: (names, words taken, why not).
 _UNSUPPORTED: tuple[tuple[tuple[str, ...], int, str], ...] = (
-    (
-        ("--gloo",),
-        0,
-        "this version is built without Gloo: tensors travel through shared memory, "
-        "leave the flag out",
-    ),
-    (
-        ("--mpi",),
-        0,
-        "this version is built without MPI: tensors travel through shared memory, "
-        "leave the flag out (mpirun -np N python train.py works too)",
-    ),
+    (("--gloo",), 0, unsupported.GLOO),
+    (("--mpi",), 0, unsupported.MPI),
     (("--jsrun",), 0, "this version does not start jobs through LSF's jsrun"),
-    (("--mpi-args",), 1, _NO_MPIRUN),
-    (("--binding-args",), 1, _NO_MPIRUN),
-    (("-p", "--ssh-port"), 1, _NO_SSH),
-    (("-i", "--ssh-identity-file"), 1, _NO_SSH),
-    (("--host-discovery-script",), 1, _NO_ELASTIC),
-    (("--min-np", "--min-num-proc"), 1, _NO_ELASTIC),
-    (("--max-np", "--max-num-proc"), 1, _NO_ELASTIC),
-    (("--slots-per-host",), 1, _NO_ELASTIC),
-    (("--elastic-timeout",), 1, _NO_ELASTIC),
-    (("--reset-limit",), 1, _NO_ELASTIC),
-    (("--blacklist-cooldown-range",), 2, _NO_ELASTIC),
+    (("--mpi-args",), 1, unsupported.MPIRUN),
+    (("--binding-args",), 1, unsupported.MPIRUN),
+    (("-p", "--ssh-port"), 1, unsupported.SSH),
+    (("-i", "--ssh-identity-file"), 1, unsupported.SSH),
+    (("--host-discovery-script",), 1, unsupported.ELASTIC),
+    (("--min-np", "--min-num-proc"), 1, unsupported.ELASTIC),
+    (("--max-np", "--max-num-proc"), 1, unsupported.ELASTIC),
+    (("--slots-per-host",), 1, unsupported.ELASTIC),
+    (("--elastic-timeout",), 1, unsupported.ELASTIC),
+    (("--reset-limit",), 1, unsupported.ELASTIC),
+    (("--blacklist-cooldown-range",), 2, unsupported.ELASTIC),
 )
 
 

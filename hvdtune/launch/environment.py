@@ -19,12 +19,24 @@ def job_environment(base: Mapping[str, str]) -> dict[str, str]:
     environment["HVDTUNE_JOB_ID"] = os.urandom(16).hex()
     environment["HVDTUNE_SECRET"] = os.urandom(32).hex()
     environment["PYTHONUNBUFFERED"] = "1"
-    if base.get(PREFER_HOROVOD, "0") in ("", "0"):
-        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        alias = os.path.join(package, "_alias")
+    alias = alias_folder(base)
+    if alias:
         others = [path for path in base.get("PYTHONPATH", "").split(os.pathsep) if path]
-        environment["PYTHONPATH"] = os.pathsep.join([alias, *(p for p in others if p != alias)])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [*alias, *(p for p in others if p not in alias)]
+        )
     return environment
+
+
+def alias_folder(environ: Mapping[str, str]) -> list[str]:
+    """What goes first on sys.path for `import horovod` to reach hvdtune, or nothing.
+
+    Nothing with HVDTUNE_PREFER_HOROVOD=1.
+    """
+    if environ.get(PREFER_HOROVOD, "0") not in ("", "0"):
+        return []
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return [os.path.join(package, "_alias")]
 
 
 def worker_environment(shared: Mapping[str, str], slot: Slot) -> dict[str, str]:

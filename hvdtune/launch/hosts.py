@@ -41,24 +41,24 @@ class Slot:
     cross_size: int
 
 
-def parse_hosts(text: str) -> list[Host]:
+def parse_hosts(text: str, setting: str = "--hosts") -> list[Host]:
     """Read `-H host1:2,host2:4`; a host named twice gets the slots of both entries.
 
-    Raises `LaunchError` naming the entry that is not `name:slots`.
+    Raises `LaunchError` naming the setting and the entry that is not `name:slots`.
     """
     hosts = []
     for entry in text.split(","):
         match = _ENTRY.fullmatch(entry.strip())
         if not match:
             raise LaunchError(
-                f"--hosts entry {entry.strip()!r} is not accepted: "
+                f"{setting} entry {entry.strip()!r} is not accepted: "
                 "give name:slots, several separated by commas, such as localhost:4,node2:4."
             )
         hosts.append(Host(match[1], int(match[2])))
     return _merged(hosts)
 
 
-def read_hostfile(path: str) -> list[Host]:
+def read_hostfile(path: str, setting: str = "--hostfile") -> list[Host]:
     """Read a hostfile in Open MPI's format: `name slots=4 max_slots=8`, one host a line.
 
     Comments start with `#`; without `slots=` each mention of a host is one slot; `name:4` is
@@ -69,14 +69,14 @@ def read_hostfile(path: str) -> list[Host]:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise LaunchError(f"--hostfile {path} cannot be read: {reason}.") from None
+        raise LaunchError(f"{setting} {path} cannot be read: {reason}.") from None
     hosts = []
     for number, line in enumerate(lines, start=1):
         words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
         if words:
             hosts.append(_hostfile_host(words, f"{path}, line {number}"))
     if not hosts:
-        raise LaunchError(f"--hostfile {path} names no host.")
+        raise LaunchError(f"{setting} {path} names no host.")
     return _merged(hosts)
 
 

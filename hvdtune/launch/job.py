@@ -21,7 +21,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import BinaryIO
@@ -57,7 +57,11 @@ class Phase(enum.IntEnum):
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What to run. `environment` is shared by all workers (see `job_environment`)."""
+    """What to run. `environment` is shared by all workers (see `job_environment`).
+
+    The workers inherit the open files `descriptors`. `explain` is given the sentence on why the
+    job failed, instead of stderr.
+    """
 
     command: Sequence[str]
     slots: Sequence[Slot]
@@ -65,6 +69,8 @@ class JobSpec:
     output_directory: str | None = None
     timestamps: bool = False
     verbose: bool = False
+    descriptors: Sequence[int] = ()
+    explain: Callable[[str], None] | None = None
 
 
 @dataclass
@@ -129,7 +135,7 @@ class Job:
                 self._collect()
                 self._advance()
         except (_StartError, LaunchError) as error:
-            self._say(2, f"hvdtune run: {error}\n")
+            self._explain(f"{error}\n")
             return error.status if isinstance(error, _StartError) else 2
         finally:
             processes.kill_descendants()
@@ -137,9 +143,15 @@ class Job:
         if self._failed and not self._failure:
             self._blame()
         if self._failure:
-            self._say(2, f"hvdtune run: {self._failure.describe()}")
+            self._explain(self._failure.describe())
             return self._failure.status
         return self._stop_status
+
+    def _explain(self, text: str) -> None:
+        if self._spec.explain is not None:
+            self._spec.explain(text)
+        else:
+            self._say(2, f"hvdtune run: {text}")
 
     # -- starting --
 
@@ -181,6 +193,7 @@ class Job:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
+                pass_fds=self._spec.descriptors,
                 preexec_fn=in_child,
             )
         except OSError as error:
