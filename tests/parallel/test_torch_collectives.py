@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rank_programs import torch_gradients, torch_mistakes, torch_values
+from rank_programs import torch_finite_differences, torch_gradients, torch_mistakes, torch_values
 from ranks import run_ranks
 
 
@@ -26,6 +26,10 @@ def test_values(np: int) -> None:
 @pytest.mark.parametrize("np", [2, 3])
 def test_gradients(np: int) -> None:
     run(np, torch_gradients.run)
+
+
+def test_gradients_by_finite_differences() -> None:
+    run(3, torch_finite_differences.run)
 
 
 def test_mistakes() -> None:
