@@ -68,7 +68,6 @@ _TABLE = (
     Knob(
         "dynamic_process_sets", "HOROVOD_DYNAMIC_PROCESS_SETS", "bool", False,
         "Allow process sets to be added and removed after init.",
-        inert="in this version process sets are given to init",
     ),
     Knob(
         "spin_us", "HVDTUNE_SPIN_US", "int", -1,

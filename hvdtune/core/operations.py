@@ -45,6 +45,7 @@ _PREFIX = {
 _REDUCTIONS = {
     reduce_ops.Average: "Average",
     reduce_ops.Sum: "Sum",
+    reduce_ops.Adasum: "Adasum",
     reduce_ops.Min: "Min",
     reduce_ops.Max: "Max",
     reduce_ops.Product: "Product",
@@ -178,14 +179,25 @@ def _running_engine() -> Any:
 def _check_reduction(
     kind: str, inputs: Sequence[Buffer], op: int, prescale: float, postscale: float
 ) -> None:
-    if op == reduce_ops.Adasum:
-        raise NotImplementedError(f"{kind} with op=Adasum is not supported by this version")
     if op not in _REDUCTIONS:
         accepted = ", ".join(_REDUCTIONS.values())
         raise ValueError(f"{kind}: unknown reduction {op!r}; accepted: {accepted}")
     scaled = op == reduce_ops.Average or prescale != 1.0 or postscale != 1.0
     if scaled and any(buffer.dtype == _BOOL for buffer in inputs):
         raise ValueError(f"{kind}: bool tensors can be neither averaged nor scaled")
+
+
+def _check_adasum(process_set: ProcessSet) -> None:
+    """Adasum combines the ranks of the whole job in pairs, and pairs of pairs (contract, §9)."""
+    if process_set.process_set_id != 0:
+        raise NotImplementedError(
+            f"op=Adasum works on the global process set only, not on {process_set}"
+        )
+    size = world.size()
+    if size & (size - 1) != 0:
+        raise NotImplementedError(
+            f"op=Adasum needs a number of ranks that is a power of two, not {size}"
+        )
 
 
 def allreduce_async(
@@ -204,8 +216,10 @@ def allreduce_async(
 
     ``output = postscale * reduce(prescale * input)``, and divided by the set's size for Average.
     A group is reduced as a whole or not at all. Raises ValueError at once for a name in flight or
-    a dtype the reduction is not defined for.
+    a dtype the reduction is not defined for, NotImplementedError for Adasum where it cannot work.
     """
+    if op == reduce_ops.Adasum:
+        _check_adasum(process_set)
     _check_reduction("allreduce", inputs, op, prescale_factor, postscale_factor)
     return _submit(
         _ALLREDUCE,
@@ -388,3 +402,9 @@ def forget_all() -> None:
     """After a shutdown: handles that nobody fetched are void, and automatic names start over."""
     _pending.clear()
     _unnamed.clear()
+
+
+def forget_names(set_id: int) -> None:
+    """A process set is new: its automatic names start over, whoever had its number before."""
+    for key in [key for key in list(_unnamed) if key[0] == set_id]:
+        _unnamed.pop(key, None)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 # Slurm numbers the steps that are not started by srun from the top: batch script, interactive
 # shell, external. Their SLURM_PROCID and SLURM_NTASKS describe the allocation, not the process.
@@ -31,8 +31,8 @@ class Topology:
 
     `local_*` count the processes on the same host, `cross_*` the processes with the same local
     rank on other hosts. `job_id` is the same on all ranks of a job and differs between jobs that
-    run at the same time. `launcher` is "hvdtune", "openmpi", "pmi", "torchrun", "slurm" or
-    "single".
+    run at the same time. `launcher` is "hvdtune", "openmpi", "pmi", "torchrun", "slurm",
+    "single", or "mpi4py" for a job that a communicator describes.
     """
 
     rank: int
@@ -58,7 +58,62 @@ def detect(environ: Environ = os.environ) -> Topology:
         if topology is not None:
             return topology
     job_id = f"single-{os.getpid()}-{os.urandom(8).hex()}"
-    return Topology(0, 1, 0, 1, 0, 1, _hostname(environ), job_id, "single")
+    return Topology(0, 1, 0, 1, 0, 1, hostname_of(environ), job_id, "single")
+
+
+def sub_job(whole: Topology, ranks: Sequence[object]) -> Topology:
+    """The job that some of the launcher's ranks form: the k-th of `ranks` becomes its rank k.
+
+    All ranks in their own order are the launcher's job itself. Hosts are taken to be filled one
+    after another.
+
+    Raises TypeError for members that are no ints, `TopologyError` for ranks that do not exist or
+    are given twice, and on a process that is not among them.
+    """
+    members = _checked_members(whole, ranks)
+    if members == list(range(whole.size)):
+        return whole
+    if whole.rank not in members:
+        raise TopologyError(
+            f"init(comm={members}): this process, rank {whole.rank} of {whole.size}, is not in "
+            "the list; it can take part in a job of other ranks, or in none"
+        )
+    first_of_host = whole.rank - whole.local_rank
+    on_host: dict[int, list[int]] = {}  # host, counted from this one -> its new ranks
+    for new_rank, member in enumerate(members):
+        on_host.setdefault((member - first_of_host) // whole.local_size, []).append(new_rank)
+    rank, local = members.index(whole.rank), on_host[0]
+    local_rank = local.index(rank)
+    peers = sorted(there[local_rank] for there in on_host.values() if len(there) > local_rank)
+    return replace(
+        whole,
+        rank=rank,
+        size=len(members),
+        local_rank=local_rank,
+        local_size=len(local),
+        cross_rank=peers.index(rank),
+        cross_size=len(peers),
+        job_id=f"{whole.job_id}/ranks={','.join(map(str, members))}",
+    )
+
+
+def _checked_members(whole: Topology, ranks: Sequence[object]) -> list[int]:
+    members: list[int] = []
+    for rank in ranks:
+        if type(rank) is not int:
+            raise TypeError(
+                f"init(comm={list(ranks)!r}): the ranks of a job are ints, not "
+                f"{type(rank).__name__}"
+            )
+        if not 0 <= rank < whole.size:
+            raise TopologyError(
+                f"init(comm={list(ranks)!r}): there is no rank {rank}; the launcher started ranks "
+                f"0 to {whole.size - 1}"
+            )
+        if rank in members:
+            raise TopologyError(f"init(comm={list(ranks)!r}): rank {rank} is given twice")
+        members.append(rank)
+    return members
 
 
 def _from_horovod(environ: Environ) -> Topology | None:
@@ -161,7 +216,7 @@ def _build(
         cross = (rank // local_size, max(1, -(-size // local_size)))
     return Topology(
         rank, size, local_rank, local_size, *cross,
-        hostname=_hostname(environ), job_id=job_id or _parent_identity(), launcher=launcher,
+        hostname=hostname_of(environ), job_id=job_id or _parent_identity(), launcher=launcher,
     )  # fmt: skip
 
 
@@ -200,7 +255,8 @@ def _joined(environ: Environ, *names: str) -> str:
     return "/".join(environ[name] for name in names if environ.get(name))
 
 
-def _hostname(environ: Environ) -> str:
+def hostname_of(environ: Environ) -> str:
+    """The name of this host: what the launcher calls it, or what it calls itself."""
     return environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
 
 

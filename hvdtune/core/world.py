@@ -9,19 +9,22 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hvdtune import _native, knobs
+from hvdtune.core import mpi_communicators as mpi
 from hvdtune.core import process_sets as sets
 from hvdtune.core import stacks
-from hvdtune.core.topology import Topology, detect
+from hvdtune.core.topology import Topology, detect, sub_job
 
 Hook = Callable[[], None]
 
 _lock = threading.RLock()
 _engine: _native.Engine | None = None
-_topology: Topology | None = None
+_place: _Place | None = None
 _settings: knobs.Settings | None = None
-_generation = 0  # successive inits of one job meet under different names
+_generations: dict[str, int] = {}  # successive inits of one job meet under different names
 _hooks: list[tuple[Hook, Hook]] = []
 _exit_registered = False
 
@@ -32,68 +35,147 @@ _AGREED = (
     "chunk_size",
     "disable_group_fusion",
     "autotune",
+    "dynamic_process_sets",
 )
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where init's `comm` puts this process."""
+
+    topology: Topology
+    members: mpi.Members | None  # None where MPI does not know the job
+    has_communicators: bool  # some process of the job brings sets made from communicators
+    listed: bool = False  # by a list of ranks
+
+
 def init(
-    comm: Iterable[int] | None = None,
+    comm: Iterable[int] | Any = None,
     process_sets: Sequence[sets.ProcessSet] | str | None = None,
 ) -> None:
     """Join the job; blocks until all its processes have.
 
-    Rank and size come from the launcher's environment (see `hvdtune.core.topology`); without one
-    the job is this process alone. Calling it again while initialised changes nothing.
+    Calling it again while initialised only registers those of `process_sets` that the job does not
+    have yet, collectively; `comm` is ignored then.
 
     Args:
-        comm: None, or all ranks of the job.
-        process_sets: sets to register; every process passes the same ones.
+        comm: who forms the job.
 
-    Raises ValueError, "Horovod initialization failed: …", when the processes do not come together
-    or disagree about the job.
+            None (or an empty list): all processes that the launcher started (see
+            `hvdtune.core.topology`); without a launcher, this one alone.
+
+            An iterable of ints, ranks of the launcher's job: these processes form one of their
+            own, in which the k-th of the list has rank k. Disjoint lists give independent jobs.
+            Under every launcher, unlike Horovod, which ignores the list without MPI. A process
+            that is not in its list gets a ValueError; Horovod gives it the world communicator,
+            where it waits for processes that never come.
+
+            An mpi4py communicator: its processes, with their ranks in it. Disjoint communicators
+            give independent jobs.
+        process_sets: sets to register, as many as there is room for; every process passes the same
+            ones, or communicators. "dynamic" registers none and sets
+            HOROVOD_DYNAMIC_PROCESS_SETS=1, which allows adding sets later.
+
+    Raises:
+        ValueError: "Horovod initialization failed: …", when the processes do not come together
+            or disagree about the job, and for ranks in a set that do not exist or are given
+            twice: the job does not run, on any process. "… is a duplicate", for a set that occurs
+            twice or is the whole job: the job runs all the same. Also for a `comm` that is none
+            of the above.
+        TypeError: `comm` has members that are no ints.
+        NotImplementedError: sets made from communicators in a job made from a list of ranks.
     """
-    global _engine, _topology, _settings, _generation
+    given = sets.given_to_init(process_sets)
     with _lock:
-        if _engine is not None:
-            return
-        settings = knobs.from_environ()
-        topology = detect(os.environ)
-        _check_comm(comm, topology.size)
-        if isinstance(process_sets, str):
-            raise ValueError(
-                f'init(process_sets="{process_sets}") is not supported by this version; pass the '
-                "sets themselves"
-            )
-        _check_host(topology)
-        ranks = sets.assign(process_sets or [], topology.size)
-        _native.configure_logging(settings.log_level, settings.log_hide_time)
-        options = _engine_options(topology, settings, ranks)
-        _generation += 1
-        try:
-            _engine = _native.Engine(options)
-        except Exception as error:
-            sets.release()
-            raise ValueError(f"Horovod initialization failed: {error}") from None
-        _topology = topology
-        _settings = settings
-        _engine.set_stack_source(stacks.format_stacks)
-        _register_exit()
-        _open_timeline(settings)
-    for after_init, _ in _hooks:
-        after_init()
+        starts = _engine is None
+        place = _start(comm, given) if starts else _place_for_more(given)
+    if starts:
+        for after_init, _ in _hooks:
+            after_init()
+    sets.adopt(given, place.members, place.has_communicators)
 
 
-def _check_comm(comm: Iterable[int] | None, size: int) -> None:
+def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
+    global _engine, _place, _settings
+    place = _find_place(comm, given)
+    settings = knobs.from_environ()
+    topology = place.topology
+    _check_host(topology)
+    static, problem = _planned_sets(given, place)
+    _native.configure_logging(settings.log_level, settings.log_hide_time)
+    if problem:
+        agreed = f"init(process_sets): {problem}"
+    else:
+        flag = " and communicators" if comm is None and place.has_communicators else ""
+        agreed = f"init(process_sets={static}{flag})"
+    _generations[topology.job_id] = _generations.get(topology.job_id, 0) + 1
+    try:
+        engine = _native.Engine(_engine_options(topology, settings, static, agreed))
+    except Exception as error:
+        raise problem or ValueError(f"Horovod initialization failed: {error}") from None
+    if problem:
+        engine.shutdown()
+        raise problem
+    sets.start(static, topology.size)
+    _engine, _place, _settings = engine, place, settings
+    engine.set_stack_source(stacks.format_stacks)
+    _register_exit()
+    _open_timeline(settings)
+    return place
+
+
+def _find_place(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
+    brings = any(process_set.mpi_comm is not None for process_set in given)
+    if mpi.is_communicator(comm):
+        topology, anybody_brings = mpi.place_in(comm, os.environ, brings)
+        return _Place(topology, mpi.Members(comm), anybody_brings)
+    whole = detect(os.environ)
     if comm is None:
-        return
+        return _Place(whole, mpi.Members.of_world(whole) if brings else None, brings)
     try:
         ranks = list(comm)
     except TypeError:
-        raise ValueError(f"init(comm=...) takes a list of ranks, not {comm!r}") from None
-    if ranks and sorted(ranks) != list(range(size)):
         raise ValueError(
-            f"init(comm={ranks}): this version starts all {size} processes of the job or none; "
-            "pass None"
+            f"init(comm=...) takes a list of ranks or an mpi4py communicator{mpi.absence()}, not "
+            f"{comm!r}"
+        ) from None
+    if brings:
+        raise NotImplementedError(
+            "init(): process sets made from communicators need comm to be a communicator or None, "
+            "not a list of ranks"
         )
+    return _Place(sub_job(whole, ranks) if ranks else whole, None, False, listed=True)
+
+
+def _place_for_more(given: list[sets.ProcessSet]) -> _Place:
+    """The running job's place, for sets that an init brings later."""
+    global _place
+    assert _place is not None
+    brings = any(process_set.mpi_comm is not None for process_set in given)
+    if brings and _place.listed:
+        raise NotImplementedError(
+            "init(): process sets made from communicators are not possible in a job made from a "
+            "list of ranks"
+        )
+    if brings and _place.members is None:
+        _place = replace(_place, members=mpi.Members.of_world(_place.topology))
+    return replace(_place, has_communicators=brings)
+
+
+def _planned_sets(
+    given: list[sets.ProcessSet], place: _Place
+) -> tuple[list[list[int]], ValueError | None]:
+    """The sets to start with, or why there cannot be any.
+
+    A process that knows it will fail still meets the others: they fail with it instead of waiting.
+    """
+    try:
+        for process_set in given:
+            if process_set.mpi_comm is not None and place.members is not None:
+                place.members.ranks_of(process_set.mpi_comm)
+        return sets.static_ranks(given, place.topology.size), None
+    except ValueError as error:
+        return [], error
 
 
 def _check_host(topology: Topology) -> None:
@@ -112,19 +194,19 @@ def _check_host(topology: Topology) -> None:
 
 
 def _engine_options(
-    topology: Topology, settings: knobs.Settings, ranks: list[list[int]]
+    topology: Topology, settings: knobs.Settings, static: list[list[int]], agreed_sets: str
 ) -> _native.EngineOptions:
     job = hashlib.sha256(f"{os.getuid()}/{topology.job_id}".encode()).hexdigest()[:32]
     agreement = [f"{knobs.KNOBS[key].env}={getattr(settings, key)}" for key in _AGREED]
     agreement.append(f"HOROVOD_TIMELINE={'set' if settings.timeline else 'unset'}")
-    agreement.append(f"init(process_sets={ranks})")
+    agreement.append(agreed_sets.replace("\n", " "))
     affinity = settings.thread_affinity
     return _native.EngineOptions(
         rank=topology.rank,
         size=topology.size,
         local_size=topology.local_size,
         hostname=_shown_hostname(topology),
-        endpoint=f"hvdtune/{job}/{_generation}",
+        endpoint=f"hvdtune/{job}/{_generations[topology.job_id]}",
         secret=settings.secret or "",
         agreement="\n".join(agreement),
         start_timeout_s=float(settings.start_timeout),
@@ -135,7 +217,7 @@ def _engine_options(
         chunk_size=settings.chunk_size,
         spin_us=settings.spin_us,
         affinity=affinity[topology.local_rank] if topology.local_rank < len(affinity) else -1,
-        process_sets=ranks,
+        process_sets=static,
         timeline=_timeline_file(settings),
         timeline_mark_cycles=settings.timeline_mark_cycles,
         stall_enabled=not settings.stall_check_disable,
@@ -159,10 +241,12 @@ def _register_exit() -> None:
 
 def _forget_in_child() -> None:
     """A forked child has the engine's memory but not its threads: it is not part of the job."""
-    global _engine
+    global _engine, _lock
+    _lock = threading.RLock()  # a thread that the child does not have may hold it
     if _engine is not None:
         _engine.abandon()
         _engine = None
+        sets.release_in_child()
 
 
 def shutdown() -> None:
@@ -177,6 +261,8 @@ def shutdown() -> None:
                 before_shutdown()
         engine, _engine = _engine, None
         sets.release()
+        if _place is not None and _place.members is not None:
+            _place.members.close()
         engine.shutdown()
     from hvdtune.core import operations
 
@@ -198,8 +284,8 @@ def engine() -> _native.Engine:
 def topology() -> Topology:
     """This process's place in the job. Raises ValueError before init."""
     engine()
-    assert _topology is not None
-    return _topology
+    assert _place is not None
+    return _place.topology
 
 
 def settings() -> knobs.Settings:
