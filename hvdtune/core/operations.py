@@ -193,6 +193,7 @@ def _check_adasum(process_set: ProcessSet) -> None:
         raise NotImplementedError(
             f"op=Adasum works on the global process set only, not on {process_set}"
         )
+    _running_engine()
     size = world.size()
     if size & (size - 1) != 0:
         raise NotImplementedError(

@@ -54,6 +54,13 @@ struct ReducescatterJob {
   double postscale = 1.0;
 };
 
+struct SendrecvJob {
+  int partner;             ///< index of the member that this one exchanges with; it does the same
+  const SegmentList& in;   ///< what the partner gets
+  const SegmentList& out;  ///< what comes from the partner
+  std::size_t longest;     ///< bytes of the longest message of all pairs
+};
+
 /// Who keeps a member waiting, and for how long already.
 using AbsenceReport = std::function<void(const std::vector<int>& missing, Nanos waited)>;
 
@@ -79,6 +86,8 @@ class Communicator {
   virtual PhaseTimes allgather(const AllgatherJob& job) = 0;
   virtual PhaseTimes alltoall(const AlltoallJob& job) = 0;
   virtual PhaseTimes reducescatter(const ReducescatterJob& job) = 0;
+  /// All members at once, in pairs.
+  virtual PhaseTimes sendrecv(const SendrecvJob& job) = 0;
   virtual void barrier() = 0;
 
   /// Gathers `mine` from every member, in member order. All members pass the same count: this is
@@ -89,8 +98,8 @@ class Communicator {
   /// All members change it at the same place in the schedule.
   virtual void set_chunk_size(std::int64_t bytes) = 0;
 
-  /// From now on another communicator of its members uses the same buffers. Collective. Nothing to do
-  /// where every communicator has its own.
+  /// From now on another communicator of its members uses the same buffers. Collective. Nothing to
+  /// do where every communicator has its own.
   virtual void share_buffers() {}
 
   /// `report(ranks, waited)` is called, within an operation, when `ranks` (global) have kept this

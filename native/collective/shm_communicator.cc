@@ -293,6 +293,24 @@ PhaseTimes ShmCommunicator::reducescatter(const ReducescatterJob& job) {
                 });
 }
 
+PhaseTimes ShmCommunicator::sendrecv(const SendrecvJob& job) {
+  const auto self = static_cast<std::size_t>(index_);
+  const auto partner = static_cast<std::size_t>(job.partner);
+  const auto length = [&](std::size_t chunk, std::size_t total) {
+    const std::size_t begin = chunk * chunk_bytes_;
+    return begin >= total ? 0 : std::min(chunk_bytes_, total - begin);
+  };
+  return stream((job.longest + chunk_bytes_ - 1) / chunk_bytes_,
+                [&](std::size_t chunk, std::uint64_t serial) {
+                  const std::size_t bytes = length(chunk, job.in.bytes());
+                  job.in.copy_out(chunk * chunk_bytes_, bytes, window(self, serial));
+                },
+                [&](std::size_t chunk, std::uint64_t serial) {
+                  const std::size_t bytes = length(chunk, job.out.bytes());
+                  job.out.copy_in(chunk * chunk_bytes_, bytes, window(partner, serial));
+                });
+}
+
 const char* ShmCommunicator::activity(OpKind kind) const {
   switch (kind) {
     case OpKind::kAllreduce:

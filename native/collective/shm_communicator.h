@@ -36,6 +36,7 @@ class ShmCommunicator final : public Communicator {
   PhaseTimes allgather(const AllgatherJob& job) override;
   PhaseTimes alltoall(const AlltoallJob& job) override;
   PhaseTimes reducescatter(const ReducescatterJob& job) override;
+  PhaseTimes sendrecv(const SendrecvJob& job) override;
   void barrier() override;
 
   void set_chunk_size(std::int64_t bytes) override;

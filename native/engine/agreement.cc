@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "collective/adasum.h"
+
 namespace hvdtune {
 namespace {
 
@@ -117,6 +119,15 @@ std::string disagreement(const Request& first, int first_rank, const Request& ot
 }
 
 std::string unusable(const Request& request) {
+  if (request.kind == OpKind::kAllreduce && request.reduce_op == ReduceOp::kAdasum) {
+    for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+      if (adasum_supports(request.tensors[i].dtype)) continue;
+      return std::string("Unsupported data type for ADASUM: ") + wire::tensor_name(request, i) +
+             " has " + dtype_name(request.tensors[i].dtype) +
+             "; float16, bfloat16, float32 and float64 are accepted.";
+    }
+    return {};
+  }
   const bool rows = request.kind == OpKind::kAllgather || request.kind == OpKind::kAlltoall ||
                     request.kind == OpKind::kReducescatter;
   if (!rows) return {};

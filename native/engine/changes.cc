@@ -58,9 +58,9 @@ void Engine::remove_set(const wire::Schedule& schedule) {
     const std::lock_guard lock(table_mutex_);
     sets_.remove(set);
     for (const OperationPtr& operation : table_.take_set(set)) {
-      operation->status = {ErrorKind::kAborted, "Process set has been removed: set " +
-                                                    std::to_string(set) + " went while " +
-                                                    operation->request.name + " was waiting in it."};
+      operation->status = {ErrorKind::kAborted,
+                           "Process set has been removed: set " + std::to_string(set) +
+                               " went while " + operation->request.name + " was waiting in it."};
       operation->done.store(true, std::memory_order_release);
     }
   }
@@ -84,8 +84,8 @@ void Engine::finish_change(const wire::Schedule& schedule, std::int64_t number) 
   operation->done.store(true, std::memory_order_release);
 }
 
-/// Rounds are told apart by counting arrivals (Engine::arrival_urgency): those who have joined count
-/// as arrived.
+/// Rounds are told apart by counting arrivals (Engine::arrival_urgency): those who have joined
+/// count as arrived.
 void Engine::on_absent(const TensorEntry& entry, std::size_t ranks) {
   if (entry.slot == wire::kNoSlot) return;
   arena_.slot_arrivals(entry.slot).fetch_add(ranks, std::memory_order_seq_cst);

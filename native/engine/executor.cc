@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "collective/adasum.h"
 
 namespace hvdtune {
 namespace {
@@ -141,6 +142,15 @@ void Executor::allreduce(const std::vector<OperationPtr>& batch) {
     for (const TensorRef& tensor : tensors) {
       in.add(tensor.in(), tensor.bytes());
       out.add(tensor.out(), tensor.bytes());
+    }
+    if (head.reduce_op == ReduceOp::kAdasum) {
+      std::vector<std::size_t> elements;
+      for (const TensorRef& tensor : tensors) {
+        elements.push_back(static_cast<std::size_t>(tensor.spec().elements()));
+      }
+      times = joined(times, adasum(*communicator_, {in, out, elements, tensors.front().spec().dtype,
+                                                    head.prescale, head.postscale}));
+      continue;
     }
     times = joined(times, communicator_->allreduce({in, out, tensors.front().spec().dtype,
                                                     plain_reduction(head.reduce_op), head.prescale,
