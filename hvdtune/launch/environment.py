@@ -19,12 +19,7 @@ def job_environment(base: Mapping[str, str]) -> dict[str, str]:
     environment["HVDTUNE_JOB_ID"] = os.urandom(16).hex()
     environment["HVDTUNE_SECRET"] = os.urandom(32).hex()
     environment["PYTHONUNBUFFERED"] = "1"
-    alias = alias_folder(base)
-    if alias:
-        others = [path for path in base.get("PYTHONPATH", "").split(os.pathsep) if path]
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [*alias, *(p for p in others if p not in alias)]
-        )
+    environment.update(with_alias(base))
     return environment
 
 
@@ -37,6 +32,15 @@ def alias_folder(environ: Mapping[str, str]) -> list[str]:
         return []
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return [os.path.join(package, "_alias")]
+
+
+def with_alias(environ: Mapping[str, str]) -> dict[str, str]:
+    """The PYTHONPATH by which Python processes started with it find the alias first."""
+    alias = alias_folder(environ)
+    if not alias:
+        return {}
+    others = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return {"PYTHONPATH": os.pathsep.join([*alias, *(p for p in others if p not in alias)])}
 
 
 def worker_environment(shared: Mapping[str, str], slot: Slot) -> dict[str, str]:

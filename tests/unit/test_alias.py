@@ -23,6 +23,9 @@ FILES = {
     "hvdtune/core/process_sets.py": "class ProcessSet: pass\n",
     "hvdtune/core/world.py": "def mpi_built(): return 0\ndef gloo_built(): return 0\n",
     "hvdtune/bench.py": "",
+    "hvdtune/elastic/__init__.py": "class State: pass\n",
+    "hvdtune/launch/function.py": "def run(): return 'run'\n",
+    "hvdtune/cli/main.py": "def main(words): return '|'.join(words)\n",
 }
 
 
@@ -73,7 +76,9 @@ def test_the_common_package(run):
 import hvdtune.core.exceptions, hvdtune.core.process_sets
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
-import horovod.common.util as util, os
+from horovod.common.elastic import State
+import horovod.common.util as util, os, hvdtune.elastic
+assert State is hvdtune.elastic.State
 assert HorovodInternalError is hvdtune.core.exceptions.HorovodInternalError
 assert ProcessSet is hvdtune.core.process_sets.ProcessSet
 assert util.mpi_built() is False
@@ -92,17 +97,45 @@ print("ok")
 
 
 @pytest.mark.parametrize(
-    "name", ["horovod.tensorflow", "horovod.torch.elastic", "horovod.bench", "horovod.common.nope"]
+    ("name", "words"),
+    [
+        ("horovod.tensorflow", "support for TensorFlow is not part of this version"),
+        ("horovod.tensorflow.keras", "support for TensorFlow is not part of this version"),
+        ("horovod.keras", "support for Keras"),
+        ("horovod.mxnet", "support for MXNet"),
+        ("horovod.spark", "support for Spark"),
+        ("horovod.ray", "support for Ray"),
+        ("horovod.data", "data loaders"),
+        ("horovod.torch.nope", "horovod.torch.nope is not part of this version"),
+        ("horovod.bench", "horovod.bench is not part of this version"),
+        ("horovod.elastic", "horovod.elastic is not part of this version"),
+        ("horovod.common.nope", "horovod.common.nope is not part of this version"),
+    ],
 )
-def test_what_is_missing_is_said_to_be(run, name):
+def test_what_is_missing_is_said_to_be(run, name, words):
+    missing = ".".join(name.split(".")[:2]) if "tensorflow" in name else name
     code = f"""
 try:
     import {name}
-except ModuleNotFoundError as error:
-    assert error.name == "{name}"
+except ImportError as error:
+    assert type(error) is ModuleNotFoundError and error.name == "{missing}"
     print(error)
 """
-    assert run(code).startswith(f"hvdtune does not offer {name}")
+    said = run(code)
+    assert words in said
+    assert "it offers horovod.torch" in said
+
+
+def test_a_missing_part_asked_for_by_name_says_so_too(run):
+    code = """
+try:
+    from horovod import tensorflow
+except ImportError as error:
+    print(error)
+import horovod
+assert not hasattr(horovod, "no_such_name")
+"""
+    assert "support for TensorFlow" in run(code)
 
 
 def test_without_hvdtune_it_is_said_to_be_missing(run, tmp_path):
@@ -128,16 +161,25 @@ except ModuleNotFoundError as error:
     assert run(code) == "no_such_package"
 
 
-def test_function_mode_is_said_to_be_missing(run):
+def test_the_launcher_is_there_under_its_names_and_loaded_only_when_asked_for(run):
     code = """
-import horovod
-assert not hasattr(horovod, "run")
+import horovod, sys
+assert "hvdtune.launch.function" not in sys.modules
+from horovod import run
+import horovod.runner
+from horovod.runner import run as same
+from hvdtune.launch.function import run as own
+assert run is same is own is horovod.run
+assert horovod.runner.run is own
+from horovod.runner.launch import run_commandline
+sys.argv = ["horovodrun", "-np", "2"]
 try:
-    horovod.run
-except AttributeError as error:
-    print(error)
+    run_commandline()
+except SystemExit as end:
+    print(end.code)
 """
-    assert "hvdtune run" in run(code)
+    assert run(code) == "run|-np|2"
+    assert run("import horovod; print(horovod.runner.run())") == "run"
 
 
 def test_the_real_horovod_wins_where_it_comes_first(run, tmp_path):

@@ -26,8 +26,10 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "autotune.session": {"autotune", "core", "knobs"},
     "launch": {"core", "knobs"},
     "bench": {"arrays", "core", "knobs", "launch"},
-    "cli": {"autotune", "bench", "core", "knobs", "launch", "timeline"},
-    "_alias": {"core", "launch", "torch"},
+    "alias": {"launch"},
+    "cli": {"alias", "autotune", "bench", "core", "knobs", "launch", "timeline"},
+    "__main__": {"alias", "cli"},
+    "_alias": {"cli", "core", "elastic", "launch", "torch"},
 }
 MAY_IMPORT_NATIVE = ("core", "autotune.session")
 

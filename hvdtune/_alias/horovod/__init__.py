@@ -3,7 +3,7 @@
 This package stands where Horovod's would. Its modules are hvdtune's own, the very same objects
 (`horovod.torch is hvdtune.torch`), so a program may import both names side by side. The directory
 above is the last entry of sys.path, so the real horovod wins where it is installed, except under
-`hvdtune run`, which puts it first (HVDTUNE_PREFER_HOROVOD=1 prevents that).
+`hvdtune run` and `python -m hvdtune`, which put it first (HVDTUNE_PREFER_HOROVOD=1 prevents that).
 """
 
 from __future__ import annotations
@@ -20,11 +20,22 @@ from typing import Any
 __version__ = "0.28.1"
 
 # Files of this directory, found the ordinary way.
-_OWN = {"horovod.common", "horovod.common.util"}
+_OWN = {"horovod.common", "horovod.common.util", "horovod.runner", "horovod.runner.launch"}
 # Modules whose place in hvdtune has another name.
 _MOVED = {
+    "common.elastic": "elastic",
     "common.exceptions": "core.exceptions",
     "common.process_sets": "core.process_sets",
+}
+# Horovod's packages that are not built yet. Whatever else hvdtune has for itself (its command
+# line, …) is not part of Horovod's interface.
+_NOT_BUILT = {
+    "data": "horovod.data with its data loaders",
+    "keras": "support for Keras",
+    "mxnet": "support for MXNet",
+    "ray": "support for Ray",
+    "spark": "support for Spark",
+    "tensorflow": "support for TensorFlow",
 }
 
 
@@ -55,14 +66,18 @@ class _Finder(MetaPathFinder):
             return None
         below = fullname.removeprefix("horovod.")
         place = "hvdtune." + _MOVED.get(below, below)
-        # Whatever hvdtune has for itself (its command line, …) is not part of Horovod's interface.
-        if below.partition(".")[0] in ("common", "torch") and _exists(place):
+        if (below in _MOVED or below.partition(".")[0] == "torch") and _exists(place):
             return spec_from_loader(fullname, _Loader(place))
-        raise ModuleNotFoundError(
-            f"hvdtune does not offer {fullname}: of Horovod's packages it has horovod.torch and "
-            "horovod.common.",
-            name=fullname,
-        )
+        raise _missing(fullname)
+
+
+def _missing(fullname: str) -> ModuleNotFoundError:
+    what = _NOT_BUILT.get(fullname.split(".")[1], fullname)
+    return ModuleNotFoundError(
+        f"No module named {fullname!r}: {what} is not part of this version of hvdtune, which "
+        "stands for Horovod here (it offers horovod.torch, horovod.common and horovod.runner).",
+        name=fullname,
+    )
 
 
 def _exists(module: str) -> bool:
@@ -82,10 +97,13 @@ def _exists(module: str) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "run":
-        raise AttributeError(
-            "hvdtune does not offer horovod.run: start the script with `hvdtune run`."
-        )
+    # Horovod's own `horovod` imports these two; here only who asks for them pays.
+    if name in ("run", "runner"):
+        runner = importlib.import_module("horovod.runner")
+        return runner if name == "runner" else runner.run
+    if name in _NOT_BUILT:
+        # For `from horovod import tensorflow`, which would drop the text of an AttributeError.
+        raise _missing(f"{__name__}.{name}")
     raise AttributeError(f"module 'horovod' (hvdtune's) has no attribute {name!r}")
 
 

@@ -1,1 +1,1 @@
-"""Horovod's framework-neutral parts: exceptions, process_sets, util."""
+"""Horovod's framework-neutral parts: elastic, exceptions, process_sets, util."""

@@ -1,0 +1,16 @@
+"""Horovod's launcher as a command: `python -m horovod.runner.launch -np 4 python train.py`."""
+
+from __future__ import annotations
+
+import sys
+
+from hvdtune.cli.main import main
+
+
+def run_commandline() -> None:
+    """What `horovodrun` does: `hvdtune run` on sys.argv; exits with its status."""
+    sys.exit(main(["run", *sys.argv[1:]]))
+
+
+if __name__ == "__main__":
+    run_commandline()

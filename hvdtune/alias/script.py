@@ -1,0 +1,83 @@
+"""Runs a Python program in this process as its interpreter would, with the alias in place.
+
+The program becomes `__main__`, with its own sys.argv and sys.path[0]; processes it starts find the
+alias by PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from hvdtune.launch.environment import alias_folder, with_alias
+
+
+def is_program(path: str) -> bool:
+    """Whether `python PATH` would find something to run: a file, or a folder with __main__.py."""
+    return bool(path) and any(map(os.path.isfile, (path, os.path.join(path, "__main__.py"))))
+
+
+def run_file(path: str, arguments: Sequence[str]) -> None:
+    """`python PATH ARGUMENTS`. Whatever the program raises passes through, SystemExit too."""
+    sys.argv[:] = [path, *arguments]
+    if not os.path.isfile(path) or not _is_source(path):
+        # A folder or an archive with __main__.py, or compiled code; it goes on the path itself.
+        _lead_to_alias(None)
+        runpy.run_path(path, run_name="__main__")
+        return
+    # A script that is a link finds the modules beside the file it leads to.
+    _lead_to_alias(os.path.dirname(os.path.realpath(path)))
+    with open(path, "rb") as file:
+        source = file.read()
+    _run_as_main(source, path, path)
+
+
+def run_module(name: str, arguments: Sequence[str]) -> None:
+    """`python -m NAME ARGUMENTS`."""
+    sys.argv[:] = [name, *arguments]
+    _lead_to_alias(os.getcwd())
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def run_code(code: str, arguments: Sequence[str]) -> None:
+    """`python -c CODE ARGUMENTS`."""
+    sys.argv[:] = ["-c", *arguments]
+    _lead_to_alias("")
+    _run_as_main(code, "<string>", None)
+
+
+def _lead_to_alias(folder: str | None) -> None:
+    """Set sys.path[0], which `python -m hvdtune` made the working directory, and the alias."""
+    if not getattr(sys.flags, "safe_path", False):  # python -P has no such entry
+        sys.path[:1] = []
+        if folder is not None:
+            sys.path.insert(0, folder)
+    alias = alias_folder(os.environ)
+    rest = [entry for entry in sys.path if entry not in alias]
+    first = 0 if folder is None or getattr(sys.flags, "safe_path", False) else 1
+    sys.path[:] = [*rest[:first], *alias, *rest[first:]]
+    os.environ.update(with_alias(os.environ))
+
+
+def _is_source(path: str) -> bool:
+    """Whether a file is Python's text: archives and compiled modules contain zero bytes."""
+    with open(path, "rb") as file:
+        return b"\0" not in file.read(4096)
+
+
+def _run_as_main(source: bytes | str, shown: str, path: str | None) -> None:
+    """Execute a program's text in a new module `__main__`, which stays after its end.
+
+    `runpy` would take it away again, before exit handlers that pickle the program's classes run.
+    """
+    module = ModuleType("__main__")
+    names: dict[str, object] = {"__builtins__": builtins, "__spec__": None, "__package__": None}
+    if path is not None:
+        names |= {"__file__": path, "__cached__": None}
+    module.__dict__.update(names)
+    sys.modules["__main__"] = module
+    exec(compile(source, shown, "exec", dont_inherit=True), module.__dict__)
