@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import torch
 
 from hvdtune.core.reduce_ops import Average, Sum
+
+_INSIDE = ("hvdtune.", "torch.")
 
 
 def allreduce_op(op: int | None, average: bool | None) -> int:
@@ -23,9 +27,23 @@ def allreduce_op(op: int | None, average: bool | None) -> int:
     warnings.warn(
         "The parameter average is deprecated; use op=Average or op=Sum.",
         DeprecationWarning,
-        stacklevel=3,
+        stacklevel=_levels_to_the_script(),
     )
     return Average if average else Sum
+
+
+def _levels_to_the_script() -> int:
+    """The ``stacklevel`` of the code that called into hvdtune, for a warning by our caller.
+
+    Python shows a DeprecationWarning only to the script that it names, and how far up the script is
+    depends on the form of the collective and on whether this is the backward pass.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_INSIDE):
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def check_rows(tensor: Any, operation: str) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from rank_programs import torch_forms as forms
 from rank_programs.torch_cases import error_of, run_checks, same
 
 import hvdtune.torch as hvd
 
 Call = Callable[[], Any]
+pair = hvd.ProcessSet([0, 1])
 
 
 def check_alive() -> None:
@@ -21,29 +25,19 @@ def check_alive() -> None:
     )
 
 
-def forms_of(tensor: torch.Tensor) -> dict[str, Call]:
-    """Every operation on ``tensor``, alone and as the second member of a group."""
-    good = torch.ones(hvd.size())
-    return {
-        "allreduce": lambda: hvd.allreduce(tensor, op=hvd.Sum),
-        "allreduce_": lambda: hvd.allreduce_(tensor, op=hvd.Sum),
-        "allreduce_async": lambda: hvd.allreduce_async(tensor, op=hvd.Sum),
-        "allgather": lambda: hvd.allgather(tensor),
-        "broadcast": lambda: hvd.broadcast(tensor, 0),
-        "broadcast_": lambda: hvd.broadcast_(tensor, 0),
-        "alltoall": lambda: hvd.alltoall(tensor),
-        "reducescatter": lambda: hvd.reducescatter(tensor, op=hvd.Sum),
-        "grouped_allreduce": lambda: hvd.grouped_allreduce([good, tensor], op=hvd.Sum),
-        "grouped_allreduce_": lambda: hvd.grouped_allreduce_([good, tensor], op=hvd.Sum),
-        "grouped_allgather": lambda: hvd.grouped_allgather([good, tensor]),
-        "grouped_reducescatter": lambda: hvd.grouped_reducescatter([good, tensor], op=hvd.Sum),
-    }
-
-
 def refused_everywhere(tensor: Any, kind: type[Exception], *fragments: str) -> None:
-    for name, call in forms_of(tensor).items():
-        member = ("Member 1 of the group",) if name.startswith("grouped") else ()
-        error_of(call, kind, name.rstrip("_").removesuffix("_async"), *fragments, *member)
+    """Every operation on ``tensor``, alone and at every place in a group, fails at the call."""
+    good = torch.ones(2 * hvd.size())
+    for form in forms.FORMS:
+        family = forms.family(form)
+        for place in range(3 if form in forms.GROUPED else 1):
+            tensors = [tensor]
+            member: tuple[str, ...] = ()
+            if form in forms.GROUPED:
+                tensors = [good, good, good]
+                tensors[place] = tensor
+                member = (f"Member {place} of the group",)
+            error_of(lambda f=form, t=tensors: forms.call(f, t), kind, family, *fragments, *member)
     check_alive()
 
 
@@ -73,51 +67,58 @@ def no_tensors() -> None:
 
 
 def scalars() -> None:
-    scalar = torch.tensor(1.0)
-    for call in (
-        lambda: hvd.allgather(scalar),
-        lambda: hvd.allgather_async(scalar),
-        lambda: hvd.grouped_allgather([torch.ones(1), scalar]),
-    ):
-        error_of(call, ValueError, "rank-zero tensor")
-    for call in (lambda: hvd.alltoall(scalar), lambda: hvd.alltoall_async(scalar, [1])):
-        error_of(call, ValueError, "scalar")
-    for call in (
-        lambda: hvd.reducescatter(scalar),
-        lambda: hvd.grouped_reducescatter([torch.ones(2), scalar]),
-    ):
-        error_of(call, ValueError, "does not support scalar")
+    for form in (*forms.GATHERING, *forms.ALLTOALLS, *forms.REDUCESCATTERS):
+        words = "rank-zero tensor" if form in forms.GATHERING else "scalar"
+        error_of(lambda f=form: forms.complete(f, [torch.tensor(1.0)]), ValueError, words)
+    for form in forms.GROUPED_REDUCESCATTERS:
+        tensors = [torch.ones(2), torch.tensor(1.0)]
+        error_of(lambda f=form, t=tensors: forms.call(f, t), ValueError, "scalar")
     check_alive()
 
 
 def truth_values() -> None:
+    """bool can be summed (or), but neither averaged nor scaled."""
     truths = torch.tensor([True, False])
-    for call in (
-        lambda: hvd.allreduce(truths),
-        lambda: hvd.allreduce(truths, op=hvd.Sum, prescale_factor=0.5),
-        lambda: hvd.allreduce_(truths, op=hvd.Max, postscale_factor=2.0),
-        lambda: hvd.grouped_allreduce([torch.ones(2), truths]),
-    ):
-        error_of(call, ValueError, "bool")
+    for form in (*forms.ALLREDUCES, *forms.GROUPED_ALLREDUCES):
+        for arguments in (
+            {"op": hvd.Average},
+            {"op": hvd.Sum, "prescale_factor": 0.5},
+            {"op": hvd.Max, "postscale_factor": 2.0},
+        ):
+            error_of(
+                lambda f=form, a=arguments: forms.call(f, [torch.ones(2), truths], **a),
+                ValueError,
+                "bool",
+            )
     check_alive()
 
 
 def reductions() -> None:
-    ones = torch.ones(4)
-    error_of(lambda: hvd.allreduce(ones, op=hvd.Adasum), NotImplementedError, "Adasum")
-    error_of(lambda: hvd.allreduce(ones, op=17), ValueError, "17")
-    for op in (hvd.Min, hvd.Max, hvd.Product):
-        for call in (
-            lambda op=op: hvd.reducescatter(ones, op=op),
-            lambda op=op: hvd.grouped_reducescatter([ones], op=op),
-        ):
-            error_of(call, hvd.HorovodInternalError, "only supports AVERAGE and SUM")
-    error_of(
-        lambda: hvd.grouped_allreduce([ones], average=True, op=hvd.Sum),
-        ValueError,
-        "op parameter supersedes average",
-    )
-    error_of(lambda: hvd.grouped_allreduce(ones), ValueError, "list of tensors")
+    for form in (*forms.ALLREDUCES, *forms.GROUPED_ALLREDUCES):
+        error_of(lambda f=form: forms.call(f, forms.ones(), op=17), ValueError, "17", "Average")
+        error_of(
+            lambda f=form: forms.call(f, forms.ones(), average=True, op=hvd.Average),
+            ValueError,
+            "op parameter supersedes average",
+        )
+        # 3 is no power of two.
+        error_of(
+            lambda f=form: forms.call(f, forms.ones(), op=hvd.Adasum), NotImplementedError, "Adasum"
+        )
+    for form in (*forms.REDUCESCATTERS, *forms.GROUPED_REDUCESCATTERS):
+        for op in (hvd.Min, hvd.Max, hvd.Product, hvd.Adasum):
+            error_of(
+                lambda f=form, o=op: forms.call(f, forms.ones(), op=o),
+                hvd.HorovodInternalError,
+                "only supports AVERAGE and SUM",
+            )
+    for form in forms.GROUPED:
+        error_of(
+            lambda f=form: getattr(hvd, f)(torch.ones(4, 2)),
+            ValueError,
+            forms.family(form),
+            "list of tensors",
+        )
     check_alive()
 
 
@@ -128,96 +129,206 @@ def splits() -> None:
         (None, "splits not provided"),
         ([3] * hvd.size(), "Sum of splits entries is greater"),
         ([1], "Number of entries in splits"),
+        ([], "Number of entries in splits"),
+        ([*fitting, 0], "Number of entries in splits"),
         (torch.tensor(fitting), "32-bit integer"),
         (torch.tensor(fitting, dtype=torch.float32), "32-bit integer"),
         ([2.5] * hvd.size(), "32-bit integer"),
         ([2**40] * hvd.size(), "32-bit integer"),
         (torch.tensor([fitting], dtype=torch.int32), "1D splits tensor"),
+        (torch.tensor(2, dtype=torch.int32), "1D splits tensor"),
         ([-1, *fitting[1:]], "splits"),
     ):
-        error_of(lambda wrong=wrong: hvd.alltoall(rows, wrong), ValueError, fragment)
+        for form in forms.ALLTOALLS:
+            error_of(lambda f=form, w=wrong: forms.call(f, [rows], splits=w), ValueError, fragment)
     check_alive()
 
 
 def roots() -> None:
-    for root in (-1, hvd.size(), 1000):
-        error_of(lambda root=root: hvd.broadcast(torch.ones(2), root), ValueError, "root rank")
+    for form in forms.BROADCASTS:
+        for root in (-1, hvd.size(), 1000):
+            error_of(
+                lambda f=form, r=root: forms.call(f, forms.ones(), root_rank=r, name="b"),
+                ValueError,
+                f"invalid root rank {root}",
+                "broadcast.b",
+            )
     check_alive()
 
 
+def roots_of_a_set() -> None:
+    """Ranks are global ones: 0 and 1 are in the set, 2 is a rank of the job only."""
+    if pair.included():
+        for form in forms.BROADCASTS:
+            for root in (2, -1, hvd.size()):
+                text = error_of(
+                    lambda f=form, r=root: forms.call(
+                        f, forms.ones(), root_rank=r, name="r", process_set=pair
+                    ),
+                    ValueError,
+                    f"invalid root rank {root}",
+                )
+                assert "broadcast.r" in text
+    check_alive()
+
+
+def callers_outside_the_set() -> None:
+    """The members' operations are not harmed by a caller that is not one of them."""
+    for form in forms.FORMS:
+        arguments = {"name": "n", "process_set": pair}
+        if pair.included():
+            result = forms.complete(form, forms.ones(), **arguments)
+            assert result is not None
+        else:
+            text = error_of(
+                lambda f=form, a=arguments: forms.call(f, forms.ones(), **a),
+                ValueError,
+                "is not a member of the provided process set",
+                f"rank {hvd.rank()}",
+            )
+            assert f"{forms.family(form)}.n" in text
+    if not pair.included():
+        error_of(
+            lambda: hvd.barrier(process_set=pair), ValueError, "is not a member of the provided"
+        )
+        error_of(lambda: sparse("n", pair), ValueError, "is not a member of the provided")
+    check_alive()
+
+
+def unregistered_sets() -> None:
+    unregistered = hvd.ProcessSet([1, 0])
+    calls: list[Call] = [
+        lambda form=form: forms.call(form, forms.ones(), name="u", process_set=unregistered)
+        for form in forms.FORMS
+    ]
+    calls += [lambda: hvd.barrier(process_set=unregistered), lambda: sparse("u", unregistered)]
+    for call in calls:
+        error_of(call, ValueError, "ranks=[0, 1]", "registered")
+    check_alive()
+
+
+def sparse(name: str, process_set: Any = hvd.global_process_set) -> Callable[[], torch.Tensor]:
+    tensor = torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.ones(2), (4,))
+    return hvd.sparse_allreduce_async(tensor, name, hvd.Sum, process_set)
+
+
 def names_in_flight() -> None:
+    """Every form, each rank in turn: the others are behind the barrier, so "twice" is in flight."""
+    for form in forms.ASYNCHRONOUS:
+        for guilty in range(hvd.size()):
+            if hvd.rank() == guilty:
+                first = forms.call(form, forms.ones(), name="twice")
+                others = [f for f in forms.FORMS if forms.family(f) == forms.family(form)]
+                for other in others:  # in whatever form, and a group of whatever size
+                    for tensors in (forms.ones(), [torch.ones(9)]):
+                        text = error_of(
+                            lambda o=other, t=tensors: forms.call(o, t, name="twice"),
+                            ValueError,
+                            "same name as another tensor",
+                        )
+                        assert f"{forms.family(form)}.twice" in text
+                hvd.barrier()
+            else:
+                hvd.barrier()
+                first = forms.call(form, forms.ones(), name="twice")
+            result = hvd.synchronize(first)
+            wanted = forms.complete(form, forms.ones(), name="another")
+            check_equal(result, wanted, form)
+        check_alive()
+
+
+def check_equal(got: Any, wanted: Any, what: object) -> None:
+    if isinstance(got, torch.Tensor):
+        return same(got, wanted, what)
+    for one, other in zip(got, wanted, strict=True):
+        check_equal(one, other, what)
+
+
+def names_of_different_operations() -> None:
+    """The same name in another operation, or another process set, is another name."""
+    started = [forms.call(form, forms.ones(), name="one") for form in
+               ("allreduce_async", "allgather_async", "broadcast_async", "alltoall_async",
+                "reducescatter_async", "grouped_allreduce_async", "grouped_allgather_async",
+                "grouped_reducescatter_async")]  # fmt: skip
+    if pair.included():
+        for form in ("allreduce_async", "grouped_allgather_async"):
+            started.append(forms.call(form, forms.ones(), name="one", process_set=pair))
+    for handle in reversed(started):
+        assert hvd.synchronize(handle) is not None
+
+
+def sparse_names_in_flight() -> None:
     for guilty in range(hvd.size()):
-        first = None
-        if hvd.rank() == guilty:  # the others are behind the barrier: "twice" stays in flight
-            first = hvd.allreduce_async(torch.ones(2), name="twice")
-            error_of(
-                lambda: hvd.allreduce_async(torch.ones(2), name="twice"),
-                ValueError,
-                "same name as another tensor",
-                "twice",
-            )
-            # A group with that name is another operation, and none of its members stays behind.
-            group = hvd.grouped_allreduce_async([torch.ones(2)], name="twice.group")
-            error_of(
-                lambda: hvd.grouped_allreduce_async([torch.ones(2)], name="twice.group"),
-                ValueError,
-                "same name as another tensor",
-            )
+        if hvd.rank() == guilty:
+            wait = sparse("s")
+            error_of(lambda: sparse("s"), ValueError, "same name", "allgather.s.indices")
+            hvd.barrier()
+        else:
+            hvd.barrier()
+            wait = sparse("s")
+        same(wait().to_dense()[0], torch.tensor(float(hvd.size())), "sparse")
+    check_alive()
+
+
+def barriers_of_two_threads() -> None:
+    """The second of two barriers that a rank has under way is refused."""
+    if hvd.rank() == 0:
+        failures: list[str] = []
+        results: list[object] = []
+
+        def wait() -> None:
+            try:
+                results.append(hvd.barrier())
+            except ValueError as error:
+                failures.append(str(error))
+
+        threads = [threading.Thread(target=wait) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while not failures:  # one of them, whichever came second: the other waits for rank 1
+            time.sleep(0.001)
+        assert "same name as another tensor" in failures[0]
+        same(hvd.allreduce(torch.ones(1), op=hvd.Max, name="go"), torch.ones(1), "go")
+        for thread in threads:
+            thread.join()
+        assert results == [None]
+        assert len(failures) == 1
+    else:
+        same(hvd.allreduce(torch.ones(1), op=hvd.Max, name="go"), torch.ones(1), "go")
         hvd.barrier()
-        if first is None:
-            first = hvd.allreduce_async(torch.ones(2), name="twice")
-            group = hvd.grouped_allreduce_async([torch.ones(2)], name="twice.group")
-        same(hvd.synchronize(first), torch.ones(2), "first")
-        same(hvd.synchronize(group)[0], torch.ones(2), "group")
-        check_alive()
+    check_alive()
 
 
-def disagreements() -> None:
-    odd = hvd.rank() == hvd.size() - 1
-    calls: dict[str, tuple[Call, str]] = {
-        "dtype": (
-            lambda: hvd.allreduce(
-                torch.ones(4, dtype=torch.int32 if odd else torch.float32), name="m"
-            ),
-            "Mismatched data types",
-        ),
-        "shape": (
-            lambda: hvd.allreduce_(torch.ones(5 if odd else 4), name="m"),
-            "Mismatched ALLREDUCE tensor shapes",
-        ),
-        "op": (
-            lambda: hvd.allreduce(torch.ones(4), op=hvd.Min if odd else hvd.Max, name="m"),
-            "Mismatched reduction operation",
-        ),
-        "factor": (
-            lambda: hvd.allreduce(torch.ones(4), prescale_factor=2.0 if odd else 1.0, name="m"),
-            "Mismatched prescale and/or postscale factors",
-        ),
-        "root": (
-            lambda: hvd.broadcast(torch.ones(4), 1 if odd else 0, name="m"),
-            "Mismatched BROADCAST root ranks",
-        ),
-        "dimensions": (
-            lambda: hvd.allgather(torch.ones((2, 2) if odd else (2,)), name="m"),
-            "tensor of rank",
-        ),
-        "second dimension": (
-            lambda: hvd.alltoall(torch.ones(hvd.size(), 3 if odd else 2), name="m"),
-            "with dimension",
-        ),
-        "group": (
-            lambda: hvd.grouped_allreduce([torch.ones(2), torch.ones(3 if odd else 2)], name="m"),
-            "Mismatched ALLREDUCE tensor shapes",
-        ),
-    }
-    for call, fragment in calls.values():
-        text = error_of(call, hvd.HorovodInternalError, fragment)
-        assert "m" in text
-        check_alive()
+def handles() -> None:
+    for unknown in (0, -1, 987_654, None, "5", sparse):
+        assert hvd.synchronize(unknown) is None
+        error_of(lambda u=unknown: hvd.poll(u), ValueError, "was not created or has been cleared")
+    wait = sparse("callable")
+    assert hvd.synchronize(wait) is None
+    error_of(lambda: hvd.poll(wait), ValueError, "was not created or has been cleared")
+    assert wait().is_sparse
+    # A failed handle is forgotten like any other.
+    size = 4 if hvd.rank() == 0 else 5
+    handle = hvd.allreduce_async(torch.ones(size), name="fails")
+    error_of(lambda: hvd.synchronize(handle), hvd.HorovodInternalError, "allreduce.fails")
+    assert hvd.synchronize(handle) is None
+    error_of(lambda: hvd.poll(handle), ValueError, "was not created or has been cleared")
+    check_alive()
+
+
+def factors_of_the_wrong_type() -> None:
+    for wrong, kind in (("a", ValueError), (None, TypeError), ([1.0], TypeError)):
+        for form in forms.REDUCING:
+            for factor in ("prescale_factor", "postscale_factor"):
+                arguments = {factor: wrong, "name": "f"}
+                error_of(
+                    lambda f=form, a=arguments: forms.call(f, forms.ones(), **a), kind, "float"
+                )
+    check_alive()
 
 
 def run() -> list[str]:
-    hvd.init()
+    hvd.init(process_sets=[pair])
     return run_checks(
         strided,
         unsupported_types,
@@ -229,6 +340,13 @@ def run() -> list[str]:
         reductions,
         splits,
         roots,
+        roots_of_a_set,
+        callers_outside_the_set,
+        unregistered_sets,
         names_in_flight,
-        disagreements,
+        names_of_different_operations,
+        sparse_names_in_flight,
+        barriers_of_two_threads,
+        handles,
+        factors_of_the_wrong_type,
     )

@@ -9,6 +9,7 @@ import warnings
 from itertools import product
 
 import torch
+from rank_programs import torch_forms as forms
 from rank_programs.torch_cases import (
     ALL,
     FLOATS,
@@ -51,19 +52,21 @@ def allreduce_forms() -> None:
 
 
 def average_is_the_default() -> None:
-    tensor = torch.full((4,), float(hvd.rank()))
     mean = torch.full((4,), (hvd.size() - 1) / 2)
-    same(hvd.allreduce(tensor), mean, "no op")
-    for average, expected in ((True, mean), (False, mean * hvd.size())):
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            same(hvd.allreduce(tensor, average=average), expected, f"average={average}")
-        assert any(w.category is DeprecationWarning for w in seen), average
-    error_of(
-        lambda: hvd.allreduce(tensor, average=True, op=hvd.Average),
-        ValueError,
-        "op parameter supersedes average",
-    )
+    for form in (*forms.ALLREDUCES, *forms.GROUPED_ALLREDUCES):
+        for average, expected in ((None, mean), (True, mean), (False, mean * hvd.size())):
+            tensor = torch.full((4,), float(hvd.rank()))
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                result = forms.complete(form, [tensor], average=average)
+            got = result[0] if form in forms.GROUPED else result
+            same(got, expected, f"{form}, average={average}")
+            deprecated = [w for w in seen if w.category is DeprecationWarning]
+            assert len(deprecated) == (average is not None), (form, average)
+            for warning in deprecated:
+                assert "op=" in str(warning.message)
+                # It must name the caller's file: Python hides it otherwise.
+                assert warning.filename == forms.__file__, (form, warning.filename)
 
 
 def scale_factors() -> None:
