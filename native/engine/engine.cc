@@ -154,8 +154,8 @@ void Engine::check(const Submission& submission) const {
 std::int64_t Engine::submit(Submission submission) {
   auto operation = std::make_shared<Operation>();
   const std::lock_guard lock(table_mutex_);
-  if (!ended_.ok()) throw Error(ended_);
   check(submission);
+  if (!ended_.ok()) throw Error(ended_);
   operation->request = std::move(submission.request);
   operation->memory = std::move(submission.memory);
   operation->splits = std::move(submission.splits);

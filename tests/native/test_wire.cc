@@ -31,6 +31,7 @@ Request sample_request() {
   request.postscale = -3.0;
   request.name = std::string("grad \0 \"é\"", 11);
   request.tensors = {{DType::kBfloat16, {4, 0, 7}}, {DType::kBool, {}}};
+  request.ranks = {5, -1};
   return request;
 }
 
@@ -44,7 +45,7 @@ Schedule sample_schedule(ScheduleType type) {
       schedule.process_set = 2;
       schedule.batch = UINT64_MAX;
       schedule.reason = wire::CloseReason::kStepDone;
-      schedule.entries = {{7, ""}, {wire::kNoSlot, "a name"}};
+      schedule.entries = {{7, "", {}}, {wire::kNoSlot, "a name", {}}, {3, "t", sample_request()}};
       schedule.status = {ErrorKind::kMismatch, "they differ"};
       break;
     case ScheduleType::kSettings:
@@ -56,13 +57,22 @@ Schedule sample_schedule(ScheduleType type) {
     case ScheduleType::kShutdown:
       schedule.status = {ErrorKind::kShutdown, "done"};
       break;
+    case ScheduleType::kAddProcessSet:
+    case ScheduleType::kRemoveProcessSet:
+    case ScheduleType::kJoined:
+      schedule.process_set = 3;
+      schedule.rank = 6;
+      schedule.ranks = {0, 2, 63};
+      schedule.entries = {{wire::kNoSlot, "process_set.add", {}}};
+      break;
   }
   return schedule;
 }
 
-constexpr ScheduleType kScheduleTypes[] = {ScheduleType::kBatch,      ScheduleType::kReject,
-                                           ScheduleType::kEvict,      ScheduleType::kSettings,
-                                           ScheduleType::kStackQuery, ScheduleType::kShutdown};
+constexpr ScheduleType kScheduleTypes[] = {
+    ScheduleType::kBatch,         ScheduleType::kReject,           ScheduleType::kEvict,
+    ScheduleType::kSettings,      ScheduleType::kStackQuery,       ScheduleType::kShutdown,
+    ScheduleType::kAddProcessSet, ScheduleType::kRemoveProcessSet, ScheduleType::kJoined};
 
 std::vector<std::string> announcements() {
   return {wire::encode_announce_slot(12, 34, -56),
@@ -185,10 +195,16 @@ TEST(a_corrupt_length_allocates_nothing) {
   CHECK_THROWS_WITH(Schedule::decode(out.bytes()), DecodeError, "shorter than its count");
 }
 
+TEST(a_change_of_membership_names_one_operation) {
+  Schedule schedule = sample_schedule(ScheduleType::kJoined);
+  schedule.entries.clear();
+  CHECK_THROWS_WITH(Schedule::decode(schedule.encode()), DecodeError, "without its operation");
+}
+
 TEST(unknown_codes_are_refused) {
   CHECK_THROWS_WITH(wire::decode_announce("\x05"), DecodeError, "unknown type");
   CHECK_THROWS_WITH(wire::decode_announce(std::string_view("\0", 1)), DecodeError, "unknown type");
-  CHECK_THROWS_WITH(Schedule::decode("\x07"), DecodeError, "unknown type");
+  CHECK_THROWS_WITH(Schedule::decode("\x0a"), DecodeError, "unknown type");
   Request request = sample_request();
   request.kind = static_cast<OpKind>(kOpKindCount);
   CHECK_THROWS_WITH(wire::decode_announce(wire::encode_announce_request(request, 1, 1)),
