@@ -89,13 +89,12 @@ def real_horovod(place: Place) -> str | None:
     """
     for distribution in importlib.metadata.distributions(name="horovod"):
         if (distribution.read_text("INSTALLER") or "").strip() != INSTALLER:
-            where = distribution.locate_file("")
-            return f"horovod {distribution.version} is installed in {where}"
+            return f"a distribution horovod is installed in {distribution.locate_file('')}"
     package = horovod_package()
     if package is not None and not is_ours(package):
         return f"there is a package horovod at {package}"
     command = place.commands / COMMAND
-    if command.exists() and not place.installed:
+    if os.path.lexists(command) and not place.installed:
         return f"there is a command at {command}"
     return None
 
@@ -129,26 +128,29 @@ def install(place: Place) -> None:
     texts = {place.packages / name: text for name, text in package_files(root()).items()}
     texts[place.commands / COMMAND] = command_text(root(), sys.executable)
     texts[place.metadata / "RECORD"] = _record(place, texts)
-    with _undone_on_failure(list(texts)):
+    with _undone_on_failure() as written:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            with open(path, "x", encoding="utf-8") as file:
+                written.append(path)
+                file.write(text)
         (place.commands / COMMAND).chmod(0o755)
 
 
 @contextlib.contextmanager
-def _undone_on_failure(paths: list[Path]) -> Iterator[None]:
+def _undone_on_failure() -> Iterator[list[Path]]:
+    """Delete the files that are in the list given to the block, if the block fails."""
+    written: list[Path] = []
     try:
-        yield
+        yield written
     except BaseException as error:
-        for path in paths:
-            with contextlib.suppress(OSError):
-                path.unlink()
-        _remove_empty({path.parent for path in paths})
+        for path in written:
+            path.unlink()
+        _remove_empty({path.parent for path in written})
         if not isinstance(error, OSError):
             raise
         hint = "use a virtual environment, or --user"
-        if site.ENABLE_USER_SITE is False:
+        if not site.ENABLE_USER_SITE:
             hint = "use an environment of your own"
         raise AliasError(f"{error.filename} cannot be written: {error.strerror}; {hint}.") from None
 
