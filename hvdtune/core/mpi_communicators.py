@@ -34,7 +34,7 @@ def check(comm: Any) -> None:
     mpi = _mpi()
     if not mpi.Is_initialized() or mpi.Is_finalized():
         state = "finalised" if mpi.Is_initialized() else "not initialised"
-        raise ValueError(f"{_name(comm)} cannot be used: MPI is {state} in this process")
+        raise ValueError(f"{comm!r} cannot be used: MPI is {state} in this process")
     if comm == mpi.COMM_NULL:
         raise ValueError(
             "MPI.COMM_NULL is no communicator: this process is in none of those that were made, "
@@ -136,10 +136,7 @@ class Members:
 
 
 def _name(comm: Any) -> str:
-    try:
-        return comm.Get_name() or repr(comm)
-    except Exception:  # MPI is not there to ask
-        return repr(comm)
+    return comm.Get_name() or repr(comm)
 
 
 def _mpi() -> Any:

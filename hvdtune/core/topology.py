@@ -67,18 +67,19 @@ def sub_job(whole: Topology, ranks: Sequence[object]) -> Topology:
     All ranks in their own order are the launcher's job itself. Hosts are taken to be filled one
     after another.
 
-    Raises TypeError for members that are no ints, `TopologyError` for ranks that do not exist or
-    are given twice, and on a process that is not among them.
+    Raises TypeError for members that are no ints, ValueError for ranks that do not exist or are
+    given twice, and on a process that is not among them.
     """
     members = _checked_members(whole, ranks)
     if members == list(range(whole.size)):
         return whole
     if whole.rank not in members:
-        raise TopologyError(
+        raise ValueError(
             f"init(comm={members}): this process, rank {whole.rank} of {whole.size}, is not in "
             "the list; it can take part in a job of other ranks, or in none"
         )
-    first_of_host = whole.rank - whole.local_rank
+    # On one host the local ranks may be in any order (mpirun's are).
+    first_of_host = 0 if whole.local_size == whole.size else whole.rank - whole.local_rank
     on_host: dict[int, list[int]] = {}  # host, counted from this one -> its new ranks
     for new_rank, member in enumerate(members):
         on_host.setdefault((member - first_of_host) // whole.local_size, []).append(new_rank)
@@ -106,12 +107,12 @@ def _checked_members(whole: Topology, ranks: Sequence[object]) -> list[int]:
                 f"{type(rank).__name__}"
             )
         if not 0 <= rank < whole.size:
-            raise TopologyError(
+            raise ValueError(
                 f"init(comm={list(ranks)!r}): there is no rank {rank}; the launcher started ranks "
                 f"0 to {whole.size - 1}"
             )
         if rank in members:
-            raise TopologyError(f"init(comm={list(ranks)!r}): rank {rank} is given twice")
+            raise ValueError(f"init(comm={list(ranks)!r}): rank {rank} is given twice")
         members.append(rank)
     return members
 

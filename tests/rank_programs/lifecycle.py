@@ -95,17 +95,20 @@ def never_shut_down() -> int:
 
 def children_come_and_go(rounds: int) -> list[int]:
     """Forked children end as Python programs do, exit handlers and all, while the job goes on."""
-    hvd.init()
+    first = hvd.ProcessSet([0])
+    hvd.init(process_sets=[first])
     codes = []
     for turn in range(rounds):
         handle = hvd.allreduce_async(np.ones(1000), name="in flight")
         child = os.fork()
         if child == 0:
             assert not hvd.is_initialized()
+            assert first.process_set_id is None  # it was a set of its parent's job
             sys.exit(7)
         hvd.synchronize(handle)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         check_alive(f"child {turn}")
+        assert first.process_set_id == 1
     hvd.shutdown()
     return codes
 

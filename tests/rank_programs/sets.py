@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from rank_programs.mistakes import Outcome, check_alive, outcome
 
@@ -94,23 +99,279 @@ def sets_do_not_wait() -> list[float]:
 
 
 def bad_sets() -> dict[str, Outcome]:
-    """Sets that cannot be; the job starts with good ones afterwards."""
-    hvd.init()
-    hvd.shutdown()
+    """Sets that cannot be, in an init that starts the job and in one that does not."""
+    first, same, good = hvd.ProcessSet([0, 1]), hvd.ProcessSet([1, 0]), hvd.ProcessSet([2, 1])
     outcomes = {
-        "duplicate": outcome(
-            lambda: hvd.init(process_sets=[hvd.ProcessSet([0, 1]), hvd.ProcessSet([1, 0])])
-        )
+        "out of range": outcome(lambda: hvd.init(process_sets=[hvd.ProcessSet([0, 77])])),
+        "repeated": outcome(lambda: hvd.init(process_sets=[good, hvd.ProcessSet([0, 0])])),
+        "empty": outcome(lambda: hvd.init(process_sets=[hvd.ProcessSet([])])),
+        "still down": ("", repr((hvd.is_initialized(), good.process_set_id))),
+        "duplicate": outcome(lambda: hvd.init(process_sets=[first, same, good])),
     }
+    check_alive("duplicate")
+    outcomes["ids"] = ("", repr([s.process_set_id for s in (first, same, good)]))
+    outcomes["clean list"] = outcome(lambda: hvd.init(process_sets=[good, same]))
+    outcomes["ids by the clean list"] = ("", repr([s.process_set_id for s in (same, good)]))
+    outcomes["global set"] = outcome(lambda: hvd.init(process_sets=[hvd.global_process_set]))
+    outcomes["full list"] = outcome(lambda: hvd.init(process_sets=[hvd.ProcessSet(range(3))]))
+    outcomes["out of range later"] = outcome(
+        lambda: hvd.init(process_sets=[hvd.ProcessSet([0, 3])])
+    )
+    check_alive("later")
     hvd.shutdown()
-    outcomes["out of range"] = outcome(lambda: hvd.init(process_sets=[hvd.ProcessSet([0, 77])]))
-    outcomes["still down"] = ("", repr(hvd.is_initialized()))
-    hvd.shutdown()
-    outcomes["not int"] = outcome(lambda: hvd.ProcessSet([np.int64(0), np.int64(1)]))
-    good = hvd.ProcessSet([1, 0])
-    hvd.init(process_sets=[good])
-    outcomes["sorted"] = ("", repr(good.ranks))
-    outcomes["non-member's rank"] = outcome(good.rank)
-    check_alive("good sets")
+    outcomes["ids at the end"] = ("", repr([s.process_set_id for s in (first, same, good)]))
+    outcomes["size at the end"] = outcome(good.size)
+    return outcomes
+
+
+def one_rank_is_wrong() -> list[Outcome]:
+    """One rank's set cannot be, one rank's set is another: nobody starts; then all agree."""
+    last = int(os.environ["HOROVOD_RANK"]) == 1
+    outcomes = []
+    for wrong in ([0, 2], [0]):
+        ranks = wrong if last else [1]
+        outcomes.append(outcome(lambda ranks=ranks: hvd.init(process_sets=[hvd.ProcessSet(ranks)])))
+        assert not hvd.is_initialized()
+    dynamic = "1" if last else "0"
+    os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = dynamic
+    outcomes.append(outcome(hvd.init))
+    del os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"]
+    hvd.init(process_sets=[hvd.ProcessSet([1])])
+    check_alive("agreement")
     hvd.shutdown()
     return outcomes
+
+
+def static_lives() -> list[object]:
+    """Sets through several inits: more of them while the job runs, numbers void at its end."""
+    one, two, three = hvd.ProcessSet([0]), hvd.ProcessSet([0, 1]), hvd.ProcessSet([1, 2])
+    hvd.init(process_sets=[one, two])
+    hvd.init(process_sets=[three, one])
+    seen: list[object] = [s.process_set_id for s in (one, two, three)]
+    seen.append(outcome(lambda: hvd.add_process_set([0, 2])))
+    seen.append(outcome(lambda: hvd.remove_process_set(one)))
+    if three.included():
+        total = hvd.allreduce(np.ones(2), op=hvd.Sum, process_set=three)
+        assert total.tolist() == [2.0, 2.0]
+    hvd.barrier()  # a shutdown would end the others' operation
+    hvd.shutdown()
+    seen += [s.process_set_id for s in (one, two, three)]
+    hvd.init(process_sets=[three, two])
+    seen += [s.process_set_id for s in (one, two, three)]
+    check_alive("second life")
+    hvd.shutdown()
+    return seen
+
+
+# -- sets that come and go -------------------------------------------------------------------------
+
+
+def _all_equal(value: object) -> bool:
+    """Whether a value is the same on all ranks."""
+    return len(set(map(repr, hvd.allgather_object(value, name="equal")))) == 1
+
+
+def dynamic_errors() -> dict[str, Outcome]:
+    """What add_process_set and remove_process_set refuse: on every rank, and the job goes on."""
+    hvd.init(process_sets="dynamic")
+    odd = hvd.rank() == 1
+    kept = hvd.add_process_set([1, 0])
+    other = hvd.add_process_set([2])
+    calls = {
+        "duplicate": lambda: hvd.add_process_set([0, 1]),
+        "itself": lambda: hvd.add_process_set(kept),
+        "full list": lambda: hvd.add_process_set(range(hvd.size())),
+        "out of range": lambda: hvd.add_process_set([0, 3]),
+        "negative": lambda: hvd.add_process_set([-1, 0]),
+        "too large for the wire": lambda: hvd.add_process_set([0, 10**12]),
+        "repeated": lambda: hvd.add_process_set([0, 2, 2]),
+        "empty": lambda: hvd.add_process_set([]),
+        "different ranks": lambda: hvd.add_process_set([0, 2] if odd else [1, 2]),
+        "out of range on one": lambda: hvd.add_process_set([0, 77] if odd else [1, 2]),
+        "different removals": lambda: hvd.remove_process_set(other if odd else kept),
+    }
+    outcomes = {}
+    for case, call in calls.items():
+        outcomes[case] = outcome(call)
+        check_alive(case)
+        assert [kept.process_set_id, other.process_set_id] == [1, 2], case
+    outcomes["numpy ints"] = outcome(lambda: hvd.add_process_set(np.arange(2)))
+    alias, unknown = hvd.ProcessSet([2]), hvd.ProcessSet([0])
+    hvd.init(process_sets=[alias])
+    unknown.process_set_id = 77
+    outcomes["unknown's size"] = outcome(unknown.size)
+    outcomes["unknown"] = outcome(lambda: hvd.remove_process_set(unknown))
+    outcomes["known"] = outcome(lambda: hvd.remove_process_set(other))
+    outcomes["again"] = outcome(lambda: hvd.remove_process_set(other))
+    hvd.add_process_set([0, 2])  # has the number that `alias` still names
+    outcomes["vanished size"] = outcome(alias.size)
+    outcomes["vanished rank"] = outcome(alias.rank)
+    outcomes["vanished set removed"] = outcome(lambda: hvd.remove_process_set(alias))
+    outcomes["vanished set used"] = outcome(lambda: hvd.allreduce(np.ones(1), process_set=alias))
+    outcomes["vanished included"] = outcome(alias.included)
+    outcomes["rank"] = outcome(kept.rank)
+    check_alive("the end")
+    hvd.shutdown()
+    return outcomes
+
+
+def numbers_come_back() -> list[int | None]:
+    """Numbers of removed sets are given out again, longest removed first."""
+    hvd.init(process_sets="dynamic")
+    first, second, third = (hvd.add_process_set([rank]) for rank in range(3))
+    assert hvd.remove_process_set(second)
+    assert hvd.remove_process_set(first)
+    again = hvd.add_process_set(first)
+    assert again is first
+    numbers = [first.process_set_id, second.process_set_id, third.process_set_id]
+    numbers += [hvd.add_process_set(ranks).process_set_id for ranks in ([0, 1], [1, 2])]
+    hvd.shutdown()
+    return numbers
+
+
+def names_start_over() -> float:
+    """Unnamed operations in a set whose number belonged to another set, of other ranks."""
+    hvd.init(process_sets="dynamic")
+    total = 0.0
+    for ranks in ([0, 1], [1, 2], [0, 2]):
+        process_set = hvd.add_process_set(ranks)
+        assert process_set.process_set_id == 1
+        if process_set.included():
+            for _ in range(ranks[0] + 2):
+                total += hvd.allreduce(np.ones(1), op=hvd.Sum, process_set=process_set)[0]
+                same = hvd.allreduce(np.ones(1), op=hvd.Sum, name="n", process_set=process_set)
+                assert same[0] == 2.0
+        assert hvd.remove_process_set(process_set)
+    hvd.shutdown()
+    return total
+
+
+def removed_with_operations() -> list[Outcome]:
+    """A set goes while two operations wait in it: one known for long, one never seen before."""
+    hvd.init(process_sets="dynamic")
+    pair = hvd.add_process_set([0, 1])
+    outcomes = []
+    for turn in range(2):
+        handles = []
+        if pair.included():
+            hvd.allreduce(np.ones(3), name="known", process_set=pair)
+        hvd.barrier()
+        if hvd.rank() == turn:
+            handles.append(hvd.allreduce_async(np.ones(3), name="known", process_set=pair))
+            handles.append(hvd.allgather_async(np.ones(3), name="new", process_set=pair))
+        assert hvd.remove_process_set(pair)
+        outcomes += [outcome(lambda h=handle: hvd.synchronize(h)) for handle in handles]
+        check_alive(f"removal {turn}")
+        hvd.add_process_set(pair)
+        assert pair.process_set_id == 1
+    hvd.shutdown()
+    return outcomes
+
+
+def _in_threads(*calls: Callable[[], object]) -> list[object]:
+    """Run calls at once, one thread each; their results. Raises what one of them raised."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        futures = [pool.submit(call) for call in calls]
+        return [future.result() for future in futures]
+
+
+def overlapping_sets_in_threads(steps: int) -> list[str]:
+    """Each set has a thread of its own, on every rank; names are the same in all of them."""
+    sets = [hvd.ProcessSet(ranks) for ranks in MEMBERS]
+    hvd.init(process_sets=sets)
+
+    def train(process_set: hvd.ProcessSet) -> str:
+        ranks = process_set.ranks or []
+        for step in range(steps):
+            mine = np.arange(50.0) * step + hvd.rank()
+            total = hvd.allreduce(mine, op=hvd.Sum, name=f"n{step % 3}", process_set=process_set)
+            if not np.array_equal(total, np.arange(50.0) * step * len(ranks) + sum(ranks)):
+                return f"{ranks}, step {step}: {total}"
+        return ""
+
+    mine = [s for s in [hvd.global_process_set, *sets] if s.included()]
+    faults = _in_threads(*(lambda s=process_set: train(s) for process_set in mine))
+    hvd.shutdown()
+    return [str(fault) for fault in faults if fault]
+
+
+def change_while_working() -> bool:
+    """A set is added in one thread and another removed in a second, while a third works.
+
+    Rank 2 comes to both only after the others have worked together: neither call holds them up.
+    """
+    hvd.init(process_sets="dynamic")
+    pair, old = hvd.add_process_set([0, 1]), hvd.add_process_set([1, 2])
+    new = hvd.ProcessSet([0, 2])
+
+    def work() -> None:
+        for _ in range(30):
+            if pair.included():
+                hvd.allreduce(np.ones(100), name="w", process_set=pair)
+        hvd.barrier()
+
+    def change(call: Callable[[], object]) -> object:
+        if hvd.rank() == 2:
+            worked.wait()
+        return call()
+
+    worked = threading.Event()
+    added, removed, _ = _in_threads(
+        lambda: change(lambda: hvd.add_process_set(new)),
+        lambda: change(lambda: hvd.remove_process_set(old)),
+        lambda: (work(), worked.set()),
+    )
+    assert removed is True
+    assert added is new
+    assert hvd.remove_process_set(new)
+    hvd.shutdown()
+    return True
+
+
+def racing_threads(rounds: int) -> int:
+    """Three threads add and remove at once, in no agreed order; returns how often it worked out.
+
+    Each call succeeds on all ranks, or is refused on all of them; nothing hangs.
+    """
+    hvd.init(process_sets="dynamic")
+    successes = 0
+    for turn in range(rounds):
+        sets = [hvd.ProcessSet([rank]) for rank in range(3)]
+
+        def add(process_set: hvd.ProcessSet) -> str:
+            return outcome(lambda: hvd.add_process_set(process_set))[0]
+
+        kinds = _in_threads(*(lambda s=process_set: add(s) for process_set in sets))
+        assert set(kinds) <= {"", "ValueError"}, kinds
+        assert _all_equal(kinds), kinds
+        assert _all_equal([s.process_set_id for s in sets])
+        # Through a second door, in the order of the list: those that were added are known.
+        hvd.init(process_sets=sets)
+        check_alive(f"round {turn}")
+        removed = _in_threads(
+            *(lambda s=s: outcome(lambda: hvd.remove_process_set(s))[0] for s in sets)
+        )
+        assert _all_equal(removed), removed
+        for process_set in sets:
+            hvd.remove_process_set(process_set)
+        assert [s.process_set_id for s in sets] == [None] * 3
+        successes += kinds.count("")
+    hvd.shutdown()
+    return successes
+
+
+def ended_while_adding(leaver: int) -> list[Outcome]:
+    """One rank ends the job while the others wait in add and remove."""
+    hvd.init(process_sets="dynamic")
+    old = hvd.add_process_set([0])
+    hvd.barrier()
+    if hvd.rank() == leaver:
+        hvd.shutdown()
+        return []
+    results = _in_threads(
+        lambda: outcome(lambda: hvd.add_process_set([0, 1])),
+        lambda: outcome(lambda: hvd.remove_process_set(old)),
+    )
+    results.append(outcome(lambda: hvd.add_process_set([1, 2])))
+    hvd.shutdown()
+    return [result for result in results if isinstance(result, tuple)]

@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from hvdtune.core.topology import TopologyError, detect
+from hvdtune.core.topology import Topology, TopologyError, detect, sub_job
 
 
 def place(topology):
@@ -145,3 +145,57 @@ def test_contradictions_are_named(environ, words):
         detect(environ)
     for word in words:
         assert word in str(error.value)
+
+
+def world_of(rank, local_size, size):
+    """A job of hosts that have `local_size` processes each."""
+    return Topology(
+        rank, size, rank % local_size, local_size, rank // local_size, size // local_size,
+        "here", "job", "hvdtune",
+    )  # fmt: skip
+
+
+def test_some_ranks_form_a_job_in_the_order_of_their_list():
+    job = sub_job(world_of(3, 4, 4), [3, 1])
+    assert place(job) == (0, 2, 0, 2, 0, 1)
+    assert place(sub_job(world_of(1, 4, 4), [3, 1])) == (1, 2, 1, 2, 0, 1)
+    assert job.job_id == sub_job(world_of(1, 4, 4), [3, 1]).job_id
+    shuffled = detect({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "0"})  # rank 2
+    assert place(sub_job(shuffled, [0, 2])) == (1, 2, 1, 2, 0, 1)
+    others = {sub_job(world_of(3, 4, 4), ranks).job_id for ranks in ([1, 3], [3], [0, 3, 1])}
+    assert len({job.job_id, "job", *others}) == 5
+
+
+def test_all_ranks_in_their_order_are_the_whole_job():
+    assert sub_job(world_of(1, 2, 2), range(2)) == world_of(1, 2, 2)
+    assert sub_job(world_of(1, 2, 2), (1, 0)).rank == 0
+
+
+def test_a_job_of_some_ranks_of_several_hosts():
+    # hosts (0, 1), (2, 3), (4, 5); the second has one process in the job
+    ranks = [5, 0, 1, 3, 4]
+    places = {rank: place(sub_job(world_of(rank, 2, 6), ranks)) for rank in ranks}
+    assert places == {
+        5: (0, 5, 0, 2, 0, 3),
+        0: (1, 5, 0, 2, 1, 3),
+        1: (2, 5, 1, 2, 0, 2),
+        3: (3, 5, 0, 1, 2, 3),
+        4: (4, 5, 1, 2, 1, 2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("ranks", "error", "words"),
+    [
+        ([0, 2], ValueError, r"init\(comm=\[0, 2\]\): this process, rank 1 of 4, is not in"),
+        ([1, 4], ValueError, "there is no rank 4; the launcher started ranks 0 to 3"),
+        ([-1, 1], ValueError, "there is no rank -1"),
+        ([1, 0, 1], ValueError, "rank 1 is given twice"),
+        ([1, 2.0], TypeError, "ints, not float"),
+        ("01", TypeError, "ints, not str"),
+        ([True], TypeError, "ints, not bool"),
+    ],
+)
+def test_lists_that_form_no_job(ranks, error, words):
+    with pytest.raises(error, match=words):
+        sub_job(world_of(1, 4, 4), ranks)
