@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from importlib.machinery import BuiltinImporter, SourceFileLoader
 from types import ModuleType
 
 from hvdtune.launch.environment import alias_folder, with_alias
@@ -24,6 +25,7 @@ def is_program(path: str) -> bool:
 def run_file(path: str, arguments: Sequence[str]) -> None:
     """`python PATH ARGUMENTS`. Whatever the program raises passes through, SystemExit too."""
     sys.argv[:] = [path, *arguments]
+    path = os.path.abspath(path)
     if not os.path.isfile(path) or not _is_source(path):
         # A folder or an archive with __main__.py, or compiled code; it goes on the path itself.
         _lead_to_alias(None)
@@ -33,7 +35,7 @@ def run_file(path: str, arguments: Sequence[str]) -> None:
     _lead_to_alias(os.path.dirname(os.path.realpath(path)))
     with open(path, "rb") as file:
         source = file.read()
-    _run_as_main(source, path, path)
+    _run_as_main(source, path, SourceFileLoader("__main__", path))
 
 
 def run_module(name: str, arguments: Sequence[str]) -> None:
@@ -47,7 +49,7 @@ def run_code(code: str, arguments: Sequence[str]) -> None:
     """`python -c CODE ARGUMENTS`."""
     sys.argv[:] = ["-c", *arguments]
     _lead_to_alias("")
-    _run_as_main(code, "<string>", None)
+    _run_as_main(code, "<string>", BuiltinImporter)
 
 
 def _lead_to_alias(folder: str | None) -> None:
@@ -69,15 +71,14 @@ def _is_source(path: str) -> bool:
         return b"\0" not in file.read(4096)
 
 
-def _run_as_main(source: bytes | str, shown: str, path: str | None) -> None:
+def _run_as_main(source: bytes | str, path: str, loader: object) -> None:
     """Execute a program's text in a new module `__main__`, which stays after its end.
 
     `runpy` would take it away again, before exit handlers that pickle the program's classes run.
     """
     module = ModuleType("__main__")
-    names: dict[str, object] = {"__builtins__": builtins, "__spec__": None, "__package__": None}
-    if path is not None:
-        names |= {"__file__": path, "__cached__": None}
-    module.__dict__.update(names)
+    module.__dict__.update(__builtins__=builtins, __loader__=loader)
+    if isinstance(loader, SourceFileLoader):
+        module.__dict__.update(__file__=path, __cached__=None)
     sys.modules["__main__"] = module
-    exec(compile(source, shown, "exec", dont_inherit=True), module.__dict__)
+    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
