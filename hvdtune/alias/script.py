@@ -81,4 +81,10 @@ def _run_as_main(source: bytes | str, path: str, loader: object) -> None:
     if isinstance(loader, SourceFileLoader):
         module.__dict__.update(__file__=path, __cached__=None)
     sys.modules["__main__"] = module
-    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+    try:
+        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+    except Exception as error:
+        # Here, so that the traceback begins with the program's own frame.
+        trace = error.__traceback__.tb_next if error.__traceback__ else None
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(1)

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -208,6 +209,12 @@ def test_results_come_back_in_rank_order(script):
         "all is well",
     ]
     assert err == ""
+
+
+def test_the_example_of_the_documentation(script):
+    page = Path(__file__).resolve().parents[2] / "docs" / "horovod-alias.md"
+    [program] = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)
+    assert script.ended(program)[0] == "[0, 10]\n"
 
 
 FAILURES = """

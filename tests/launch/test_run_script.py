@@ -129,11 +129,21 @@ def test_horovod_is_hvdtune_in_the_program_and_in_its_children(tmp_path):
     assert call(tmp_path, "-c", code, env=prefer)[0] == "real\n"
 
 
-def test_an_exception_ends_as_under_python(tmp_path):
-    (tmp_path / "train.py").write_text("def step():\n    raise LookupError('lost')\nstep()\n")
-    _, err = call(tmp_path, "train.py", status=1)
-    assert 'train.py", line 2, in step' in err
-    assert err.splitlines()[-1] == "LookupError: lost"
+@pytest.mark.parametrize(
+    "program",
+    [
+        "def step():\n    raise LookupError('lost')\nstep()\n",
+        "1 = 2\n",
+        "import sys\nsys.excepthook = lambda *error: print(error[0])\n1 / 0\n",
+        "import sys\nsys.exit('a reason')\n",
+    ],
+    ids=["exception", "syntax", "hook", "exit"],
+)
+def test_an_error_ends_as_under_python(tmp_path, program):
+    (tmp_path / "train.py").write_text(program)
+    expected = plain(tmp_path, "train.py", status=1)
+    assert call(tmp_path, "train.py", status=1) == expected
+    assert any(expected)
 
 
 def test_names_of_commands(tmp_path):

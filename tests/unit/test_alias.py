@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hvdtune.launch
+from hvdtune.alias.files import command_text
 
 ALIAS = Path(hvdtune.launch.__file__).resolve().parents[1] / "_alias"
 FILES = {
@@ -187,3 +189,14 @@ def test_the_real_horovod_wins_where_it_comes_first(run, tmp_path):
     real.mkdir(parents=True)
     (real / "__init__.py").write_text("__version__ = 'real'\n")
     assert run("import horovod; print(horovod.__version__)", real.parent) == "real"
+
+
+def test_the_first_line_of_horovodrun():
+    plain = command_text(Path("/x"), "/usr/bin/python3").splitlines()
+    assert plain[0] == "#!/usr/bin/python3"
+    for interpreter in ("/with a blank/python", f"/{'long' * 30}/python"):
+        text = command_text(Path("/x"), interpreter)
+        assert text.startswith("#!/bin/sh\n'''exec' ")
+        # To Python the shell's lines are a string.
+        assert isinstance(ast.parse(text).body[0], ast.Expr)
+        assert text.splitlines()[3:] == plain[1:]
