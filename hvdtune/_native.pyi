@@ -67,6 +67,22 @@ class Engine:
         until the operation is done. An output address of 0 lets the engine allocate the result.
         """
 
+    def submit_one(
+        self,
+        kind: int,
+        name: str,
+        input: int,
+        output: int,
+        dtype: int,
+        shape: tuple[int, ...],
+        reduce_op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int,
+        cacheable: bool,
+    ) -> int:
+        """`submit` for one tensor whose result has its type and shape; cheaper."""
+
     def poll(self, handle: int) -> bool:
         """Whether the operation is done."""
 
@@ -80,6 +96,9 @@ class Engine:
         alltoall, how many rows came from each member; for a join, the last rank to join; for a new
         process set, its number.
         """
+
+    def collect(self, handle: int) -> tuple[list[NDArray[Any]], list[int]] | None:
+        """`wait` and `take`; None as well when there are no results."""
 
     def join(self) -> int:
         """Take part with zeros until all ranks have joined; a handle, done then."""

@@ -58,6 +58,7 @@ __all__ = [
     "Completed",
     "allgather_async",
     "allreduce_async",
+    "allreduce_one_async",
     "alltoall_async",
     "array_address",
     "barrier",
@@ -101,16 +102,11 @@ class Completed:
 Finish = Callable[[Completed], Any]
 
 
-@dataclass(slots=True)
-class _Pending:
-    engine: Any
-    native: int
-    owners: tuple[object, ...]
-    finish: Finish
-
-
+# By handle, until somebody has fetched the result: the engine, what keeps the memory alive, what
+# makes the result of what the engine returns (None: the result is known already), and the result.
+# Plain tuples: one is made for every gradient.
+_Pending = tuple[Any, object, Finish | None, object]
 _pending: dict[int, _Pending] = {}
-_handles = itertools.count(1)
 # Automatic names are counted per process set and kind, so that an operation in a set that not all
 # ranks belong to does not shift the names of the others.
 _unnamed: dict[tuple[int, str], Any] = {}
@@ -151,7 +147,7 @@ def _submit(
         (buffer.pointer, 0 if outputs is None else outputs[i].pointer, buffer.dtype, buffer.shape)
         for i, buffer in enumerate(inputs)
     ]
-    native = engine.submit(
+    handle = engine.submit(
         kind,
         wire_name,
         tensors,
@@ -164,8 +160,7 @@ def _submit(
         cacheable,
         list(splits),
     )
-    handle = next(_handles)
-    _pending[handle] = _Pending(engine, native, (inputs, outputs), finish)
+    _pending[handle] = (engine, (inputs, outputs), finish, None)
     return handle
 
 
@@ -176,14 +171,18 @@ def _running_engine() -> Any:
     return world.engine()
 
 
+def _dtypes_of(buffers: Sequence[Buffer]) -> list[int]:
+    return [buffer.dtype for buffer in buffers]
+
+
 def _check_reduction(
-    kind: str, inputs: Sequence[Buffer], op: int, prescale: float, postscale: float
+    kind: str, dtypes: Sequence[int], op: int, prescale: float, postscale: float
 ) -> None:
     if op not in _REDUCTIONS:
         accepted = ", ".join(_REDUCTIONS.values())
         raise ValueError(f"{kind}: unknown reduction {op!r}; accepted: {accepted}")
     scaled = op == reduce_ops.Average or prescale != 1.0 or postscale != 1.0
-    if scaled and any(buffer.dtype == _BOOL for buffer in inputs):
+    if scaled and _BOOL in dtypes:
         raise ValueError(f"{kind}: bool tensors can be neither averaged nor scaled")
 
 
@@ -221,7 +220,7 @@ def allreduce_async(
     """
     if op == reduce_ops.Adasum:
         _check_adasum(process_set)
-    _check_reduction("allreduce", inputs, op, prescale_factor, postscale_factor)
+    _check_reduction("allreduce", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
     return _submit(
         _ALLREDUCE,
         inputs,
@@ -234,6 +233,52 @@ def allreduce_async(
         postscale_factor=postscale_factor,
         grouped=grouped,
     )
+
+
+def allreduce_one_async(
+    source: int,
+    output: int,
+    dtype: int,
+    shape: tuple[int, ...],
+    *,
+    owners: object,
+    result: object,
+    name: str | None,
+    op: int,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """`allreduce_async` of one tensor, at less cost: it is called for every gradient.
+
+    `source` and `output` are addresses; `owners` keep their memory alive until the operation is
+    done, `synchronize` returns `result`.
+    """
+    if op != reduce_ops.Sum or prescale_factor != 1.0 or postscale_factor != 1.0:
+        if op == reduce_ops.Adasum:
+            _check_adasum(process_set)
+        _check_reduction("allreduce", (dtype,), op, prescale_factor, postscale_factor)
+    engine = _running_engine()
+    set_id = id_of(process_set)
+    if name is None:
+        wire_name, cacheable = _wire_name(_ALLREDUCE, False, None, set_id)
+    else:
+        wire_name, cacheable = f"allreduce.{name}", True
+    handle: int = engine.submit_one(
+        _ALLREDUCE,
+        wire_name,
+        source,
+        output,
+        dtype,
+        shape,
+        op,
+        prescale_factor,
+        postscale_factor,
+        set_id,
+        cacheable,
+    )
+    _pending[handle] = (engine, owners, None, result)
+    return handle
 
 
 def allgather_async(
@@ -320,7 +365,7 @@ def reducescatter_async(
             raise ValueError("reducescatter does not support scalar tensors")
     if op not in (reduce_ops.Average, reduce_ops.Sum):
         raise HorovodInternalError("reducescatter only supports AVERAGE and SUM")
-    _check_reduction("reducescatter", inputs, op, prescale_factor, postscale_factor)
+    _check_reduction("reducescatter", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
     return _submit(
         _REDUCESCATTER,
         inputs,
@@ -351,9 +396,8 @@ def join_async() -> int:
     allreduce there.
     """
     engine = _running_engine()
-    native = engine.join()
-    handle = next(_handles)
-    _pending[handle] = _Pending(engine, native, (), lambda completed: completed.numbers[0])
+    handle: int = engine.join()
+    _pending[handle] = (engine, None, lambda completed: completed.numbers[0], None)
     return handle
 
 
@@ -369,8 +413,7 @@ def poll(handle: int) -> bool:
     """Whether an operation is done. Raises ValueError for an unknown or fetched handle."""
     if handle not in _pending:
         raise ValueError(f"handle {handle} was not created or has been cleared")
-    pending = _pending[handle]
-    return bool(pending.engine.poll(pending.native))
+    return bool(_pending[handle][0].poll(handle))
 
 
 def synchronize(handle: int) -> Any:
@@ -381,12 +424,19 @@ def synchronize(handle: int) -> Any:
     pending = _pending.get(handle)
     if pending is None:
         return None
-    pending.engine.wait(pending.native)
-    _pending.pop(handle, None)
-    taken = pending.engine.take(pending.native)
-    if taken is None:  # another thread has fetched it meanwhile
+    engine, _, finish, result = pending
+    try:
+        taken = engine.collect(handle)
+    except KeyboardInterrupt:
+        raise  # it is still under way, and can be waited for again
+    except BaseException:
+        _pending.pop(handle, None)
+        raise
+    if _pending.pop(handle, None) is None:  # another thread has fetched it meanwhile
         return None
-    return pending.finish(Completed(*taken))
+    if finish is None:
+        return result
+    return finish(Completed() if taken is None else Completed(*taken))
 
 
 def wait_native(engine: Any, native: int) -> tuple[list[Any], list[int]]:

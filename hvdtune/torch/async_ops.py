@@ -21,7 +21,7 @@ from hvdtune.core.operations import Completed, barrier, join, poll, synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Average
 from hvdtune.torch.arguments import allreduce_op, check_rows, split_sizes
-from hvdtune.torch.buffers import as_buffer, as_buffers, group_members, tensor_from
+from hvdtune.torch.buffers import as_buffer, as_buffers, dtype_code, group_members, tensor_from
 
 __all__ = [
     "allgather_async",
@@ -79,17 +79,20 @@ def allreduce_async(
     ``postscale_factor * op over ranks (prescale_factor * tensor)``; ``op`` is Average unless given.
     """
     op = allreduce_op(op, average)
-    source = as_buffer(tensor, "allreduce")
+    code = dtype_code(tensor, "allreduce")
     output = _fresh(tensor)
-    return operations.allreduce_async(
-        [source],
-        [as_buffer(output, "allreduce")],
+    return operations.allreduce_one_async(
+        tensor.data_ptr(),
+        output.data_ptr(),
+        code,
+        tensor.shape,
+        owners=tensor,
+        result=output,
         name=name,
         op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         process_set=process_set,
-        finish=_given(output),
     )
 
 
@@ -104,16 +107,20 @@ def allreduce_async_(
 ) -> int:
     """``allreduce_async`` in place: the result is ``tensor`` itself."""
     op = allreduce_op(op, average)
-    buffers = [as_buffer(tensor, "allreduce")]
-    return operations.allreduce_async(
-        buffers,
-        buffers,
+    code = dtype_code(tensor, "allreduce")
+    address = tensor.data_ptr()
+    return operations.allreduce_one_async(
+        address,
+        address,
+        code,
+        tensor.shape,
+        owners=None,  # the result is the tensor
+        result=tensor,
         name=name,
         op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         process_set=process_set,
-        finish=_given(tensor),
     )
 
 

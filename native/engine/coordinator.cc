@@ -149,8 +149,8 @@ std::string Coordinator::agree(TensorEntry& entry) {
   const wire::Request first = first_variant != nullptr ? *first_variant : entry.description;
   for (const int rank : ranks) {
     const wire::Request* theirs = variant_of(rank);
-    std::string why = disagreement(first, ranks.front(),
-                                   theirs != nullptr ? *theirs : entry.description, rank);
+    std::string why =
+        disagreement(first, ranks.front(), theirs != nullptr ? *theirs : entry.description, rank);
     if (!why.empty()) return why;
   }
   entry.description = first;
@@ -182,9 +182,8 @@ void Coordinator::reject(TensorEntry& entry, const std::string& why) {
   schedule.type = wire::ScheduleType::kReject;
   schedule.process_set = entry.description.process_set;
   schedule.entries.push_back({wire::kNoSlot, entry.description.name, {}});
-  schedule.status = {about_sets(entry.description.kind) ? ErrorKind::kInvalidArgument
-                                                        : ErrorKind::kMismatch,
-                     why};
+  schedule.status = {
+      about_sets(entry.description.kind) ? ErrorKind::kInvalidArgument : ErrorKind::kMismatch, why};
   immediate_.push_back(std::move(schedule));
   if (entry.slot == wire::kNoSlot) {
     forget(entry);

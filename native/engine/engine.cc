@@ -241,6 +241,12 @@ bool Engine::poll(std::int64_t handle) {
   return operation->done.load(std::memory_order_acquire);
 }
 
+bool Engine::is_done(std::int64_t handle) {
+  const std::lock_guard lock(table_mutex_);
+  const auto found = handles_.find(handle);
+  return found == handles_.end() || found->second->done.load(std::memory_order_acquire);
+}
+
 bool Engine::wait(std::int64_t handle, Nanos deadline) {
   const OperationPtr operation = find(handle);
   if (!operation) return true;

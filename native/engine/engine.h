@@ -87,6 +87,8 @@ class Engine final : private CoordinatorObserver {
 
   /// True when the operation is done. Throws Error(kInvalidArgument) for an unknown handle.
   bool poll(std::int64_t handle);
+  /// Whether wait() would return at once.
+  bool is_done(std::int64_t handle);
   /// Waits until the operation is done; false at the deadline.
   bool wait(std::int64_t handle, Nanos deadline);
   /// Forgets a finished operation and returns it with its results; null for an unknown handle.

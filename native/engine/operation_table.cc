@@ -4,12 +4,13 @@
 
 namespace hvdtune {
 
-std::string OperationTable::key_of(std::uint32_t process_set, const std::string& name) {
-  return std::to_string(process_set) + ':' + name;
-}
-
 bool OperationTable::begin(const OperationPtr& operation, wire::Slot& known_slot) {
-  Record& record = records_[key_of(operation->request.process_set, operation->request.name)];
+  auto found = find_record(operation->request);
+  if (found == records_.end()) {
+    const wire::Request& request = operation->request;
+    found = records_.try_emplace(Key{request.process_set, request.name}).first;
+  }
+  Record& record = found->second;
   if (record.pending) return false;
   record.pending = operation;
   known_slot = record.slot;
@@ -24,11 +25,10 @@ OperationPtr OperationTable::find(std::uint32_t process_set, const wire::BatchEn
     Record* record = entry.slot < by_slot_.size() ? by_slot_[entry.slot] : nullptr;
     return record != nullptr ? record->pending : nullptr;
   }
-  const std::string key = key_of(process_set, entry.name);
-  auto found = records_.find(key);
+  auto found = records_.find(KeyView{process_set, entry.name});
   if (entry.description && entry.slot != wire::kNoSlot) {
     // Others use the name while this rank has joined: later it may use the slot like them.
-    if (found == records_.end()) found = records_.try_emplace(key).first;
+    if (found == records_.end()) found = records_.try_emplace(Key{process_set, entry.name}).first;
     found->second.agreed = *entry.description;
   }
   if (found == records_.end()) return nullptr;
@@ -41,7 +41,7 @@ OperationPtr OperationTable::find(std::uint32_t process_set, const wire::BatchEn
 }
 
 void OperationTable::finish(const OperationPtr& operation, bool executed) {
-  const auto found = records_.find(key_of(operation->request.process_set, operation->request.name));
+  const auto found = find_record(operation->request);
   if (found == records_.end() || found->second.pending != operation) return;
   Record& record = found->second;
   record.pending.reset();
@@ -58,15 +58,15 @@ OperationPtr OperationTable::evict(wire::Slot slot) {
   by_slot_[slot] = nullptr;
   record.slot = wire::kNoSlot;
   if (record.pending) return record.pending;
-  records_.erase(key_of(record.agreed.process_set, record.agreed.name));
+  const auto found = find_record(record.agreed);
+  if (found != records_.end()) records_.erase(found);
   return nullptr;
 }
 
 std::vector<OperationPtr> OperationTable::take_set(std::uint32_t process_set) {
-  const std::string prefix = key_of(process_set, {});
   std::vector<OperationPtr> operations;
   std::erase_if(records_, [&](auto& item) {
-    if (!item.first.starts_with(prefix)) return false;
+    if (item.first.process_set != process_set) return false;
     HVD_CHECK(item.second.slot == wire::kNoSlot);
     if (item.second.pending) operations.push_back(std::move(item.second.pending));
     return true;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -41,9 +43,36 @@ class OperationTable {
     wire::Slot slot = wire::kNoSlot;
     wire::Request agreed;
   };
-  static std::string key_of(std::uint32_t process_set, const std::string& name);
+  struct Key {
+    std::uint32_t process_set;
+    std::string name;
+  };
+  /// A key that copies nothing, to look one up with.
+  struct KeyView {
+    std::uint32_t process_set;
+    std::string_view name;
 
-  std::unordered_map<std::string, Record> records_;  // node-based: addresses are stable
+    KeyView(std::uint32_t set, std::string_view text) : process_set(set), name(text) {}
+    KeyView(const Key& key) : process_set(key.process_set), name(key.name) {}  // NOLINT: implicit
+    bool operator==(const KeyView&) const = default;
+  };
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(const KeyView& key) const {
+      return std::hash<std::string_view>()(key.name) ^ (std::size_t{key.process_set} << 32);
+    }
+  };
+  struct Equal {
+    using is_transparent = void;
+    bool operator()(const KeyView& a, const KeyView& b) const { return a == b; }
+  };
+  using Records = std::unordered_map<Key, Record, Hash, Equal>;  // node-based: addresses are stable
+
+  Records::iterator find_record(const wire::Request& request) {
+    return records_.find(KeyView{request.process_set, request.name});
+  }
+
+  Records records_;
   std::vector<Record*> by_slot_;
 };
 

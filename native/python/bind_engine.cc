@@ -16,6 +16,11 @@ constexpr Nanos kSignalSlice = 200 * kMillisecond;
 /// (input address, output address or 0, dtype code, shape)
 using TensorTuple = std::tuple<std::uintptr_t, std::uintptr_t, int, std::vector<std::int64_t>>;
 
+DType checked_dtype(int code) {
+  if (is_valid_dtype(code)) return static_cast<DType>(code);
+  throw Error(ErrorKind::kInvalidArgument, "unknown dtype code " + std::to_string(code));
+}
+
 std::int64_t submit(Engine& engine, int kind, std::string name,
                     const std::vector<TensorTuple>& tensors, int reduce_op, double prescale,
                     double postscale, int root, std::uint32_t process_set, bool grouped,
@@ -32,14 +37,34 @@ std::int64_t submit(Engine& engine, int kind, std::string name,
   request.grouped = grouped;
   request.cacheable = cacheable;
   for (const auto& [in, out, dtype, shape] : tensors) {
-    if (!is_valid_dtype(dtype)) {
-      throw Error(ErrorKind::kInvalidArgument, "unknown dtype code " + std::to_string(dtype));
-    }
-    request.tensors.push_back({static_cast<DType>(dtype), shape});
+    request.tensors.push_back({checked_dtype(dtype), shape});
     submission.memory.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
   }
   submission.splits = std::move(splits);
   const py::gil_scoped_release release;
+  return engine.submit(std::move(submission));
+}
+
+/// One tensor whose result has its shape. Called once a gradient: nothing is converted that need
+/// not be, and the interpreter lock stays, because submitting never waits for anybody.
+std::int64_t submit_one(Engine& engine, int kind, std::string name, std::uintptr_t in,
+                        std::uintptr_t out, int dtype, const py::tuple& shape, int reduce_op,
+                        double prescale, double postscale, std::uint32_t process_set,
+                        bool cacheable) {
+  Submission submission;
+  wire::Request& request = submission.request;
+  request.kind = static_cast<OpKind>(kind);
+  request.name = std::move(name);
+  request.reduce_op = static_cast<ReduceOp>(reduce_op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.process_set = process_set;
+  request.cacheable = cacheable;
+  wire::TensorSpec& tensor = request.tensors.emplace_back();
+  tensor.dtype = checked_dtype(dtype);
+  tensor.shape.reserve(shape.size());
+  for (const py::handle extent : shape) tensor.shape.push_back(extent.cast<std::int64_t>());
+  submission.memory.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
   return engine.submit(std::move(submission));
 }
 
@@ -82,16 +107,30 @@ py::array to_array(OwnedBuffer& buffer, DType dtype) {
   return py::array(numpy_dtype(dtype), buffer.shape(), data, owner);
 }
 
+py::object results_of(Operation& operation) {
+  py::list outputs;
+  for (std::size_t i = 0; i < operation.outputs.size(); ++i) {
+    outputs.append(to_array(operation.outputs[i], operation.request.tensors[i].dtype));
+  }
+  return py::make_tuple(outputs, operation.numbers);
+}
+
 /// (outputs that the engine allocated, Operation::numbers). Raises the operation's error.
 py::object take(Engine& engine, std::int64_t handle) {
   const OperationPtr operation = engine.take(handle);
   if (!operation) return py::none();
   if (!operation->status.ok()) throw Error(operation->status);
-  py::list outputs;
-  for (std::size_t i = 0; i < operation->outputs.size(); ++i) {
-    outputs.append(to_array(operation->outputs[i], operation->request.tensors[i].dtype));
-  }
-  return py::make_tuple(outputs, operation->numbers);
+  return results_of(*operation);
+}
+
+/// wait() and take() in one: None when the operation had nothing to bring.
+py::object collect(Engine& engine, std::int64_t handle) {
+  if (!engine.is_done(handle)) wait(engine, handle);
+  const OperationPtr operation = engine.take(handle);
+  if (!operation) return py::none();
+  if (!operation->status.ok()) throw Error(operation->status);
+  if (operation->outputs.empty() && operation->numbers.empty()) return py::none();
+  return results_of(*operation);
 }
 
 py::list read_steps(Engine& engine, double timeout_s) {
@@ -151,6 +190,9 @@ void bind_engine(py::module_& module) {
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("tensors"),
            py::arg("reduce_op"), py::arg("prescale"), py::arg("postscale"), py::arg("root"),
            py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"), py::arg("splits"))
+      .def("submit_one", &submit_one, py::arg("kind"), py::arg("name"), py::arg("input"),
+           py::arg("output"), py::arg("dtype"), py::arg("shape"), py::arg("reduce_op"),
+           py::arg("prescale"), py::arg("postscale"), py::arg("process_set"), py::arg("cacheable"))
       .def("join", &Engine::join, Release())
       .def("add_process_set", &Engine::add_process_set, py::arg("ranks"), Release())
       .def("remove_process_set", &Engine::remove_process_set, py::arg("process_set"), Release())
@@ -158,6 +200,7 @@ void bind_engine(py::module_& module) {
       .def("poll", &Engine::poll, py::arg("handle"), Release())
       .def("wait", &wait, py::arg("handle"))
       .def("take", &take, py::arg("handle"))
+      .def("collect", &collect, py::arg("handle"))
       .def("shutdown", &shutdown)
       .def("abandon",
            [](const py::object& self) {
