@@ -1,4 +1,8 @@
-"""Collectives on arbitrary Python objects, built on a face's byte collectives."""
+"""Collectives on arbitrary Python objects, built on a face's byte collectives.
+
+An object that cannot be pickled is an error on every rank, not only on its own: in its place goes
+the error's text, announced by a negative length, so that nobody waits for bytes that never come.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,35 @@ from hvdtune.core.operations import Buffer, Completed
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 
 
-def _pickled(obj: Any) -> Any:
+def _packed(obj: Any) -> tuple[Any, int, Exception | None]:
+    """(bytes to send, their number, None), or (error text, minus its length, the error)."""
     import cloudpickle
     import numpy as np
 
-    return np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8)
+    try:
+        data = np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8)
+        return data, data.size, None
+    except Exception as error:  # whatever the object's own __reduce__ raises
+        text = f"a {type(obj).__name__} that cannot be pickled ({type(error).__name__}: {error})"
+        data = np.frombuffer(text.encode(errors="replace"), dtype=np.uint8)
+        return data, -data.size, error
+
+
+def _loaded(data: Any, sender: int, call: str) -> Any:
+    """The object that global rank ``sender`` sent as ``data``."""
+    import cloudpickle
+
+    try:
+        return cloudpickle.loads(data)
+    except Exception as error:
+        raise ValueError(
+            f"{call}: rank {world.rank()} cannot load the object of rank {sender} "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _text(data: Any) -> str:
+    return bytes(data).decode()
 
 
 def _buffer(data: Any) -> Buffer:
@@ -51,36 +79,50 @@ def broadcast_object(
     """Send a picklable object from `root_rank` to every rank of the set.
 
     Returns the root's own object on the root, a copy of it elsewhere; what the others pass does not
-    matter. Two broadcasts: ``<name>.sz`` (length) and ``<name>.t`` (bytes).
+    matter. Two broadcasts: ``<name>.sz`` (length) and ``<name>.t`` (bytes). Raises ValueError on
+    every rank when the root's object cannot be pickled, and on a rank that cannot load it.
     """
-    import cloudpickle
     import numpy as np
 
+    # Not the type's name, as in Horovod: ranks that pass different types would never meet.
     base = name if name is not None else "broadcast_object"
     root = world.rank() == root_rank
-    data = _pickled(obj).copy() if root else None
-    length = np.array([0 if data is None else data.size], dtype=np.int64)
+    data, number, error = _packed(obj) if root else (None, 0, None)
+    length = np.array([number], dtype=np.int64)
     _broadcast_in_place(length, root_rank, f"{base}.sz", process_set)
-    if data is None:
-        data = np.empty(int(length[0]), dtype=np.uint8)
+    received = int(length[0])
+    if not root:
+        data = np.empty(abs(received), dtype=np.uint8)
     _broadcast_in_place(data, root_rank, f"{base}.t", process_set)
-    return obj if root else cloudpickle.loads(data.tobytes())
+    if received < 0:
+        raise ValueError(f"broadcast_object: rank {root_rank} has {_text(data)}") from error
+    return obj if root else _loaded(data, root_rank, "broadcast_object")
 
 
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Every rank's picklable object, in rank order. Names ``<name>.sz`` and ``<name>.t``."""
-    import cloudpickle
+    """Every rank's picklable object, in rank order. Names ``<name>.sz`` and ``<name>.t``.
+
+    Raises ValueError on every rank when an object cannot be pickled, and on a rank that cannot load
+    one.
+    """
     import numpy as np
 
     base = name if name is not None else "allgather_object"
-    data = _pickled(obj)
-    sizes = _gather(np.array([data.size], dtype=np.int64), f"{base}.sz", process_set)
+    data, number, error = _packed(obj)
+    lengths = _gather(np.array([number], dtype=np.int64), f"{base}.sz", process_set).tolist()
     everything = _gather(data, f"{base}.t", process_set)
-    objects = []
-    begin = 0
-    for size in sizes.tolist():
-        objects.append(cloudpickle.loads(everything[begin : begin + size].tobytes()))
-        begin += size
-    return objects
+    ends = np.cumsum(np.abs(lengths)).tolist()
+    parts = [everything[end - abs(n) : end] for n, end in zip(lengths, ends, strict=True)]
+    ranks = process_set.ranks or range(len(parts))
+    faults = [
+        f"rank {rank} has {_text(part)}"
+        for rank, part, n in zip(ranks, parts, lengths, strict=True)
+        if n < 0
+    ]
+    if faults:
+        raise ValueError(f"allgather_object: {'; '.join(faults)}") from error
+    return [
+        _loaded(part, rank, "allgather_object") for rank, part in zip(ranks, parts, strict=True)
+    ]

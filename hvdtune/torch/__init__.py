@@ -14,6 +14,7 @@ except ImportError as error:
         f"({error}). Install it with: pip install 'hvdtune[torch]'"
     ) from error
 
+from hvdtune.torch import elastic
 from hvdtune.torch.compression import Compression
 from hvdtune.torch.functions import (
     allgather_object,
@@ -84,6 +85,7 @@ from hvdtune.torch.mpi_ops import (
     synchronize,
 )
 from hvdtune.torch.optimizer import DistributedOptimizer
+from hvdtune.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Adasum",
@@ -96,6 +98,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
@@ -119,6 +122,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

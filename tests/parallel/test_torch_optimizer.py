@@ -1,4 +1,4 @@
-"""DistributedOptimizer: training equal to one process, what it refuses, state made equal."""
+"""DistributedOptimizer: training equal to one process, what it refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rank_programs import torch_misuse, torch_state, torch_training
+from rank_programs import torch_misuse, torch_training
 from ranks import run_ranks
 
 
@@ -25,8 +25,3 @@ def test_training(np: int) -> None:
 
 def test_misuse() -> None:
     run(2, torch_misuse.run)
-
-
-@pytest.mark.parametrize("np", [2, 3])
-def test_state(np: int) -> None:
-    run(np, torch_state.run)

@@ -6,11 +6,14 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from rank_programs import torch_state_faults
 from rank_programs.torch_cases import ALL, error_of, rank_input, run_checks, same
 from rank_programs.torch_training import new_model, train_alone
 
 import hvdtune.torch as hvd
+from hvdtune.core.objects import allgather_object
 
 Optimizer = torch.optim.Optimizer
 
@@ -83,32 +86,6 @@ def unusual_parameters() -> None:
     hvd.broadcast_parameters({}, 0)
 
 
-def wrong_parameters() -> None:
-    for wrong in (3, torch.ones(2), "weights"):
-        error_of(
-            lambda wrong=wrong: hvd.broadcast_parameters(wrong, 0),
-            ValueError,
-            "invalid params of type",
-        )
-    error_of(
-        lambda: hvd.broadcast_parameters({"good": torch.ones(1), "note": "text"}, 0),
-        ValueError,
-        "'note'",
-        "str",
-    )
-    complex_numbers = {"phase": torch.ones(1, dtype=torch.complex64)}
-    error_of(lambda: hvd.broadcast_parameters(complex_numbers, 0), ValueError, "'phase'")
-    lazy = torch.nn.LazyLinear(2)
-    error_of(lambda: hvd.broadcast_parameters(lazy.named_parameters(), 0), ValueError, "'weight'")
-    shape = 3 if hvd.rank() == 0 else 2
-    error_of(
-        lambda: hvd.broadcast_parameters({"layer.bias": torch.ones(shape)}, 0),
-        hvd.HorovodInternalError,
-        "Mismatched BROADCAST tensor shapes",
-        "layer.bias",
-    )
-
-
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.3),
@@ -122,6 +99,9 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "RAdam": lambda p: torch.optim.RAdam(p),
     "RMSprop": lambda p: torch.optim.RMSprop(p, momentum=0.5, centered=True),
     "Rprop": lambda p: torch.optim.Rprop(p),
+    "SGD plain": lambda p: torch.optim.SGD(p, lr=0.1),
+    "Adam fused": lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.95), fused=True),
+    "AdamW foreach": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
 }
 
 
@@ -197,19 +177,57 @@ def nested_state() -> None:
     assert state["mask"].item() is True
 
 
-def wrong_optimizers() -> None:
-    model = new_model()
-    lbfgs = torch.optim.LBFGS(model.parameters())
-    error_of(lambda: hvd.broadcast_optimizer_state(lbfgs, 0), ValueError, "LBFGS")
-    count = 3 if hvd.rank() == hvd.size() - 1 else 4
-    optimizer = torch.optim.SGD(list(model.parameters())[:count], lr=0.1)
-    error_of(
-        lambda: hvd.broadcast_optimizer_state(optimizer, 0),
-        ValueError,
-        f"rank {hvd.size() - 1}",
-        "[3]",
-        "[4]",
-    )
+def options_that_change_type() -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    lr, betas = ((0.5, (0.1, 0.2)), (torch.tensor(0.25), (torch.tensor(0.5), torch.tensor(0.75))))[
+        hvd.rank() % 2
+    ]
+    for root in range(2):
+        optimizer = torch.optim.AdamW([weight], lr=lr, betas=betas, foreach=False, capturable=False)
+        optimizer.param_groups[0]["weight_decay"] = None if hvd.rank() == root else "x"
+        hvd.broadcast_optimizer_state(optimizer, root)
+        options = optimizer.param_groups[0]
+        assert options["weight_decay"] is None
+        assert type(options["lr"]) is (torch.Tensor if root else float)
+        assert type(options["betas"]) is tuple
+        assert [float(value) for value in (options["lr"], *options["betas"])] == (
+            [0.25, 0.5, 0.75] if root else [0.5, 0.1, 0.2]
+        )
+
+
+def state_that_no_broadcast_takes() -> None:
+    """Complex and sparse tensors travel inside the object, state of no parameter as well."""
+    weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    optimizer = torch.optim.Adam([weight])
+    rank = hvd.rank()
+    optimizer.state[weight] = {
+        "phase": torch.full((2,), complex(rank, -rank)),
+        "sparse": torch.eye(2).to_sparse() * (rank + 1),
+    }
+    optimizer.state["whole job"] = {"norm": torch.tensor(float(rank)), "steps": rank}
+    root = hvd.size() - 1
+    hvd.broadcast_optimizer_state(optimizer, root)
+    state = optimizer.state[weight]
+    assert state["phase"].tolist() == [complex(root, -root)] * 2
+    assert state["sparse"].to_dense().tolist() == [[root + 1, 0], [0, root + 1]]
+    assert optimizer.state["whole job"] == {"norm": torch.tensor(float(root)), "steps": root}
+
+
+def fresh_optimizers() -> None:
+    """Without state on the root there is none afterwards; missing gradients become zeros."""
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    embedding = torch.nn.Embedding(4, 2, sparse=True)
+    parameters = [torch.nn.Parameter(torch.ones(3)), frozen, embedding.weight]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, 0.1, 0.9, weight_decay=1.0))
+    hvd.broadcast_optimizer_state(optimizer, 0, model=embedding)
+    gradients = [parameter.grad for parameter in parameters]
+    assert gradients[0].tolist() == [0.0, 0.0, 0.0]
+    assert gradients[1:] == [None, None]
+    assert parameters[0].tolist() == [1.0, 1.0, 1.0]
+    assert not optimizer.state
+    sparse = torch.optim.SparseAdam([embedding.weight])
+    hvd.broadcast_optimizer_state(sparse, 0)
+    assert embedding.weight.grad is None
 
 
 def objects() -> None:
@@ -220,22 +238,55 @@ def objects() -> None:
             assert callable(got) if callable(thing) else got in expected
             if hvd.rank() == root:
                 assert got is thing
-    named = hvd.broadcast_object(None if hvd.rank() else 7, root_rank=0, name="named")
-    assert named == 7
+    assert hvd.broadcast_object(None if hvd.rank() else 7, root_rank=0, name="named") == 7
+    assert hvd.broadcast_object(7 if hvd.rank() else None) is None
+    last = hvd.size() - 1
+    array = hvd.broadcast_object(np.arange(6.0).reshape(2, 3) * hvd.rank(), last)
+    assert (array == np.arange(6.0).reshape(2, 3) * last).all()
+    tensor = hvd.broadcast_object({"t": torch.full((2,), float(hvd.rank()))}, last)["t"]
+    assert tensor.tolist() == [last, last]
     gathered = hvd.allgather_object({"rank": hvd.rank(), "pad": "y" * (1000 * hvd.rank())})
     assert [item["rank"] for item in gathered] == list(range(hvd.size()))
-    assert hvd.allgather_object(torch.tensor([hvd.rank()]), name="t")[-1].item() == hvd.size() - 1
+    assert hvd.allgather_object(torch.tensor([hvd.rank()]), name="t")[-1].item() == last
+    assert hvd.allgather_object(None if hvd.rank() else 3) == [3, *[None] * last]
+
+
+def large_object() -> None:
+    """More than 64 MiB, of which every byte arrives."""
+    length = 2**26 + 3
+    thing = np.arange(length, dtype=np.uint8) if hvd.rank() == 0 else None
+    got = hvd.broadcast_object(thing, 0)
+    assert got.size == length
+    assert (got[: 2**26].reshape(-1, 256) == np.arange(256, dtype=np.uint8)).all()
+    assert got[-3:].tolist() == [0, 1, 2]
+
+
+def objects_in_a_set() -> None:
+    members = [rank for rank in range(hvd.size()) if rank > 0]
+    if len(members) < 2:
+        return
+    tail = hvd.add_process_set(members)
+    if hvd.rank() in members:
+        assert hvd.broadcast_object(hvd.rank(), members[-1], process_set=tail) == members[-1]
+        assert allgather_object(hvd.rank(), process_set=tail) == members
+        error_of(lambda: hvd.broadcast_object(1, 0, process_set=tail), ValueError, "root rank")
+    else:
+        error_of(lambda: hvd.broadcast_object(1, 1, process_set=tail), ValueError, "not a member")
 
 
 def run() -> list[str]:
-    hvd.init()
+    hvd.init(process_sets="dynamic")
     return run_checks(
         parameters,
         unusual_parameters,
-        wrong_parameters,
         optimizer_state,
         distributed_optimizer_state,
         nested_state,
-        wrong_optimizers,
+        options_that_change_type,
+        state_that_no_broadcast_takes,
+        fresh_optimizers,
         objects,
+        large_object,
+        objects_in_a_set,
+        *torch_state_faults.CHECKS,
     )

@@ -20,7 +20,8 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "knobs": set(),
     "core": {"knobs"},
     "arrays": {"core", "knobs"},
-    "torch": {"arrays", "core", "knobs"},
+    "elastic": {"core", "knobs"},
+    "torch": {"arrays", "core", "elastic", "knobs"},
     "timeline": {"knobs"},
     "autotune": {"knobs"},
     "autotune.session": {"autotune", "core", "knobs"},
@@ -192,7 +193,9 @@ def test_files_stay_short():
     assert not faults, f"more than {LONGEST_FILE} lines: " + ", ".join(faults)
 
 
-@pytest.mark.parametrize("module", ["hvdtune", "hvdtune.core.world", "hvdtune.cli.main"])
+@pytest.mark.parametrize(
+    "module", ["hvdtune", "hvdtune.core.world", "hvdtune.elastic", "hvdtune.cli.main"]
+)
 def test_importing_hvdtune_loads_no_heavy_package(module):
     code = f"import sys, {module}; print(*(name for name in {HEAVY!r} if name in sys.modules))"
     loaded = subprocess.run(

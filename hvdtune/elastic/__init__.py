@@ -1,0 +1,21 @@
+"""Elastic training: state that survives failures and changes of the job's hosts.
+
+The state classes and the loop that starts training over from them, for any framework. Nothing here
+needs a driver; one that changes the hosts of a running job announces it through
+``notification_manager``.
+"""
+
+from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from hvdtune.elastic.loop import run_fn
+from hvdtune.elastic.notifications import HostUpdateResult, notification_manager
+from hvdtune.elastic.state import ObjectState, State
+
+__all__ = [
+    "HorovodInternalError",
+    "HostUpdateResult",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "notification_manager",
+    "run_fn",
+]

@@ -1,0 +1,61 @@
+"""News about the job's hosts: from whoever learns of them to the states that are being trained."""
+
+from __future__ import annotations
+
+import threading
+from enum import IntFlag
+from typing import Protocol
+
+
+class HostUpdateResult(IntFlag):
+    """What happened to the hosts; kinds are joined by ``|``."""
+
+    no_update = 0
+    removed = 1
+    added = 2
+    mixed = 3
+
+
+class Listener(Protocol):
+    """Whoever wants to know; ``State`` does."""
+
+    def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
+        """Called from any thread; must return at once."""
+
+
+class NotificationManager:
+    """Hands every announcement to the states of the ``run_fn`` loops that are under way."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: list[Listener] = []
+
+    def register_listener(self, listener: Listener) -> None:
+        """Tell ``listener`` from now on."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Do not tell ``listener`` any more; nothing if it is not registered."""
+        with self._lock:
+            self._listeners = [other for other in self._listeners if other is not listener]
+
+    def handle_hosts_updated(self, timestamp: int, update_res: int) -> None:
+        """Announce a change; from any thread.
+
+        ``timestamp`` orders the changes of a job and must grow from one to the next: a sequence
+        number, or a time. ``update_res`` is a HostUpdateResult. Raises ValueError for another
+        number.
+        """
+        if not HostUpdateResult.no_update <= update_res <= HostUpdateResult.mixed:
+            raise ValueError(
+                f"update_res={update_res} is no change of hosts: 0 (none), 1 (removed), 2 (added) "
+                "and 3 (both) are."
+            )
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener.on_hosts_updated(timestamp, update_res)
+
+
+notification_manager = NotificationManager()

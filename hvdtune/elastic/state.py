@@ -1,0 +1,128 @@
+"""What is to survive a failure or a change of hosts, with its last committed copy."""
+
+from __future__ import annotations
+
+import queue
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hvdtune.core.exceptions import HostsUpdatedInterrupt
+from hvdtune.elastic.notifications import HostUpdateResult
+
+Broadcast = Callable[[Any], Any]
+
+
+class State(ABC):
+    """The state of a training job.
+
+    bcast_object: returns, on every rank, the object that rank 0 calls it with.
+    get_rank: returns this process's rank.
+    """
+
+    def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int]) -> None:
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._host_messages: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self._last_updated_timestamp = 0
+        self._reset_callbacks: list[Callable[[], Any]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
+        """Call these too, in the order of registration, when the job has started anew.
+
+        For what depends on the number of ranks, such as learning rates.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """The job has started anew: forget what was said about hosts, reset, call the callbacks."""
+        self._host_messages = queue.SimpleQueue()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
+        """Note a change of hosts for the next ``check_host_updates``; from any thread.
+
+        See ``NotificationManager.handle_hosts_updated``.
+        """
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """``save()``, then ``check_host_updates()``: what is done until here will not be lost."""
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raise HostsUpdatedInterrupt, on all ranks, when the hosts have changed.
+
+        Rank 0 decides by the changes it knows of: all ranks must call it at the same point. The
+        interrupt says that synchronising may be skipped when hosts have only been removed.
+        """
+        previous = newest = self._last_updated_timestamp
+        changes = HostUpdateResult.no_update
+        while not self._host_messages.empty():
+            timestamp, change = self._host_messages.get()
+            if timestamp > previous:
+                newest = max(newest, timestamp)
+                changes |= HostUpdateResult(change)
+        previous, newest, change = self._bcast_object((previous, newest, int(changes)))
+        self._last_updated_timestamp = newest
+        if newest > previous:
+            raise HostsUpdatedInterrupt(change == HostUpdateResult.removed)
+
+    @abstractmethod
+    def save(self) -> None:
+        """Take a copy of the state, in memory."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Go back to the last copy."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Make the state of all ranks that of rank 0."""
+
+    def reset(self) -> None:  # noqa: B027 (a state without need of it is a state)
+        """Adapt to a job that has started anew; called before the reset callbacks."""
+
+
+class ObjectState(State):
+    """Any picklable Python objects as the attributes of a state.
+
+    Every keyword argument becomes an attribute. What is saved are references, not copies: an object
+    that is changed in place is changed in the saved state too, so assign a new one instead.
+    Raises ValueError for a keyword that the state has other use for, such as ``commit``.
+    """
+
+    def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int], **kwargs: Any) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._check_names(kwargs)
+        self._saved_state = kwargs
+        self._set_attributes()
+
+    def save(self) -> None:
+        """Note the objects that the attributes are now."""
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
+    def restore(self) -> None:
+        """Set the attributes to the objects that were saved last."""
+        self._set_attributes()
+
+    def sync(self) -> None:
+        """Set the attributes of all ranks to what rank 0 saved last, and save that."""
+        if self._saved_state:
+            self._saved_state = self._bcast_object(self._saved_state)
+            self._set_attributes()
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        for name in names:
+            if hasattr(type(self), name):
+                raise ValueError(
+                    f"{type(self).__name__}: {name}=… would hide what the state itself has under "
+                    "that name; choose another name."
+                )
+
+    def _set_attributes(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, value)

@@ -1,0 +1,73 @@
+"""A sampler that can go on in the middle of an epoch, with another number of ranks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import torch
+
+from hvdtune.core.world import rank, size
+
+
+class ElasticSampler(torch.utils.data.Sampler[int]):
+    """Deals the indices of ``dataset`` out to the ranks, leaving out those already processed.
+
+    The order is that of ``random.Random(seed + epoch)``, or ascending without ``shuffle``. When
+    the rest does not divide by the number of ranks it is filled up from its own beginning, so that
+    every rank gets equally many. Call ``record_batch`` after every batch, ``set_epoch`` at the end
+    of an epoch, and make it part of the state: ``TorchState(…, sampler=sampler)``. Raises
+    ValueError before ``init()``.
+    """
+
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
+        self.processed_num = 0
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin ``epoch``: another order, nothing processed. Call it at the end of an epoch.
+
+        At its beginning it would forget what was processed before a failure.
+        """
+        self.epoch = epoch
+        self.processed_num = 0
+        self.reset()
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Every rank has processed a batch of ``batch_size``; ``batch_idx`` is its number."""
+        self.processed_num += batch_size * self.num_replicas
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch, and how many indices of it all ranks together have processed."""
+        return {"epoch": self.epoch, "processed_num": self.processed_num}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where ``state_dict()`` was taken, with the ranks that there are now."""
+        self.epoch = state_dict["epoch"]
+        self.processed_num = state_dict["processed_num"]
+        self.reset()
+
+    def reset(self) -> None:
+        """Deal what is left to the ranks that there are now."""
+        self.num_replicas = size()
+        self.rank = rank()
+        indices = list(range(len(self.dataset)))
+        if self.shuffle:
+            random.Random(self.seed + self.epoch).shuffle(indices)
+        self.remaining_indices = indices[self.processed_num :]
+        self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+
+    def __iter__(self) -> Iterator[int]:
+        rest = self.remaining_indices
+        # A rest shorter than the number of ranks is repeated more than once.
+        padded = [rest[i % len(rest)] for i in range(self.total_size)]
+        return iter(padded[self.rank :: self.num_replicas])
+
+    def __len__(self) -> int:
+        return self.num_samples

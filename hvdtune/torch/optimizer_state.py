@@ -1,0 +1,193 @@
+"""``broadcast_optimizer_state``: the options and the state of one rank's optimizer for all.
+
+The root sends its state as one object in which placeholders stand for the tensors; then the tensors
+follow as broadcasts of their own, named ``<state name>.<occurrence>``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hvdtune.core.objects import allgather_object, broadcast_object
+from hvdtune.core.world import rank, size
+from hvdtune.torch.tensor_broadcast import broadcast_tensors, check_tensor
+
+Optimizer = torch.optim.Optimizer
+
+
+@dataclass(frozen=True)
+class _TensorPlace:
+    """Stands for a tensor in the state that the root sends; the values follow."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    key: str
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """What the root sends: options by group, state by parameter, and state of other keys."""
+
+    options: list[dict[str, Any]]
+    states: list[Any]  # None for a parameter without state
+    others: dict[Any, Any]
+
+
+def broadcast_optimizer_state(
+    optimizer: Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Make the options and the state of ``optimizer`` on all ranks those of ``root_rank``.
+
+    State that a rank does not have yet is made there, and state that the root does not have is
+    dropped; no parameter changes and no step is taken. When the root has no state at all, missing
+    gradients become zeros on every rank, as in Horovod, but for sparse ones: those of SparseAdam
+    and of the sparse embeddings of ``model``. Collective over all ranks.
+
+    Raises ValueError, on every rank, for torch.optim.LBFGS, when the number of parameters by group
+    differs from the root's, and for state that cannot be pickled.
+    """
+    _check(optimizer, root_rank)
+    if size() > 1:
+        _broadcast(optimizer, root_rank)
+    if not optimizer.state:
+        _fill_gradients(optimizer, model)
+
+
+def _check(optimizer: Optimizer, root_rank: int) -> None:
+    """Raise ValueError, on all ranks, when one has no optimizer that can take the root's state."""
+    fault, own = None, None
+    if isinstance(optimizer, torch.optim.LBFGS):
+        # Its state is a history of this rank's own line search.
+        fault = "broadcast_optimizer_state does not support torch.optim.LBFGS."
+    elif not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "state")):
+        fault = f"broadcast_optimizer_state takes an optimizer, not a {type(optimizer).__name__}."
+    else:
+        own = [len(group["params"]) for group in optimizer.param_groups]
+    every = allgather_object((fault, own), name="optimizer_state.counts")
+    for other, (problem, _) in enumerate(every):
+        if fault or problem:
+            raise ValueError(fault or f"rank {other}: {problem}")
+    counts = every[root_rank][1] if 0 <= root_rank < len(every) else own
+    for other, (_, numbers) in enumerate(every):
+        if numbers != counts:
+            raise ValueError(
+                f"broadcast_optimizer_state: rank {other} has {numbers} parameters by parameter "
+                f"group, rank {root_rank} has {counts}; they must be equal."
+            )
+
+
+def _broadcast(optimizer: Optimizer, root_rank: int) -> None:
+    root = rank() == root_rank
+    tensors: dict[str, torch.Tensor] = {}
+    packed = _pack(optimizer, tensors) if root else None
+    packed = broadcast_object(packed, root_rank, name="optimizer_state")
+    if not root:
+        _take(optimizer, packed, tensors)
+    broadcast_tensors(sorted(tensors.items()), root_rank)
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _pack(optimizer: Optimizer, tensors: dict[str, torch.Tensor]) -> _Packed:
+    """The state to send; the tensors that follow it are put into ``tensors``."""
+    occurrences: Counter[str] = Counter()
+
+    def place(value: Any, name: str) -> Any:
+        if isinstance(value, torch.Tensor) and _is_sendable(value):
+            occurrences[name] += 1
+            key = f"{name}.{occurrences[name]}"
+            tensors[key] = value
+            return _TensorPlace(tuple(value.shape), value.dtype, key)
+        return _rebuilt(value, lambda item: place(item, name))
+
+    def place_all(state: Any) -> Any:
+        if not isinstance(state, Mapping):
+            return place(state, "state")
+        return {name: place(value, str(name)) for name, value in state.items()}
+
+    state = optimizer.state
+    return _Packed(
+        [
+            {option: value for option, value in group.items() if option != "params"}
+            for group in optimizer.param_groups
+        ],
+        [place_all(state[p]) if p in state else None for p in _parameters(optimizer)],
+        {key: place_all(state[key]) for key in state if not isinstance(key, torch.Tensor)},
+    )
+
+
+def _is_sendable(tensor: torch.Tensor) -> bool:
+    """Whether a broadcast takes it; others (complex, sparse, …) travel in the pickled object."""
+    try:
+        check_tensor("", tensor)
+    except ValueError:
+        return False
+    return True
+
+
+def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
+    """``value`` with ``change`` applied to what its containers hold; itself when it has none."""
+    if type(value) is dict:
+        return {key: change(item) for key, item in value.items()}
+    if type(value) in (list, tuple, deque):
+        return type(value)(change(item) for item in value)
+    return value
+
+
+def _take(optimizer: Optimizer, packed: _Packed, tensors: dict[str, torch.Tensor]) -> None:
+    """Give ``optimizer`` the root's state; tensors yet to be filled are put into ``tensors``."""
+
+    def fill(value: Any, old: Any) -> Any:
+        if isinstance(value, _TensorPlace):
+            tensors[value.key] = _storage_for(value, old)
+            return tensors[value.key]
+        return _rebuilt(value, lambda item: fill(item, None))
+
+    def fill_all(state: Any, before: Any) -> Any:
+        if not isinstance(state, Mapping):
+            return fill(state, before)
+        known = before if isinstance(before, Mapping) else {}
+        return {name: fill(value, known.get(name)) for name, value in state.items()}
+
+    for group, options in zip(optimizer.param_groups, packed.options, strict=True):
+        group.update(options)
+    before = dict(optimizer.state)
+    optimizer.state.clear()
+    for parameter, state in zip(_parameters(optimizer), packed.states, strict=True):
+        if state is not None:
+            optimizer.state[parameter] = fill_all(state, before.get(parameter))
+    for key, state in packed.others.items():
+        optimizer.state[key] = fill_all(state, before.get(key))
+
+
+def _storage_for(place: _TensorPlace, old: Any) -> torch.Tensor:
+    """The tensor that a broadcast fills: the one that is there already, if it fits."""
+    fits = (
+        isinstance(old, torch.Tensor)
+        and tuple(old.shape) == place.shape
+        and old.dtype == place.dtype
+        and _is_sendable(old)
+    )
+    return old if fits else torch.empty(place.shape, dtype=place.dtype)
+
+
+def _fill_gradients(optimizer: Optimizer, model: torch.nn.Module | None) -> None:
+    """Give zeros to the parameters that have no gradient yet; scripts read them afterwards."""
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return
+    embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    sparse = {
+        module.weight
+        for module in (model.modules() if model is not None else ())
+        if isinstance(module, embeddings) and module.sparse
+    }
+    for parameter in _parameters(optimizer):
+        if parameter.requires_grad and parameter.grad is None and parameter not in sparse:
+            parameter.grad = torch.zeros_like(parameter.detach())

@@ -1,0 +1,255 @@
+"""Batch normalisation over the joined batch of all ranks.
+
+Every channel is normalised by the mean and variance of its values on all ranks. With n_r values of
+a channel on rank r, their mean m_r and variance v_r (divided by n_r):
+
+    N    = sum n_r                     m = sum n_r m_r / N
+    v    = sum n_r (v_r + (m_r - m)²) / N
+    y    = (x - m) s w + b             s = 1 / sqrt(v + eps)
+    dx   = w s (dy - S0 / N - (x - m) s² S1 / N)
+    S0   = sum of dy over the joined batch,  S1 = sum of dy (x - m) over the joined batch
+
+The gradients of w and b are this rank's share of their sums, as those of every other parameter:
+summed over the ranks, they are those of the joined batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hvdtune.core.reduce_ops import Sum
+from hvdtune.core.world import size
+from hvdtune.torch.async_ops import allgather_async, allreduce_async, synchronize
+
+_NAME = "sync_batch_norm"
+_REFUSED = -1.0  # in the place of a count: this rank's input is not one to normalise
+
+
+class SyncBatchNorm(_BatchNorm):
+    """``torch.nn.BatchNorm1d``, ``2d`` and ``3d`` over the joined batch of all ranks.
+
+    Takes inputs of shape (rows, ``num_features``, …), 2-D to 5-D or more; rows, and sizes behind
+    the channels, may differ between ranks, and a rank may have no rows. All ranks must go forward,
+    and backward, through their layers in the same order: two layers must not be under way at once,
+    as in threads of one process. In evaluation with tracked statistics, and with one process, it
+    is ordinary batch normalisation.
+
+    Forward raises ValueError for input with fewer than two dimensions, other channels or no
+    floating-point type, on every rank where training needs all of them, and when the joined batch
+    has a single value per channel.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """``input`` normalised: same shape and type."""
+        over_batch = self.training or self.running_mean is None or self.running_var is None
+        if not over_batch or size() == 1:
+            self._check_input_dim(input)
+            return self._over_own_batch(input, over_batch)
+        try:
+            self._check_input_dim(input)
+        except ValueError:
+            # The others are waiting for this rank's statistics.
+            _gather_statistics(None, self.num_features)
+            raise
+        output, mean, var, count = _Normalise.apply(input, self.weight, self.bias, self.eps)
+        factor = self._count_batch()
+        if factor is not None:
+            for running, new in (
+                (self.running_mean, mean),
+                (self.running_var, var * (count / (count - 1.0))),  # unbiased
+            ):
+                assert running is not None
+                running.lerp_(new.to(running), factor)
+        return output
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: torch.nn.Module) -> torch.nn.Module:
+        """``module`` with every batch normalisation in it replaced by one over all ranks.
+
+        Parameters and buffers are taken over, not copied. Returns the replacement when ``module``
+        is itself one. Raises ValueError for a lazy one that has seen no input yet.
+        """
+        if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
+            if isinstance(module, _BatchNorm):
+                raise ValueError("run the model once before its lazy batch norms are converted.")
+        elif isinstance(module, _BatchNorm) and not isinstance(module, cls):
+            tracks = module.running_mean is not None
+            new = cls(module.num_features, module.eps, module.momentum, module.affine, tracks)
+            new.weight, new.bias = module.weight, module.bias
+            new.running_mean, new.running_var = module.running_mean, module.running_var
+            new.num_batches_tracked = module.num_batches_tracked
+            new.track_running_stats = module.track_running_stats
+            return new.train(module.training)
+        for name, child in module.named_children():
+            module.add_module(name, cls.convert_sync_batchnorm(child))
+        return module
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        what = None
+        if input.dim() < 2:
+            what = f"{input.dim()}D input of shape {tuple(input.shape)}"
+        elif input.shape[1] != self.num_features:
+            what = f"{input.shape[1]} channels, in input of shape {tuple(input.shape)}"
+        elif not input.is_floating_point():
+            what = f"input of type {input.dtype}"
+        if what:
+            raise ValueError(
+                "SyncBatchNorm expected at least 2D floating-point input with "
+                f"{self.num_features} channels as its second dimension, got {what}."
+            )
+
+    def _count_batch(self) -> float | None:
+        """How much the batch counts in the running statistics; None when they are not updated."""
+        if not (self.training and self.track_running_stats):
+            return None
+        if self.running_mean is None or self.num_batches_tracked is None:
+            return None
+        # Not in place: whoever saved the tensor keeps its value.
+        self.num_batches_tracked = self.num_batches_tracked + 1
+        if self.momentum is None:
+            return 1.0 / float(self.num_batches_tracked)
+        return float(self.momentum)
+
+    def _over_own_batch(self, input: torch.Tensor, over_batch: bool) -> torch.Tensor:
+        factor = self._count_batch()
+        use_running = not over_batch or factor is not None
+        return torch.nn.functional.batch_norm(
+            input,
+            self.running_mean if use_running else None,
+            self.running_var if use_running else None,
+            self.weight,
+            self.bias,
+            over_batch,
+            factor or 0.0,
+            self.eps,
+        )
+
+
+def _gather_statistics(
+    own: tuple[int, torch.Tensor, torch.Tensor] | None, channels: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Counts (ranks,), means and inverse deviations (ranks, channels) of all ranks, float64.
+
+    ``own`` is None on a rank that cannot give any. Raises ValueError on the others then.
+    """
+    if own is None:
+        own = (int(_REFUSED), torch.zeros(channels), torch.zeros(channels))
+    count, mean, invstd = own
+    rows = {
+        "count": torch.tensor([float(count)], dtype=torch.float64),
+        "mean": mean.double().cpu().reshape(1, -1),
+        "invstd": invstd.double().cpu().reshape(1, -1),
+    }
+    handles = [allgather_async(row, f"{_NAME}.{what}") for what, row in rows.items()]
+    counts, means, invstds = (synchronize(handle) for handle in handles)
+    refusing = [rank for rank, number in enumerate(counts.tolist()) if number == _REFUSED]
+    if refusing and count != _REFUSED:
+        raise ValueError(
+            f"SyncBatchNorm: the input of rank {refusing[0]} cannot be normalised; its own error "
+            "says why."
+        )
+    return counts, means, invstds
+
+
+class _Normalise(torch.autograd.Function):
+    """(output, mean, variance, values per channel) of the joined batch; see the module."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        eps: float,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]:
+        """Exchange the statistics of the ranks' batches and normalise this rank's."""
+        # Half-precision types are too coarse for sums: float32, as in torch's own batch norm.
+        exact = torch.promote_types(input.dtype, torch.float32)
+        mean, var, count = _joined_statistics(input.to(exact), eps)
+        output = torch.nn.functional.batch_norm(
+            input,
+            mean.to(exact),
+            var.to(exact),
+            None if weight is None else weight.to(exact),
+            None if bias is None else bias.to(exact),
+            training=False,
+            eps=eps,
+        )
+        ctx.save_for_backward(input, weight, mean.to(exact), (var + eps).rsqrt().to(exact))
+        ctx.count = count
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        ctx.mark_non_differentiable(mean, var)
+        return output, mean, var, count
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """The gradients of the input, over the joined batch, and of this rank's weight and bias."""
+        input, weight, mean, invstd = ctx.saved_tensors
+        exact = mean.dtype
+        dims = [dim for dim in range(input.dim()) if dim != 1]
+        shape = [1, -1, *[1] * (input.dim() - 2)]
+        gradient = gradients[0].to(exact)
+        centred = input.to(exact) - mean.view(shape)
+        sum_dy = gradient.sum(dims)
+        sum_dy_xmu = (gradient * centred).sum(dims)
+        needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        of_weight = (sum_dy_xmu * invstd).to(weight.dtype) if needs_weight else None
+        of_bias = sum_dy.to(ctx.bias_dtype) if needs_bias else None
+        of_input = None
+        if needs_input:
+            total_dy, total_dy_xmu = _sum_over_ranks(sum_dy, sum_dy_xmu)
+            scale = invstd if weight is None else invstd * weight.to(exact)
+            slope = total_dy_xmu * invstd.square() / ctx.count
+            of_input = gradient - (total_dy / ctx.count).view(shape)
+            of_input = (of_input - centred * slope.view(shape)) * scale.view(shape)
+            of_input = of_input.to(input.dtype)
+        return of_input, of_weight, of_bias, None
+
+
+def _joined_statistics(input: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Mean and variance by channel over all ranks, and the values per channel; float64."""
+    channels = input.shape[1]
+    dims = [dim for dim in range(input.dim()) if dim != 1]
+    count = input.numel() // channels if channels else 0
+    if count:
+        var, mean = torch.var_mean(input, dims, correction=0)
+        var, mean = var.double(), mean.double()
+    else:
+        var = mean = torch.zeros(channels, dtype=torch.float64, device=input.device)
+    gathered = _gather_statistics((count, mean, (var + eps).rsqrt()), channels)
+    counts, means, invstds = (part.to(input.device) for part in gathered)
+    total = float(counts.sum())
+    if total <= 1:
+        raise ValueError(
+            "SyncBatchNorm expected more than 1 value per channel when training, the joined batch "
+            f"of all ranks has {total:g}."
+        )
+    weights = (counts / total).unsqueeze(1)
+    mean = (weights * means).sum(0)
+    variances = invstds.pow(-2) - eps + (means - mean).square()
+    return mean, (weights * variances).sum(0).clamp_(min=0.0), total
+
+
+def _sum_over_ranks(
+    sum_dy: torch.Tensor, sum_dy_xmu: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    handles = [
+        allreduce_async(part.cpu(), name=f"{_NAME}.{what}", op=Sum)
+        for what, part in (("sum_dy", sum_dy), ("sum_dy_xmu", sum_dy_xmu))
+    ]
+    first, second = (synchronize(handle).to(sum_dy.device) for handle in handles)
+    return first, second

@@ -1,0 +1,60 @@
+"""Overwriting many tensors with those of one rank, all of them in flight at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hvdtune.torch import async_ops
+from hvdtune.torch.buffers import as_buffer
+
+Named = tuple[str | None, torch.Tensor]
+
+
+def check_tensor(what: str, tensor: Any) -> None:
+    """Raise ValueError, beginning with ``what``, for anything that cannot be broadcast in place."""
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{what} is a {type(tensor).__name__}, not a tensor.")
+    if torch.nn.parameter.is_lazy(tensor):
+        raise ValueError(f"{what} has no shape yet: run the model once before broadcasting it.")
+    probe = tensor.detach()
+    if probe.layout is torch.strided and not probe.is_contiguous():
+        probe = probe.new_empty(0)  # a contiguous copy travels in its place
+    try:
+        as_buffer(probe, "broadcast")
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def broadcast_tensors(named: Sequence[Named], root_rank: int) -> None:
+    """Overwrite the tensors, in place, with those of global rank ``root_rank``.
+
+    A pair is (name or None, tensor), checked by ``check_tensor``. All are waited for, whatever
+    becomes of them; the first error is raised.
+    """
+    finishers = [_start(name, tensor, root_rank) for name, tensor in named]
+    first_error: Exception | None = None
+    # The last one first: by the time that it is waited for, all others have been submitted.
+    for finish in reversed(finishers):
+        try:
+            finish()
+        except Exception as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+
+
+def _start(name: str | None, tensor: torch.Tensor, root_rank: int) -> Callable[[], None]:
+    """Start the broadcast of one tensor. Returns what waits for it and stores the result."""
+    target = tensor.detach()
+    dense = target.contiguous()
+    handle = async_ops.broadcast_async_(dense, root_rank, name)
+
+    def finish() -> None:
+        async_ops.synchronize(handle)
+        if dense is not target:
+            target.copy_(dense)
+
+    return finish
