@@ -37,7 +37,7 @@ def _package(environ: Mapping[str, str]) -> str:
     if folder in environ.get("PYTHONPATH", "").split(os.pathsep):
         return f"hvdtune, by PYTHONPATH ({folder})"
     if any(os.path.exists(os.path.join(entry, PTH_FILE)) for entry in sys.path if entry):
-        return f"hvdtune, by {PTH_FILE} beside it, last on sys.path: a real Horovod would go first"
+        return f"hvdtune, by {PTH_FILE}, last on sys.path: a real Horovod would go first"
     return f"hvdtune, by an entry of sys.path ({folder})"
 
 

@@ -175,6 +175,22 @@ def test_folders_that_cannot_be_written(environment):
     assert refused.count("\n") == 1
 
 
+def test_status_says_by_what_horovod_is_found(environment):
+    alias = ROOT / "hvdtune" / "_alias"
+    status = (environment.python, "-m", "hvdtune", "alias", "status")
+    assert "import horovod                        nothing: " in environment.call(*status)
+    by_path = environment.call(*status, path=f"{ROOT}:{alias}")
+    assert f"hvdtune, by PYTHONPATH ({alias})\n" in by_path
+    # As the wheel of hvdtune has it; no obstacle to an installation.
+    (environment.packages / "hvdtune-horovod-alias.pth").write_text(f"{alias}\n")
+    assert "hvdtune, by hvdtune-horovod-alias.pth, last" in environment.call(*status)
+    environment.alias("install")
+    by_install = environment.call(*status)
+    assert f"hvdtune, by hvdtune alias install in {environment.packages}\n" in by_install
+    preferred = environment.call("env", "HVDTUNE_PREFER_HOROVOD=1", *status)
+    assert "python -m hvdtune  as above: HVDTUNE_PREFER_HOROVOD=1 is set\n" in preferred
+
+
 def test_what_was_changed_since_stays(environment):
     environment.alias("install")
     command = environment.commands / "horovodrun"
