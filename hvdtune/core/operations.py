@@ -331,6 +331,7 @@ def alltoall_async(
     if not input.shape:
         raise ValueError("alltoall does not support scalar tensors")
     if splits is None:
+        _running_engine()
         id_of(process_set)
         members = process_set.size() or 1
         if input.shape[0] % members != 0:
