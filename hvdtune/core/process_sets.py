@@ -82,6 +82,10 @@ class ProcessSet:
 
         return world.rank() in self.ranks
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # Copies of the global set, as of an optimizer that refers to it, are the global set.
+        return "global_process_set" if self is global_process_set else super().__reduce__()
+
     def __str__(self) -> str:
         return (
             f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
@@ -100,23 +104,23 @@ global_process_set = _global_set()
 _ranks_of: dict[int, list[int]] = {}  # the registered sets of the running job
 _objects: weakref.WeakSet[ProcessSet] = weakref.WeakSet()  # those that were given a number
 
-# The engine takes one addition and one removal at a time. Two locks: were one rank's addition and
-# another's removal to wait for each other, nothing would tell them apart from two slow ranks.
-_adding = threading.Lock()
-_removing = threading.Lock()
+# The engine takes one addition or removal at a time, so that ranks whose threads bring them in
+# different orders disagree instead of waiting for each other.
+_changing = threading.Lock()
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Register a set while the job runs; returns it, with its number.
 
     Every process of the job calls this with the same ranks, whether it is among them or not, and
-    waits for the others. Threads may call it at the same time; they are served one after another,
-    so all processes must bring their sets in the same order.
+    waits for the others. Threads may add and remove sets at the same time; they are served one
+    after another, so on all processes they must come in the same order.
 
     Raises ValueError, on every process, for ranks that do not exist or are given twice, for ranks
     of which there is a set already ("duplicate process set"), and when processes pass different
-    ranks; the job goes on. Also raises ValueError without HOROVOD_DYNAMIC_PROCESS_SETS=1 and when
-    the job ends meanwhile, NotImplementedError for a communicator whose ranks are not known.
+    ranks or remove a set instead; the job goes on. Also raises ValueError without
+    HOROVOD_DYNAMIC_PROCESS_SETS=1 and when the job ends meanwhile, NotImplementedError for a
+    communicator whose ranks are not known.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -137,7 +141,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     and the object has no number any more (it can be added again). Operations that still wait in
     the set fail with HorovodInternalError, "Process set has been removed".
 
-    Raises ValueError, on every process, when processes remove different sets; without
+    Raises ValueError, on every process, when processes remove different sets or add one; without
     HOROVOD_DYNAMIC_PROCESS_SETS=1; and when the job ends meanwhile.
     """
     if not isinstance(process_set, ProcessSet):
@@ -149,11 +153,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if registered is None or registered != process_set.ranks:
         return False
     _check_dynamic("removed")
-    with _removing:
+    with _changing:
         _run(lambda engine: engine.remove_process_set(number))
-        # Another thread may have added a set meanwhile, and got this number.
-        if _ranks_of.get(number) is registered:
-            del _ranks_of[number]
+        _ranks_of.pop(number, None)
     process_set.process_set_id = None
     return True
 
@@ -292,9 +294,9 @@ def release() -> None:
 
 
 def release_in_child() -> None:
-    """As `release`, after a fork: no thread of the child will ever open the locks."""
-    global _adding, _removing
-    _adding, _removing = threading.Lock(), threading.Lock()
+    """As `release`, after a fork: no thread of the child will ever open the lock."""
+    global _changing
+    _changing = threading.Lock()
     release()
 
 
@@ -306,6 +308,7 @@ def _members_of(process_set: ProcessSet) -> list[int]:
 
     world.engine()  # before init there are no sets to look for
     members = _ranks_of.get(process_set.process_set_id or 0)
+    # The number may have been removed, and even given to another set.
     if members is None or members != process_set.ranks:
         raise ValueError(
             f"process set {process_set.process_set_id}, {process_set.ranks}, does not exist or "
@@ -330,7 +333,7 @@ def _register(ranks: Sequence[int]) -> int:
 
     # Wrong ranks are for the coordinator to refuse, everywhere; but they must fit its message.
     shown = [max(-_INT32, min(_INT32, rank)) for rank in ranks]
-    with _adding:
+    with _changing:
         number = _run(lambda engine: engine.add_process_set(shown))[0]
         _ranks_of[number] = list(ranks)
         operations.forget_names(number)

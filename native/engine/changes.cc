@@ -7,10 +7,10 @@
 namespace hvdtune {
 namespace {
 
-// What all ranks wait for has the same name on all of them.
+// What all ranks wait for has the same name on all of them. Additions and removals share one: ranks
+// that bring them in different orders disagree, instead of waiting for each other.
 constexpr const char* kJoinName = "join.noname";
-constexpr const char* kAddName = "process_set.add";
-constexpr const char* kRemoveName = "process_set.remove";
+constexpr const char* kChangeName = "process_set.change";
 
 }  // namespace
 
@@ -27,11 +27,11 @@ std::int64_t Engine::join() { return submit_change(OpKind::kJoin, kJoinName, {})
 
 std::int64_t Engine::add_process_set(std::vector<std::int32_t> ranks) {
   std::sort(ranks.begin(), ranks.end());
-  return submit_change(OpKind::kAddProcessSet, kAddName, std::move(ranks));
+  return submit_change(OpKind::kAddProcessSet, kChangeName, std::move(ranks));
 }
 
 std::int64_t Engine::remove_process_set(std::uint32_t set) {
-  return submit_change(OpKind::kRemoveProcessSet, kRemoveName, {static_cast<std::int32_t>(set)});
+  return submit_change(OpKind::kRemoveProcessSet, kChangeName, {static_cast<std::int32_t>(set)});
 }
 
 std::vector<int> Engine::process_set_ranks(std::uint32_t set) {

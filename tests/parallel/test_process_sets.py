@@ -74,6 +74,7 @@ REFUSED = {
     "different ranks": "rank 0 has [1, 2], rank 1 has [0, 2]",
     "out of range on one": "rank 0 has [1, 2], rank 1 has [0, 77]",
     "different removals": "rank 0 has [1], rank 1 has [2]",
+    "removal and addition": "rank 0 has ADD_PROCESS_SET, rank 1 has REMOVE_PROCESS_SET",
     "numpy ints": "must be ints",
     "unknown's size": "does not exist or has not been registered",
     "vanished size": "does not exist or has not been registered",
@@ -125,11 +126,17 @@ def test_threads_that_add_and_remove_in_any_order() -> None:
     assert 0 < successes[0] <= 60
 
 
+def test_shutdown_in_one_thread_ends_adding_in_another() -> None:
+    seen = run_ranks(2, sets.shutdown_beside_adding).values[0]
+    assert seen[0] == "ValueError"
+    assert "Horovod is shutting down" in seen[1] or "has not been initialized" in seen[1]
+
+
 @pytest.mark.parametrize("leaver", [0, 2])
 def test_the_job_ends_while_a_set_is_added(leaver: int) -> None:
     values = run_ranks(3, sets.ended_while_adding, leaver).values
     for rank, seen in enumerate(values):
-        assert len(seen) == (0 if rank == leaver else 3)
+        assert len(seen) == (0 if rank == leaver else 2)
         for kind, text in seen:
             assert kind == "ValueError", seen
             assert "Horovod is shutting down" in text

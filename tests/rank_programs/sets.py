@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from rank_programs.mistakes import Outcome, check_alive, outcome
@@ -166,11 +167,6 @@ def static_lives() -> list[object]:
 # -- sets that come and go -------------------------------------------------------------------------
 
 
-def _all_equal(value: object) -> bool:
-    """Whether a value is the same on all ranks."""
-    return len(set(map(repr, hvd.allgather_object(value, name="equal")))) == 1
-
-
 def dynamic_errors() -> dict[str, Outcome]:
     """What add_process_set and remove_process_set refuse: on every rank, and the job goes on."""
     hvd.init(process_sets="dynamic")
@@ -189,6 +185,9 @@ def dynamic_errors() -> dict[str, Outcome]:
         "different ranks": lambda: hvd.add_process_set([0, 2] if odd else [1, 2]),
         "out of range on one": lambda: hvd.add_process_set([0, 77] if odd else [1, 2]),
         "different removals": lambda: hvd.remove_process_set(other if odd else kept),
+        "removal and addition": lambda: (
+            hvd.remove_process_set(other) if odd else hvd.add_process_set([0])
+        ),
     }
     outcomes = {}
     for case, call in calls.items():
@@ -268,7 +267,7 @@ def removed_with_operations() -> list[Outcome]:
     return outcomes
 
 
-def _in_threads(*calls: Callable[[], object]) -> list[object]:
+def _in_threads(*calls: Callable[[], Any]) -> list[Any]:
     """Run calls at once, one thread each; their results. Raises what one of them raised."""
     with ThreadPoolExecutor(len(calls)) as pool:
         futures = [pool.submit(call) for call in calls]
@@ -296,82 +295,87 @@ def overlapping_sets_in_threads(steps: int) -> list[str]:
 
 
 def change_while_working() -> bool:
-    """A set is added in one thread and another removed in a second, while a third works.
+    """One thread adds a set and removes another, while a second one works.
 
-    Rank 2 comes to both only after the others have worked together: neither call holds them up.
+    Rank 2 comes to that only after the others have worked together: nobody is held up.
     """
     hvd.init(process_sets="dynamic")
     pair, old = hvd.add_process_set([0, 1]), hvd.add_process_set([1, 2])
     new = hvd.ProcessSet([0, 2])
+    worked = threading.Event()
 
     def work() -> None:
         for _ in range(30):
             if pair.included():
                 hvd.allreduce(np.ones(100), name="w", process_set=pair)
         hvd.barrier()
+        worked.set()
 
-    def change(call: Callable[[], object]) -> object:
+    def change() -> bool:
         if hvd.rank() == 2:
             worked.wait()
-        return call()
+        return hvd.add_process_set(new) is new and hvd.remove_process_set(old)
 
-    worked = threading.Event()
-    added, removed, _ = _in_threads(
-        lambda: change(lambda: hvd.add_process_set(new)),
-        lambda: change(lambda: hvd.remove_process_set(old)),
-        lambda: (work(), worked.set()),
-    )
-    assert removed is True
-    assert added is new
-    assert hvd.remove_process_set(new)
+    changed, _ = _in_threads(change, work)
+    assert new.process_set_id == 3
+    hvd.barrier()
     hvd.shutdown()
-    return True
+    return bool(changed)
 
 
 def racing_threads(rounds: int) -> int:
-    """Three threads add and remove at once, in no agreed order; returns how often it worked out.
+    """Three threads, two that add and one that removes, in no agreed order; how many succeeded.
 
     Each call succeeds on all ranks, or is refused on all of them; nothing hangs.
     """
     hvd.init(process_sets="dynamic")
     successes = 0
     for turn in range(rounds):
-        sets = [hvd.ProcessSet([rank]) for rank in range(3)]
-
-        def add(process_set: hvd.ProcessSet) -> str:
-            return outcome(lambda: hvd.add_process_set(process_set))[0]
-
-        kinds = _in_threads(*(lambda s=process_set: add(s) for process_set in sets))
-        assert set(kinds) <= {"", "ValueError"}, kinds
-        assert _all_equal(kinds), kinds
-        assert _all_equal([s.process_set_id for s in sets])
-        # Through a second door, in the order of the list: those that were added are known.
-        hvd.init(process_sets=sets)
-        check_alive(f"round {turn}")
-        removed = _in_threads(
-            *(lambda s=s: outcome(lambda: hvd.remove_process_set(s))[0] for s in sets)
+        old = hvd.add_process_set([2])
+        new = [hvd.ProcessSet([rank]) for rank in range(2)]
+        results = _in_threads(
+            *(lambda s=s: outcome(lambda: hvd.add_process_set(s))[0] for s in new),
+            lambda old=old: outcome(lambda: hvd.remove_process_set(old))[0],
         )
-        assert _all_equal(removed), removed
-        for process_set in sets:
+        assert set(results) <= {"", "ValueError"}, results
+        ids = [s.process_set_id for s in (*new, old)]
+        assert len(set(map(repr, hvd.allgather_object((results, ids), name="equal")))) == 1
+        check_alive(f"round {turn}")
+        for process_set in (*new, old):
             hvd.remove_process_set(process_set)
-        assert [s.process_set_id for s in sets] == [None] * 3
-        successes += kinds.count("")
+        successes += results.count("")
     hvd.shutdown()
     return successes
 
 
 def ended_while_adding(leaver: int) -> list[Outcome]:
-    """One rank ends the job while the others wait in add and remove."""
+    """One rank ends the job while the others wait for it to add a set."""
     hvd.init(process_sets="dynamic")
     old = hvd.add_process_set([0])
     hvd.barrier()
     if hvd.rank() == leaver:
         hvd.shutdown()
         return []
-    results = _in_threads(
-        lambda: outcome(lambda: hvd.add_process_set([0, 1])),
-        lambda: outcome(lambda: hvd.remove_process_set(old)),
-    )
-    results.append(outcome(lambda: hvd.add_process_set([1, 2])))
+    results = [outcome(lambda: hvd.add_process_set([0, 1]))]
+    results.append(outcome(lambda: hvd.remove_process_set(old)))
     hvd.shutdown()
-    return [result for result in results if isinstance(result, tuple)]
+    return results
+
+
+def shutdown_beside_adding() -> Outcome:
+    """The job ends in one thread of a rank while another one adds a set, which never happens."""
+    hvd.init(process_sets="dynamic")
+    started = threading.Event()
+
+    def add() -> Outcome:
+        started.set()
+        return outcome(lambda: hvd.add_process_set([0, 1]))
+
+    def stop() -> None:
+        started.wait()
+        hvd.shutdown()
+
+    if hvd.rank() == 0:
+        return _in_threads(add, stop)[0]
+    hvd.shutdown()
+    return "not run", ""

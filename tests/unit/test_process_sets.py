@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
+import pickle
 from collections.abc import Iterator
 from itertools import combinations, islice
 
@@ -103,6 +105,15 @@ def test_before_init() -> None:
         id_of(process_set)
     with pytest.raises(ValueError, match="takes a ProcessSet"):
         remove_process_set([0, 1])  # type: ignore[arg-type]
+
+
+def test_a_copy_of_the_global_set_is_the_global_set() -> None:
+    assert copy.deepcopy([global_process_set])[0] is global_process_set
+    assert pickle.loads(pickle.dumps(global_process_set)) is global_process_set
+    process_set = ProcessSet([0, 1])
+    copied = copy.deepcopy(process_set)
+    assert copied is not process_set
+    assert str(copied) == str(process_set)
 
 
 def test_dynamic_in_any_case_sets_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
