@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from hvdtune.core.process_sets import ProcessSet, global_process_set
-from hvdtune.core.reduce_ops import Adasum, Average
+from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
+from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from hvdtune.core.world import size
+from hvdtune.torch.adasum_optimizer import DeltaMixin, DeltaReducer, check_adasum
 from hvdtune.torch.compression import Compression
 from hvdtune.torch.groups import Groups, check_groups
+from hvdtune.torch.parameter_names import parameter_names
 from hvdtune.torch.reducer import GradientReducer
+from hvdtune.torch.sending import Settings
+from hvdtune.torch.wrapping import DistributedBase, wrap
+
+_OPS = {Average, Sum, Adasum, Min, Max, Product}
 
 
-class DistributedMixin(torch.optim.Optimizer):
+class GradientMixin(DistributedBase):
     """The methods that ``DistributedOptimizer`` puts in front of the wrapped optimizer's."""
 
-    _reducer: GradientReducer
-    _synchronized: bool
+    _flags = ("_synchronized", "_synchronized_for_scaler", "_should_synchronize")
+    _synchronized: bool  # by the user
+    _synchronized_for_scaler: bool
     _should_synchronize: bool
 
     def synchronize(self) -> None:
@@ -44,14 +50,17 @@ class DistributedMixin(torch.optim.Optimizer):
         finally:
             self._should_synchronize = True
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """``synchronize()``, then the wrapped optimizer's step.
 
-        A ``closure`` is synchronised after every time that the wrapped optimizer calls it.
+        A ``closure`` is synchronised after every time that the wrapped optimizer calls it. For
+        torch.optim.LBFGS, which decides by it how to go on, its value is reduced too.
         """
-        if not self._should_synchronize:
+        for_scaler = self._synchronized_for_scaler and not self._reducer.is_pending
+        self._synchronized_for_scaler = False
+        if not self._should_synchronize or for_scaler:
             self._synchronized = False
-            return super().step(closure)
+            return self._step_wrapped(closure, kwargs)
         if self._synchronized:
             warnings.warn(
                 "optimizer.step() was called after optimizer.synchronize() but outside of "
@@ -66,85 +75,53 @@ class DistributedMixin(torch.optim.Optimizer):
                 self.synchronize()
             closure = self._synchronized_closure(closure)
         self._synchronized = False
-        return super().step(closure)
+        return self._step_wrapped(closure, kwargs)
 
     # Keeps torch from wrapping this step too: hooks on the optimizer would run twice a step.
     step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """The wrapped optimizer's ``zero_grad``.
-
-        Raises AssertionError between ``backward()`` and ``step()`` or ``synchronize()``: the
-        gradients are being reduced then.
-        """
-        if self._reducer.is_pending:
-            raise AssertionError(
-                "optimizer.zero_grad() was called after loss.backward() but before "
-                "optimizer.step() or optimizer.synchronize(), while the gradients are being "
-                "reduced. Call it before backward() or after step()."
-            )
+        """The wrapped optimizer's ``zero_grad``; see DistributedBase."""
         super().zero_grad(*args, **kwargs)
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Reduce gradients at every ``passes``-th backward pass from now on."""
-        self._reducer.set_backward_passes_per_step(passes)
+        self._synchronized_for_scaler = False
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """The wrapped optimizer's ``load_state_dict``; waits for reductions under way first."""
-        self._reducer.reset()
-        self._synchronized = False
-        self._should_synchronize = True
+        """The wrapped optimizer's ``load_state_dict``; see DistributedBase."""
         super().load_state_dict(*args, **kwargs)
+        self._synchronized = False
+        self._synchronized_for_scaler = False
+        self._should_synchronize = True
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Asked by torch's GradScaler.step before it looks at gradients, and by nobody else.
+
+        The gradients must be reduced before it looks for infinities: every rank then finds those
+        of all, and all take the step or skip it together.
+        """
+        if self._should_synchronize and not self._synchronized:
+            self._reducer.synchronize(self.param_groups)
+            self._synchronized_for_scaler = True
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
+
+    def _step_wrapped(self, closure: Callable[[], Any] | None, kwargs: dict[str, Any]) -> Any:
+        self._tell_wrapped()
+        # Not every optimizer's step takes a closure.
+        return super().step(**kwargs) if closure is None else super().step(closure, **kwargs)
 
     def _synchronized_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        searches = isinstance(self, torch.optim.LBFGS) and self._reducer.communicates
+
         def evaluate() -> Any:
             loss = closure()
             self._reducer.synchronize(self.param_groups)
-            return loss
+            return self._reducer.reduce_loss(loss) if searches else loss
 
         return evaluate
-
-
-def _check_names(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
-) -> dict[torch.Tensor, str]:
-    """The allreduce name of every parameter of ``optimizer``, sorted by name.
-
-    Raises ValueError for anything but pairs, for a repeated name and for a parameter without one.
-    """
-    own = {
-        parameter: f"allreduce.noname.{i}.{j}"
-        for i, group in enumerate(optimizer.param_groups)
-        for j, parameter in enumerate(group["params"])
-    }
-    if named_parameters is None:
-        return own
-    pairs = list(named_parameters)
-    if any(not (isinstance(pair, tuple) and len(pair) == 2) for pair in pairs):
-        raise ValueError(
-            "named_parameters should be a sequence of tuples (name, parameter), as "
-            "model.named_parameters() gives it."
-        )
-    counts = Counter(name for name, _ in pairs)
-    repeated = sorted(name for name, count in counts.items() if count > 1)
-    if repeated:
-        raise ValueError(
-            "Parameter names in named_parameters must be unique. "
-            f"Found duplicates: {', '.join(repeated)}."
-        )
-    named = {parameter: name for name, parameter in sorted(pairs, key=lambda pair: pair[0])}
-    unnamed = [
-        f"{position.removeprefix('allreduce.noname.')} of shape {tuple(parameter.shape)}"
-        for parameter, position in own.items()
-        if parameter not in named
-    ]
-    if unnamed:
-        raise ValueError(
-            "named_parameters was specified, but one or more model parameters were not named. "
-            f"By parameter group and index: {', '.join(unnamed[:5])}"
-            f"{' …' if len(unnamed) > 5 else ''}."
-        )
-    return {parameter: name for parameter, name in named.items() if parameter in own}
 
 
 def DistributedOptimizer(
@@ -163,27 +140,24 @@ def DistributedOptimizer(
 
     Every parameter's gradient is handed to the engine as soon as the backward pass has it. Which
     parameters require gradients may change between steps, equally on all ranks: frozen ones are
-    left alone, thawed and added ones take part.
+    left alone, thawed and added ones take part. Ranks make their optimizers in the same order.
     The result shares ``param_groups`` with ``optimizer``, not its state.
 
     named_parameters: (name, parameter) pairs, as ``model.named_parameters()`` gives them.
     compression: what gradients travel as, for example ``Compression.fp16``.
     backward_passes_per_step: gradients add up over this many backward passes and are then reduced.
+    op: ``Adasum`` on several ranks (a power of two) combines the ranks' steps instead of their
+        gradients; of the other arguments it knows only those above. See adasum_optimizer.
     gradient_predivide_factor: splits the averaging: 1/factor before the sum, factor/size after it.
     groups: a number, or lists of parameters: reduces the gradients of a group as one.
         ``num_groups`` is its deprecated name.
     sparse_as_dense: reduces sparse gradients as dense ones.
     process_set: the ranks to reduce over; others take plain local steps.
 
-    Raises ValueError for wrong arguments, NotImplementedError for ``op=Adasum`` on several ranks.
-    With one process nothing is communicated.
+    Raises ValueError for wrong arguments, NotImplementedError for Adasum on other numbers of ranks
+    or a process set. With one process nothing is communicated.
     """
-    if isinstance(optimizer, DistributedMixin):
-        raise ValueError("The optimizer is a DistributedOptimizer already.")
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor is not supported with op != Average.")
-    if not gradient_predivide_factor > 0:
-        raise ValueError(f"gradient_predivide_factor={gradient_predivide_factor} must be > 0.")
+    _check_arguments(optimizer, compression, op, gradient_predivide_factor)
     if num_groups != 0:
         warnings.warn(
             "The parameter num_groups is deprecated; use groups.", DeprecationWarning, stacklevel=2
@@ -191,47 +165,63 @@ def DistributedOptimizer(
         groups = num_groups if groups is None else groups
     check_groups(groups)
     ranks = size()
-    if op == Adasum and ranks > 1:
-        raise NotImplementedError(
-            "DistributedOptimizer with op=Adasum is not supported by this version of hvdtune; "
-            "use Average or Sum."
+    names = parameter_names(optimizer, named_parameters)
+    id_of(process_set)
+    if any(optimizer.state.values()):
+        warnings.warn(
+            "DistributedOptimizer does not take over the state of the optimizer it wraps (momentum "
+            "and the like); call load_state_dict() on the result.",
+            stacklevel=2,
         )
-    names = _check_names(optimizer, named_parameters)
-    if process_set.process_set_id is None:
-        raise ValueError(f"{process_set} is not registered: call add_process_set first.")
-    communicates = bool(process_set.included()) and (
-        ranks > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
+    if op == Adasum and ranks > 1:
+        check_adasum(optimizer, process_set)
+        settings = Settings(True, process_set, op, compression)
+        delta = wrap(optimizer, DeltaMixin)
+        delta._reducer = DeltaReducer(delta, names, settings, backward_passes_per_step)
+        return delta
+    settings = Settings(
+        communicates=bool(process_set.included())
+        and (ranks > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"),
+        process_set=process_set,
+        op=op,
+        compression=compression,
+        predivide=gradient_predivide_factor,
+        sparse_as_dense=sparse_as_dense,
     )
-    distributed = _wrap(optimizer)
+    distributed = wrap(optimizer, GradientMixin)
+    distributed._synchronized = False
+    distributed._synchronized_for_scaler = False
+    distributed._should_synchronize = True
     distributed._reducer = GradientReducer(
         distributed.param_groups,
         names,
-        communicates=communicates,
-        compression=compression,
+        settings,
         backward_passes_per_step=backward_passes_per_step,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
         groups=groups,
-        sparse_as_dense=sparse_as_dense,
-        process_set=process_set,
     )
     return distributed
 
 
-def _wrap(optimizer: torch.optim.Optimizer) -> Any:
-    """An object of a class between ``DistributedMixin`` and the class of ``optimizer``.
-
-    Attributes are taken over instead of calling the constructor: that one may need arguments that
-    nobody remembers.
-    """
-    wrapped = type(optimizer)
-    cls: Any = type(wrapped.__name__, (DistributedMixin, wrapped), {"__doc__": wrapped.__doc__})
-    distributed = cls.__new__(cls)
-    for key, value in vars(optimizer).items():
-        # A learning rate scheduler replaces step() in the instance; that one is the wrapped's.
-        if key not in vars(DistributedMixin):
-            distributed.__dict__[key] = value
-    distributed.state = defaultdict(dict)
-    distributed._synchronized = False
-    distributed._should_synchronize = True
-    return distributed
+def _check_arguments(
+    optimizer: torch.optim.Optimizer, compression: Any, op: int, predivide: float
+) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"DistributedOptimizer wraps a torch.optim.Optimizer, not a {type(optimizer).__name__}."
+        )
+    if isinstance(optimizer, DistributedBase):
+        raise ValueError("The optimizer is a DistributedOptimizer already.")
+    if op not in _OPS:
+        raise ValueError(
+            f"op={op!r} is unknown; DistributedOptimizer takes Average, Sum, Adasum, Min, Max and "
+            "Product."
+        )
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError(
+            "compression must have compress() and decompress(), as Compression.none and "
+            f"Compression.fp16 have; {compression!r} has not."
+        )
+    if predivide != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor is not supported with op != Average.")
+    if not predivide > 0:
+        raise ValueError(f"gradient_predivide_factor={predivide} must be > 0.")

@@ -8,109 +8,85 @@ a parameter that is in no group is a unit of its own.
 
 from __future__ import annotations
 
-import contextlib
+import operator
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
-from hvdtune.core.process_sets import ProcessSet
-from hvdtune.core.reduce_ops import Average
+from hvdtune.core import world
+from hvdtune.core.process_sets import id_of
 from hvdtune.torch import async_ops
-from hvdtune.torch.groups import Group, Groups, form_groups
+from hvdtune.torch.gradient_hooks import Hook, after_gradient, remove_all
+from hvdtune.torch.gradient_layouts import DENSE, UNKNOWN, Layout, agree_on_layouts, layout_of
+from hvdtune.torch.groups import Groups, form_groups
+from hvdtune.torch.parameter_names import Names, default_name, wire_name
+from hvdtune.torch.sending import Sender, Settings, no_entries
+from hvdtune.torch.submission import NAMED_ERRORS, Member, Submission, Unit, named
 
+Copied = Callable[[torch.Tensor], torch.Tensor]
 ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
 
-
-@dataclass(eq=False)
-class Unit:
-    """Parameters reduced together, and how far they are in the current step."""
-
-    parameters: Group
-    grouped: bool
-    ready: int = 0  # parameters that had their last backward pass of the step
+_jobs = 0  # how often this process has joined a job
 
 
-@dataclass
-class Submission:
-    """A reduction under way: where its results go and how to undo the compression."""
+def _count_job() -> None:
+    global _jobs
+    _jobs += 1
 
-    wait: Callable[[], Any]  # returns the sequence of reduced tensors
-    parameters: list[torch.Tensor]
-    contexts: list[Any] = field(default_factory=list)
+
+world.add_lifecycle_hook(_count_job, lambda: None)
 
 
 class GradientReducer:
     """Submits gradients during the backward pass and writes the results back.
 
-    ``names`` are the allreduce names of the parameters. If not ``communicates``, nothing is ever
-    submitted and ``synchronize`` does nothing. For the other arguments see DistributedOptimizer.
+    ``names`` are the parameters' own; the ``groups`` are those of DistributedOptimizer. Making one
+    with groups is collective over the process set.
     """
 
     def __init__(
         self,
         param_groups: ParamGroups,
-        names: dict[torch.Tensor, str],
+        names: Names,
+        settings: Settings,
         *,
-        communicates: bool,
-        compression: Any,
         backward_passes_per_step: int,
-        op: int,
-        gradient_predivide_factor: float,
-        groups: Groups | None,
-        sparse_as_dense: bool,
-        process_set: ProcessSet,
+        groups: Groups | None = None,
     ) -> None:
         self._names = names
-        self._communicates = communicates
-        self._compression = compression
-        self._op = op
-        self._prescale = 1.0 / gradient_predivide_factor if op == Average else 1.0
-        self._postscale = gradient_predivide_factor if op == Average else 1.0
-        self._sparse_as_dense = sparse_as_dense
-        self._process_set = process_set
-
-        self._units: dict[torch.Tensor, Unit] = {}
-        self._passes_left: dict[torch.Tensor, int] = {}
+        self._settings = settings
+        self._sender = Sender(settings)
+        self._members: dict[torch.Tensor, Member] = {}
+        self._units: dict[Unit, None] = {}  # in the order of their making
         self._submissions: dict[Unit, Submission] = {}
-        self._sparse_dims: dict[torch.Tensor, int] = {}  # of the sparse gradients seen so far
-        self._hooks: list[tuple[Any, Any]] = []
+        self._given_up: dict[Unit, Submission] = {}  # by give_up(); the engine may still run them
+        self._undecided: dict[Member, None] = {}  # nobody has had a gradient of these yet
+        self._hooks: list[Hook] = []
+        self._label = ""  # begins the names of what is not a gradient
+        self._job = _jobs
+        self._warned = False  # of what was given up
+        self._warned_of_change = False
         self.is_pending = False  # a backward pass ran that synchronize() has not seen
         self.set_backward_passes_per_step(backward_passes_per_step)
-        if communicates:
+        if settings.communicates:
             self._watch(param_groups, groups)
         # The hooks are on the parameters and must not outlive this object.
-        weakref.finalize(self, _remove, self._hooks)
+        weakref.finalize(self, remove_all, self._hooks)
+
+    @property
+    def communicates(self) -> bool:
+        """Whether gradients are reduced at all."""
+        return self._settings.communicates
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Submit gradients at every ``passes``-th backward pass. Raises ValueError unless > 0."""
-        if passes <= 0:
-            raise ValueError(f"backward_passes_per_step must be > 0, not {passes}.")
+        if not isinstance(passes, SupportsIndex) or operator.index(passes) <= 0:
+            raise ValueError(f"backward_passes_per_step must be > 0, not {passes!r}.")
         self._passes = passes
         self._count_anew()
-
-    def reset(self) -> None:
-        """Wait for the reductions under way, whatever becomes of them, and begin a new step.
-
-        Until an operation is done the engine writes into its gradients, and its name is taken.
-        """
-        while self._submissions:
-            _, submission = self._submissions.popitem()
-            with contextlib.suppress(Exception):  # nobody wants the result, nor why there is none
-                submission.wait()
-        self._begin_step()
-
-    def _begin_step(self) -> None:
-        self._submissions.clear()
-        self._count_anew()
-        self.is_pending = False
-
-    def _count_anew(self) -> None:
-        self._passes_left = dict.fromkeys(self._passes_left, self._passes)
-        for unit in self._units.values():
-            unit.ready = 0
 
     def synchronize(self, param_groups: ParamGroups) -> None:
         """Submit what is missing, wait for everything, and put the results into the gradients.
@@ -118,178 +94,321 @@ class GradientReducer:
         ``param_groups`` are the optimizer's, which may have grown. When a reduction fails, all of
         them are waited for and the first error is raised.
         """
-        if not self._communicates:
+        if not self.communicates:
             return
+        self._notice_new_job()
         self._watch(param_groups, None)
         try:
-            for unit in dict.fromkeys(self._units.values()):
-                if unit not in self._submissions:
-                    self._submit(unit)
+            self._submit_missing()
             self._collect()
         finally:
-            self._begin_step()
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Begin a new step whatever is under way, without waiting for the other ranks.
+
+        A ``synchronize`` without a backward pass before it then takes what was under way;
+        ``drop_given_up`` or a new backward pass drops it.
+        """
+        for unit, submission in self._submissions.items():
+            for member, payload in zip(submission.members, submission.payloads, strict=True):
+                if payload is member.parameter.grad and not submission.is_done():
+                    # The engine goes on writing into this one.
+                    member.parameter.grad = payload.clone()
+            self._given_up[unit] = submission
+        if self._submissions:
+            self._warned = False
+            self._submissions.clear()
+        self._begin_step()
+
+    def drop_given_up(self) -> None:
+        """The gradients are being cleared: what ``give_up`` left is not wanted any more."""
+        for submission in self._given_up.values():
+            submission.dropped = True
+
+    def reduce_loss(self, loss: Any) -> Any:
+        """A scalar, reduced as the gradients are: its gradient is theirs."""
+        value = torch.as_tensor(loss).detach().to(torch.float64).reshape(1).clone()
+        settings = self._settings
+        handle = async_ops.allreduce_async_(
+            value, name=f"{self._label}.loss", op=settings.op, process_set=settings.process_set
+        )
+        async_ops.synchronize(handle)
+        if isinstance(loss, torch.Tensor):
+            return value.reshape(loss.shape).to(loss.dtype)
+        return value.item()
+
+    def copy_with(self, copied: Copied, owner: Any) -> GradientReducer:
+        """One that does the same for the copied parameters of ``owner``, beginning a step."""
+        twin = type(self).__new__(type(self))
+        GradientReducer.__init__(
+            twin,
+            (),
+            {copied(parameter): name for parameter, name in self._names.items()},
+            self._settings,
+            backward_passes_per_step=self._passes,
+        )
+        for unit in self._units:
+            parameters = [copied(member.parameter) for member in unit.members]
+            twin._add_unit(parameters, unit.grouped)
+            for parameter, member in zip(parameters, unit.members, strict=True):
+                twin._members[parameter].layout = member.layout
+        twin._undecided = {
+            twin._members[copied(member.parameter)]: None for member in self._undecided
+        }
+        twin._label = min((m.wire_name for m in twin._members.values()), default="")
+        return twin
+
+    # ---- parameters ----
 
     def _watch(self, param_groups: ParamGroups, groups: Groups | None) -> None:
         """Take up the parameters that require gradients and were not known yet.
 
         Later ones are those unfrozen or added to the optimizer after its construction.
         """
-        new = {}
+        members, names = self._members, self._names
+        new: Names = {}
         for i, param_group in enumerate(param_groups):
             for j, parameter in enumerate(param_group["params"]):
-                if parameter not in self._units and parameter.requires_grad:
-                    name = self._names.setdefault(parameter, f"allreduce.noname.{i}.{j}")
-                    new[parameter] = name
+                if parameter not in members and parameter.requires_grad:
+                    new[parameter] = names.setdefault(parameter, default_name(i, j))
+        if not new:
+            return
         if groups is None:
-            units = [Unit((parameter,), grouped=False) for parameter in new]
+            for parameter in new:
+                self._add_unit([parameter], grouped=False)
         else:
-            formed = form_groups(groups, new, self._process_set)
-            units = [Unit(group, grouped=True) for group in formed]
-        for unit in units:
-            for parameter in unit.parameters:
-                self._units[parameter] = unit
-                self._passes_left[parameter] = self._passes
-                self._add_hook(parameter)
+            for group in form_groups(groups, new, self._settings.process_set):
+                self._add_unit(group, grouped=True)
+        if not self._label:
+            first = min(member.wire_name for member in members.values())
+            self._label = first
 
-    def _add_hook(self, parameter: torch.Tensor) -> None:
+    def _add_unit(self, parameters: Sequence[torch.Tensor], grouped: bool) -> None:
+        set_id = id_of(self._settings.process_set)
+        unit = Unit(grouped)
+        for parameter in parameters:
+            name = self._names[parameter]
+            member = Member(parameter, name, wire_name(parameter, name, set_id), unit, self._passes)
+            unit.members.append(member)
+            self._members[parameter] = member
+            self._add_hook(member)
+            if not grouped:
+                self._undecided[member] = None
+        self._units[unit] = None
+
+    def _add_hook(self, member: Member) -> None:
         reducer = weakref.ref(self)
 
         def hook(*unused: Any) -> None:
             alive = reducer()
             if alive is not None:
-                alive._on_gradient(parameter)
+                alive._on_gradient(member)
 
-        node: Any = parameter
-        if hasattr(parameter, "register_post_accumulate_grad_hook"):
-            handle = node.register_post_accumulate_grad_hook(hook)
-        else:
-            # Older torch: the graph node that accumulates, which lives as long as we hold it.
-            with torch.enable_grad():
-                view: Any = parameter.expand_as(parameter)
-            node = view.grad_fn.next_functions[0][0]
-            handle = node.register_hook(hook)
-        self._hooks.append((handle, node))
+        self._hooks.append(after_gradient(member.parameter, hook))
 
-    def _on_gradient(self, parameter: torch.Tensor) -> None:
-        """Runs in the backward pass when the gradient of ``parameter`` is complete."""
-        left = self._passes_left[parameter]
+    # ---- the backward pass ----
+
+    def _on_gradient(self, member: Member) -> None:
+        """Runs in the backward pass when the gradient of a parameter is complete."""
+        if self._job != _jobs:
+            self._notice_new_job()
+        left = member.passes_left
+        gradient = member.parameter.grad
         if left == 0:
             raise AssertionError(
-                f"The gradient of parameter {self._names[parameter]!r} was computed more than "
+                f"The gradient of parameter {member.name!r} was computed more than "
                 f"{self._passes} time(s) before step() or synchronize(). Increase "
                 "backward_passes_per_step to accumulate gradients over several backward passes."
             )
-        if parameter.grad is not None and parameter.grad.requires_grad:
+        if gradient is not None and gradient.requires_grad:
             raise AssertionError(
-                f"The gradient of parameter {self._names[parameter]!r} is part of a graph "
+                f"The gradient of parameter {member.name!r} is part of a graph "
                 "(backward with create_graph=True); it cannot be reduced in place."
             )
+        if self._given_up and member.unit in self._given_up:
+            self._given_up[member.unit].dropped = True
         self.is_pending = True
-        self._passes_left[parameter] = left - 1
+        member.passes_left = left - 1
         if left == 1:
-            unit = self._units[parameter]
+            unit = member.unit
             unit.ready += 1
-            if unit.ready == len(unit.parameters):
-                self._submit(unit)
+            if unit.ready == len(unit.members):
+                self._submit(unit, patient=False)
 
-    def _submit(self, unit: Unit) -> None:
-        """Start reducing the gradients of ``unit``; parameters frozen by now are left out."""
-        parameters = [p for p in unit.parameters if p.requires_grad]
-        if not parameters:
+    def _notice_new_job(self) -> None:
+        """After a shutdown and another init nothing is under way, and other ranks know less."""
+        if self._job == _jobs:
             return
-        name = self._names[parameters[0]]
+        self._job = _jobs
+        self._submissions.clear()
+        self._given_up.clear()
+        for member in self._members.values():
+            member.layout = UNKNOWN
+            if not member.unit.grouped:
+                self._undecided[member] = None
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._count_anew()
+        self.is_pending = False
+
+    def _count_anew(self) -> None:
+        passes = self._passes
+        for member in self._members.values():
+            member.passes_left = passes
+        for unit in self._units:
+            unit.ready = 0
+
+    # ---- submitting ----
+
+    def _submit_missing(self) -> None:
+        """Submit what the backward pass did not: this rank's graph may differ from the others'."""
+        for unit, submission in list(self._given_up.items()):
+            if not submission.dropped:
+                self._submissions[unit] = self._given_up.pop(unit)
+        mixed = self._agree_on_layouts()
+        for unit in self._units:
+            if unit not in self._submissions:
+                self._submit(unit, patient=True)
+        for member, layout in mixed:
+            submission = self._submissions[member.unit]
+            self._submissions[member.unit] = self._sender.other_part(submission, layout)
+
+    def _agree_on_layouts(self) -> list[tuple[Member, Layout]]:
+        """Learn what gradients the ranks have that nobody had before; those that are mixed.
+
+        All ranks know which parameters these are: those that required no gradient, or of which no
+        rank had one, in all steps before.
+        """
+        if not self._undecided or self._settings.sparse_as_dense:
+            return []
+        undecided = [member for member in self._undecided if member.parameter.requires_grad]
+        if not undecided:
+            return []
+        undecided.sort(key=lambda member: member.wire_name)
+        agreed = agree_on_layouts(
+            [layout_of(self._own_gradient(member)) for member in undecided],
+            [member.name for member in undecided],
+            f"{self._label}.layouts",
+            self._settings.process_set,
+        )
+        mixed = []
+        for member, layout in zip(undecided, agreed, strict=True):
+            if layout.known:
+                # Once mixed, everybody sends it dense.
+                member.layout = DENSE if layout.mixed else layout
+                del self._undecided[member]
+            if layout.mixed:
+                mixed.append((member, layout))
+        return mixed
+
+    def _own_gradient(self, member: Member) -> torch.Tensor | None:
+        """The gradient, unless it is only what this class put there for want of one."""
+        gradient = member.parameter.grad
+        filler = member.filler() if member.filler is not None else None
+        return None if gradient is filler else gradient
+
+    def _submit(self, unit: Unit, *, patient: bool) -> None:
+        """Start reducing the gradients of ``unit``; parameters frozen by now are left out.
+
+        Where a reduction that was given up still has the name, ``patient`` waits for it, else the
+        unit is left for ``synchronize``.
+        """
+        if self._given_up and not self._settle(unit, patient):
+            return
+        members = [member for member in unit.members if member.parameter.requires_grad]
+        if not members:
+            return
         try:
             if unit.grouped:
-                self._submissions[unit] = self._submit_group(parameters, name)
+                payloads = [self._payload(member) for member in members]
+                self._submissions[unit] = self._sender.group(members, payloads)
             else:
-                self._submissions[unit] = self._submit_single(parameters[0], name)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"Gradient of parameter {name!r}: {error}") from error
+                payload = self._payload(members[0])
+                self._submissions[unit] = self._sender.single(members[0], payload)
+        except NAMED_ERRORS as error:
+            raise named(error, members) from error
 
-    def _submit_single(self, parameter: torch.Tensor, name: str) -> Submission:
-        gradient = self._gradient(parameter)
-        if gradient.is_sparse and not self._sparse_as_dense:
-            wait_sparse = async_ops.sparse_allreduce_async(
-                gradient, name, self._op, self._process_set
+    def _settle(self, unit: Unit, patient: bool) -> bool:
+        """Whether nothing is left of a reduction of ``unit`` that was given up."""
+        earlier = self._given_up.get(unit)
+        if earlier is None:
+            return True
+        if not patient and not earlier.is_done():
+            if self._warned:
+                return False
+            self._warned = True
+            warnings.warn(
+                f"optimizer.load_state_dict() gave up the reduction of {earlier.label}, which not "
+                "all ranks had begun by the next backward pass. Those that never do the backward "
+                "pass given up reduce their next gradient with this one: every rank must do the "
+                "same number of backward passes.",
+                RuntimeWarning,
+                stacklevel=2,
             )
-            return Submission(lambda: (wait_sparse(),), [parameter], [None])
-        tensor, context = self._compress(gradient)
-        handle = async_ops.allreduce_async_(
-            tensor,
-            name=name,
-            op=self._op,
-            prescale_factor=self._prescale,
-            postscale_factor=self._postscale,
-            process_set=self._process_set,
-        )
-        return Submission(lambda: (async_ops.synchronize(handle),), [parameter], [context])
+            return False
+        del self._given_up[unit]
+        earlier.discard()
+        return True
 
-    def _submit_group(self, parameters: list[torch.Tensor], name: str) -> Submission:
-        tensors, contexts = [], []
-        for parameter in parameters:
-            gradient = self._gradient(parameter)
-            if gradient.is_sparse and not self._sparse_as_dense:
-                raise ValueError(
-                    f"parameter {self._names[parameter]!r} has a sparse gradient, which a group "
-                    "cannot hold; use sparse_as_dense=True or no groups."
-                )
-            tensor, context = self._compress(gradient)
-            tensors.append(tensor)
-            contexts.append(context)
-        handle = async_ops.grouped_allreduce_async_(
-            tensors,
-            name=name,
-            op=self._op,
-            prescale_factor=self._prescale,
-            postscale_factor=self._postscale,
-            process_set=self._process_set,
-        )
-        return Submission(lambda: async_ops.synchronize(handle), parameters, contexts)
-
-    def _gradient(self, parameter: torch.Tensor) -> torch.Tensor:
-        """The gradient of ``parameter``; zeros when this rank did not compute it."""
-        if parameter.grad is None:
+    def _payload(self, member: Member) -> torch.Tensor:
+        """What is to be reduced: the gradient; zeros when this rank did not compute it."""
+        gradient = member.parameter.grad
+        if gradient is None:
             # Another rank may have one: control flow may depend on the data.
-            dims = self._sparse_dims.get(parameter)
-            parameter.grad = (
-                torch.zeros_like(parameter.detach())
-                if dims is None
-                else _no_entries(parameter, dims)
-            )
-        elif parameter.grad.is_sparse:
-            self._sparse_dims[parameter] = parameter.grad.sparse_dim()
-        return parameter.grad
+            if member.layout.sparse_dims:
+                gradient = no_entries(member.parameter, member.layout.sparse_dims)
+            else:
+                gradient = torch.zeros_like(member.parameter.detach())
+            member.parameter.grad = gradient
+            member.filler = weakref.ref(gradient)
+        return gradient
 
-    def _compress(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What is sent for ``gradient``: compressed, dense and contiguous."""
-        dense = gradient.to_dense() if gradient.is_sparse else gradient
-        return self._compression.compress(dense.contiguous())
+    # ---- results ----
 
     def _collect(self) -> None:
         """Wait for all submissions and write their results; raise the first error at the end."""
         first_error: Exception | None = None
         # The last one first: a blocked wait makes the engine close its batch, and by then
         # everything before it has been submitted and can share that batch.
-        for submission in reversed(self._submissions.values()):
+        for unit in reversed(list(self._submissions)):
+            submission = self._submissions[unit]
             try:
-                results = submission.wait()
-            except Exception as error:
-                first_error = first_error or error
-                continue
-            for parameter, result, context in zip(
-                submission.parameters, results, submission.contexts, strict=True
-            ):
-                self._store(parameter, result, context)
+                self._store_all(submission)
+            except NAMED_ERRORS as error:
+                first_error = first_error or named(error, submission.members)
+            del self._submissions[unit]
         if first_error is not None:
             raise first_error
 
-    def _store(self, parameter: torch.Tensor, result: torch.Tensor, context: Any) -> None:
-        """Make the reduced tensor the gradient of ``parameter``."""
+    def _store_all(self, submission: Submission) -> None:
+        results = submission.results()
+        for member, payload, version, result, context in zip(
+            submission.members,
+            submission.payloads,
+            submission.versions,
+            results,
+            submission.contexts,
+            strict=True,
+        ):
+            if payload._version != version and payload is member.parameter.grad:
+                self._warn_changed(member)
+            if submission.mixed:
+                member.parameter.grad = result
+            else:
+                self._store(member, result, context)
+
+    def _store(self, member: Member, result: torch.Tensor, context: Any) -> None:
+        """Make the reduced tensor the gradient of the parameter."""
+        parameter = member.parameter
         gradient = parameter.grad
+        if result is gradient:
+            return
         if result.is_sparse:
             parameter.grad = result
             return
-        restored = self._compression.decompress(result, context)
+        restored = self._settings.compression.decompress(result, context)
         if gradient is None:  # the user removed it meanwhile
             parameter.grad = restored
         elif gradient.is_sparse:
@@ -297,19 +416,20 @@ class GradientReducer:
         elif restored is not gradient:
             gradient.copy_(restored)
 
+    def _warn_changed(self, member: Member) -> None:
+        # Gradients that are views of one tensor count the changes of all of them.
+        if self._warned_of_change or _is_view(member.parameter.grad):
+            return
+        self._warned_of_change = True
+        warnings.warn(
+            f"The gradient of parameter {member.name!r} was changed while it was being reduced, "
+            "which loses the change or spoils the result. Between backward() and step(), call "
+            "optimizer.synchronize() first, then clip or unscale, then step() inside "
+            "optimizer.skip_synchronize(). (Further parameters are not reported.)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
-def _remove(hooks: list[tuple[Any, Any]]) -> None:
-    for handle, _ in hooks:
-        handle.remove()
-    hooks.clear()
 
-
-def _no_entries(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
-    """A sparse gradient of ``parameter`` that is zero everywhere."""
-    shape = parameter.shape
-    return torch.sparse_coo_tensor(
-        torch.empty((sparse_dims, 0), dtype=torch.int64),
-        torch.empty((0, *shape[sparse_dims:]), dtype=parameter.dtype),
-        shape,
-        check_invariants=False,
-    )
+def _is_view(gradient: torch.Tensor | None) -> bool:
+    return gradient is not None and gradient._is_view()

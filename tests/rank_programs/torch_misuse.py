@@ -81,7 +81,9 @@ def names() -> None:
         return hvd.DistributedOptimizer(sgd(model.parameters()), named)
 
     error_of(lambda: wrap([p for _, p in pairs]), ValueError, "tuples (name, parameter)")
-    error_of(lambda: wrap(dict(pairs)), ValueError, "tuples (name, parameter)")
+    error_of(lambda: wrap(dict(pairs)), ValueError, "tuples (name, parameter)", "str")
+    error_of(lambda: wrap([(1, p) for _, p in pairs]), ValueError, "(int, Parameter)")
+    error_of(lambda: wrap([(n, n) for n, _ in pairs]), ValueError, "(str, str)")
     twice = [("same", p) for _, p in pairs]
     error_of(lambda: wrap(twice), ValueError, "Found duplicates", "same")
     error_of(lambda: wrap(pairs[:-1]), ValueError, "were not named", "0.5", "(3,)")
@@ -95,7 +97,7 @@ def arguments() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1))
     for groups in (0, -1, "ab", [parameter], [[parameter, 3]], [[parameter], [parameter]]):
         error_of(lambda groups=groups: wrap(groups=groups), ValueError, "groups")
-    for passes in (0, -1):
+    for passes in (0, -1, 1.5, None):
         error_of(
             lambda passes=passes: wrap(backward_passes_per_step=passes),
             ValueError,
@@ -103,8 +105,11 @@ def arguments() -> None:
         )
     error_of(lambda: wrap(gradient_predivide_factor=2.0, op=hvd.Sum), ValueError, "op != Average")
     error_of(lambda: wrap(gradient_predivide_factor=0.0), ValueError, "must be > 0")
-    error_of(lambda: wrap(op=hvd.Adasum), NotImplementedError, "Adasum")
-    error_of(lambda: wrap(process_set=hvd.ProcessSet([0])), ValueError, "not registered")
+    for op in (17, "Sum", None):
+        error_of(lambda op=op: wrap(op=op), ValueError, repr(op))
+    error_of(lambda: wrap(compression=None), ValueError, "compress()")
+    error_of(lambda: wrap(process_set=hvd.ProcessSet([0])), ValueError, "not been registered")
+    error_of(lambda: hvd.DistributedOptimizer(new_model()), ValueError, "Sequential")
 
 
 def zero_grad_at_the_wrong_time() -> None:
@@ -135,8 +140,11 @@ def too_many_backward_passes() -> None:
             go_back(model)
         text = error_of(lambda m=model: go_back(m), AssertionError, "backward_passes_per_step")
         assert any(repr(name) in text for name, _ in model.named_parameters()), text
-        # Not every rank need have come equally far in the backward pass that failed.
-        optimizer.synchronize()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            # Not every rank need have come equally far in the backward pass that failed.
+            optimizer.synchronize()
+        assert any("was changed while it was being reduced" in str(w.message) for w in seen)
         optimizer.zero_grad()
 
 

@@ -1,0 +1,96 @@
+"""The names of an optimizer's parameters: those the user gave, and those on the wire.
+
+On the wire a name means one tensor at a time. Two optimizers of one process, such as the two of a
+GAN, may both call a parameter "weight" and reduce it at the same time, so the second parameter
+that claims a name gets another one there. Ranks that make their optimizers in the same order have
+the same names. Nothing is ever given back: when a parameter dies is not equal on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+Names = dict[torch.Tensor, str]
+
+_claimed: set[tuple[int, str]] = set()  # (process set, name on the wire)
+_claims = WeakTensorKeyDictionary()  # parameter -> {(process set, name): name on the wire}
+
+
+def wire_name(parameter: torch.Tensor, name: str, set_id: int) -> str:
+    """The name under which ``parameter`` travels in a process set: ``name``, or ``name#2``, ….
+
+    The same parameter always gets the same one.
+    """
+    own = _claims.setdefault(parameter, {})
+    key = (set_id, name)
+    if key not in own:
+        wire, count = name, 1
+        while (set_id, wire) in _claimed:
+            count += 1
+            wire = f"{name}#{count}"
+        _claimed.add((set_id, wire))
+        own[key] = wire
+    return own[key]
+
+
+def default_name(group: int, index: int) -> str:
+    """What a parameter is called that the user did not name."""
+    return f"allreduce.noname.{group}.{index}"
+
+
+def parameter_names(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> Names:
+    """The name of every parameter of ``optimizer``, in the order of names if they were given.
+
+    Raises ValueError for anything but pairs of a string and a tensor, for a repeated name and for
+    a parameter without one.
+    """
+    own = {
+        parameter: default_name(i, j)
+        for i, group in enumerate(optimizer.param_groups)
+        for j, parameter in enumerate(group["params"])
+    }
+    if named_parameters is None:
+        return own
+    pairs = list(named_parameters)
+    for pair in pairs:
+        _check_pair(pair)
+    counts = Counter(name for name, _ in pairs)
+    repeated = sorted(name for name, count in counts.items() if count > 1)
+    if repeated:
+        raise ValueError(
+            "Parameter names in named_parameters must be unique. "
+            f"Found duplicates: {', '.join(repeated)}."
+        )
+    named = {parameter: name for name, parameter in sorted(pairs, key=lambda pair: pair[0])}
+    unnamed = [
+        f"{position.removeprefix('allreduce.noname.')} of shape {tuple(parameter.shape)}"
+        for parameter, position in own.items()
+        if parameter not in named
+    ]
+    if unnamed:
+        raise ValueError(
+            "named_parameters was specified, but one or more model parameters were not named. "
+            f"By parameter group and index: {', '.join(unnamed[:5])}"
+            f"{' …' if len(unnamed) > 5 else ''}."
+        )
+    return {parameter: name for parameter, name in named.items() if parameter in own}
+
+
+def _check_pair(pair: object) -> None:
+    if not (isinstance(pair, tuple) and len(pair) == 2):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), as "
+            f"model.named_parameters() gives it; it has a {type(pair).__name__}."
+        )
+    name, parameter = pair
+    if not (isinstance(name, str) and isinstance(parameter, torch.Tensor)):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter) of a string and a "
+            f"tensor; it has ({type(name).__name__}, {type(parameter).__name__})."
+        )

@@ -1,0 +1,149 @@
+"""Handing gradients to the engine in the form that the settings ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hvdtune.core.process_sets import ProcessSet
+from hvdtune.core.reduce_ops import Average, Sum
+from hvdtune.torch import async_ops
+from hvdtune.torch.compression import Compression
+from hvdtune.torch.gradient_layouts import Layout
+from hvdtune.torch.submission import NAMED_ERRORS, Member, Submission, named
+
+
+@dataclass
+class Settings:
+    """How gradients are reduced; see DistributedOptimizer.
+
+    If not ``communicates``, nothing is ever submitted and ``synchronize`` does nothing.
+    """
+
+    communicates: bool
+    process_set: ProcessSet
+    op: int = Average
+    compression: Any = Compression.none
+    predivide: float = 1.0
+    sparse_as_dense: bool = False
+    prescale: float = field(init=False)
+    postscale: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        split = self.predivide if self.op == Average else 1.0
+        self.prescale = 1.0 / split
+        self.postscale = split
+
+
+class Sender:
+    """Starts reductions of payloads: gradients, or whatever else is reduced in their place."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def single(self, member: Member, payload: torch.Tensor) -> Submission:
+        """Start reducing the payload of one parameter, in the layout that the others use."""
+        layout = member.layout
+        if payload.is_sparse:
+            if layout.dense or self._settings.sparse_as_dense:
+                return self._dense(member, payload)
+            return self._sparse(member, payload)
+        if layout.sparse_dims:
+            return self._sparse(member, payload.to_sparse(layout.sparse_dims))
+        return self._dense(member, payload)
+
+    def group(self, members: Sequence[Member], payloads: Sequence[torch.Tensor]) -> Submission:
+        """Start reducing the payloads of several parameters as one. Raises ValueError if sparse."""
+        settings = self._settings
+        tensors, contexts = [], []
+        for member, payload in zip(members, payloads, strict=True):
+            if payload.is_sparse and not settings.sparse_as_dense:
+                sentence = (
+                    "it is sparse, which a group cannot hold; use sparse_as_dense=True or no groups"
+                )
+                raise named(ValueError(sentence), [member])
+            tensor, context = self._compress(payload)
+            tensors.append(tensor)
+            contexts.append(context)
+        handle = async_ops.grouped_allreduce_async_(
+            tensors,
+            name=members[0].wire_name,
+            op=settings.op,
+            prescale_factor=settings.prescale,
+            postscale_factor=settings.postscale,
+            process_set=settings.process_set,
+        )
+        return Submission(tuple(members), tuple(payloads), tuple(contexts), handle)
+
+    def other_part(self, submission: Submission, layout: Layout) -> Submission:
+        """Take part in the other reduction of a gradient that only some ranks have as sparse.
+
+        What was sent as dense and what was sent as sparse are the whole together; it is dense.
+        """
+        [member] = submission.members
+        try:
+            if submission.handle is None:
+                zeros = torch.zeros_like(member.parameter.detach())
+                dense, sparse = self._dense(member, zeros), submission
+            else:
+                nothing = no_entries(member.parameter, layout.sparse_dims)
+                dense, sparse = submission, self._sparse(member, nothing)
+        except NAMED_ERRORS as error:
+            raise named(error, [member]) from error
+
+        def wait() -> tuple[torch.Tensor]:
+            try:
+                [reduced] = dense.results()
+            finally:
+                [gathered] = sparse.results()
+            restored = self._settings.compression.decompress(reduced, dense.contexts[0])
+            return (restored + gathered.to_dense(),)
+
+        return Submission((member,), submission.payloads, (None,), wait=wait, mixed=True)
+
+    def _dense(self, member: Member, payload: torch.Tensor) -> Submission:
+        settings = self._settings
+        tensor, context = self._compress(payload)
+        handle = async_ops.allreduce_async_(
+            tensor,
+            name=member.wire_name,
+            op=settings.op,
+            prescale_factor=settings.prescale,
+            postscale_factor=settings.postscale,
+            process_set=settings.process_set,
+        )
+        return Submission((member,), (payload,), (context,), handle)
+
+    def _sparse(self, member: Member, payload: torch.Tensor) -> Submission:
+        op = self._settings.op
+        if op not in (Average, Sum):
+            raise ValueError(
+                "sparse gradients can only be averaged or added; use sparse_as_dense=True for "
+                "other reductions."
+            )
+        wait = async_ops.sparse_allreduce_async(
+            payload, member.wire_name, op, self._settings.process_set
+        )
+        return Submission((member,), (payload,), (None,), wait=lambda: (wait(),))
+
+    def _compress(self, payload: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """What is sent for ``payload``: compressed, dense and contiguous."""
+        dense = payload.to_dense() if payload.is_sparse else payload
+        if not dense.is_contiguous():
+            dense = dense.contiguous()
+        compression = self._settings.compression
+        return (dense, None) if compression is Compression.none else compression.compress(dense)
+
+
+def no_entries(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
+    """A sparse gradient of ``parameter`` that is zero everywhere."""
+    shape = parameter.shape
+    return torch.sparse_coo_tensor(
+        torch.empty((sparse_dims, 0), dtype=torch.int64),
+        torch.empty((0, *shape[sparse_dims:]), dtype=parameter.dtype),
+        shape,
+        check_invariants=False,
+    )

@@ -1,0 +1,113 @@
+"""What a reducer keeps of parameters, of the groups they are reduced in, and of reductions."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.torch import async_ops
+from hvdtune.torch.gradient_layouts import UNKNOWN, Layout
+
+# What concerns one reduction; anything else (Ctrl-C) concerns the program.
+NAMED_ERRORS: tuple[type[Exception], ...] = (
+    HorovodInternalError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+_MARK = "names_parameter"  # on errors whose text has the parameter
+
+
+@dataclass(eq=False, slots=True)
+class Unit:
+    """Parameters reduced together, and how far they are in the current step."""
+
+    grouped: bool
+    members: list[Member] = field(default_factory=list)
+    ready: int = 0  # members that had their last backward pass of the step
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """A parameter of a unit, and how far it is in the current step."""
+
+    parameter: torch.Tensor
+    name: str  # for messages
+    wire_name: str
+    unit: Unit
+    passes_left: int
+    layout: Layout = UNKNOWN  # what all ranks know of its gradients
+    filler: weakref.ref[torch.Tensor] | None = None  # the last gradient made for want of one
+
+
+@dataclass(eq=False, slots=True)
+class Submission:
+    """A reduction under way: what was given to it, and how to undo the compression.
+
+    ``wait`` is for those that have no handle; it returns the reduced tensors, one a member.
+    """
+
+    members: tuple[Member, ...]
+    payloads: tuple[torch.Tensor, ...]
+    contexts: tuple[Any, ...]
+    handle: int | None = None
+    wait: Callable[[], Sequence[torch.Tensor]] | None = None
+    mixed: bool = False  # the result is the whole gradient, dense, as it is
+    dropped: bool = False  # nobody wants the result
+    versions: tuple[int, ...] = ()  # of the payloads, when they were submitted
+
+    def __post_init__(self) -> None:
+        self.versions = tuple([payload._version for payload in self.payloads])
+
+    @property
+    def label(self) -> str:
+        """The parameters, for messages."""
+        return label(self.members)
+
+    def is_done(self) -> bool:
+        """Whether the engine is known to be done with it."""
+        if self.handle is None:
+            return False
+        try:
+            return async_ops.poll(self.handle)
+        except ValueError:  # the job that ran it is gone
+            return True
+
+    def results(self) -> Sequence[torch.Tensor]:
+        """Wait, and return the reduced tensors. Raises HorovodInternalError."""
+        if self.wait is not None:
+            return self.wait()
+        result = async_ops.synchronize(self.handle) if self.handle is not None else None
+        if result is None:
+            raise HorovodInternalError("The job was shut down before the reduction was done.")
+        return result if isinstance(result, tuple) else (result,)
+
+    def discard(self) -> None:
+        """Wait until the engine is done with it, whatever becomes of it."""
+        with contextlib.suppress(HorovodInternalError):
+            self.results()
+
+
+def label(members: Sequence[Member]) -> str:
+    """How messages call some parameters."""
+    names = ", ".join(repr(member.name) for member in members[:5])
+    if len(members) == 1:
+        return f"parameter {names}"
+    return f"the group of parameters {names}{' …' if len(members) > 5 else ''}"
+
+
+def named(error: Exception, members: Sequence[Member]) -> Exception:
+    """``error`` with the parameters in front of its text, unless it names some already."""
+    if getattr(error, _MARK, False):
+        return error
+    kind = next(kind for kind in NAMED_ERRORS if isinstance(error, kind))
+    result = kind(f"Gradient of {label(members)}: {error}")
+    setattr(result, _MARK, True)
+    result.__cause__ = error
+    return result
