@@ -73,8 +73,8 @@ Products products_of(const W* a, const W* b, std::size_t count) {
 }
 
 double coefficient(double dot, double squared_norm) {
-  static const double kTiny = std::sqrt(DBL_MIN);
-  return squared_norm < kTiny ? 1.0 : 1.0 - dot / squared_norm * 0.5;
+  static const double tiny = std::sqrt(DBL_MIN);
+  return squared_norm < tiny ? 1.0 : 1.0 - dot / squared_norm * 0.5;
 }
 
 // ---- conversion between the tensors and the working type ----------------------------------------
