@@ -290,6 +290,7 @@ def overlapping_sets_in_threads(steps: int) -> list[str]:
 
     mine = [s for s in [hvd.global_process_set, *sets] if s.included()]
     faults = _in_threads(*(lambda s=process_set: train(s) for process_set in mine))
+    hvd.barrier()  # a shutdown would end the others' operations
     hvd.shutdown()
     return [str(fault) for fault in faults if fault]
 
