@@ -14,7 +14,6 @@ HELP = "start a training script as several processes, as horovodrun does"
 
 # Flags of horovodrun whose meaning this version does not have: (names, words taken, why not).
 _UNSUPPORTED: tuple[tuple[tuple[str, ...], int, str], ...] = (
-    (("--gloo",), 0, unsupported.GLOO),
     (("--mpi",), 0, unsupported.MPI),
     (("--jsrun",), 0, "this version does not start jobs through LSF's jsrun"),
     (("--mpi-args",), 1, unsupported.MPIRUN),
@@ -78,6 +77,8 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     hosts.add_argument(
         "-hostfile", "--hostfile", metavar="FILE", help="the same as lines 'HOST slots=N'"
     )
+    # What it asks for, a start without mpirun, is what there is.
+    job.add_argument("--gloo", action="store_true", help="accepted; mpirun is never needed")
     job.add_argument("--config-file", metavar="FILE", help="settings in YAML")
     job.add_argument(
         "--network-interfaces", "--network-interface", action="append", help=argparse.SUPPRESS

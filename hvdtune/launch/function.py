@@ -102,8 +102,6 @@ def _refuse_elastic(**arguments: Any) -> None:
 def _refuse_controllers(use_gloo: bool | None, use_mpi: bool | None) -> None:
     if use_gloo and use_mpi:
         raise LaunchError("use_gloo and use_mpi exclude each other: give at most one of them.")
-    if use_gloo:
-        raise LaunchError(f"use_gloo: {unsupported.GLOO}.")
     if use_mpi:
         raise LaunchError(f"use_mpi: {unsupported.MPI}.")
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 SSH = "this version launches on this machine only, without ssh"
 ELASTIC = "this version does not run elastic jobs"
 MPIRUN = "this version starts the processes itself, without mpirun"
-GLOO = (
-    "this version is built without Gloo: tensors travel through shared memory, leave the flag out"
-)
 MPI = (
     "this version is built without MPI: tensors travel through shared memory, leave the flag out "
     "(mpirun -np N python train.py works too)"

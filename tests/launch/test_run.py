@@ -48,7 +48,7 @@ def test_two_names_of_this_machine_are_two_hosts(tmp_path):
 
 def test_hostfile(tmp_path):
     (tmp_path / "hosts").write_text("# mine\nlocalhost slots=2 max_slots=4\n")
-    ended = launch(tmp_path, ["run", "-np", "2", "--hostfile", "hosts"], SHOW_ENVIRONMENT)
+    ended = launch(tmp_path, ["run", "-np", "2", "--gloo", "--hostfile", "hosts"], SHOW_ENVIRONMENT)
     assert len(places(ended)) == 2
 
 
@@ -183,7 +183,7 @@ MISTAKES = [
     (["-np", "3", "-H", "localhost:1,192.0.2.1:2", "true"], "host 192.0.2.1 is not local"),
     (["-np", "2", "--hostfile", "nowhere", "true"], "nowhere cannot be read"),
     (["-np", "2", "--config-file", "nowhere", "true"], "nowhere cannot be read"),
-    (["-np", "2", "--gloo", "true"], "without Gloo"),
+    (["-np", "2", "--gloo", "--frobnicate", "true"], "--frobnicate"),
     (["-np", "2", "--mpi", "true"], "without MPI"),
     (["-np", "2", "--jsrun", "true"], "jsrun"),
     (["-np", "2", "--mpi-args=-x A", "true"], "without mpirun"),
