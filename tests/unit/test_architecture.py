@@ -22,6 +22,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "arrays": {"core", "knobs"},
     "elastic": {"core", "knobs"},
     "torch": {"arrays", "core", "elastic", "knobs"},
+    "lightning": {"torch"},
     "timeline": {"knobs"},
     "autotune": {"knobs"},
     "autotune.session": {"autotune", "core", "knobs"},

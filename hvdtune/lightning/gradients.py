@@ -1,0 +1,199 @@
+"""Averages the gradients of a LightningModule over the ranks.
+
+One object serves all optimizers of the module, which stay the user's own: schedulers, scalers and
+checkpoints see nothing of it. Unlike ``DistributedOptimizer`` it reduces what backward passes have
+computed and nothing else. A parameter counts when any rank has computed its gradient; the ranks
+that have not take part with zeros. All other gradients stay as they are, None included, as they
+would in one process: in a GAN, the discriminator's backward pass leaves the generator alone.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import hvdtune.torch as hvd
+
+ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
+Hook = Callable[[torch.Tensor], None]
+
+
+class GradientAverager:
+    """Averages gradients, over the global process set, while the backward pass goes on.
+
+    param_groups: those of all optimizers.
+    names: what the parameters are called on the wire; the same on all ranks.
+    compression: what gradients travel as.
+    sparse_as_dense: whether sparse gradients travel as dense ones.
+    """
+
+    def __init__(
+        self,
+        param_groups: ParamGroups,
+        names: dict[torch.Tensor, str],
+        *,
+        compression: Any,
+        sparse_as_dense: bool,
+    ) -> None:
+        self._names = dict(names)
+        self._compression = compression
+        self._sparse_as_dense = sparse_as_dense
+        self._watched: dict[torch.Tensor, None] = {}  # in an order of all ranks
+        self._computed: set[torch.Tensor] = set()  # on this rank, and not reduced yet
+        self._waits: dict[torch.Tensor, Callable[[], torch.Tensor]] = {}  # reductions under way
+        self._submits_at_once = False
+        hooks: list[Any] = []
+        self._hooks = hooks
+        # The hooks are on the parameters and must not outlive this object.
+        weakref.finalize(self, _remove, hooks)
+        self._watch(param_groups)
+
+    @property
+    def has_unreduced(self) -> bool:
+        """Whether this rank has computed gradients that are not reduced yet."""
+        return bool(self._computed)
+
+    @contextmanager
+    def reducing(self, param_groups: ParamGroups) -> Iterator[None]:
+        """Inside, gradients are submitted as soon as the backward pass has them.
+
+        At the end of the block all of them, and those of earlier passes, are reduced. Collective.
+        """
+        self._watch(param_groups)
+        self._submits_at_once = True
+        try:
+            yield
+        finally:
+            self._submits_at_once = False
+        self.synchronize(param_groups)
+
+    def synchronize(self, param_groups: ParamGroups) -> None:
+        """Reduce what any rank has computed since the last call. Collective.
+
+        ``param_groups`` are those of all optimizers, which may have grown. Raises
+        HorovodInternalError when the ranks disagree or one is gone.
+        """
+        self._watch(param_groups)
+        try:
+            for parameter, dense, sparse_dims in self._computed_anywhere():
+                if parameter not in self._waits:
+                    self._submit(parameter, dense, sparse_dims)
+            # The last one first: a blocked wait makes the engine close its batch, and by then
+            # everything before it can share that batch.
+            for parameter, wait in reversed(self._waits.items()):
+                self._store(parameter, wait())
+        finally:
+            self._waits.clear()
+            # What is frozen now (another optimizer has its turn) waits until it is thawed.
+            self._computed = {p for p in self._computed if not p.requires_grad}
+
+    def _watch(self, param_groups: ParamGroups) -> None:
+        """Take up the parameters that were not known yet: unfrozen, or added to an optimizer."""
+        for i, group in enumerate(param_groups):
+            for j, parameter in enumerate(group["params"]):
+                if parameter.requires_grad and parameter not in self._watched:
+                    self._watched[parameter] = None
+                    self._names.setdefault(parameter, f"lightning.noname.{i}.{j}")
+                    handle = parameter.register_post_accumulate_grad_hook(_hook(self))
+                    self._hooks.append(handle)
+
+    def _on_gradient(self, parameter: torch.Tensor) -> None:
+        """Runs in the backward pass when the gradient of ``parameter`` is complete."""
+        if parameter in self._waits:
+            raise RuntimeError(
+                f"The gradient of parameter {self._names[parameter]!r} was computed twice in one "
+                "backward pass, the second time while it was being reduced. Activation "
+                "checkpointing does that with use_reentrant=True; use use_reentrant=False."
+            )
+        self._computed.add(parameter)
+        gradient = parameter.grad
+        # How a sparse one is reduced is for all ranks to agree on.
+        if self._submits_at_once and gradient is not None and not gradient.is_sparse:
+            self._submit(parameter, True, 0)
+
+    def _computed_anywhere(self) -> list[tuple[torch.Tensor, bool, int]]:
+        """The parameters whose gradient any rank has computed, in an order of all ranks.
+
+        With whether any is dense, and the number of sparse dimensions of those that are not.
+        """
+        own = []
+        for parameter in self._watched:
+            gradient = parameter.grad
+            if gradient is None or parameter not in self._computed or not parameter.requires_grad:
+                own.append((0, 0))
+            elif gradient.is_sparse:
+                own.append((0, gradient.sparse_dim()))
+            else:
+                own.append((1, 0))
+        table = torch.tensor(own, dtype=torch.int32).reshape(-1, 2)
+        hvd.allreduce_(table, op=hvd.Max, name="lightning.computed")
+        return [
+            (parameter, bool(dense), sparse_dims)
+            for parameter, (dense, sparse_dims) in zip(self._watched, table.tolist(), strict=True)
+            if dense or sparse_dims
+        ]
+
+    def _submit(self, parameter: torch.Tensor, dense: bool, sparse_dims: int) -> None:
+        """Start the reduction, over ranks that may not have the gradient or in another layout."""
+        name = self._names[parameter]
+        if parameter.grad is None:
+            parameter.grad = _zeros(parameter, 0 if dense else sparse_dims)
+        gradient = parameter.grad.detach()
+        try:
+            if gradient.is_sparse and not dense and not self._sparse_as_dense:
+                self._waits[parameter] = hvd.sparse_allreduce_async(gradient, name, hvd.Average)
+                return
+            if gradient.is_sparse:
+                gradient = gradient.to_dense()
+            tensor, context = self._compression.compress(gradient.contiguous())
+            handle = hvd.allreduce_async_(tensor, op=hvd.Average, name=name)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"Gradient of parameter {name!r}: {error}") from error
+
+        def wait() -> torch.Tensor:
+            result = self._compression.decompress(hvd.synchronize(handle), context)
+            return result if dense else result.to_sparse(sparse_dims)
+
+        self._waits[parameter] = wait
+
+    @staticmethod
+    def _store(parameter: torch.Tensor, result: torch.Tensor) -> None:
+        """Make ``result`` the gradient; where it was reduced in place, it is already."""
+        gradient = parameter.grad
+        if gradient is None or gradient.is_sparse or result.is_sparse:
+            parameter.grad = result
+        elif result.data_ptr() != gradient.data_ptr():
+            gradient.detach().copy_(result)
+
+
+def _zeros(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
+    """A gradient that is zero: dense, or a sparse one without entries."""
+    if not sparse_dims:
+        return torch.zeros_like(parameter.detach())
+    return torch.sparse_coo_tensor(
+        torch.empty((sparse_dims, 0), dtype=torch.int64),
+        torch.empty((0, *parameter.shape[sparse_dims:]), dtype=parameter.dtype),
+        parameter.shape,
+        check_invariants=False,
+    )
+
+
+def _hook(averager: GradientAverager) -> Hook:
+    reference = weakref.ref(averager)
+
+    def hook(parameter: torch.Tensor) -> None:
+        alive = reference()
+        if alive is not None:
+            alive._on_gradient(parameter)
+
+    return hook
+
+
+def _remove(hooks: list[Any]) -> None:
+    for handle in hooks:
+        handle.remove()
+    hooks.clear()

@@ -1,0 +1,51 @@
+"""Which of Lightning's two packages this process uses.
+
+``lightning`` contains a copy of ``pytorch_lightning`` under the name ``lightning.pytorch``; the
+classes of one are no classes of the other. The package that the program has imported is the one
+whose Trainer it will use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+_OLDEST = (2, 6)
+
+
+def _is_installed(name: str) -> bool:
+    return find_spec(name.partition(".")[0]) is not None
+
+
+def _choose() -> str:
+    """The package that is imported already; else the first that is installed."""
+    for name in _PACKAGES:
+        if sys.modules.get(name) is not None:
+            return name
+    for name in _PACKAGES:
+        if _is_installed(name):
+            return name
+    raise ImportError(
+        "hvdtune.lightning needs PyTorch Lightning 2.6, which is not installed here. Install it "
+        "with: pip install 'hvdtune[lightning]'"
+    )
+
+
+def load() -> Any:
+    """Lightning's package for training. Raises ImportError when there is none or an old one."""
+    package = importlib.import_module(_choose())
+    version = package.__version__
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+        raise ImportError(
+            f"hvdtune.lightning needs PyTorch Lightning 2.6 or newer; {package.__name__} here is "
+            f"{version}. Upgrade it with: pip install 'hvdtune[lightning]'"
+        )
+    importlib.import_module(f"{package.__name__}.plugins.environments")
+    return package
+
+
+pl: Any = load()
+"""``lightning.pytorch`` or ``pytorch_lightning``."""

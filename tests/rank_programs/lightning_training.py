@@ -1,0 +1,239 @@
+"""Checks of a rank program: training over the ranks gives the weights that one process gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from rank_programs.lightning_cases import (
+    STEPS,
+    Module,
+    assert_equal,
+    assert_trains_alike,
+    fit,
+)
+from torch.nn.functional import mse_loss
+
+import hvdtune.torch as hvd
+from hvdtune.lightning import HvdtuneStrategy
+
+
+def plain() -> None:
+    assert_trains_alike(Module, max_epochs=2)
+
+
+def accumulation_and_clipping() -> None:
+    # 5 batches: the last of an epoch is a step by itself.
+    assert STEPS % 2 == 1
+    assert_trains_alike(Module, max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.5)
+    assert_trains_alike(Module, gradient_clip_val=0.02, gradient_clip_algorithm="value")
+
+
+class Adam(Module):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+def precisions() -> None:
+    # Each product is rounded to bfloat16, 8 bits; the steps of Adam are about as long as lr.
+    assert_trains_alike(Adam, precision="bf16-mixed", tolerance=0.02)
+    assert_trains_alike(Adam, precision="64-true", tolerance=1e-12)
+
+
+class Lbfgs(Module):
+    """LBFGS evaluates until the loss suits it: the ranks must agree on the loss."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(
+            self.parameters(), lr=0.3, max_iter=4, history_size=3, line_search_fn="strong_wolfe"
+        )
+
+
+def line_search() -> None:
+    assert_trains_alike(Lbfgs, tolerance=1e-4)
+
+
+class Unused(Module):
+    """One layer is used by rank 0 alone, another by nobody."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.sometimes = torch.nn.Linear(4, 1, bias=False)
+        self.never = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        loss = mse_loss(self.net(batch[0]), batch[1])
+        return loss + self.sometimes(batch[0]).mean() if self.global_rank == 0 else loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1, weight_decay=0.5)
+
+
+def parameters_without_gradient() -> None:
+    module = Unused(0)
+    before = [p.detach().clone() for p in (*module.never.parameters(), module.sometimes.weight)]
+    fit(module, True, limit_train_batches=1)
+    # Not even weight decay: without a gradient, one process would leave them alone too.
+    assert torch.equal(module.never.weight, before[0])
+    assert torch.equal(module.never.bias, before[1])
+    assert module.never.weight.grad is None
+    shares = hvd.allgather_object(module.sometimes.weight.tolist())
+    assert all(share == shares[0] for share in shares)
+    assert not torch.equal(module.sometimes.weight, before[2])
+
+
+class Sparse(Module):
+    """An embedding with sparse gradients; only the even ranks use a second one."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.embedding = torch.nn.Embedding(5, 4, sparse=True)
+        self.second = torch.nn.Embedding(3, 4, sparse=True)
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        rows = (batch[0][:, 0].abs() * 2).long().clamp(max=4)
+        loss = mse_loss(self.net(batch[0] + self.embedding(rows)), batch[1])
+        # One process stands for all ranks: half of them add twice the loss.
+        if self.trainer.world_size == 1:
+            return loss + self.second(torch.tensor([1])).square().mean()
+        if self.global_rank % 2 == 0:
+            return loss + 2 * self.second(torch.tensor([1])).square().mean()
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+def sparse_gradients() -> None:
+    assert_trains_alike(Sparse)
+    alone, module = Sparse(0), Sparse(0)
+    fit(alone, False)
+    fit(module, True, strategy=HvdtuneStrategy(sparse_as_dense=True))
+    assert_equal(module, alone, "sparse_as_dense")
+    assert module.second.weight.grad is not None
+    assert module.second.weight.grad.is_sparse
+
+
+class Gan(Module):
+    """Two optimizers by hand, with and without toggling, gradients added up over two batches."""
+
+    toggle = False
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.automatic_optimization = False
+        self.generator = torch.nn.Linear(4, 4)
+        self.critic = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
+        self.unused = torch.nn.Linear(2, 2)
+
+    def training_step(self, batch: Any, index: int) -> None:
+        inputs = batch[0]
+        first, second = self.optimizers()
+        if self.toggle:
+            self.toggle_optimizer(first)
+        loss = -self.critic(self.generator(inputs)).mean()
+        first.zero_grad()
+        self.manual_backward(loss)
+        self.clip_gradients(first, 0.1, "norm")
+        first.step()
+        if self.toggle:
+            self.untoggle_optimizer(first)
+        step_now = index % 2 == 1
+        with second.toggle_model(sync_grad=step_now):
+            if not step_now:
+                second.zero_grad()
+            fake = self.critic(self.generator(inputs).detach())
+            self.manual_backward(fake.mean() - self.critic(inputs).square().mean())
+        if step_now:
+            second.step()
+
+    def configure_optimizers(self) -> Any:
+        rest = [*self.critic.parameters(), *self.unused.parameters()]
+        return (
+            torch.optim.Adam(self.generator.parameters(), lr=0.01),
+            torch.optim.SGD(rest, lr=0.1, weight_decay=0.1),
+        )
+
+
+class ToggledGan(Gan):
+    toggle = True
+
+
+class DirectBackward(Module):
+    """Goes around ``manual_backward``; the step inside has unreduced gradients to deal with."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, index: int) -> None:
+        optimizer = self.optimizers()
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = mse_loss(self.net(batch[0]), batch[1])
+            loss.backward()
+            return loss
+
+        with optimizer.toggle_model(sync_grad=False):
+            optimizer.step(closure)
+
+
+def manual_optimization() -> None:
+    for kind in (Gan, ToggledGan, DirectBackward):
+        assert_trains_alike(kind)
+
+
+class Normalised(Module):
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.net.insert(1, torch.nn.BatchNorm1d(6))
+
+
+def batch_norm() -> None:
+    module, alone = Normalised(hvd.rank()), Normalised(0)
+    layer, weight = module.net[1], module.net[1].weight
+    strategy = HvdtuneStrategy()
+    trainer = fit(module, True, strategy=strategy, sync_batchnorm=True)
+    assert trainer.strategy is strategy
+    # Afterwards the module is what it was.
+    assert module.net[1] is layer
+    assert module.net[1].weight is weight
+    assert type(layer) is torch.nn.BatchNorm1d
+    del alone
+    assert_trains_alike(Normalised, tolerance=1e-5, sync_batchnorm=True)
+
+
+def learning_rates() -> None:
+    """The name "horovod" scales as Lightning's own strategy did; "hvdtune" does not."""
+    for name, factor in (("hvdtune", 1), ("horovod", hvd.size())):
+        # Lightning looks for its environment, and starts MPI on the way, unless it is given one.
+        options = {"strategy": name, "plugins": [LightningEnvironment()]}
+        trainer = fit(Module(0), True, max_epochs=2, **options)
+        assert isinstance(trainer.strategy, HvdtuneStrategy)
+        [group] = trainer.optimizers[0].param_groups
+        assert group["lr"] == 0.05 * 0.25 * factor, (name, group["lr"])
+
+
+def compressed() -> None:
+    strategy = HvdtuneStrategy(compression=hvd.Compression.fp16)
+    module, alone = Module(0), Module(0)
+    fit(module, True, strategy=strategy)
+    fit(alone, False)
+    difference = float((module.net[0].weight - alone.net[0].weight).abs().max())
+    assert 0.0 < difference < 1e-2, difference
+
+
+CHECKS = (
+    plain,
+    accumulation_and_clipping,
+    precisions,
+    line_search,
+    parameters_without_gradient,
+    sparse_gradients,
+    manual_optimization,
+    batch_norm,
+    learning_rates,
+    compressed,
+)
