@@ -6,7 +6,7 @@ for it and returns the framework's result.
 
 from __future__ import annotations
 
-import itertools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,7 +109,8 @@ _Pending = tuple[Any, object, Finish | None, object]
 _pending: dict[int, _Pending] = {}
 # Automatic names are counted per process set and kind, so that an operation in a set that not all
 # ranks belong to does not shift the names of the others.
-_unnamed: dict[tuple[int, str], Any] = {}
+_unnamed: dict[tuple[int, str], int] = {}
+_unnamed_lock = threading.Lock()
 
 
 def _wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[str, bool]:
@@ -117,8 +118,22 @@ def _wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple
     prefix = ("grouped_" if grouped else "") + _PREFIX[kind]
     if name is not None:
         return f"{prefix}.{name}", True
-    counter = _unnamed.setdefault((set_id, prefix), itertools.count(1))
-    return f"{prefix}.noname.{next(counter)}", False
+    with _unnamed_lock:
+        number = _unnamed.get((set_id, prefix), 0) + 1
+        _unnamed[set_id, prefix] = number
+    return f"{prefix}.noname.{number}", False
+
+
+def _give_back(wire_name: str, set_id: int) -> None:
+    """An operation was refused on this rank: its automatic name is for the next one.
+
+    The other ranks have not heard of it, and count on.
+    """
+    prefix, _, number = wire_name.partition(".noname.")
+    with _unnamed_lock:
+        # Another thread may have taken the next one meanwhile: then it is too late.
+        if number == str(_unnamed.get((set_id, prefix))):
+            _unnamed[set_id, prefix] -= 1
 
 
 def _submit(
@@ -147,19 +162,24 @@ def _submit(
         (buffer.pointer, 0 if outputs is None else outputs[i].pointer, buffer.dtype, buffer.shape)
         for i, buffer in enumerate(inputs)
     ]
-    handle = engine.submit(
-        kind,
-        wire_name,
-        tensors,
-        op,
-        float(prescale_factor),
-        float(postscale_factor),
-        root_rank,
-        set_id,
-        grouped,
-        cacheable,
-        list(splits),
-    )
+    try:
+        handle = engine.submit(
+            kind,
+            wire_name,
+            tensors,
+            op,
+            float(prescale_factor),
+            float(postscale_factor),
+            root_rank,
+            set_id,
+            grouped,
+            cacheable,
+            list(splits),
+        )
+    except BaseException:
+        if name is None:
+            _give_back(wire_name, set_id)
+        raise
     _pending[handle] = (engine, (inputs, outputs), finish, None)
     return handle
 
@@ -181,6 +201,9 @@ def _check_reduction(
     if op not in _REDUCTIONS:
         accepted = ", ".join(_REDUCTIONS.values())
         raise ValueError(f"{kind}: unknown reduction {op!r}; accepted: {accepted}")
+    for factor, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
+        if not hasattr(value, "__float__"):
+            raise TypeError(f"{kind}: {factor} must be a number, not {value!r}")
     scaled = op == reduce_ops.Average or prescale != 1.0 or postscale != 1.0
     if scaled and _BOOL in dtypes:
         raise ValueError(f"{kind}: bool tensors can be neither averaged nor scaled")
@@ -264,19 +287,24 @@ def allreduce_one_async(
         wire_name, cacheable = _wire_name(_ALLREDUCE, False, None, set_id)
     else:
         wire_name, cacheable = f"allreduce.{name}", True
-    handle: int = engine.submit_one(
-        _ALLREDUCE,
-        wire_name,
-        source,
-        output,
-        dtype,
-        shape,
-        op,
-        prescale_factor,
-        postscale_factor,
-        set_id,
-        cacheable,
-    )
+    try:
+        handle: int = engine.submit_one(
+            _ALLREDUCE,
+            wire_name,
+            source,
+            output,
+            dtype,
+            shape,
+            op,
+            prescale_factor,
+            postscale_factor,
+            set_id,
+            cacheable,
+        )
+    except BaseException:
+        if name is None:
+            _give_back(wire_name, set_id)
+        raise
     _pending[handle] = (engine, owners, None, result)
     return handle
 
@@ -398,8 +426,15 @@ def join_async() -> int:
     """
     engine = _running_engine()
     handle: int = engine.join()
-    _pending[handle] = (engine, None, lambda completed: completed.numbers[0], None)
+    _pending[handle] = (engine, None, _last_to_join, None)
     return handle
+
+
+def _last_to_join(completed: Completed) -> int:
+    # Nothing of the job is under way any more, and the ranks may have called unequal numbers of
+    # unnamed operations: the names would never match again.
+    forget_names(0)
+    return completed.numbers[0]
 
 
 def join(device: int = -1) -> int:
@@ -457,6 +492,10 @@ def forget_all() -> None:
 
 
 def forget_names(set_id: int) -> None:
-    """A process set is new: its automatic names start over, whoever had its number before."""
-    for key in [key for key in list(_unnamed) if key[0] == set_id]:
-        _unnamed.pop(key, None)
+    """The automatic names of a process set start over.
+
+    When it is new, whoever had its number before; the whole job's when all ranks have joined.
+    """
+    with _unnamed_lock:
+        for key in [key for key in _unnamed if key[0] == set_id]:
+            del _unnamed[key]

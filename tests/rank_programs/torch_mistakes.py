@@ -207,6 +207,36 @@ def unregistered_sets() -> None:
     check_alive()
 
 
+def wrong_arguments(form: str) -> dict[tuple[str, Any], type[Exception]]:
+    """(argument, value) that the form refuses."""
+    if form in forms.REDUCING:
+        return {("prescale_factor", "1"): TypeError, ("op", 17): refusal_of_operators(form)}
+    if form in forms.BROADCASTS:
+        return {("root_rank", 77): ValueError, ("root_rank", "0"): TypeError}
+    if form in forms.ALLTOALLS:
+        return {("splits", (99, 0, 0)): ValueError, ("splits", (1, 1)): ValueError}
+    return {("name", "x" * 5000): ValueError}
+
+
+def refusal_of_operators(form: str) -> type[Exception]:
+    return hvd.HorovodInternalError if "reducescatter" in form else ValueError
+
+
+def refused_on_one_rank() -> None:
+    """An unnamed call that one rank makes wrongly, and then rightly: the others never know."""
+    for guilty in range(hvd.size()):
+        for form in forms.FORMS:
+            if hvd.rank() == guilty:
+                for wrong, kind in wrong_arguments(form).items():
+                    argument, value = wrong
+                    error_of(
+                        lambda f=form, a=argument, v=value: forms.call(f, forms.ones(), **{a: v}),
+                        kind,
+                    )
+            forms.complete(form, forms.ones())
+    check_alive()
+
+
 def sparse(name: str, process_set: Any = hvd.global_process_set) -> Callable[[], torch.Tensor]:
     tensor = torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.ones(2), (4,))
     return hvd.sparse_allreduce_async(tensor, name, hvd.Sum, process_set)
@@ -317,12 +347,14 @@ def handles() -> None:
 
 
 def factors_of_the_wrong_type() -> None:
-    for wrong, kind in (("a", ValueError), (None, TypeError), ([1.0], TypeError)):
+    for wrong in ("1", None, [1.0]):
         for form in forms.REDUCING:
             for factor in ("prescale_factor", "postscale_factor"):
                 arguments = {factor: wrong, "name": "f"}
                 error_of(
-                    lambda f=form, a=arguments: forms.call(f, forms.ones(), **a), kind, "float"
+                    lambda f=form, a=arguments: forms.call(f, forms.ones(), **a),
+                    TypeError,
+                    f"{factor} must be a number, not {wrong!r}",
                 )
     check_alive()
 
@@ -343,6 +375,7 @@ def run() -> list[str]:
         roots_of_a_set,
         callers_outside_the_set,
         unregistered_sets,
+        refused_on_one_rank,
         names_in_flight,
         names_of_different_operations,
         sparse_names_in_flight,

@@ -377,6 +377,14 @@ def process_sets() -> None:
     )
 
 
+def barrier_and_join() -> None:
+    assert hvd.barrier() is None
+    last = hvd.join()
+    assert type(last) is int
+    assert last in everyone()
+    same(hvd.allgather(torch.tensor([last])), torch.full((hvd.size(),), last), "join")
+
+
 def queries() -> None:
     assert hvd.is_initialized()
     assert (hvd.local_rank(), hvd.local_size()) == (hvd.rank(), hvd.size())
@@ -431,6 +439,7 @@ def run() -> list[str]:
         inputs_live_until_the_end,
         many_in_any_order,
         process_sets,
+        barrier_and_join,
         queries,
         again_after_shutdown,
     )
