@@ -198,12 +198,14 @@ def _dtypes_of(buffers: Sequence[Buffer]) -> list[int]:
 def _check_reduction(
     kind: str, dtypes: Sequence[int], op: int, prescale: float, postscale: float
 ) -> None:
-    if op not in _REDUCTIONS:
+    if op not in _REDUCTIONS or isinstance(op, float):
         accepted = ", ".join(_REDUCTIONS.values())
         raise ValueError(f"{kind}: unknown reduction {op!r}; accepted: {accepted}")
     for factor, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
         if not hasattr(value, "__float__"):
             raise TypeError(f"{kind}: {factor} must be a number, not {value!r}")
+        if value != value:  # the ranks could not even agree that they have the same
+            raise ValueError(f"{kind}: {factor} must be a number, not NaN")
     scaled = op == reduce_ops.Average or prescale != 1.0 or postscale != 1.0
     if scaled and _BOOL in dtypes:
         raise ValueError(f"{kind}: bool tensors can be neither averaged nor scaled")
@@ -333,6 +335,8 @@ def broadcast_async(
     finish: Finish,
 ) -> int:
     """Copy the input of `root_rank` (a global rank) into everybody's output."""
+    if not hasattr(root_rank, "__index__"):
+        raise TypeError(f"broadcast: root_rank must be the number of a rank, not {root_rank!r}")
     return _submit(
         _BROADCAST,
         [input],

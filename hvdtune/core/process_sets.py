@@ -161,8 +161,17 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def id_of(process_set: ProcessSet) -> int:
-    """The number under which the engine knows a set. Raises ValueError if it does not."""
-    number = process_set.process_set_id
+    """The number under which the engine knows a set. Raises ValueError if it does not.
+
+    Raises TypeError for something that is no ProcessSet.
+    """
+    try:
+        number = process_set.process_set_id
+    except AttributeError:
+        raise TypeError(
+            f"process_set must be a ProcessSet, not {process_set!r}; make one from the ranks with "
+            "ProcessSet([...]) and register it"
+        ) from None
     if number == 0:
         return 0
     if number is None:

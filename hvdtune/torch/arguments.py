@@ -63,7 +63,12 @@ def split_sizes(splits: Sequence[int] | torch.Tensor | None) -> list[int] | None
     if splits is None:
         return None
     if not isinstance(splits, torch.Tensor):
-        splits = torch.as_tensor(splits)
+        try:
+            splits = torch.as_tensor(splits)
+        except (RuntimeError, TypeError, ValueError):
+            raise ValueError(
+                f"alltoall takes splits of 32-bit integer type, one for each rank, not {splits!r}."
+            ) from None
         # Python integers have no width; those that fit are 32-bit integers here.
         if splits.numel() == 0 or splits.dtype is torch.int64:
             if any(abs(n) >= 2**31 for n in splits.flatten().tolist()):

@@ -21,7 +21,7 @@ _NAMES = ", ".join(str(dtype).removeprefix("torch.") for dtype in CODES)
 
 
 def as_buffer(tensor: torch.Tensor, operation: str) -> Buffer:
-    """The memory of ``tensor`` (any shape), kept alive by the buffer. Raises like ``dtype_code``."""
+    """The memory of ``tensor`` (any shape), kept alive by the buffer; raises as ``dtype_code``."""
     code = dtype_code(tensor, operation)
     return Buffer(tensor.data_ptr(), code, tuple(tensor.shape), tensor)
 
@@ -80,11 +80,15 @@ def _refusal(tensor: Any, operation: str) -> TypeError | ValueError:
 def group_members(tensors: Iterable[torch.Tensor], operation: str) -> list[torch.Tensor]:
     """The tensors of a group as a list. Raises ValueError for a single tensor in a group's place.
 
-    A tensor is iterable too, and would be taken for a group of its rows.
+    A tensor is iterable too, and would be taken for a group of its rows. Raises TypeError for what
+    is no iterable.
     """
     if isinstance(tensors, torch.Tensor):
         raise ValueError(f"{operation} takes a list of tensors, not one tensor.")
-    return list(tensors)
+    try:
+        return list(tensors)
+    except TypeError:
+        raise TypeError(f"{operation} takes a list of tensors, not {tensors!r}.") from None
 
 
 def tensor_from(array: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -37,9 +37,9 @@ def call(form: str, tensors: Any | Sequence[Any], **arguments: Any) -> Any:
     """
     if form in REDUCING and "average" not in arguments:
         arguments.setdefault("op", hvd.Sum)
-    if form in BROADCASTS:
+    if form in BROADCASTS and "root_rank" not in arguments:
         process_set = arguments.get("process_set", hvd.global_process_set)
-        arguments.setdefault("root_rank", (process_set.ranks or [0])[0])
+        arguments["root_rank"] = (process_set.ranks or [0])[0]
     return getattr(hvd, form)(tensors if form in GROUPED else tensors[-1], **arguments)
 
 

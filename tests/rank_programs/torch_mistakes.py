@@ -207,6 +207,41 @@ def unregistered_sets() -> None:
     check_alive()
 
 
+def arguments_of_the_wrong_type() -> None:
+    for form in forms.FORMS:
+        root = {"root_rank": 0} if form in forms.BROADCASTS else {}
+        for wrong in ([0], None, "global"):
+            error_of(
+                lambda f=form, w=wrong, r=root: forms.call(f, forms.ones(), process_set=w, **r),
+                TypeError,
+                f"must be a ProcessSet, not {wrong!r}",
+            )
+    for form in forms.BROADCASTS:
+        for wrong in ("0", None, 1.0):
+            error_of(
+                lambda f=form, w=wrong: forms.call(f, forms.ones(), root_rank=w),
+                TypeError,
+                f"root_rank must be the number of a rank, not {wrong!r}",
+            )
+    for form in forms.GROUPED:
+        for wrong in (5, None):
+            error_of(lambda f=form, w=wrong: forms.call(f, w), TypeError, "takes a list of tensors")
+    for form in forms.ALLTOALLS:
+        for wrong in ("2 2 2", [None], object()):
+            error_of(
+                lambda f=form, w=wrong: forms.call(f, forms.ones(), splits=w),
+                ValueError,
+                "32-bit integer",
+            )
+    for form in forms.REDUCING:
+        error_of(
+            lambda f=form: forms.call(f, forms.ones(), postscale_factor=float("nan")),
+            ValueError,
+            "postscale_factor must be a number, not NaN",
+        )
+    check_alive()
+
+
 def wrong_arguments(form: str) -> dict[tuple[str, Any], type[Exception]]:
     """(argument, value) that the form refuses."""
     if form in forms.REDUCING:
@@ -382,4 +417,5 @@ def run() -> list[str]:
         barriers_of_two_threads,
         handles,
         factors_of_the_wrong_type,
+        arguments_of_the_wrong_type,
     )
