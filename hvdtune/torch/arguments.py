@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -44,15 +43,6 @@ def _levels_to_the_script() -> int:
         frame = frame.f_back
         level += 1
     return level
-
-
-def check_rows(tensor: Any, operation: str) -> None:
-    """Raise ValueError for a 0-d tensor, which has no first dimension to join along."""
-    if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
-        raise ValueError(
-            f"{operation} does not take a rank-zero tensor: it joins along the first dimension. "
-            "Use tensor.reshape(1)."
-        )
 
 
 def split_sizes(splits: Sequence[int] | torch.Tensor | None) -> list[int] | None:

@@ -20,8 +20,8 @@ from hvdtune.core import operations
 from hvdtune.core.operations import Completed, barrier, join, poll, synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Average
-from hvdtune.torch.arguments import allreduce_op, check_rows, split_sizes
-from hvdtune.torch.buffers import as_buffer, as_buffers, dtype_code, group_members, tensor_from
+from hvdtune.torch.arguments import allreduce_op, split_sizes
+from hvdtune.torch.buffers import CODES, as_buffer, as_buffers, group_members, tensor_from
 
 __all__ = [
     "allgather_async",
@@ -79,20 +79,17 @@ def allreduce_async(
     ``postscale_factor * op over ranks (prescale_factor * tensor)``; ``op`` is Average unless given.
     """
     op = allreduce_op(op, average)
-    code = dtype_code(tensor, "allreduce")
+    source = as_buffer(tensor, "allreduce")
     output = _fresh(tensor)
-    return operations.allreduce_one_async(
-        tensor.data_ptr(),
-        output.data_ptr(),
-        code,
-        tensor.shape,
-        owners=tensor,
-        result=output,
+    return operations.allreduce_async(
+        [source],
+        [as_buffer(output, "allreduce")],
         name=name,
         op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         process_set=process_set,
+        finish=_given(output),
     )
 
 
@@ -107,20 +104,21 @@ def allreduce_async_(
 ) -> int:
     """``allreduce_async`` in place: the result is ``tensor`` itself."""
     op = allreduce_op(op, average)
-    code = dtype_code(tensor, "allreduce")
-    address = tensor.data_ptr()
-    return operations.allreduce_one_async(
-        address,
-        address,
-        code,
-        tensor.shape,
-        owners=None,  # the result is the tensor
-        result=tensor,
+    handle = operations.allreduce_tensor_async(
+        tensor, CODES, name, op, prescale_factor, postscale_factor, process_set
+    )
+    if handle is not None:
+        return handle
+    buffers = [as_buffer(tensor, "allreduce")]
+    return operations.allreduce_async(
+        buffers,
+        buffers,
         name=name,
         op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         process_set=process_set,
+        finish=_given(tensor),
     )
 
 
@@ -217,9 +215,9 @@ def allgather_async(
 ) -> int:
     """Start joining every rank's ``tensor`` along the first dimension, in the order of ranks.
 
-    The first dimension may differ between ranks, and be 0; type and other dimensions must agree.
+    The first dimension may differ between ranks, and be 0; type and other dimensions must agree. A
+    0-d tensor has no first dimension: HorovodInternalError on all ranks.
     """
-    check_rows(tensor, "allgather")
     return operations.allgather_async(
         [as_buffer(tensor, "allgather")],
         name=name,
@@ -235,8 +233,6 @@ def grouped_allgather_async(
 ) -> int:
     """``allgather_async`` of all ``tensors`` as one; the result is a tuple."""
     members = group_members(tensors, "grouped_allgather")
-    for tensor in members:
-        check_rows(tensor, "grouped_allgather")
     return operations.allgather_async(
         as_buffers(members, "grouped_allgather"),
         name=name,

@@ -104,10 +104,10 @@ class Allgather(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
         """Join the ranks' rows."""
-        handle = ops.allgather_async(tensor, name, process_set)
+        gathered = ops.synchronize(ops.allgather_async(tensor, name, process_set))
         ctx.rows = tensor.shape[0]
         ctx.process_set = process_set
-        return ops.synchronize(handle)
+        return gathered
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -123,10 +123,10 @@ class GroupedAllgather(torch.autograd.Function):
         ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Join the ranks' rows of every tensor."""
-        handle = ops.grouped_allgather_async(tensors, name, process_set)
+        gathered = ops.synchronize(ops.grouped_allgather_async(tensors, name, process_set))
         ctx.rows = [tensor.shape[0] for tensor in tensors]
         ctx.process_set = process_set
-        return ops.synchronize(handle)
+        return gathered
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

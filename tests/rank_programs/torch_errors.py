@@ -66,6 +66,9 @@ DISAGREEMENTS: dict[str, Disagreement] = {
     "elements in another shape": Disagreement(
         SAME_SHAPE, ("Mismatched {KIND} tensor shapes", "[6, 2]", "[12]"), shaped(6, 2), shaped(12)
     ),
+    "scalar among rows": Disagreement(
+        forms.GATHERING, ("tensor of rank 1", "tensor of rank 0"), shaped(4), shaped()
+    ),
     "number of dimensions": Disagreement(
         BY_ROWS, ("tensor of rank 2", "tensor of rank 3"), shaped(6, 2), shaped(6, 2, 1)
     ),
@@ -178,10 +181,11 @@ def sparse() -> dict[str, Outcome]:
 
 
 def scalars() -> dict[str, Outcome]:
-    """Scalars where rows are needed."""
+    """Scalars on all ranks where rows are needed."""
+    tensors = [torch.ones(6), torch.tensor(1.0)]
     return {
-        form: outcome(lambda f=form: forms.complete(f, [torch.ones(6), torch.tensor(1.0)]))
-        for form in (*BY_ROWS, *SCATTERED)
+        form: outcome(lambda f=form: forms.complete(f, tensors, name="s"))
+        for form in forms.GATHERING
     }
 
 
