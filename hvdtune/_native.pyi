@@ -67,21 +67,22 @@ class Engine:
         until the operation is done. An output address of 0 lets the engine allocate the result.
         """
 
-    def submit_one(
+    def allreduce_in_place(
         self,
-        kind: int,
-        name: str,
-        input: int,
-        output: int,
-        dtype: int,
-        shape: tuple[int, ...],
+        tensor: Any,
+        name: str | None,
+        codes: dict[Any, int],
         reduce_op: int,
         prescale: float,
         postscale: float,
         process_set: int,
-        cacheable: bool,
-    ) -> int:
-        """`submit` for one tensor whose result has its type and shape; cheaper."""
+        /,
+    ) -> int | None:
+        """`submit` for one named torch tensor, in place, at a fraction of the cost.
+
+        `codes` are dtype codes by the tensor's dtype. None, and nothing is submitted, for whatever
+        cannot be handed over as it is.
+        """
 
     def poll(self, handle: int) -> bool:
         """Whether the operation is done."""
@@ -97,7 +98,7 @@ class Engine:
         process set, its number.
         """
 
-    def collect(self, handle: int) -> tuple[list[NDArray[Any]], list[int]] | None:
+    def collect(self, handle: int, /) -> tuple[list[NDArray[Any]], list[int]] | None:
         """`wait` and `take`; None as well when there are no results."""
 
     def join(self) -> int:

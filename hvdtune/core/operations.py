@@ -50,6 +50,7 @@ _REDUCTIONS = {
     reduce_ops.Max: "Max",
     reduce_ops.Product: "Product",
 }
+_ELEMENTWISE = frozenset(_REDUCTIONS) - {reduce_ops.Adasum}
 
 
 __all__ = [
@@ -58,7 +59,7 @@ __all__ = [
     "Completed",
     "allgather_async",
     "allreduce_async",
-    "allreduce_one_async",
+    "allreduce_tensor_async",
     "alltoall_async",
     "array_address",
     "barrier",
@@ -260,54 +261,28 @@ def allreduce_async(
     )
 
 
-def allreduce_one_async(
-    source: int,
-    output: int,
-    dtype: int,
-    shape: tuple[int, ...],
-    *,
-    owners: object,
-    result: object,
+def allreduce_tensor_async(
+    tensor: Any,
+    codes: dict[Any, int],
     name: str | None,
     op: int,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> int:
-    """`allreduce_async` of one tensor, at less cost: it is called for every gradient.
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+) -> int | None:
+    """`allreduce_async` of one torch tensor in place, which `synchronize` returns.
 
-    `source` and `output` are addresses; `owners` keep their memory alive until the operation is
-    done, `synchronize` returns `result`.
+    Called for every gradient, hence positional. `codes` are this module's codes by the tensor's
+    dtype. None, with nothing done, where only `allreduce_async` knows what to do or say.
     """
-    if op != reduce_ops.Sum or prescale_factor != 1.0 or postscale_factor != 1.0:
-        if op == reduce_ops.Adasum:
-            _check_adasum(process_set)
-        _check_reduction("allreduce", (dtype,), op, prescale_factor, postscale_factor)
-    engine = _running_engine()
-    set_id = id_of(process_set)
-    if name is None:
-        wire_name, cacheable = _wire_name(_ALLREDUCE, False, None, set_id)
-    else:
-        wire_name, cacheable = f"allreduce.{name}", True
-    try:
-        handle: int = engine.submit_one(
-            _ALLREDUCE,
-            wire_name,
-            source,
-            output,
-            dtype,
-            shape,
-            op,
-            prescale_factor,
-            postscale_factor,
-            set_id,
-            cacheable,
-        )
-    except BaseException:
-        if name is None:
-            _give_back(wire_name, set_id)
-        raise
-    _pending[handle] = (engine, owners, None, result)
+    engine: Any = world._engine
+    if engine is None or op not in _ELEMENTWISE:
+        return None
+    handle: int | None = engine.allreduce_in_place(
+        tensor, name, codes, op, prescale_factor, postscale_factor, id_of(process_set)
+    )
+    if handle is not None:
+        _pending[handle] = (engine, None, None, tensor)
     return handle
 
 

@@ -21,13 +21,7 @@ _NAMES = ", ".join(str(dtype).removeprefix("torch.") for dtype in CODES)
 
 
 def as_buffer(tensor: torch.Tensor, operation: str) -> Buffer:
-    """The memory of ``tensor`` (any shape), kept alive by the buffer; raises as ``dtype_code``."""
-    code = dtype_code(tensor, operation)
-    return Buffer(tensor.data_ptr(), code, tuple(tensor.shape), tensor)
-
-
-def dtype_code(tensor: torch.Tensor, operation: str) -> int:
-    """The engine's code for the type of ``tensor``, if it can work on the tensor at all.
+    """The memory of ``tensor`` (any shape), kept alive by the buffer.
 
     ``operation`` is for the error messages. Raises TypeError for something that is no tensor and
     ValueError for a tensor that is not dense, contiguous, on the CPU and of a type of ``CODES``.
@@ -35,7 +29,7 @@ def dtype_code(tensor: torch.Tensor, operation: str) -> int:
     try:
         code = CODES[tensor.dtype]
         if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
-            return code
+            return Buffer(tensor.data_ptr(), code, tuple(tensor.shape), tensor)
     except (AttributeError, KeyError, RuntimeError):
         # A number, a type without a code, a layout without contiguity or memory: explained below.
         pass

@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "python/bindings.h"
+#include "python/hot_calls.h"
 
 namespace py = pybind11;
 
@@ -42,29 +43,6 @@ std::int64_t submit(Engine& engine, int kind, std::string name,
   }
   submission.splits = std::move(splits);
   const py::gil_scoped_release release;
-  return engine.submit(std::move(submission));
-}
-
-/// One tensor whose result has its shape. Called once a gradient: nothing is converted that need
-/// not be, and the interpreter lock stays, because submitting never waits for anybody.
-std::int64_t submit_one(Engine& engine, int kind, std::string name, std::uintptr_t in,
-                        std::uintptr_t out, int dtype, const py::tuple& shape, int reduce_op,
-                        double prescale, double postscale, std::uint32_t process_set,
-                        bool cacheable) {
-  Submission submission;
-  wire::Request& request = submission.request;
-  request.kind = static_cast<OpKind>(kind);
-  request.name = std::move(name);
-  request.reduce_op = static_cast<ReduceOp>(reduce_op);
-  request.prescale = prescale;
-  request.postscale = postscale;
-  request.process_set = process_set;
-  request.cacheable = cacheable;
-  wire::TensorSpec& tensor = request.tensors.emplace_back();
-  tensor.dtype = checked_dtype(dtype);
-  tensor.shape.reserve(shape.size());
-  for (const py::handle extent : shape) tensor.shape.push_back(extent.cast<std::int64_t>());
-  submission.memory.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
   return engine.submit(std::move(submission));
 }
 
@@ -123,16 +101,6 @@ py::object take(Engine& engine, std::int64_t handle) {
   return results_of(*operation);
 }
 
-/// wait() and take() in one: None when the operation had nothing to bring.
-py::object collect(Engine& engine, std::int64_t handle) {
-  if (!engine.is_done(handle)) wait(engine, handle);
-  const OperationPtr operation = engine.take(handle);
-  if (!operation) return py::none();
-  if (!operation->status.ok()) throw Error(operation->status);
-  if (operation->outputs.empty() && operation->numbers.empty()) return py::none();
-  return results_of(*operation);
-}
-
 py::list read_steps(Engine& engine, double timeout_s) {
   std::vector<StepRecord> steps;
   {
@@ -179,20 +147,28 @@ void set_stack_source(Engine& engine, const py::function& source) {
 
 }  // namespace
 
+py::object collect(Engine& engine, std::int64_t handle) {
+  if (!engine.is_done(handle)) wait(engine, handle);
+  const OperationPtr operation = engine.take(handle);
+  if (!operation) return py::none();
+  if (!operation->status.ok()) throw Error(operation->status);
+  if (operation->outputs.empty() && operation->numbers.empty()) return py::none();
+  return results_of(*operation);
+}
+
 void bind_engine(py::module_& module) {
   module.def(
       "array_address",
       [](const py::array& array) { return reinterpret_cast<std::uintptr_t>(array.data()); },
       py::arg("array"), "Address of a NumPy array's first element; much cheaper than ctypes.");
   using Release = py::call_guard<py::gil_scoped_release>;
-  py::class_<Engine>(module, "Engine", "One rank's communication engine; see native/engine.")
-      .def(py::init<EngineOptions>(), py::arg("options"), Release())
+  py::class_<Engine> engine(module, "Engine",
+                            "One rank's communication engine; see native/engine.");
+  add_hot_calls(engine);
+  engine.def(py::init<EngineOptions>(), py::arg("options"), Release())
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("tensors"),
            py::arg("reduce_op"), py::arg("prescale"), py::arg("postscale"), py::arg("root"),
            py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"), py::arg("splits"))
-      .def("submit_one", &submit_one, py::arg("kind"), py::arg("name"), py::arg("input"),
-           py::arg("output"), py::arg("dtype"), py::arg("shape"), py::arg("reduce_op"),
-           py::arg("prescale"), py::arg("postscale"), py::arg("process_set"), py::arg("cacheable"))
       .def("join", &Engine::join, Release())
       .def("add_process_set", &Engine::add_process_set, py::arg("ranks"), Release())
       .def("remove_process_set", &Engine::remove_process_set, py::arg("process_set"), Release())
@@ -200,7 +176,6 @@ void bind_engine(py::module_& module) {
       .def("poll", &Engine::poll, py::arg("handle"), Release())
       .def("wait", &wait, py::arg("handle"))
       .def("take", &take, py::arg("handle"))
-      .def("collect", &collect, py::arg("handle"))
       .def("shutdown", &shutdown)
       .def("abandon",
            [](const py::object& self) {

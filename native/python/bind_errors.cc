@@ -1,10 +1,10 @@
 #include "base/error.h"
 #include "python/bindings.h"
+#include "python/hot_calls.h"
 
 namespace py = pybind11;
 
 namespace hvdtune::python {
-namespace {
 
 /// Arguments are ValueErrors; what concerns the job is Horovod's own exception, as scripts expect.
 void raise(const Error& error) {
@@ -16,8 +16,6 @@ void raise(const Error& error) {
       py::module_::import("hvdtune.core.exceptions").attr("HorovodInternalError");
   PyErr_SetString(type.ptr(), error.what());
 }
-
-}  // namespace
 
 void bind_errors(py::module_& /*module*/) {
   py::register_exception_translator([](std::exception_ptr pointer) {

@@ -1,0 +1,149 @@
+// The two calls that are made for every gradient, as methods that Python calls without building an
+// argument tuple. pybind11's dispatch and conversions cost more than the engine's own part.
+#include "python/hot_calls.h"
+
+#include <array>
+#include <string>
+
+#include "engine/engine.h"
+
+namespace py = pybind11;
+
+namespace hvdtune::python {
+namespace {
+
+/// Interned once; attribute lookups compare pointers then.
+struct Names {
+  PyObject* dtype = PyUnicode_InternFromString("dtype");
+  PyObject* shape = PyUnicode_InternFromString("shape");
+  PyObject* is_cpu = PyUnicode_InternFromString("is_cpu");
+  PyObject* is_contiguous = PyUnicode_InternFromString("is_contiguous");
+  PyObject* is_neg = PyUnicode_InternFromString("is_neg");
+  PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
+};
+
+const Names& names() {
+  static const Names all;  // never freed: they live as long as the interpreter
+  return all;
+}
+
+py::object attribute(PyObject* object, PyObject* name) {
+  return py::reinterpret_steal<py::object>(PyObject_GetAttr(object, name));
+}
+
+py::object call(PyObject* object, PyObject* method) {
+  return py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(object, method));
+}
+
+/// What the engine has to know of a tensor.
+struct Described {
+  std::uintptr_t address = 0;
+  wire::TensorSpec spec;
+};
+
+/// False, perhaps with a Python error set, for whatever is not a dense CPU tensor of a type in
+/// `codes`; the slow path knows the words for it.
+bool describe(PyObject* tensor, PyObject* codes, Described& out) {
+  const Names& n = names();
+  const py::object dtype = attribute(tensor, n.dtype);
+  if (!dtype) return false;
+  PyObject* code = PyDict_GetItemWithError(codes, dtype.ptr());
+  if (code == nullptr) return false;
+  out.spec.dtype = static_cast<DType>(PyLong_AsLong(code));
+  if (attribute(tensor, n.is_cpu).ptr() != Py_True) return false;
+  if (call(tensor, n.is_contiguous).ptr() != Py_True) return false;
+  if (call(tensor, n.is_neg).ptr() != Py_False) return false;
+  const py::object address = call(tensor, n.data_ptr);
+  if (!address) return false;
+  out.address = PyLong_AsSize_t(address.ptr());
+  const py::object shape = attribute(tensor, n.shape);
+  if (!shape || !PyTuple_Check(shape.ptr())) return false;
+  const Py_ssize_t dims = PyTuple_GET_SIZE(shape.ptr());
+  out.spec.shape.reserve(static_cast<std::size_t>(dims));
+  for (Py_ssize_t dim = 0; dim < dims; ++dim) {
+    out.spec.shape.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), dim)));
+  }
+  return PyErr_Occurred() == nullptr;
+}
+
+template <typename Body>
+PyObject* translated(Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    raise(error);
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+/// (tensor, name, codes, operator, prescale, postscale, process set) -> handle, or None when the
+/// tensor is not one that can be handed over as it is.
+PyObject* allreduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  return translated([&]() -> PyObject* {
+    if (count != 7) throw py::type_error("allreduce_in_place takes 7 arguments");
+    Submission submission;
+    Described tensor;
+    Py_ssize_t length = 0;
+    const char* name =
+        PyUnicode_Check(args[1]) ? PyUnicode_AsUTF8AndSize(args[1], &length) : nullptr;
+    if (name == nullptr || !describe(args[0], args[2], tensor)) {
+      PyErr_Clear();
+      Py_RETURN_NONE;
+    }
+    wire::Request& request = submission.request;
+    request.kind = OpKind::kAllreduce;
+    constexpr std::string_view kPrefix = "allreduce.";
+    request.name.reserve(kPrefix.size() + static_cast<std::size_t>(length));
+    request.name.append(kPrefix).append(name, static_cast<std::size_t>(length));
+    request.reduce_op = static_cast<ReduceOp>(PyLong_AsLong(args[3]));
+    request.prescale = PyFloat_AsDouble(args[4]);
+    request.postscale = PyFloat_AsDouble(args[5]);
+    request.process_set = static_cast<std::uint32_t>(PyLong_AsLong(args[6]));
+    if (PyErr_Occurred() != nullptr) {  // not a number: the slow path says so
+      PyErr_Clear();
+      Py_RETURN_NONE;
+    }
+    const bool scales = request.reduce_op == ReduceOp::kAverage || request.prescale != 1.0 ||
+                        request.postscale != 1.0;
+    if (scales && tensor.spec.dtype == DType::kBool) Py_RETURN_NONE;
+    request.tensors.push_back(std::move(tensor.spec));
+    auto* memory = reinterpret_cast<void*>(tensor.address);  // NOLINT(performance-no-int-to-ptr)
+    submission.memory.push_back({memory, memory});
+    return PyLong_FromLongLong(py::cast<Engine&>(py::handle(self)).submit(std::move(submission)));
+  });
+}
+
+/// (handle) -> what wait() and take() give, None when the operation brought nothing.
+PyObject* collect_results(PyObject* self, PyObject* handle) {
+  return translated([&]() -> PyObject* {
+    const std::int64_t number = PyLong_AsLongLong(handle);
+    if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    return collect(py::cast<Engine&>(py::handle(self)), number).release().ptr();
+  });
+}
+
+// The first line of each text is a signature, as pybind11 writes it for the other methods.
+std::array<PyMethodDef, 2> methods = {{
+    {"allreduce_in_place",
+     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(allreduce_in_place)), METH_FASTCALL,
+     "allreduce_in_place(self: Engine, tensor: object, name: object, codes: dict, reduce_op: int, "
+     "prescale: float, postscale: float, process_set: int) -> object"},
+    {"collect", collect_results, METH_O, "collect(self: Engine, handle: int) -> object"},
+}};
+
+}  // namespace
+
+void add_hot_calls(py::handle engine_type) {
+  auto* type = reinterpret_cast<PyTypeObject*>(engine_type.ptr());
+  for (PyMethodDef& method : methods) {
+    const auto descriptor = py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, &method));
+    if (!descriptor) throw py::error_already_set();
+    py::setattr(engine_type, method.ml_name, descriptor);
+  }
+}
+
+}  // namespace hvdtune::python

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+#include "base/error.h"
+
+namespace hvdtune {
+class Engine;
+}
+
+namespace hvdtune::python {
+
+/// Adds `allreduce_in_place` and `collect` to the class of engines.
+void add_hot_calls(pybind11::handle engine_type);
+
+/// Waits for an operation and fetches its results: (outputs, numbers), or None when there are none.
+/// Throws the operation's error.
+pybind11::object collect(Engine& engine, std::int64_t handle);
+
+/// Sets the Python exception for `error`.
+void raise(const Error& error);
+
+}  // namespace hvdtune::python
