@@ -19,7 +19,7 @@ def stub_signatures(body: list[ast.stmt]) -> Signatures:
     return {
         node.name: [
             argument.arg
-            for argument in [*node.args.args, *node.args.kwonlyargs]
+            for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             if argument.arg != "self"
         ]
         for node in body
