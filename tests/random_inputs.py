@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from adasum_model import tree
 from random_programs import Operation, Program, Shape, Tensor
 from reference_model import (
     BOOL,
+    EPSILON,
     FLOATS,
     INTEGERS,
+    SMALLEST,
+    Reduction,
     received_rows,
     reduced,
     rounded,
     share_of_rows,
+    storage,
     tolerance,
 )
 
@@ -58,6 +63,8 @@ def input_of(program: Program, operation: Operation, index: int, rank: int) -> n
     random = np.random.default_rng([program.seed, program.size, operation.index, index, rank])
     tensor = operation.tensors[index]
     shape = tensor.shapes[operation.ranks.index(rank)]
+    if rank in operation.joined:
+        return np.zeros(shape, storage(tensor.dtype))
     exact = operation.exact
     return _random_values(random, tensor.dtype, shape, exact, operation.reduction.op)
 
@@ -95,10 +102,25 @@ def _reduction(inputs: list[np.ndarray], operation: Operation, tensor: Tensor) -
     if operation.compressed and dtype in FLOATS:
         wire = "float16"
         inputs = [values.astype(np.float16) for values in inputs]
+    if operation.reduction.op == "Adasum":
+        return _adasum(inputs, operation.reduction, wire)
     values = reduced(inputs, operation.reduction, wire)
     if operation.exact or dtype not in FLOATS:
         return Expected(rounded(values, dtype) if dtype in FLOATS else values)
     return Expected(values, tolerance(inputs, operation.reduction, wire))
+
+
+def _adasum(inputs: list[np.ndarray], reduction: Reduction, dtype: str) -> Expected:
+    factor = reduction.prescale * reduction.postscale
+    values = tree(inputs) * factor
+    # What cancels out is as wrong as the largest input is; see also rank_programs/torch_adasum.py.
+    worked = EPSILON["float64" if dtype == "float64" else "float32"]
+    largest = max(float(np.abs(x.astype(np.float64)).max(initial=0.0)) for x in inputs)
+    unit = EPSILON[dtype] * (1.0 + len(inputs) * (reduction.prescale != 1.0))
+    bound = unit * np.abs(values) + 32 * worked * largest * abs(factor) + 4 * SMALLEST[dtype]
+    if reduction.prescale != 1.0:  # scaled inputs are rounded as well
+        bound += EPSILON[dtype] * largest * abs(factor) * len(inputs)
+    return Expected(rounded(values, dtype), bound)
 
 
 def expected(program: Program, operation: Operation, rank: int) -> list[Expected]:

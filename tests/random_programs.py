@@ -6,6 +6,9 @@ blocking operation that is the segment's last on all ranks. So no order of event
 ranks, however far they drift apart: whoever is furthest behind only waits for what the others have
 started already. Names come from a small pool and so come back, with other types and shapes.
 
+Some programs add a process set in the beginning and remove it in the end; some end with uneven
+data: every rank runs a number of steps of its own, then joins.
+
 Nothing here knows the engine or a framework; inputs and results are in random_inputs.py.
 """
 
@@ -50,11 +53,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Mistake:
-    """One rank calls the operation with something else than the others."""
+    """One rank calls the operation with something else than the others, or has joined."""
 
     what: str
     rank: int
-    words: str  # what the error must say on all members
+    words: tuple[str, ...]  # what the error must say on all members
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Operation:
     root: int = 0
     splits: tuple[tuple[int, ...], ...] | None = None  # [sender][receiver], by place in the set
     mistake: Mistake | None = None
+    joined: tuple[int, ...] = ()  # ranks that take part with zeros
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -90,7 +94,7 @@ class Operation:
         return (
             f"operation {self.index}: {self.kind} {self.name!r} of {tensors} over {self.ranks}, "
             f"{self.reduction}, {' '.join(forms) or 'async'}, root {self.root}, "
-            f"splits {self.splits}, mistake {self.mistake}"
+            f"splits {self.splits}, mistake {self.mistake}, joined {self.joined}"
         )
 
 
@@ -109,14 +113,20 @@ class Program:
     seed: int
     size: int
     segments: tuple[Segment, ...]
+    added_set: tuple[int, ...] | None = None  # its number follows those of SETS
+    steps: tuple[int, ...] | None = None  # by rank: how many of uneven_steps it has; then it joins
+    uneven_steps: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True)
 class Action:
-    """What a rank does next: start, finish, poll or run an operation."""
+    """What a rank does next.
+
+    Verbs: start, finish, poll or run an operation; join; add or remove the program's process set.
+    """
 
     verb: str
-    operation: Operation
+    operation: Operation | None = None
 
 
 class _Generator:
@@ -125,6 +135,7 @@ class _Generator:
         self.size = size
         self.dtypes = tuple(dtypes)
         self.count = 0
+        self.sets = SETS[size]
 
     def chance(self, probability: float) -> bool:
         return bool(self.random.random() < probability)
@@ -135,6 +146,54 @@ class _Generator:
     def number(self, low: int, high: int) -> int:
         """From ``low`` to ``high``, both included."""
         return int(self.random.integers(low, high + 1))
+
+    def program(self, seed: int) -> Program:
+        added = self.another_set() if self.chance(0.3) else None
+        if added is not None:
+            self.sets = (*self.sets, added)
+        segments = tuple(self.segment() for _ in range(self.number(2, 6)))
+        if not self.chance(0.5):
+            return Program(seed, self.size, segments, added)
+        steps = tuple(self.number(0, 4) for _ in range(self.size))
+        uneven = tuple(self.step(steps, step) for step in range(max(steps)))
+        return Program(seed, self.size, segments, added, steps, uneven)
+
+    def another_set(self) -> tuple[int, ...] | None:
+        ranks = tuple(rank for rank in range(self.size) if self.chance(0.6))
+        return ranks if ranks and ranks not in self.sets else None
+
+    def step(self, steps: tuple[int, ...], step: int) -> Segment:
+        """Allreduces of the whole job, of which some ranks have joined; the last one is waited for.
+
+        What cannot be done with joined ranks is tried, too.
+        """
+        joined = tuple(rank for rank in range(self.size) if steps[rank] <= step)
+        operations: dict[tuple[object, ...], Operation] = {}
+        for _ in range(self.number(0, 4)):
+            operation = self.of_whole_job("allreduce", joined, blocking=False)
+            operations[operation.key if operation.name else (operation.index,)] = operation
+        if joined and self.chance(0.3):
+            kind = str(self.pick(("allgather", "broadcast", "alltoall", "reducescatter")))
+            refused = self.of_whole_job(kind, joined, blocking=False)
+            who = f"rank{'s' if len(joined) > 1 else ''} {', '.join(map(str, joined))} joined"
+            mistake = Mistake("joined", joined[0], ("is not supported with Join", who))
+            operations[refused.index,] = Operation(
+                **{**vars(refused), "mistake": mistake, "name": f"refused.{refused.index}"}
+            )
+        last = self.of_whole_job("allreduce", joined, blocking=True)
+        return Segment(tuple(operations.values()), last)
+
+    def of_whole_job(self, kind: str, joined: tuple[int, ...], blocking: bool) -> Operation:
+        index = self.count
+        self.count += 1
+        ranks = self.sets[0]
+        name = None if self.chance(0.35) else str(self.pick(NAMES))
+        grouped = kind in GROUPED and self.chance(0.3)
+        tensors = tuple(
+            self.tensor(kind, len(ranks)) for _ in range(self.number(1, 5) if grouped else 1)
+        )
+        operation = Operation(index, kind, 0, ranks, name, tensors, grouped, blocking)
+        return Operation(**{**vars(self.with_details(operation)), "joined": joined})
 
     def segment(self) -> Segment:
         started: dict[tuple[object, ...], Operation] = {}
@@ -150,8 +209,8 @@ class _Generator:
         index = self.count
         self.count += 1
         # Most operations are of all ranks, as in programs.
-        set_number = 0 if self.chance(0.5) else self.number(0, len(SETS[self.size]) - 1)
-        ranks = SETS[self.size][set_number]
+        set_number = 0 if self.chance(0.5) else self.number(0, len(self.sets) - 1)
+        ranks = self.sets[set_number]
         if blocking and self.chance(0.1):
             return Operation(index, "barrier", set_number, ranks, None, (), blocking=True)
         kind = str(self.random.choice(list(KINDS), p=list(KINDS.values())))
@@ -202,6 +261,9 @@ class _Generator:
             ops.remove("Average")
         op = str(self.pick(ops))
         exact = dtypes.isdisjoint(FLOATS) or self.chance(0.7)
+        adasum = operation.kind == "allreduce" and operation.set == 0 and dtypes <= set(FLOATS)
+        if adasum and self.size & (self.size - 1) == 0 and self.chance(0.3):
+            op, exact = "Adasum", False
         prescale = postscale = 1.0
         if BOOL not in dtypes and self.chance(0.4):
             exactly = exact and not dtypes.isdisjoint(FLOATS)
@@ -251,26 +313,48 @@ class _Generator:
             "dtype": "Mismatched data types",
             "shape": f"Mismatched {operation.kind.upper()} tensor shapes",
             "dimensions": "tensor of rank",
-            "op": "Mismatched reduction operation",
+            # Adasum is an operation of its own.
+            "op": "Mismatched operations"
+            if operation.reduction.op == "Adasum"
+            else "Mismatched reduction operation",
             "prescale": "Mismatched prescale and/or postscale factors",
             "root": "Mismatched BROADCAST root ranks",
         }[what]
-        mistake = Mistake(what, int(self.pick(operation.ranks)), words)
+        rank = int(self.pick(operation.ranks))
+        mistake = Mistake(what, rank, (words, f"rank {rank} has"))
         return Operation(**{**vars(operation), "mistake": mistake, "average": None})
 
 
 def generate(seed: int, size: int, dtypes: Sequence[str] = (*FLOATS, *INTEGERS, BOOL)) -> Program:
     """The program of a seed for ``size`` ranks, using these types."""
-    generator = _Generator(seed, size, dtypes)
-    segments = tuple(generator.segment() for _ in range(generator.number(2, 6)))
-    return Program(seed, size, segments)
+    return _Generator(seed, size, dtypes).program(seed)
 
 
 def actions_of(program: Program, rank: int) -> Iterator[Action]:
     """What ``rank`` does, in its own order."""
     random = np.random.default_rng([program.seed, program.size, 1 + rank])
     under_way: dict[tuple[object, ...], Operation] = {}
+    if program.added_set is not None:
+        yield Action("add")
+    for segment in program.segments:
+        yield from _segment_actions(segment, rank, random, under_way)
+    if program.steps is not None:
+        for segment in program.uneven_steps[: program.steps[rank]]:
+            yield from _segment_actions(segment, rank, random, under_way)
+        yield Action("join")
+    rest = list(under_way.values())
+    for index in random.permutation(len(rest)):
+        yield Action("finish", rest[int(index)])
+    if program.added_set is not None:
+        yield Action("remove")
 
+
+def _segment_actions(
+    segment: Segment,
+    rank: int,
+    random: np.random.Generator,
+    under_way: dict[tuple[object, ...], Operation],
+) -> Iterator[Action]:
     def begin(verb: str, operation: Operation) -> Iterator[Action]:
         key = operation.key if operation.name else (operation.index,)
         if key in under_way:  # the name must be free first
@@ -279,19 +363,15 @@ def actions_of(program: Program, rank: int) -> Iterator[Action]:
         if verb == "start":
             under_way[key] = operation
 
-    for segment in program.segments:
-        mine = [operation for operation in segment.started if rank in operation.ranks]
-        for operation in _own_order(mine, random):
-            yield from begin("start", operation)
-            if random.random() < 0.15:
-                yield Action("poll", operation)
-        for key in [key for key in under_way if random.random() < 0.3]:
-            yield Action("finish", under_way.pop(key))
-        if segment.blocking is not None and rank in segment.blocking.ranks:
-            yield from begin("run", segment.blocking)
-    rest = list(under_way.values())
-    for index in random.permutation(len(rest)):
-        yield Action("finish", rest[int(index)])
+    mine = [operation for operation in segment.started if rank in operation.ranks]
+    for operation in _own_order(mine, random):
+        yield from begin("start", operation)
+        if random.random() < 0.15:
+            yield Action("poll", operation)
+    for key in [key for key in under_way if random.random() < 0.3]:
+        yield Action("finish", under_way.pop(key))
+    if segment.blocking is not None and rank in segment.blocking.ranks:
+        yield from begin("run", segment.blocking)
 
 
 def _own_order(operations: Sequence[Operation], random: np.random.Generator) -> list[Operation]:

@@ -25,18 +25,22 @@ TIMEOUT = 240 + PROGRAMS
 KINDS = {
     *("allreduce", "grouped_allreduce", "allgather", "grouped_allgather", "broadcast", "alltoall"),
     *("reducescatter", "grouped_reducescatter", "sparse", "barrier", "mistake"),
+    *("Average", "Sum", "Min", "Max", "Product", "Adasum"),
+    *("join", "refused", "add", "remove"),
 }
 
 
 def run(np: int, programs: int, environment: Mapping[str, str] | None = None) -> None:
     """Run the programs; print their seeds and fail for any difference on any rank."""
     print(f"seeds {FIRST} to {FIRST + programs - 1} on {np} ranks")
-    result = run_ranks(np, random_program.run, FIRST, programs, env=environment, timeout=TIMEOUT)
+    settings = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", **(environment or {})}
+    result = run_ranks(np, random_program.run, FIRST, programs, env=settings, timeout=TIMEOUT)
     faults = []
     for rank, report in enumerate(result.values):
         assert report.seeds == list(range(FIRST, FIRST + programs))
         assert report.operations > 2 * programs
         assert programs < 100 or report.kinds == KINDS
+        assert report.joins == result.values[0].joins, f"rank {rank} was told other last ranks"
         faults += [f"rank {rank}: {fault}" for fault in report.faults]
     assert not faults, "\n".join(faults)
 

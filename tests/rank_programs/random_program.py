@@ -35,6 +35,7 @@ class Report:
     seeds: list[int] = field(default_factory=list)
     operations: int = 0
     kinds: set[str] = field(default_factory=set)
+    joins: list[int] = field(default_factory=list)  # who joined last, by program
     faults: list[str] = field(default_factory=list)
 
 
@@ -123,7 +124,7 @@ class Runner:
     """Runs programs on this rank."""
 
     def __init__(self, sets: Sequence[Any]) -> None:
-        self.sets = sets
+        self.sets = list(sets)
         self.report = Report()
 
     def fault(self, program: Program, operation: Operation, text: str) -> None:
@@ -135,17 +136,41 @@ class Runner:
         started: dict[int, tuple[Any, Call | None]] = {}
         for action in actions_of(program, hvd.rank()):
             operation = action.operation
-            if action.verb == "poll":
+            if operation is None:
+                self.change_membership(program, action.verb)
+            elif action.verb == "poll":
                 handle = started[operation.index][0]
                 assert callable(handle) or hvd.poll(handle) in (True, False)
             elif action.verb == "start":
                 started[operation.index] = self.start(program, operation)
             elif action.verb == "finish":
                 handle, call = started.pop(operation.index)
-                result = handle() if callable(handle) else hvd.synchronize(handle)
-                self.check(program, operation, result, call)
+                self.finish(program, operation, handle, call)
             else:
                 self.run_blocking(program, operation)
+
+    def change_membership(self, program: Program, verb: str) -> None:
+        """Join, or add or remove the program's process set."""
+        self.report.operations += 1
+        self.report.kinds.add(verb)
+        if verb == "add":
+            assert program.added_set is not None
+            self.sets.append(hvd.add_process_set(program.added_set))
+        elif verb == "remove":
+            assert hvd.remove_process_set(self.sets.pop())
+        else:
+            assert program.steps is not None
+            last = hvd.join()
+            self.report.joins.append(last)
+            # The ranks with the most steps end them when all others have joined.
+            if program.steps[last] != max(program.steps):
+                self.report.faults.append(f"seed {program.seed}: rank {last} joined last")
+
+    def finish(self, program: Program, operation: Operation, handle: Any, call: Any) -> None:
+        if operation.mistake is not None:
+            return self.expect_error(program, operation, lambda: hvd.synchronize(handle))
+        result = handle() if callable(handle) else hvd.synchronize(handle)
+        self.check(program, operation, result, call)
 
     def start(self, program: Program, operation: Operation) -> tuple[Any, Call | None]:
         if operation.kind == "sparse":
@@ -180,12 +205,17 @@ class Runner:
             return self.check(program, operation, call(), call)
         if operation.mistake.rank == hvd.rank():
             make_mistake(operation, call)
+        self.expect_error(program, operation, call)
+
+    def expect_error(self, program: Program, operation: Operation, call: Callable[[], Any]) -> None:
+        """The operation's mistake must come out, on this rank like on all others."""
+        assert operation.mistake is not None
         self.report.operations += 1
-        self.report.kinds.add("mistake")
+        self.report.kinds.add("refused" if operation.joined else "mistake")
         try:
             call()
         except hvd.HorovodInternalError as error:
-            for words in (operation.mistake.words, f"rank {operation.mistake.rank}"):
+            for words in operation.mistake.words:
                 if words not in str(error):
                     self.fault(program, operation, f"{words!r} is not in {str(error)!r}")
         else:
@@ -195,6 +225,7 @@ class Runner:
         """Compare a result with the model's."""
         self.report.operations += 1
         self.report.kinds.add(("grouped_" if operation.grouped else "") + operation.kind)
+        self.report.kinds.add(operation.reduction.op)
         if call is None:
             return self.check_sparse(program, operation, result)
         if operation.kind == "alltoall":
