@@ -64,7 +64,7 @@ class SyncBatchNorm(_BatchNorm):
             # The others are waiting for this rank's statistics.
             _gather_statistics(None, self.num_features)
             raise
-        output, mean, var, count = _Normalise.apply(input, self.weight, self.bias, self.eps)
+        output, mean, var, count = _normalise(input, self.weight, self.bias, self.eps)
         factor = self._count_batch()
         if factor is not None:
             for running, new in (
@@ -162,6 +162,13 @@ def _gather_statistics(
             "says why."
         )
     return counts, means, invstds
+
+
+def _normalise(*args: Any) -> Any:
+    """``_Normalise.apply``, behind a break of the graph in a model that is being compiled."""
+    if getattr(torch.compiler, "is_compiling", bool)():  # there since torch 2.2
+        return torch.compiler.disable(_Normalise.apply)(*args)
+    return _Normalise.apply(*args)
 
 
 class _Normalise(torch.autograd.Function):

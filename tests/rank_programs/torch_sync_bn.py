@@ -208,6 +208,17 @@ def several_layers_in_training() -> None:
         torch.testing.assert_close(network.state_dict()[name], value, rtol=1e-9, atol=1e-10)
 
 
+def compiled() -> None:
+    if hvd.size() > 2:
+        return  # loading the compiler takes seconds on every rank
+    network = new_network(hvd.SyncBatchNorm)
+    images = torch.randn(3, 2, 5, 5, dtype=EXACT, generator=torch.Generator().manual_seed(1))
+    for model in (network.train(), network.eval()):
+        twin = torch.compile(copy.deepcopy(model), backend="eager")
+        for _ in range(2):
+            torch.testing.assert_close(twin(images), model(images))
+
+
 def conversion() -> None:
     plain = new_network(nn.BatchNorm2d).eval()
     copied = copy.deepcopy(plain)
@@ -269,6 +280,7 @@ def run() -> list[str]:
         rank_without_rows,
         evaluation_is_local,
         several_layers_in_training,
+        compiled,
         conversion,
         wrong_input,
     )

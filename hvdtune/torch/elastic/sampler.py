@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hvdtune.core.world import rank, size
+from hvdtune.core.world import is_initialized, rank, size
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
@@ -27,6 +27,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.seed = seed
         self.epoch = 0
         self.processed_num = 0
+        self.num_replicas, self.rank = size(), rank()
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
@@ -54,8 +55,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def reset(self) -> None:
         """Deal what is left to the ranks that there are now."""
-        self.num_replicas = size()
-        self.rank = rank()
+        # After a shutdown a state is restored before the job has come together again.
+        if is_initialized():
+            self.num_replicas, self.rank = size(), rank()
         indices = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(indices)
