@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import signal
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -78,6 +81,32 @@ def test_shutdown_while_others_have_joined() -> None:
     for kind, text in joined:
         assert kind == "HorovodInternalError"
         assert "Horovod has been shut down" in text
+
+
+def test_death_while_others_have_joined() -> None:
+    result = run_ranks(3, torch_join.run_death, check=False)
+    assert [rank.returncode for rank in result.ranks] == [0, 0, -signal.SIGKILL]
+    for kind, text in result.values[:2]:
+        assert kind == "HorovodInternalError"
+        assert "rank 2" in text
+        assert "died" in text
+
+
+def test_timeline_of_joined_ranks(tmp_path: Path) -> None:
+    """Rank 0, which writes it, takes part in tensors that it has never seen."""
+    timeline = tmp_path / "timeline.json"
+    run_ranks(2, torch_join.run_uneven, env={"HOROVOD_TIMELINE": str(timeline)})
+    events = [event for event in json.loads(timeline.read_text()) if event]
+    rows = {
+        event["pid"]: event["args"]["name"] for event in events if "name" in event.get("args", {})
+    }
+    open_spans: Counter[int] = Counter()
+    for event in events:
+        if event.get("ph") in ("B", "E"):
+            open_spans[event["pid"]] += 1 if event["ph"] == "B" else -1
+            assert open_spans[event["pid"]] >= 0, event
+    assert not +open_spans, "an operation did not end"
+    assert any(name.startswith("allreduce.new.0.") for name in rows.values())
 
 
 def test_while_the_autotuner_tries_settings(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ others have joined.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -230,8 +232,6 @@ def check_all_forms(name: str) -> None:
 
 
 def run_uneven() -> list[str]:
-    import os
-
     size = int(os.environ["HOROVOD_SIZE"])
     others.ranks = list(range(1, size))
     hvd.init(process_sets=[others])
@@ -346,6 +346,15 @@ def run_shutdown() -> Outcome:
     if hvd.rank() == hvd.size() - 1:
         hvd.shutdown()
         return "", "shut down"
+    return outcome(hvd.join)
+
+
+def run_death() -> Outcome:
+    """The last rank is killed while the others have joined."""
+    hvd.init()
+    hvd.allreduce(torch.ones(2))
+    if hvd.rank() == hvd.size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
     return outcome(hvd.join)
 
 

@@ -316,6 +316,7 @@ def handles() -> None:
     same(hvd.synchronize(second), torch.ones(2), "handle")
     assert hvd.synchronize(second) is None
     error_of(lambda: hvd.poll(second), ValueError, "was not created or has been cleared")
+    hvd.init()  # once more: nothing changes, and handles stay valid
     assert hvd.synchronize(first) is not None
 
 
@@ -398,7 +399,10 @@ def queries() -> None:
 
 def again_after_shutdown() -> None:
     for _ in range(3):
+        fetched_by_nobody = hvd.allreduce_async(torch.ones(2))
+        hvd.barrier()
         hvd.shutdown()
+        assert hvd.synchronize(fetched_by_nobody) is None
         assert not hvd.is_initialized()
         hvd.init()
         same(hvd.allreduce(torch.ones(3), op=hvd.Sum), torch.full((3,), float(hvd.size())), "again")
