@@ -1,0 +1,261 @@
+"""Writes docs/compatibility.md: `python docs/generate_compatibility.py [--check]`.
+
+Reads Horovod's interface and the differences from compatibility_table.py, the functions from
+hvdtune itself, and the tests from their source. Ends with an error where the table claims what the
+code contradicts, where a name is missing without a reason, and where a name has no test.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import compatibility_table as table
+import name_coverage
+
+import hvdtune
+import hvdtune.torch as hvd
+
+sys.path.insert(0, str(Path(hvdtune.__file__).with_name("_alias")))  # so that horovod is hvdtune
+
+PAGE = Path(__file__).with_name("compatibility.md")
+MISSING = object()
+SHOWN_TESTS = 2
+
+# Plain helpers, for which a second rank makes no difference.
+ONE_PROCESS = ("horovod.common.util", "horovod.common.exceptions", "horovod.common.elastic")
+
+INTRODUCTION = """\
+# Compatibility with Horovod
+
+<!-- Made by docs/generate_compatibility.py from docs/compatibility_table.py, hvdtune and tests/:
+edit those, not this page. -->
+
+What Horovod 0.28.1 exports for PyTorch, and what of it hvdtune has. `import horovod.torch` reaches
+`hvdtune.torch` under `hvdtune run` and in the ways of [the alias's page](horovod-alias.md).
+
+- **same**: the same signature, results and errors.
+- **superset**: that and more; programs for Horovod see no difference, except where Horovod crashes,
+  hangs, loses data or refuses what is in order.
+- **partial**: a part has no effect, or is refused with an error that says so.
+
+Tensors are on the CPU, and a job is on one host. Each name is used on two or more ranks by the
+tests listed (of the helpers in `horovod.common`, some by tests of one process); where there are
+more than {shown}, the page shows those that are most about it.
+"""
+
+
+class Contradiction(Exception):
+    """The table says what the code or the tests do not."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One name of the page."""
+
+    name: str
+    status: str
+    difference: str
+    tests: list[str]
+
+
+def _evaluated(text: str) -> Any:
+    """The value that an expression in the table stands for."""
+    names = {name: getattr(hvd, name) for name in ("Compression", "global_process_set", "Average")}
+    return eval(text, {"__builtins__": {}}, names)
+
+
+def wanted_parameters(signature: str) -> list[inspect.Parameter]:
+    """The parameters that a signature of the table has."""
+    function = _evaluated(f"lambda {signature[1:-1]}: None")
+    return list(inspect.signature(function).parameters.values())
+
+
+def added_parameters(what: str, signature: str, function: Any) -> list[str]:
+    """The parameters that ``function`` has beyond ``signature``.
+
+    Raises Contradiction if it does not have those of the signature, in the same places, of the
+    same names and defaults, or if one more is not optional.
+    """
+    wanted = wanted_parameters(signature)
+    found = list(inspect.signature(function).parameters.values())
+    for place, parameter in enumerate(wanted):
+        other = found[place] if place < len(found) else None
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            other = next((p for p in found if p.kind is parameter.kind), None)
+            if other is None:
+                raise Contradiction(f"{what} takes no further keywords, Horovod's does")
+            continue
+        if other is None or other.name != parameter.name or other.kind is not parameter.kind:
+            raise Contradiction(f"{what}: parameter {place} is {other}, Horovod's is {parameter}")
+        if not _equal(other.default, parameter.default):
+            raise Contradiction(f"{what}: {other.name} defaults to {other.default!r}")
+    names = {parameter.name for parameter in wanted}
+    optional = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    added = [
+        p for p in found if p.name not in names and p.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    for parameter in added:
+        if parameter.default is inspect.Parameter.empty and parameter.kind not in optional:
+            raise Contradiction(f"{what} needs {parameter.name}, which Horovod's does not have")
+    return [parameter.name for parameter in added]
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    return found is wanted or (type(found) is type(wanted) and bool(found == wanted))
+
+
+def judge(module: str, name: str, signature: str | None, found: Any) -> tuple[str, str]:
+    """Status and difference of one name, whose object is ``found``.
+
+    Raises Contradiction if the table's words do not fit the object.
+    """
+    what = f"{module}.{name}"
+    if found is not MISSING and getattr(hvd, name, MISSING) is found:
+        module = "horovod.torch"  # the same thing, under a second name
+    said = [
+        (status, sentences[module][name])
+        for status, sentences in (
+            ("superset", table.SUPERSET),
+            ("partial", table.PARTIAL),
+            ("not available", table.NOT_AVAILABLE),
+        )
+        if name in sentences.get(module, {})
+    ]
+    if len(said) > 1:
+        raise Contradiction(f"{what} has two statuses: {said}")
+    status, sentence = said[0] if said else ("same", "")
+    if (found is MISSING) != (status == "not available"):
+        there = "is missing" if found is MISSING else "exists"
+        raise Contradiction(f"{what} {there}, but the table says: {status}")
+    if found is MISSING or signature is None:
+        return status, sentence
+    if not signature.startswith("("):
+        if not _equal(found, _evaluated(signature)):
+            raise Contradiction(f"{what} is {found!r}, Horovod's is {signature}")
+        return status, sentence
+    added = added_parameters(what, signature, found)
+    if added and (status != "superset" or not all(f"`{one}`" in sentence for one in added)):
+        raise Contradiction(
+            f"{what} has {added}, of which its difference in the table says nothing"
+        )
+    return status, sentence
+
+
+def _same_objects(module: str, name: str, found: Any) -> set[name_coverage.Use]:
+    """All places where the same object can be found, for tests that use it there."""
+    places = {(module, name)}
+    if callable(found) or type(found).__module__.startswith("hvdtune"):
+        for other in (*table.CONTRACT, "hvdtune"):
+            if getattr(importlib.import_module(other), name, MISSING) is found:
+                places.add((other, name))
+    return places
+
+
+def tests_of(module: str, name: str, found: Any) -> list[str]:
+    """The test files that use a name. Raises Contradiction without any."""
+    covering = [name_coverage.tests_on_several_ranks()]
+    if module in ONE_PROCESS:
+        covering.append(name_coverage.tests_in_one_process())
+    for tests in covering:
+        files = {
+            file for place in _same_objects(module, name, found) for file in tests.get(place, [])
+        }
+        if files:
+            return sorted(files)
+    raise Contradiction(
+        f"{module}.{name} has no test" + ("" if found is MISSING else " on 2 ranks")
+    )
+
+
+def rows(module: str, names: Mapping[str, str | None]) -> list[Row]:
+    """The page's table for one of Horovod's modules."""
+    found_in = importlib.import_module(module)
+    result = []
+    for name, signature in names.items():
+        found = getattr(found_in, name, MISSING)
+        status, difference = judge(module, name, signature, found)
+        tests = [] if found is MISSING else tests_of(module, name, found)
+        result.append(Row(name, status, difference, tests))
+    return result
+
+
+def check_additions() -> None:
+    """Raise Contradiction unless ADDED is what hvdtune.torch has beyond Horovod."""
+    added = {name for name in hvd.__all__ if name not in table.TORCH}
+    if added != table.ADDED.keys():
+        raise Contradiction(f"hvdtune.torch adds {added}, the table says {set(table.ADDED)}")
+
+
+def _order(name: str, file: str, *, counts: Mapping[str, int]) -> tuple[int, bool, int, str]:
+    """The lower, the more a test file is about a name: by its words, and by what else it uses."""
+    words = set(re.findall(r"[A-Z]?[a-z]+", name.lower() if name.islower() else name))
+    in_file = set(re.findall(r"[a-z]+", file))
+    alike = sum(any(other.startswith(word.lower()) for other in in_file) for word in words)
+    return -alike, not file.startswith("parallel/"), counts[file], file
+
+
+def _rows_of_tests(every: list[Row]) -> dict[str, int]:
+    """In how many rows each test file is."""
+    counts: dict[str, int] = {}
+    for row in every:
+        for file in row.tests:
+            counts[file] = counts.get(file, 0) + 1
+    return counts
+
+
+def _signature_words(signature: str | None) -> str:
+    return f" = {signature}" if signature and not signature.startswith("(") else ""
+
+
+def page() -> str:
+    """The whole page."""
+    check_additions()
+    by_module = {module: rows(module, names) for module, names in table.CONTRACT.items()}
+    counts = _rows_of_tests([row for every in by_module.values() for row in every])
+    parts = [INTRODUCTION.format(shown=SHOWN_TESTS)]
+    for module, every in by_module.items():
+        lines = ["| Name | Status | Difference | Tests |", "|---|---|---|---|"]
+        for row in every:
+            chosen = sorted(row.tests, key=partial(_order, row.name, counts=counts))[:SHOWN_TESTS]
+            tests = ", ".join(file.removesuffix(".py") for file in chosen)
+            name = f"`{row.name}`{_signature_words(table.CONTRACT[module][row.name])}"
+            lines.append(f"| {name} | {row.status} | {row.difference} | {tests} |")
+        parts.append(f"## {module}\n\n" + "\n".join(lines) + "\n")
+    more = [f"| `{name}` | {what} |" for name, what in table.ADDED.items()]
+    parts.append(
+        "## Only in hvdtune.torch\n\n" + "\n".join(["| Name | What it is |", "|---|---|", *more])
+    )
+    gone = [f"| `{name}` | {what} |" for name, what in table.OTHER_PACKAGES.items()]
+    parts.append(
+        "\n## Packages that are not there\n\nImporting one is a `ModuleNotFoundError` that says "
+        "so.\n\n" + "\n".join(["| Package | For |", "|---|---|", *gone]) + "\n"
+    )
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write the page, or with --check say whether it is up to date."""
+    try:
+        text = page()
+    except Contradiction as error:
+        print(f"docs/compatibility_table.py: {error}")
+        return 1
+    if "--check" in sys.argv[1:]:
+        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{PAGE} is out of date: run python docs/generate_compatibility.py")
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

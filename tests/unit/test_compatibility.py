@@ -1,0 +1,157 @@
+"""docs/compatibility.md is what its script makes, and the script sees what it must."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+# horovod.torch's exports, written down once more: a row may not vanish from the table.
+EXPORTS = """
+elastic Compression allgather_object broadcast_object broadcast_optimizer_state
+broadcast_parameters allreduce allreduce_async allreduce_ allreduce_async_ grouped_allreduce
+grouped_allreduce_async grouped_allreduce_ grouped_allreduce_async_ sparse_allreduce_async allgather
+allgather_async grouped_allgather grouped_allgather_async broadcast broadcast_async broadcast_
+broadcast_async_ alltoall alltoall_async reducescatter reducescatter_async grouped_reducescatter
+grouped_reducescatter_async join barrier poll synchronize init shutdown is_initialized
+start_timeline stop_timeline size local_size cross_size rank local_rank cross_rank
+mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built ddl_built ccl_built
+cuda_built rocm_built ProcessSet global_process_set add_process_set remove_process_set Average Sum
+Adasum Min Max Product HorovodInternalError DistributedOptimizer SyncBatchNorm
+"""
+
+
+@pytest.fixture
+def generator(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    before = set(sys.modules)
+    import generate_compatibility
+
+    yield generate_compatibility
+    # The alias, and modules that only the documents have.
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in {"horovod", "compatibility_table", "name_coverage"}:
+            del sys.modules[name]
+    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != "horovod"]
+    sys.modules.pop("generate_compatibility", None)
+
+
+def test_the_page_is_up_to_date():
+    made = subprocess.run(
+        [sys.executable, DOCS / "generate_compatibility.py", "--check"],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+
+
+def test_every_export_has_a_row_and_every_row_its_object(generator):
+    import hvdtune.torch as hvd
+
+    assert sorted(generator.table.TORCH) == sorted(EXPORTS.split())
+    page = (DOCS / "compatibility.md").read_text(encoding="utf-8")
+    for name in EXPORTS.split():
+        assert f"| `{name}`" in page
+        assert hasattr(hvd, name) or name in generator.table.NOT_AVAILABLE["horovod.torch"]
+
+
+def test_packages_that_are_not_there_say_so(generator):
+    for name in generator.table.OTHER_PACKAGES:
+        with pytest.raises(ModuleNotFoundError, match="not part of this version of hvdtune"):
+            importlib.import_module(name)
+
+
+def refused(generator, *fragments):
+    return pytest.raises(generator.Contradiction, match=".*".join(fragments))
+
+
+def test_signatures_are_compared(generator):
+    wanted = "(tensor, name=None, op=Average, **kwargs)"
+
+    def check(function):
+        return generator.added_parameters("f", wanted, function)
+
+    assert check(lambda tensor, name=None, op=0, **kwargs: None) == []
+    assert check(lambda tensor, name=None, op=0, more=1, **kwargs: None) == ["more"]
+    with refused(generator, "parameter 1"):
+        check(lambda tensor, op=0, name=None, **kwargs: None)
+    with refused(generator, "name defaults to ''"):
+        check(lambda tensor, name="", op=0, **kwargs: None)
+    with refused(generator, "op defaults to False"):
+        check(lambda tensor, name=None, op=False, **kwargs: None)
+    with refused(generator, "parameter 2"):
+        check(lambda tensor, name=None: None)
+    with refused(generator, "no further keywords"):
+        check(lambda tensor, name=None, op=0: None)
+    with refused(generator, "needs more"):
+        check(lambda tensor, name=None, op=0, *, more, **kwargs: None)
+
+
+def test_statuses_are_held_against_the_code(generator, monkeypatch):
+    table = generator.table
+    monkeypatch.setattr(table, "SUPERSET", {"m": {"more": "Has `extra`.", "twice": "x"}})
+    monkeypatch.setattr(table, "PARTIAL", {"m": {"twice": "y"}})
+    monkeypatch.setattr(table, "NOT_AVAILABLE", {"m": {"gone": "why"}})
+    missing = generator.MISSING
+
+    def extended(a, extra=None):
+        pass
+
+    assert generator.judge("m", "plain", "()", lambda: None) == ("same", "")
+    assert generator.judge("m", "gone", "()", missing) == ("not available", "why")
+    assert generator.judge("m", "more", "(a)", extended) == ("superset", "Has `extra`.")
+    assert generator.judge("m", "constant", "3", 3) == ("same", "")
+    with refused(generator, "m.gone exists"):
+        generator.judge("m", "gone", "()", lambda: None)
+    with refused(generator, "m.lost is missing"):
+        generator.judge("m", "lost", "()", missing)
+    with refused(generator, "extra", "says nothing"):
+        generator.judge("m", "silent", "(a)", extended)
+    with refused(generator, "two statuses"):
+        generator.judge("m", "twice", None, extended)
+    with refused(generator, "m.constant is True"):
+        generator.judge("m", "constant", "1", True)
+
+
+def test_a_name_without_a_test_is_noticed(generator):
+    with refused(generator, "no test"):
+        generator.tests_of("horovod.torch", "surely_unused", object())
+    files = generator.tests_of("horovod.torch", "join", SimpleNamespace())
+    assert "parallel/test_torch_join.py" in files
+
+
+def test_only_programs_started_on_several_ranks_count(generator, monkeypatch, tmp_path):
+    coverage = generator.name_coverage
+    programs = tmp_path / "rank_programs"
+    programs.mkdir()
+    (programs / "one.py").write_text(
+        "import hvdtune.torch as hvd\nfrom rank_programs import shared\n"
+        "def run():\n    hvd.elastic.run(hvd.join)\n    # hvd.poll in a comment\n"
+    )
+    (programs / "shared.py").write_text("from horovod.torch import size\nprint(size())\n")
+    (programs / "two.py").write_text("import hvdtune.torch as hvd\nhvd.barrier()\n")
+    test = tmp_path / "test_x.py"
+    test.write_text(
+        "from rank_programs import one, two\n"
+        "SCRIPT = '''\nimport horovod.torch as hvd\nhvd.rank()\n'''\n"
+        "def test_a():\n    run_ranks(2, one.run, SCRIPT)\n"
+        "def test_b():\n    run_ranks(1, two.run)\n"
+    )
+    monkeypatch.setattr(coverage, "PROGRAMS", programs)
+    found = coverage._started_on_several(test)
+    torch = "horovod.torch"
+    assert {(torch, "join"), (torch, "size"), (torch, "rank")} <= found
+    assert ("horovod.torch.elastic", "run") in found
+    assert not {(torch, "barrier"), (torch, "poll")} & found
