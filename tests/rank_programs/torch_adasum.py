@@ -10,7 +10,6 @@ import torch
 from adasum_model import tree
 from rank_programs import torch_forms as forms
 from rank_programs.torch_cases import FLOATS, error_of, run_checks, same
-from rank_programs.torch_errors import Outcome, outcome
 
 import hvdtune.torch as hvd
 
@@ -288,30 +287,3 @@ def run() -> list[str]:
         joined_ranks_give_zeros,
         mistakes,
     )
-
-
-def run_alone() -> list[str]:
-    """One rank: every tensor is its own Adasum."""
-    hvd.init()
-    for dtype in FLOATS:
-        mine = normal(1, dtype, (9,))(0)
-        same(hvd.allreduce(mine, op=hvd.Adasum), mine, dtype)
-        same(hvd.allreduce(mine, op=hvd.Adasum, postscale_factor=2.0), mine * 2, dtype)
-    error_of(
-        lambda: hvd.allreduce(torch.ones(2, dtype=torch.int32), op=hvd.Adasum),
-        hvd.HorovodInternalError,
-        "Unsupported data type",
-    )
-    hvd.shutdown()
-    return ["alone"]
-
-
-def run_wrong_size() -> list[Outcome]:
-    """A number of ranks that is no power of two: every form says so at the call."""
-    hvd.init()
-    seen = [
-        outcome(lambda f=form: forms.call(f, forms.ones(), op=hvd.Adasum)) for form in ALLREDUCES
-    ]
-    same(hvd.allreduce(torch.ones(2)), torch.ones(2), "afterwards")
-    hvd.shutdown()
-    return seen

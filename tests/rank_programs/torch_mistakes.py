@@ -101,9 +101,11 @@ def reductions() -> None:
             ValueError,
             "op parameter supersedes average",
         )
-        # 3 is no power of two.
         error_of(
-            lambda f=form: forms.call(f, forms.ones(), op=hvd.Adasum), NotImplementedError, "Adasum"
+            lambda f=form: forms.call(f, forms.ones(), op=hvd.Adasum),
+            NotImplementedError,
+            "Adasum",
+            "power of two, not 3",
         )
     for form in (*forms.REDUCESCATTERS, *forms.GROUPED_REDUCESCATTERS):
         for op in (hvd.Min, hvd.Max, hvd.Product, hvd.Adasum):

@@ -15,11 +15,11 @@ from rank_programs.torch_cases import EXACT, mine, rank_input, same
 
 import hvdtune.torch as hvd
 
-MEMBERS = ((0, 1), (1, 2, 3), (0, 2), (2, 3), (3,))
-OPS = (hvd.Average, hvd.Sum, hvd.Min, hvd.Max)
+MEMBERS = ((0, 1), (1, 2), (0, 2), (0, 3), (1, 3), (2, 3), (0, 1, 2), (1, 2, 3), (3,))
 
 
-def start(members: tuple[tuple[int, ...], ...] = MEMBERS) -> list[hvd.ProcessSet]:
+def start(members: tuple[tuple[int, ...], ...]) -> list[hvd.ProcessSet]:
+    """The process sets, the global one first."""
     sets = [hvd.ProcessSet(ranks) for ranks in members]
     hvd.init(process_sets=sets)
     return [hvd.global_process_set, *sets]
@@ -79,7 +79,17 @@ def check_form(form: str, process_set: hvd.ProcessSet, shape: tuple[int, ...], n
     same(got.to(EXACT), expected, (form, ranks, shape))
 
 
-def every_set_in_threads(rounds: int) -> int:
+def run(directory: str, rounds: int) -> int:
+    """Everything that goes on at once; returns the number of threads that this rank ran."""
+    sets = start(MEMBERS)
+    threads = every_set_in_threads(sets, rounds)
+    hvd.barrier()
+    absent_member(sets, directory)
+    hvd.shutdown()
+    return threads
+
+
+def every_set_in_threads(sets: list[hvd.ProcessSet], rounds: int) -> int:
     """Two threads a set; their names are their own, and one of the two leaves them out."""
     counts = []
 
@@ -91,9 +101,9 @@ def every_set_in_threads(rounds: int) -> int:
             name = None if thread == 0 else f"thread.{thread}.{random.integers(3)}"
             check_form(form, process_set, next(of_this_shape), name)
             counts.append(1)
-        hvd.barrier(process_set=process_set) if thread == 0 else None
+        if thread == 0:
+            hvd.barrier(process_set=process_set)
 
-    sets = start()
     works = [
         lambda n=number, s=process_set, t=thread: work(n, s, t)
         for number, process_set in enumerate(sets)
@@ -101,8 +111,6 @@ def every_set_in_threads(rounds: int) -> int:
         for thread in range(2)
     ]
     in_threads(works)
-    hvd.barrier()
-    hvd.shutdown()
     return len(counts) // rounds
 
 
@@ -111,12 +119,11 @@ def wait_for(file: Path) -> None:
         sleep(0.001)
 
 
-def absent_member(directory: str) -> str:
+def absent_member(sets: list[hvd.ProcessSet], directory: str) -> None:
     """A rank that submits nothing holds up its own sets only: all others' go on meanwhile.
 
     It comes when a file says that they have gone on.
     """
-    sets = start(((0, 1), (1, 2), (0, 2), (0, 3), (1, 3), (2, 3), (0, 1, 2), (1, 2, 3)))
     for absent in range(hvd.size()):
         went_on = Path(directory) / f"{absent}.went-on"
         waiting = [s for s in sets if s.included() and absent in (s.ranks or [])]
@@ -158,8 +165,6 @@ def absent_member(directory: str) -> str:
             total = torch.full((2,), float(process_set.size() or 0))
             same(results[process_set.process_set_id], total, process_set.ranks)
         hvd.barrier()
-    hvd.shutdown()
-    return "went on"
 
 
 def stopped_member(directory: str) -> str:

@@ -378,6 +378,21 @@ def process_sets() -> None:
     )
 
 
+def adasum_of_one_rank() -> None:
+    """Every tensor is its own Adasum. More ranks: torch_adasum.py."""
+    if hvd.size() > 1:
+        return
+    for dtype in FLOATS:
+        mine = rank_input(0, dtype, (9,))
+        same(hvd.allreduce(mine, op=hvd.Adasum), mine, dtype)
+        same(hvd.allreduce(mine, op=hvd.Adasum, postscale_factor=2.0), mine * 2, dtype)
+    error_of(
+        lambda: hvd.allreduce(torch.ones(2, dtype=torch.int32), op=hvd.Adasum),
+        hvd.HorovodInternalError,
+        "Unsupported data type",
+    )
+
+
 def barrier_and_join() -> None:
     assert hvd.barrier() is None
     last = hvd.join()
@@ -443,6 +458,7 @@ def run() -> list[str]:
         inputs_live_until_the_end,
         many_in_any_order,
         process_sets,
+        adasum_of_one_rank,
         barrier_and_join,
         queries,
         again_after_shutdown,
