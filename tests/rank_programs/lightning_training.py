@@ -13,7 +13,9 @@ from rank_programs.lightning_cases import (
     assert_trains_alike,
     fit,
 )
+from rank_programs.torch_cases import error_of
 from torch.nn.functional import mse_loss
+from torch.utils.checkpoint import checkpoint
 
 import hvdtune.torch as hvd
 from hvdtune.lightning import HvdtuneStrategy
@@ -113,6 +115,36 @@ def sparse_gradients() -> None:
     assert_equal(module, alone, "sparse_as_dense")
     assert module.second.weight.grad is not None
     assert module.second.weight.grad.is_sparse
+
+
+class Checkpointed(Module):
+    """Computes the activations of its layers again in the backward pass."""
+
+    times = 1
+    reentrant = True
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        inputs = batch[0].requires_grad_()
+        outputs = [
+            checkpoint(self.net, inputs, use_reentrant=self.reentrant) for _ in range(self.times)
+        ]
+        return mse_loss(torch.cat(outputs), torch.cat([batch[1]] * self.times))
+
+
+class Twice(Checkpointed):
+    times = 2
+
+
+class TwiceNotReentrant(Twice):
+    reentrant = False
+
+
+def activation_checkpointing() -> None:
+    assert_trains_alike(Checkpointed)
+    assert_trains_alike(TwiceNotReentrant)
+    said = error_of(lambda: fit(Twice(0), True), RuntimeError, "'net.", "use_reentrant=False")
+    assert "computed twice in one backward pass" in said
+    fit(Module(0), True)  # the ranks are still together
 
 
 class Gan(Module):
@@ -232,6 +264,7 @@ CHECKS = (
     line_search,
     parameters_without_gradient,
     sparse_gradients,
+    activation_checkpointing,
     manual_optimization,
     batch_norm,
     learning_rates,
