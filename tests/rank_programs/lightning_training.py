@@ -53,7 +53,8 @@ class Lbfgs(Module):
 
 
 def line_search() -> None:
-    assert_trains_alike(Lbfgs, tolerance=1e-4)
+    # In float64: every step takes decisions that make rounding grow.
+    assert_trains_alike(Lbfgs, precision="64-true", tolerance=1e-9)
 
 
 class Unused(Module):
@@ -86,7 +87,7 @@ def parameters_without_gradient() -> None:
 
 
 class Sparse(Module):
-    """An embedding with sparse gradients; only the even ranks use a second one."""
+    """An embedding with sparse gradients; only rank 0 uses a second one."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -96,12 +97,10 @@ class Sparse(Module):
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
         rows = (batch[0][:, 0].abs() * 2).long().clamp(max=4)
         loss = mse_loss(self.net(batch[0] + self.embedding(rows)), batch[1])
-        # One process stands for all ranks: half of them add twice the loss.
-        if self.trainer.world_size == 1:
-            return loss + self.second(torch.tensor([1])).square().mean()
-        if self.global_rank % 2 == 0:
-            return loss + 2 * self.second(torch.tensor([1])).square().mean()
-        return loss
+        if self.global_rank != 0:
+            return loss
+        # For all ranks; the average divides it by their number again.
+        return loss + self.trainer.world_size * self.second(torch.tensor([1])).square().mean()
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.05)
@@ -253,7 +252,7 @@ def compressed() -> None:
     module, alone = Module(0), Module(0)
     fit(module, True, strategy=strategy)
     fit(alone, False)
-    difference = float((module.net[0].weight - alone.net[0].weight).abs().max())
+    difference = float((module.net[0].weight - alone.net[0].weight).detach().abs().max())
     assert 0.0 < difference < 1e-2, difference
 
 
