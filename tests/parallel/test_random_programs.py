@@ -51,6 +51,7 @@ def test_random_programs() -> None:
     run(4, PROGRAMS)
 
 
+@pytest.mark.timeout(TIMEOUT + 60)
 @pytest.mark.parametrize(
     ("np", "settings"),
     [

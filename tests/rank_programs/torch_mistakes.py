@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from rank_programs import torch_forms as forms
-from rank_programs.torch_cases import error_of, run_checks, same
+from rank_programs.torch_cases import ALL, error_of, run_checks, same
 
 import hvdtune.torch as hvd
 
@@ -46,11 +46,18 @@ def strided() -> None:
 
 
 def unsupported_types() -> None:
-    refused_everywhere(
-        torch.ones(6, dtype=torch.complex64),
-        ValueError,
-        "Tensor type torch.ComplexFloatTensor is not supported.",
-    )
+    """Every type of torch that the engine has no arithmetic for."""
+    others = {d for d in vars(torch).values() if isinstance(d, torch.dtype)} - set(ALL)
+    seen = set()
+    for dtype in sorted(others, key=str):
+        try:
+            tensor = torch.empty(6, dtype=dtype)
+            tensor.type()
+        except (RuntimeError, TypeError):  # quantised types and those without a size
+            continue
+        seen.add(dtype)
+        refused_everywhere(tensor, ValueError, f"Tensor type {tensor.type()} is not supported.")
+    assert {torch.complex64, torch.complex128} <= seen
 
 
 def sparse_tensors() -> None:
