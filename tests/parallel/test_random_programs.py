@@ -40,7 +40,7 @@ def run(np: int, programs: int, environment: Mapping[str, str] | None = None) ->
     for rank, report in enumerate(result.values):
         assert report.seeds == list(range(FIRST, FIRST + programs))
         assert report.operations > 2 * programs
-        assert programs < 100 or report.kinds == KINDS
+        assert programs < 100 or report.kinds == KINDS - ({"Adasum"} if np == 3 else set())
         assert report.joins == result.values[0].joins, f"rank {rank} was told other last ranks"
         faults += [f"rank {rank}: {fault}" for fault in report.faults]
     assert not faults, "\n".join(faults)
