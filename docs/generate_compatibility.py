@@ -194,21 +194,19 @@ def check_additions() -> None:
         raise Contradiction(f"hvdtune.torch adds {added}, the table says {set(table.ADDED)}")
 
 
-def _order(name: str, file: str, *, counts: Mapping[str, int]) -> tuple[int, bool, int, str]:
-    """The lower, the more a test file is about a name: by its words, and by what else it uses."""
-    words = set(re.findall(r"[A-Z]?[a-z]+", name.lower() if name.islower() else name))
-    in_file = set(re.findall(r"[a-z]+", file))
-    alike = sum(any(other.startswith(word.lower()) for other in in_file) for word in words)
-    return -alike, not file.startswith("parallel/"), counts[file], file
+def _words(name: str) -> set[str]:
+    """``SyncBatchNorm`` and ``sync_batch_norm`` as {"sync", "batch", "norm"}."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+", name)}
 
 
-def _rows_of_tests(every: list[Row]) -> dict[str, int]:
-    """In how many rows each test file is."""
-    counts: dict[str, int] = {}
-    for row in every:
-        for file in row.tests:
-            counts[file] = counts.get(file, 0) + 1
-    return counts
+def _order(module: str, name: str, file: str) -> tuple[int, bool, str]:
+    """The lower, the more a test file is about a name, going by the words of both."""
+    in_file = _words(file)
+    alike = [
+        any(other.startswith(word) for other in in_file)
+        for word in (*_words(name), *_words(name), *_words(module) - {"horovod"})
+    ]
+    return -sum(alike), not file.startswith("parallel/"), file
 
 
 def _signature_words(signature: str | None) -> str:
@@ -219,12 +217,11 @@ def page() -> str:
     """The whole page."""
     check_additions()
     by_module = {module: rows(module, names) for module, names in table.CONTRACT.items()}
-    counts = _rows_of_tests([row for every in by_module.values() for row in every])
     parts = [INTRODUCTION.format(shown=SHOWN_TESTS)]
     for module, every in by_module.items():
         lines = ["| Name | Status | Difference | Tests |", "|---|---|---|---|"]
         for row in every:
-            chosen = sorted(row.tests, key=partial(_order, row.name, counts=counts))[:SHOWN_TESTS]
+            chosen = sorted(row.tests, key=partial(_order, module, row.name))[:SHOWN_TESTS]
             tests = ", ".join(file.removesuffix(".py") for file in chosen)
             name = f"`{row.name}`{_signature_words(table.CONTRACT[module][row.name])}"
             lines.append(f"| {name} | {row.status} | {row.difference} | {tests} |")

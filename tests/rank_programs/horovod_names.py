@@ -6,17 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-import hvdtune
-
-sys.path.insert(0, str(Path(hvdtune.__file__).with_name("_alias")))
-
-import horovod.torch as hvd
 import pytest
 import torch
-from horovod.common import util
-from horovod.common.exceptions import HorovodVersionMismatchError
-from horovod.torch.elastic.state import OptimizerStateHandler, SamplerStateHandler
 from rank_programs.torch_cases import error_of, run_checks
+
+import hvdtune
+import hvdtune.torch as hvd
 
 
 def built_with() -> None:
@@ -30,6 +25,9 @@ def built_with() -> None:
 
 
 def helpers() -> None:
+    from horovod.common import util
+    from horovod.common.exceptions import HorovodVersionMismatchError
+
     assert util.mpi_built() is util.gloo_built() is util.nccl_built() is False
     assert util.ddl_built() is util.ccl_built(verbose=True) is False
     assert util.gpu_available("torch") is False
@@ -52,6 +50,8 @@ def helpers() -> None:
 
 
 def state_handlers() -> None:
+    from horovod.torch.elastic.state import OptimizerStateHandler, SamplerStateHandler
+
     rank = hvd.rank()
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=1.0 + rank, momentum=0.5)
@@ -72,5 +72,6 @@ def state_handlers() -> None:
 
 
 def run() -> list[str]:
+    sys.path.insert(0, str(Path(hvdtune.__file__).with_name("_alias")))
     hvd.init()
     return run_checks(built_with, helpers, state_handlers)
