@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 
-from hvdtune.core.objects import broadcast_object
+from hvdtune.core.objects import allgather_object
 from hvdtune.core.process_sets import ProcessSet
 
 Group = tuple[torch.Tensor, ...]
@@ -53,20 +53,19 @@ def form_groups(
     """The groups, equal on all ranks of the set: the order of parameters is its first rank's.
 
     ``names`` has the parameters to group (those that require gradients), in this rank's order.
-    Collective. Raises ValueError when the ranks' parameters have different names.
+    Collective. Raises ValueError, on all ranks, when their parameters have different names.
     """
     by_name = {name: parameter for parameter, name in names.items()}
+    every = allgather_object(list(by_name), name="optimizer.groups", process_set=process_set)
     assert process_set.ranks
-    order = broadcast_object(
-        list(by_name), process_set.ranks[0], name="optimizer.groups", process_set=process_set
-    )
-    if set(order) != set(by_name):
-        different = ", ".join(sorted(set(order) ^ set(by_name))[:5])
-        raise ValueError(
-            f"groups: rank {process_set.ranks[0]} and this rank have different parameters that "
-            f"require gradients: {different}."
-        )
-    parameters = [by_name[name] for name in order]
+    for rank, others in zip(process_set.ranks, every, strict=True):
+        if set(others) != set(every[0]):
+            different = ", ".join(sorted(set(others) ^ set(every[0]))[:5])
+            raise ValueError(
+                f"groups: ranks {process_set.ranks[0]} and {rank} have different parameters that "
+                f"require gradients: {different}."
+            )
+    parameters = [by_name[name] for name in every[0]]
     if isinstance(groups, int):
         return [tuple(part) for part in split_evenly(parameters, groups)]
     formed = [tuple(p for p in group if p in names) for group in groups]

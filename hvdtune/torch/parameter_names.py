@@ -1,9 +1,10 @@
 """The names of an optimizer's parameters: those the user gave, and those on the wire.
 
 On the wire a name means one tensor at a time. Two optimizers of one process, such as the two of a
-GAN, may both call a parameter "weight" and reduce it at the same time, so the second parameter
-that claims a name gets another one there. Ranks that make their optimizers in the same order have
-the same names. Nothing is ever given back: when a parameter dies is not equal on all ranks.
+GAN, may both call a parameter "weight" and reduce it at the same time, so every parameter of a name
+has a number there. Ranks agree on it by taking the largest that one of them asks for: a rank may
+have made optimizers that the others have not. Numbers are not used again, because parameters do
+not die at the same time on all ranks.
 """
 
 from __future__ import annotations
@@ -16,25 +17,23 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 Names = dict[torch.Tensor, str]
 
-_claimed: set[tuple[int, str]] = set()  # (process set, name on the wire)
-_claims = WeakTensorKeyDictionary()  # parameter -> {(process set, name): name on the wire}
+_largest: dict[tuple[int, str], int] = {}  # number taken, by process set and name
+_taken = WeakTensorKeyDictionary()  # parameter -> {(process set, name): number}
 
 
-def wire_name(parameter: torch.Tensor, name: str, set_id: int) -> str:
-    """The name under which ``parameter`` travels in a process set: ``name``, or ``name#2``, ….
-
-    The same parameter always gets the same one.
-    """
-    own = _claims.setdefault(parameter, {})
+def number_to_ask_for(parameter: torch.Tensor, name: str, set_id: int) -> int:
+    """The number of ``parameter`` under ``name`` in a process set, or else the next (from 1)."""
     key = (set_id, name)
-    if key not in own:
-        wire, count = name, 1
-        while (set_id, wire) in _claimed:
-            count += 1
-            wire = f"{name}#{count}"
-        _claimed.add((set_id, wire))
-        own[key] = wire
-    return own[key]
+    number: int = _taken.get(parameter, {}).get(key, _largest.get(key, 0) + 1)
+    return number
+
+
+def take_number(parameter: torch.Tensor, name: str, set_id: int, number: int) -> str:
+    """Give ``parameter`` the number agreed on. Returns its name on the wire."""
+    key = (set_id, name)
+    _taken.setdefault(parameter, {})[key] = number
+    _largest[key] = max(number, _largest.get(key, 0))
+    return name if number == 1 else f"{name}#{number}"
 
 
 def default_name(group: int, index: int) -> str:

@@ -17,12 +17,12 @@ from typing import Any, SupportsIndex
 import torch
 
 from hvdtune.core import world
-from hvdtune.core.process_sets import id_of
 from hvdtune.torch import async_ops
+from hvdtune.torch.agreement import agree
 from hvdtune.torch.gradient_hooks import Hook, after_gradient, remove_all
-from hvdtune.torch.gradient_layouts import DENSE, UNKNOWN, Layout, agree_on_layouts, layout_of
+from hvdtune.torch.gradient_layouts import DENSE, UNKNOWN, layout_of
 from hvdtune.torch.groups import Groups, form_groups
-from hvdtune.torch.parameter_names import Names, default_name, wire_name
+from hvdtune.torch.parameter_names import Names, default_name
 from hvdtune.torch.sending import Sender, Settings, no_entries
 from hvdtune.torch.submission import NAMED_ERRORS, Member, Submission, Unit, named
 
@@ -63,10 +63,12 @@ class GradientReducer:
         self._units: dict[Unit, None] = {}  # in the order of their making
         self._submissions: dict[Unit, Submission] = {}
         self._given_up: dict[Unit, Submission] = {}  # by give_up(); the engine may still run them
-        self._undecided: dict[Member, None] = {}  # nobody has had a gradient of these yet
+        # Parameters that nobody has had a gradient of yet; synchronize() submits these.
+        self._undecided: dict[Member, None] = {}
         self._hooks: list[Hook] = []
         self._label = ""  # begins the names of what is not a gradient
         self._job = _jobs
+        self._alone = settings.process_set.size() == 1  # so the gradients are the results
         self._warned = False  # of what was given up
         self._warned_of_change = False
         self.is_pending = False  # a backward pass ran that synchronize() has not seen
@@ -96,11 +98,12 @@ class GradientReducer:
         """
         if not self.communicates:
             return
-        self._notice_new_job()
+        self.notice_new_job()
         self._watch(param_groups, None)
         try:
-            self._submit_missing()
-            self._collect()
+            if not self._alone:
+                self._submit_missing()
+                self._collect()
         finally:
             self.give_up()
 
@@ -151,12 +154,7 @@ class GradientReducer:
         for unit in self._units:
             parameters = [copied(member.parameter) for member in unit.members]
             twin._add_unit(parameters, unit.grouped)
-            for parameter, member in zip(parameters, unit.members, strict=True):
-                twin._members[parameter].layout = member.layout
-        twin._undecided = {
-            twin._members[copied(member.parameter)]: None for member in self._undecided
-        }
-        twin._label = min((m.wire_name for m in twin._members.values()), default="")
+        twin._label = self._label
         return twin
 
     # ---- parameters ----
@@ -181,20 +179,16 @@ class GradientReducer:
             for group in form_groups(groups, new, self._settings.process_set):
                 self._add_unit(group, grouped=True)
         if not self._label:
-            first = min(member.wire_name for member in members.values())
-            self._label = first
+            self._label = min(member.name for member in members.values())
 
     def _add_unit(self, parameters: Sequence[torch.Tensor], grouped: bool) -> None:
-        set_id = id_of(self._settings.process_set)
         unit = Unit(grouped)
         for parameter in parameters:
-            name = self._names[parameter]
-            member = Member(parameter, name, wire_name(parameter, name, set_id), unit, self._passes)
+            member = Member(parameter, self._names[parameter], unit, self._passes)
             unit.members.append(member)
             self._members[parameter] = member
             self._add_hook(member)
-            if not grouped:
-                self._undecided[member] = None
+            self._undecided[member] = None
         self._units[unit] = None
 
     def _add_hook(self, member: Member) -> None:
@@ -212,20 +206,16 @@ class GradientReducer:
     def _on_gradient(self, member: Member) -> None:
         """Runs in the backward pass when the gradient of a parameter is complete."""
         if self._job != _jobs:
-            self._notice_new_job()
+            self.notice_new_job()
         left = member.passes_left
-        gradient = member.parameter.grad
         if left == 0:
             raise AssertionError(
                 f"The gradient of parameter {member.name!r} was computed more than "
                 f"{self._passes} time(s) before step() or synchronize(). Increase "
                 "backward_passes_per_step to accumulate gradients over several backward passes."
             )
-        if gradient is not None and gradient.requires_grad:
-            raise AssertionError(
-                f"The gradient of parameter {member.name!r} is part of a graph "
-                "(backward with create_graph=True); it cannot be reduced in place."
-            )
+        if torch.is_grad_enabled():  # the pass was asked for a graph; looking at grad costs more
+            self._refuse_graph(member)
         if self._given_up and member.unit in self._given_up:
             self._given_up[member.unit].dropped = True
         self.is_pending = True
@@ -233,20 +223,29 @@ class GradientReducer:
         if left == 1:
             unit = member.unit
             unit.ready += 1
-            if unit.ready == len(unit.members):
+            if unit.ready == len(unit.members) and unit.settled:
                 self._submit(unit, patient=False)
 
-    def _notice_new_job(self) -> None:
+    def _refuse_graph(self, member: Member) -> None:
+        gradient = member.parameter.grad
+        if gradient is not None and gradient.requires_grad:
+            raise AssertionError(
+                f"The gradient of parameter {member.name!r} is part of a graph "
+                "(backward with create_graph=True); it cannot be reduced in place."
+            )
+
+    def notice_new_job(self) -> None:
         """After a shutdown and another init nothing is under way, and other ranks know less."""
         if self._job == _jobs:
             return
         self._job = _jobs
+        self._alone = self._settings.process_set.size() == 1
         self._submissions.clear()
         self._given_up.clear()
         for member in self._members.values():
             member.layout = UNKNOWN
-            if not member.unit.grouped:
-                self._undecided[member] = None
+            member.unit.settled = False
+            self._undecided[member] = None
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -267,41 +266,30 @@ class GradientReducer:
         for unit, submission in list(self._given_up.items()):
             if not submission.dropped:
                 self._submissions[unit] = self._given_up.pop(unit)
-        mixed = self._agree_on_layouts()
+        if self._undecided:
+            self._settle()
         for unit in self._units:
             if unit not in self._submissions:
                 self._submit(unit, patient=True)
-        for member, layout in mixed:
-            submission = self._submissions[member.unit]
-            self._submissions[member.unit] = self._sender.other_part(submission, layout)
 
-    def _agree_on_layouts(self) -> list[tuple[Member, Layout]]:
-        """Learn what gradients the ranks have that nobody had before; those that are mixed.
+    def _settle(self) -> None:
+        """Agree with the other ranks on what nobody had a gradient of before.
 
         All ranks know which parameters these are: those that required no gradient, or of which no
         rank had one, in all steps before.
         """
-        if not self._undecided or self._settings.sparse_as_dense:
-            return []
         undecided = [member for member in self._undecided if member.parameter.requires_grad]
         if not undecided:
-            return []
-        undecided.sort(key=lambda member: member.wire_name)
-        agreed = agree_on_layouts(
-            [layout_of(self._own_gradient(member)) for member in undecided],
-            [member.name for member in undecided],
-            f"{self._label}.layouts",
-            self._settings.process_set,
-        )
-        mixed = []
-        for member, layout in zip(undecided, agreed, strict=True):
-            if layout.known:
-                # Once mixed, everybody sends it dense.
-                member.layout = DENSE if layout.mixed else layout
+            return
+        undecided.sort(key=lambda member: member.name)
+        seen = [layout_of(self._own_gradient(member)) for member in undecided]
+        agree(undecided, seen, self._label, self._settings.process_set)
+        for member in undecided:
+            if self._settings.sparse_as_dense:
+                member.layout = DENSE
+            if member.layout.known or member.unit.grouped:
                 del self._undecided[member]
-            if layout.mixed:
-                mixed.append((member, layout))
-        return mixed
+                member.unit.settled = all(m not in self._undecided for m in member.unit.members)
 
     def _own_gradient(self, member: Member) -> torch.Tensor | None:
         """The gradient, unless it is only what this class put there for want of one."""
@@ -315,22 +303,23 @@ class GradientReducer:
         Where a reduction that was given up still has the name, ``patient`` waits for it, else the
         unit is left for ``synchronize``.
         """
-        if self._given_up and not self._settle(unit, patient):
+        if self._given_up and not self._is_free(unit, patient):
             return
-        members = [member for member in unit.members if member.parameter.requires_grad]
-        if not members:
-            return
+        members = unit.members
         try:
-            if unit.grouped:
+            if not unit.grouped:
+                member = members[0]
+                if member.parameter.requires_grad:
+                    self._submissions[unit] = self._sender.single(member, self._payload(member))
+                return
+            members = [member for member in members if member.parameter.requires_grad]
+            if members:
                 payloads = [self._payload(member) for member in members]
                 self._submissions[unit] = self._sender.group(members, payloads)
-            else:
-                payload = self._payload(members[0])
-                self._submissions[unit] = self._sender.single(members[0], payload)
         except NAMED_ERRORS as error:
             raise named(error, members) from error
 
-    def _settle(self, unit: Unit, patient: bool) -> bool:
+    def _is_free(self, unit: Unit, patient: bool) -> bool:
         """Whether nothing is left of a reduction of ``unit`` that was given up."""
         earlier = self._given_up.get(unit)
         if earlier is None:
@@ -357,10 +346,11 @@ class GradientReducer:
         gradient = member.parameter.grad
         if gradient is None:
             # Another rank may have one: control flow may depend on the data.
-            if member.layout.sparse_dims:
-                gradient = no_entries(member.parameter, member.layout.sparse_dims)
-            else:
-                gradient = torch.zeros_like(member.parameter.detach())
+            with torch.inference_mode(False):
+                if member.layout.sparse:
+                    gradient = no_entries(member.parameter, member.layout.sparse_dims)
+                else:
+                    gradient = torch.zeros_like(member.parameter.detach())
             member.parameter.grad = gradient
             member.filler = weakref.ref(gradient)
         return gradient
@@ -384,27 +374,19 @@ class GradientReducer:
 
     def _store_all(self, submission: Submission) -> None:
         results = submission.results()
-        for member, payload, version, result, context in zip(
-            submission.members,
-            submission.payloads,
-            submission.versions,
-            results,
-            submission.contexts,
-            strict=True,
-        ):
-            if payload._version != version and payload is member.parameter.grad:
-                self._warn_changed(member)
-            if submission.mixed:
-                member.parameter.grad = result
-            else:
-                self._store(member, result, context)
+        for index, member in enumerate(submission.members):
+            payload, result = submission.payloads[index], results[index]
+            if payload is member.parameter.grad:
+                if payload._version != submission.versions[index]:
+                    self._warn_changed(member)
+                if result is payload:
+                    continue
+            self._store(member, result, submission.contexts[index])
 
     def _store(self, member: Member, result: torch.Tensor, context: Any) -> None:
         """Make the reduced tensor the gradient of the parameter."""
         parameter = member.parameter
         gradient = parameter.grad
-        if result is gradient:
-            return
         if result.is_sparse:
             parameter.grad = result
             return

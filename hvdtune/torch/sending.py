@@ -12,8 +12,7 @@ from hvdtune.core.process_sets import ProcessSet
 from hvdtune.core.reduce_ops import Average, Sum
 from hvdtune.torch import async_ops
 from hvdtune.torch.compression import Compression
-from hvdtune.torch.gradient_layouts import Layout
-from hvdtune.torch.submission import NAMED_ERRORS, Member, Submission, named
+from hvdtune.torch.submission import Member, Submission, named
 
 
 @dataclass
@@ -43,15 +42,15 @@ class Sender:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._compresses = settings.compression is not Compression.none
 
     def single(self, member: Member, payload: torch.Tensor) -> Submission:
         """Start reducing the payload of one parameter, in the layout that the others use."""
         layout = member.layout
         if payload.is_sparse:
-            if layout.dense or self._settings.sparse_as_dense:
-                return self._dense(member, payload)
-            return self._sparse(member, payload)
-        if layout.sparse_dims:
+            if not (layout.dense or self._settings.sparse_as_dense):
+                return self._sparse(member, payload)
+        elif layout.sparse:
             return self._sparse(member, payload.to_sparse(layout.sparse_dims))
         return self._dense(member, payload)
 
@@ -60,7 +59,7 @@ class Sender:
         settings = self._settings
         tensors, contexts = [], []
         for member, payload in zip(members, payloads, strict=True):
-            if payload.is_sparse and not settings.sparse_as_dense:
+            if (payload.is_sparse or member.layout.sparse) and not settings.sparse_as_dense:
                 sentence = (
                     "it is sparse, which a group cannot hold; use sparse_as_dense=True or no groups"
                 )
@@ -76,46 +75,25 @@ class Sender:
             postscale_factor=settings.postscale,
             process_set=settings.process_set,
         )
-        return Submission(tuple(members), tuple(payloads), tuple(contexts), handle)
-
-    def other_part(self, submission: Submission, layout: Layout) -> Submission:
-        """Take part in the other reduction of a gradient that only some ranks have as sparse.
-
-        What was sent as dense and what was sent as sparse are the whole together; it is dense.
-        """
-        [member] = submission.members
-        try:
-            if submission.handle is None:
-                zeros = torch.zeros_like(member.parameter.detach())
-                dense, sparse = self._dense(member, zeros), submission
-            else:
-                nothing = no_entries(member.parameter, layout.sparse_dims)
-                dense, sparse = submission, self._sparse(member, nothing)
-        except NAMED_ERRORS as error:
-            raise named(error, [member]) from error
-
-        def wait() -> tuple[torch.Tensor]:
-            try:
-                [reduced] = dense.results()
-            finally:
-                [gathered] = sparse.results()
-            restored = self._settings.compression.decompress(reduced, dense.contexts[0])
-            return (restored + gathered.to_dense(),)
-
-        return Submission((member,), submission.payloads, (None,), wait=wait, mixed=True)
+        versions = [payload._version for payload in payloads]
+        return Submission(members, payloads, contexts, versions, handle)
 
     def _dense(self, member: Member, payload: torch.Tensor) -> Submission:
         settings = self._settings
-        tensor, context = self._compress(payload)
+        if self._compresses or payload.is_sparse or not payload.is_contiguous():
+            tensor, context = self._compress(payload)
+        else:
+            tensor, context = payload, None
         handle = async_ops.allreduce_async_(
             tensor,
-            name=member.wire_name,
-            op=settings.op,
-            prescale_factor=settings.prescale,
-            postscale_factor=settings.postscale,
-            process_set=settings.process_set,
+            None,
+            member.wire_name,
+            settings.op,
+            settings.prescale,
+            settings.postscale,
+            settings.process_set,
         )
-        return Submission((member,), (payload,), (context,), handle)
+        return Submission((member,), (payload,), (context,), (payload._version,), handle)
 
     def _sparse(self, member: Member, payload: torch.Tensor) -> Submission:
         op = self._settings.op
@@ -127,15 +105,13 @@ class Sender:
         wait = async_ops.sparse_allreduce_async(
             payload, member.wire_name, op, self._settings.process_set
         )
-        return Submission((member,), (payload,), (None,), wait=lambda: (wait(),))
+        versions = (payload._version,)
+        return Submission((member,), (payload,), (None,), versions, wait=lambda: (wait(),))
 
     def _compress(self, payload: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """What is sent for ``payload``: compressed, dense and contiguous."""
         dense = payload.to_dense() if payload.is_sparse else payload
-        if not dense.is_contiguous():
-            dense = dense.contiguous()
-        compression = self._settings.compression
-        return (dense, None) if compression is Compression.none else compression.compress(dense)
+        return self._settings.compression.compress(dense.contiguous())
 
 
 def no_entries(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:

@@ -31,6 +31,7 @@ class Unit:
     grouped: bool
     members: list[Member] = field(default_factory=list)
     ready: int = 0  # members that had their last backward pass of the step
+    settled: bool = False  # the ranks know all about the members
 
 
 @dataclass(eq=False, slots=True)
@@ -39,9 +40,9 @@ class Member:
 
     parameter: torch.Tensor
     name: str  # for messages
-    wire_name: str
     unit: Unit
     passes_left: int
+    wire_name: str = ""  # until the ranks have agreed on one
     layout: Layout = UNKNOWN  # what all ranks know of its gradients
     filler: weakref.ref[torch.Tensor] | None = None  # the last gradient made for want of one
 
@@ -53,17 +54,13 @@ class Submission:
     ``wait`` is for those that have no handle; it returns the reduced tensors, one a member.
     """
 
-    members: tuple[Member, ...]
-    payloads: tuple[torch.Tensor, ...]
-    contexts: tuple[Any, ...]
+    members: Sequence[Member]
+    payloads: Sequence[torch.Tensor]
+    contexts: Sequence[Any]
+    versions: Sequence[int]  # of the payloads, when they were submitted
     handle: int | None = None
     wait: Callable[[], Sequence[torch.Tensor]] | None = None
-    mixed: bool = False  # the result is the whole gradient, dense, as it is
     dropped: bool = False  # nobody wants the result
-    versions: tuple[int, ...] = ()  # of the payloads, when they were submitted
-
-    def __post_init__(self) -> None:
-        self.versions = tuple([payload._version for payload in self.payloads])
 
     @property
     def label(self) -> str:

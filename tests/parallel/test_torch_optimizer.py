@@ -1,27 +1,57 @@
-"""DistributedOptimizer: training equal to one process, what it refuses."""
+"""DistributedOptimizer: training equal to one process, what it refuses, state made equal."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
 
 pytest.importorskip("torch")
 
-from rank_programs import torch_misuse, torch_training
+from rank_programs import torch_optimizer_programs as programs
+from rank_programs import torch_state
 from ranks import run_ranks
 
 
 def run(np: int, program: Callable[[], list[str]]) -> None:
-    names = run_ranks(np, program).values
+    names = run_ranks(np, program, timeout=240).values
     assert names[0]
     assert all(other == names[0] for other in names), "the ranks ran different checks"
 
 
-@pytest.mark.parametrize("np", [1, 2, 3])
-def test_training(np: int) -> None:
-    run(np, torch_training.run)
+@pytest.mark.parametrize(
+    ("np", "program"),
+    [
+        (1, programs.alone),
+        (2, programs.two_ranks),
+        (3, programs.three_ranks),
+        (4, programs.four_ranks),
+    ],
+)
+def test_optimizer(np: int, program: Callable[[], list[str]]) -> None:
+    run(np, program)
 
 
-def test_misuse() -> None:
-    run(2, torch_misuse.run)
+@pytest.mark.parametrize("np", [2, 3])
+def test_state(np: int) -> None:
+    run(np, torch_state.run)
+
+
+def test_wire_names() -> None:
+    """One name on the wire is one parameter, whenever parameters die."""
+    import torch
+
+    from hvdtune.torch.parameter_names import number_to_ask_for, take_number
+
+    first, second, third = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
+    assert number_to_ask_for(first, "wire.w", 0) == 1
+    assert take_number(first, "wire.w", 0, 1) == "wire.w"
+    assert number_to_ask_for(second, "wire.w", 0) == 2
+    assert number_to_ask_for(second, "wire.w", 7) == 1  # other process sets have their own
+    assert take_number(second, "wire.w", 0, 4) == "wire.w#4"  # another rank asked for more
+    assert number_to_ask_for(first, "wire.w", 0) == 1
+    assert number_to_ask_for(second, "wire.w", 0) == 4
+    del second
+    gc.collect()
+    assert number_to_ask_for(third, "wire.w", 0) == 5

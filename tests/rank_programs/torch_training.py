@@ -6,13 +6,11 @@ optimizer. Both must end with the same weights up to float64 rounding.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from rank_programs.torch_cases import run_checks
 
 import hvdtune.torch as hvd
 
@@ -485,32 +483,23 @@ def gradients_are_views_of_one_buffer() -> None:
         assert (flat != 0).any()
 
 
-front = hvd.ProcessSet([0])
-ALWAYS = (optimizer_classes, options, without_names, several_backward_passes, clipping, closures)
+front = hvd.ProcessSet([0])  # all ranks but the last; its ranks are set before init
 
-
-def run() -> list[str]:
-    size = int(os.environ["HOROVOD_SIZE"])
-    if size > 1:
-        front.ranks = list(range(max(1, size - 1)))
-        hvd.init(process_sets=[front])
-    else:
-        hvd.init()
-        return run_checks(*ALWAYS, hooks_of_older_torch)
-    return run_checks(
-        *ALWAYS,
-        sum_of_gradients,
-        fewer_backward_passes_than_announced,
-        scaled_losses,
-        learning_rate_schedules,
-        frozen_and_thawed,
-        shared_parameter,
-        strided_gradients,
-        two_optimizers,
-        later_parameter_group,
-        sparse_embeddings,
-        parameters_that_one_rank_does_not_use,
-        process_set,
-        hooks_of_older_torch,
-        gradients_are_views_of_one_buffer,
-    )
+ALONE = (optimizer_classes, options, without_names, several_backward_passes, clipping, closures)
+CHECKS = (
+    *ALONE,
+    sum_of_gradients,
+    fewer_backward_passes_than_announced,
+    scaled_losses,
+    learning_rate_schedules,
+    frozen_and_thawed,
+    shared_parameter,
+    strided_gradients,
+    two_optimizers,
+    later_parameter_group,
+    sparse_embeddings,
+    parameters_that_one_rank_does_not_use,
+    process_set,
+    gradients_are_views_of_one_buffer,
+    hooks_of_older_torch,
+)

@@ -1,0 +1,70 @@
+"""What the ranks agree on before they reduce the gradient of a parameter for the first time.
+
+The number that its name gets (see parameter_names), and whether its gradient is dense or sparse. A
+rank that did not compute the gradient takes part in the reduction all the same, and must do what
+the others do: an allreduce of zeros if theirs is dense, two allgathers of nothing if it is sparse.
+It cannot tell from the parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.objects import allgather_object
+from hvdtune.core.process_sets import ProcessSet, id_of
+from hvdtune.core.reduce_ops import Max
+from hvdtune.torch import async_ops
+from hvdtune.torch.gradient_layouts import Layout
+from hvdtune.torch.parameter_names import number_to_ask_for, take_number
+from hvdtune.torch.submission import Member
+
+
+def agree(
+    members: Sequence[Member], seen: Sequence[Layout], label: str, process_set: ProcessSet
+) -> None:
+    """Set the ``wire_name`` and ``layout`` of the members, all of one optimizer.
+
+    ``seen[i]``: this rank's gradient of ``members[i]``. The members must be in the order of their
+    names. Collective, under the name ``label``. Raises HorovodInternalError on all ranks, naming
+    the parameters, when they do not have the same ones.
+    """
+    set_id = id_of(process_set)
+    table = torch.tensor(
+        [
+            [number_to_ask_for(member.parameter, member.name, set_id) for member in members],
+            [int(layout.dense) for layout in seen],
+            [layout.sparse_dims for layout in seen],
+        ],
+        dtype=torch.int32,
+    )
+    name = f"{label}.agreement"
+    handle = async_ops.allreduce_async_(table, name=name, op=Max, process_set=process_set)
+    try:
+        async_ops.synchronize(handle)
+    except HorovodInternalError as error:
+        # A mismatch is known to all ranks, so all come here; after anything else nobody can talk.
+        if "Mismatched" not in str(error):
+            raise
+        raise HorovodInternalError(_difference(members, name, process_set)) from error
+    for member, (number, dense, dims) in zip(members, table.t().tolist(), strict=True):
+        member.wire_name = take_number(member.parameter, member.name, set_id, number)
+        member.layout = Layout(bool(dense), dims)
+
+
+def _difference(members: Sequence[Member], name: str, process_set: ProcessSet) -> str:
+    own = [member.name for member in members]
+    every = allgather_object(own, name=name, process_set=process_set)
+    everybody, anybody = set.intersection(*map(set, every)), set.union(*map(set, every))
+    assert process_set.ranks
+    lines = [
+        f"{name} (rank {', '.join(str(rank) for rank in having)} only)"
+        for name in sorted(anybody - everybody)[:5]
+        if (having := [r for r, have in zip(process_set.ranks, every, strict=True) if name in have])
+    ]
+    return (
+        "The ranks have different parameters that require gradients, but every rank of "
+        f"DistributedOptimizer must have the same: {'; '.join(lines)}."
+    )
