@@ -5,8 +5,9 @@
 The generator learns to draw points like those of a tilted ellipse; the discriminator learns to tell
 its points from real ones. Two things need care with several optimizers in one process:
 
-* The backward pass of the generator's loss runs through the discriminator. Frozen, it computes no
-  gradients of its own there; otherwise its optimizer would begin to reduce them.
+* The backward pass of the generator's loss runs through the discriminator, which is frozen for it.
+  Otherwise the discriminator's gradients would be computed too, its optimizer would begin to reduce
+  them, and its next ``zero_grad()`` would complain.
 * Gradients are known by name. ``prefix`` keeps the names of the two networks apart.
 
 ``--batch-size`` counts the points of all ranks together. Real points and noise are dealt out in

@@ -57,7 +57,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description="Train on uneven data on several ranks.")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--lines", type=int, default=10, help="lines of each recording in a step")
-    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--save", metavar="FILE", help="write the final weights")
     return parser, parser.parse_args()
