@@ -36,6 +36,7 @@ class EngineOptions:
         process_sets: Sequence[Sequence[int]],
         timeline: str,
         timeline_mark_cycles: bool,
+        watch_steps: bool,
         stall_enabled: bool,
         stall_warning_s: float,
         stall_shutdown_s: float,
@@ -67,7 +68,7 @@ class Engine:
         until the operation is done. An output address of 0 lets the engine allocate the result.
         """
 
-    def allreduce_in_place(
+    def submit_in_place(
         self,
         tensor: Any,
         name: str | None,
@@ -83,6 +84,19 @@ class Engine:
         `codes` are dtype codes by the tensor's dtype. None, and nothing is submitted, for whatever
         cannot be handed over as it is.
         """
+
+    def allreduce_in_place(
+        self,
+        tensor: Any,
+        name: str | None,
+        codes: dict[Any, int],
+        reduce_op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int,
+        /,
+    ) -> bool | None:
+        """`submit_in_place`, and wait: small tensors go without the coordinator. True, or None."""
 
     def poll(self, handle: int) -> bool:
         """Whether the operation is done."""

@@ -220,6 +220,7 @@ def _engine_options(
         process_sets=static,
         timeline=_timeline_file(settings),
         timeline_mark_cycles=settings.timeline_mark_cycles,
+        watch_steps=settings.autotune,
         stall_enabled=not settings.stall_check_disable,
         stall_warning_s=float(settings.stall_check_time),
         stall_shutdown_s=float(settings.stall_shutdown_time),

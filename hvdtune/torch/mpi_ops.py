@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from hvdtune.core import operations
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.process_sets import (
     ProcessSet,
@@ -65,7 +66,7 @@ from hvdtune.torch.async_ops import (
     sparse_allreduce_async,
     synchronize,
 )
-from hvdtune.torch.buffers import group_members
+from hvdtune.torch.buffers import CODES, group_members
 from hvdtune.torch.compression import Compression
 
 __all__ = [
@@ -163,6 +164,16 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over the ranks in place, and return it."""
+    if average is None and operations.allreduce_tensor(
+        tensor,
+        CODES,
+        name,
+        Average if op is None else op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+    ):
+        return tensor
     handle = allreduce_async_(
         tensor, average, name, op, prescale_factor, postscale_factor, process_set
     )

@@ -84,11 +84,11 @@ void Engine::finish_change(const wire::Schedule& schedule, std::int64_t number) 
   operation->done.store(true, std::memory_order_release);
 }
 
-/// Rounds are told apart by counting arrivals (Engine::arrival_urgency): those who have joined
-/// count as arrived.
+/// Who completes a round knows it by counting arrivals: those who have joined count as arrived.
 void Engine::on_absent(const TensorEntry& entry, std::size_t ranks) {
   if (entry.slot == wire::kNoSlot) return;
-  arena_.slot_arrivals(entry.slot).fetch_add(ranks, std::memory_order_seq_cst);
+  arena_.slot_round(entry.slot)
+      .announce(static_cast<std::uint32_t>(entry.members), static_cast<std::uint32_t>(ranks));
 }
 
 }  // namespace hvdtune

@@ -67,6 +67,7 @@ Engine::Engine(EngineOptions options)
   if (!options_.timeline.empty()) {
     start_timeline(options_.timeline, options_.timeline_mark_cycles);
   }
+  if (is_coordinator()) watch_traffic();
   liveness_.emplace(session_, rank_, [this](int rank) { on_peer_death(rank); });
   thread_ = std::thread([this] { thread_main(); });
   pthread_setname_np(thread_.native_handle(), "hvdtune");
@@ -151,31 +152,43 @@ void Engine::check(const Submission& submission) const {
   }
 }
 
-std::int64_t Engine::submit(Submission submission) {
-  auto operation = std::make_shared<Operation>();
-  const std::lock_guard lock(table_mutex_);
+/// Enters an operation into the table. The caller holds table_mutex_.
+OperationPtr Engine::enter(Submission submission, wire::Slot& known_slot) {
   check(submission);
   if (!ended_.ok()) throw Error(ended_);
+  auto operation = std::make_shared<Operation>();
   operation->request = std::move(submission.request);
   operation->memory = std::move(submission.memory);
   operation->splits = std::move(submission.splits);
-  wire::Slot known_slot = wire::kNoSlot;
   if (!table_.begin(operation, known_slot)) {
     refuse("tensor " + operation->request.name +
            " was submitted with the same name as another tensor that is still being processed; "
            "names in flight must be different");
   }
+  operation->handle = next_handle_++;
+  handles_.emplace(operation->handle, operation);
+  return operation;
+}
+
+std::int64_t Engine::submit(Submission submission) {
+  const std::lock_guard lock(table_mutex_);
+  wire::Slot known_slot = wire::kNoSlot;
+  const OperationPtr operation = enter(std::move(submission), known_slot);
+  announce_entered(operation, known_slot);
+  // Behind everything that this rank has announced before: the coordinator reads it in this order.
+  if (operation->request.kind == OpKind::kJoin) joined_ = true;
+  return operation->handle;
+}
+
+/// Tells the coordinator of an operation, or takes it back. The caller holds table_mutex_.
+void Engine::announce_entered(const OperationPtr& operation, wire::Slot known_slot) {
   try {
     announce(operation, known_slot);
   } catch (...) {
     table_.finish(operation, false);
+    handles_.erase(operation->handle);
     throw;
   }
-  // Behind everything that this rank has announced before: the coordinator reads it in this order.
-  if (operation->request.kind == OpKind::kJoin) joined_ = true;
-  operation->handle = next_handle_++;
-  handles_.emplace(operation->handle, operation);
-  return operation->handle;
 }
 
 /// The caller holds table_mutex_.
@@ -202,11 +215,8 @@ void Engine::announce(const OperationPtr& operation, wire::Slot known_slot) {
 Urgency Engine::arrival_urgency(const wire::Request& request, wire::Slot known_slot) {
   if (known_slot != wire::kNoSlot) {
     const auto members = static_cast<std::uint32_t>(sets_.ranks(request.process_set).size());
-    const std::uint64_t arrived =
-        arena_.slot_arrivals(known_slot).fetch_add(1, std::memory_order_seq_cst) + 1;
-    if (arrived % members != 0 && arena_.joined().load(std::memory_order_seq_cst) == 0) {
-      return Urgency::kNone;
-    }
+    const bool last = arena_.slot_round(known_slot).announce(members).last;
+    if (!last && arena_.joined().load(std::memory_order_seq_cst) == 0) return Urgency::kNone;
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (arena_.doorbell(rank).blocked_on.load(std::memory_order_seq_cst) != blocked::kNothing) {
@@ -346,13 +356,21 @@ wire::RuntimeSettings Engine::settings() {
 std::string Engine::start_timeline(const std::string& path, bool mark_cycles) {
   if (!is_coordinator()) return {};
   const std::lock_guard lock(drive_mutex_);
-  return timeline_.start(path, mark_cycles);
+  std::string problem = timeline_.start(path, mark_cycles);
+  watch_traffic();
+  return problem;
 }
 
 void Engine::stop_timeline() {
   if (!is_coordinator()) return;
   const std::lock_guard lock(drive_mutex_);
   timeline_.stop();
+  watch_traffic();
+}
+
+void Engine::watch_traffic() {
+  const bool watched = options_.watch_steps || timeline_.active();
+  arena_.watched().store(watched ? 1 : 0, std::memory_order_seq_cst);
 }
 
 void Engine::set_stack_source(std::function<std::string()> source) {

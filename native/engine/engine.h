@@ -40,6 +40,8 @@ struct EngineOptions {
   /// Recorded from the first operation on; empty = not yet.
   std::string timeline;
   bool timeline_mark_cycles = false;
+  /// steps() is to see everything: nothing goes past the coordinator.
+  bool watch_steps = false;
   /// The data plane.
   CommunicatorFactory data_plane = make_shm_communicator;
 };
@@ -71,6 +73,10 @@ class Engine final : private CoordinatorObserver {
   /// Throws Error(kInvalidArgument) for a name in flight, an unknown process set, a rank that is
   /// not in it, a root outside it, or splits that do not fit; the job's end as its own kind.
   std::int64_t submit(Submission submission);
+
+  /// The same, for a caller that waits at once. A small allreduce whose members all do that is done
+  /// when this returns; otherwise it is on its way like any other.
+  std::int64_t submit_blocking(Submission submission);
 
   /// Takes part in the whole job's allreduces with zeros until all ranks have joined; returns a
   /// handle, whose operation ends then, with the last rank to join as its number. Until then this
@@ -130,10 +136,21 @@ class Engine final : private CoordinatorObserver {
   std::vector<std::unique_ptr<Communicator>> make_communicators();
   void check(const Submission& submission) const;
   std::int64_t submit_change(OpKind kind, const char* name, std::vector<std::int32_t> ranks);
+  OperationPtr enter(Submission submission, wire::Slot& known_slot);
+  void announce_entered(const OperationPtr& operation, wire::Slot known_slot);
   void announce(const OperationPtr& operation, wire::Slot known_slot);
   [[nodiscard]] Urgency arrival_urgency(const wire::Request& request, wire::Slot known_slot);
   void push_announcement(const std::string& bytes);
   OperationPtr find(std::int64_t handle);
+  void watch_traffic();
+
+  // Direct rounds (direct.cc).
+  bool arrive_direct(Operation& operation);
+  void wait_direct(const Operation& operation, const SlotRound& round) const;
+  void settle_direct(const OperationPtr& operation);
+  [[nodiscard]] bool direct_is_complete(const Operation& operation) const;
+  void finish_direct(const OperationPtr& operation);
+  void leave_direct(const OperationPtr& operation);
 
   // Progress; the caller holds drive_mutex_. Each returns whether it did anything.
   bool progress() noexcept;

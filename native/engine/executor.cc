@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "collective/adasum.h"
+#include "engine/averaging.h"
 
 namespace hvdtune {
 namespace {
@@ -35,13 +36,6 @@ std::vector<std::vector<TensorRef>> by_dtype(const std::vector<OperationPtr>& ba
     }
   }
   return classes;
-}
-
-ReduceOp plain_reduction(ReduceOp op) { return op == ReduceOp::kAverage ? ReduceOp::kSum : op; }
-
-double total_postscale(const wire::Request& request, int members) {
-  return request.reduce_op == ReduceOp::kAverage ? request.postscale * (1.0 / members)
-                                                 : request.postscale;
 }
 
 std::int64_t row_bytes(const wire::TensorSpec& spec) {

@@ -57,6 +57,9 @@ struct Operation {
   std::vector<std::int64_t> splits;  ///< alltoall: rows for each member
   wire::Ticket ticket = 0;
   wire::Slot slot = wire::kNoSlot;  ///< it was announced by this slot
+  /// It has arrived in this round of the slot without the coordinator, and waits for the others.
+  std::atomic<bool> direct{false};
+  std::uint32_t direct_round = 0;
 
   // Results; written before `done` is set, read after it is seen.
   Status status;

@@ -86,7 +86,7 @@ bool Engine::coordinate() {
   const std::uint64_t passed_by_all = schedule_.slowest();
   const bool heard = read_announcements();
   for (const wire::Slot slot : coordinator_->release_evicted(passed_by_all)) {
-    arena_.slot_arrivals(slot).store(0, std::memory_order_seq_cst);
+    arena_.slot_round(slot).reset();
   }
   for (const std::uint32_t set : coordinator_->release_sets(passed_by_all)) {
     arena_.reset_barrier(static_cast<int>(set));
@@ -288,6 +288,7 @@ void Engine::evict(wire::Slot slot) {
   const std::lock_guard lock(table_mutex_);
   const OperationPtr pending = table_.evict(slot);
   if (!pending || pending->slot != slot) return;
+  if (pending->direct) return leave_direct(pending);
   for (std::string& bytes : announce_backlog_) {
     if (!wire::is_announce_slot(bytes)) continue;
     const wire::Announce announce = wire::decode_announce(bytes);
@@ -302,6 +303,11 @@ void Engine::end_job(const Status& status) {
   const std::lock_guard lock(table_mutex_);
   ended_ = status;
   for (const OperationPtr& operation : table_.take_all()) {
+    // The others may have gone on, and ended the job, before this rank has looked.
+    if (operation->direct && direct_is_complete(*operation)) {
+      finish_direct(operation);
+      continue;
+    }
     operation->status = status;
     operation->done.store(true, std::memory_order_release);
   }

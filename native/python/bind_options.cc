@@ -44,6 +44,7 @@ EngineOptions make_options(const py::kwargs& values) {
   options.process_sets = values["process_sets"].cast<std::vector<std::vector<int>>>();
   options.timeline = text("timeline");
   options.timeline_mark_cycles = flag("timeline_mark_cycles");
+  options.watch_steps = flag("watch_steps");
   options.stall.enabled = flag("stall_enabled");
   options.stall.warning = from_seconds(real("stall_warning_s"));
   options.stall.shutdown = from_seconds(real("stall_shutdown_s"));

@@ -1,4 +1,4 @@
-// The two calls that are made for every gradient, as methods that Python calls without building an
+// The calls that are made for every gradient, as methods that Python calls without building an
 // argument tuple. pybind11's dispatch and conversions cost more than the engine's own part.
 #include "python/hot_calls.h"
 
@@ -80,40 +80,68 @@ PyObject* translated(Body&& body) {
   return nullptr;
 }
 
-/// (tensor, name, codes, operator, prescale, postscale, process set) -> handle, or None when the
-/// tensor is not one that can be handed over as it is.
+/// (tensor, name, codes, operator, prescale, postscale, process set): fills in an allreduce in
+/// place. False when the tensor is not one that can be handed over as it is.
+bool prepare(PyObject* const* args, Py_ssize_t count, Submission& submission) {
+  if (count != 7) throw py::type_error("an allreduce in place takes 7 arguments");
+  Described tensor;
+  Py_ssize_t length = 0;
+  const char* name = PyUnicode_Check(args[1]) ? PyUnicode_AsUTF8AndSize(args[1], &length) : nullptr;
+  if (name == nullptr || !describe(args[0], args[2], tensor)) {
+    PyErr_Clear();
+    return false;
+  }
+  wire::Request& request = submission.request;
+  request.kind = OpKind::kAllreduce;
+  constexpr std::string_view kPrefix = "allreduce.";
+  request.name.reserve(kPrefix.size() + static_cast<std::size_t>(length));
+  request.name.append(kPrefix).append(name, static_cast<std::size_t>(length));
+  request.reduce_op = static_cast<ReduceOp>(PyLong_AsLong(args[3]));
+  request.prescale = PyFloat_AsDouble(args[4]);
+  request.postscale = PyFloat_AsDouble(args[5]);
+  request.process_set = static_cast<std::uint32_t>(PyLong_AsLong(args[6]));
+  if (PyErr_Occurred() != nullptr) {  // not a number: the slow path says so
+    PyErr_Clear();
+    return false;
+  }
+  const bool scales = request.reduce_op == ReduceOp::kAverage || request.prescale != 1.0 ||
+                      request.postscale != 1.0;
+  if (scales && tensor.spec.dtype == DType::kBool) return false;
+  request.tensors.push_back(std::move(tensor.spec));
+  auto* memory = reinterpret_cast<void*>(tensor.address);  // NOLINT(performance-no-int-to-ptr)
+  submission.memory.push_back({memory, memory});
+  return true;
+}
+
+/// prepare()'s arguments -> handle, or None.
+PyObject* submit_in_place(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  return translated([&]() -> PyObject* {
+    Submission submission;
+    if (!prepare(args, count, submission)) Py_RETURN_NONE;
+    // The interpreter lock stays: submitting never waits for anybody.
+    return PyLong_FromLongLong(py::cast<Engine&>(py::handle(self)).submit(std::move(submission)));
+  });
+}
+
+/// prepare()'s arguments -> True when it is done, or None.
 PyObject* allreduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return translated([&]() -> PyObject* {
-    if (count != 7) throw py::type_error("allreduce_in_place takes 7 arguments");
     Submission submission;
-    Described tensor;
-    Py_ssize_t length = 0;
-    const char* name =
-        PyUnicode_Check(args[1]) ? PyUnicode_AsUTF8AndSize(args[1], &length) : nullptr;
-    if (name == nullptr || !describe(args[0], args[2], tensor)) {
-      PyErr_Clear();
-      Py_RETURN_NONE;
+    if (!prepare(args, count, submission)) Py_RETURN_NONE;
+    auto& engine = py::cast<Engine&>(py::handle(self));
+    std::int64_t handle = 0;
+    {
+      const py::gil_scoped_release release;
+      handle = engine.submit_blocking(std::move(submission));
     }
-    wire::Request& request = submission.request;
-    request.kind = OpKind::kAllreduce;
-    constexpr std::string_view kPrefix = "allreduce.";
-    request.name.reserve(kPrefix.size() + static_cast<std::size_t>(length));
-    request.name.append(kPrefix).append(name, static_cast<std::size_t>(length));
-    request.reduce_op = static_cast<ReduceOp>(PyLong_AsLong(args[3]));
-    request.prescale = PyFloat_AsDouble(args[4]);
-    request.postscale = PyFloat_AsDouble(args[5]);
-    request.process_set = static_cast<std::uint32_t>(PyLong_AsLong(args[6]));
-    if (PyErr_Occurred() != nullptr) {  // not a number: the slow path says so
-      PyErr_Clear();
-      Py_RETURN_NONE;
+    try {
+      collect(engine, handle);
+    } catch (const py::error_already_set&) {
+      // Interrupted: the engine goes on working on the tensor, whose memory must stay.
+      Py_INCREF(args[0]);
+      throw;
     }
-    const bool scales = request.reduce_op == ReduceOp::kAverage || request.prescale != 1.0 ||
-                        request.postscale != 1.0;
-    if (scales && tensor.spec.dtype == DType::kBool) Py_RETURN_NONE;
-    request.tensors.push_back(std::move(tensor.spec));
-    auto* memory = reinterpret_cast<void*>(tensor.address);  // NOLINT(performance-no-int-to-ptr)
-    submission.memory.push_back({memory, memory});
-    return PyLong_FromLongLong(py::cast<Engine&>(py::handle(self)).submit(std::move(submission)));
+    Py_RETURN_TRUE;
   });
 }
 
@@ -126,10 +154,17 @@ PyObject* collect_results(PyObject* self, PyObject* handle) {
   });
 }
 
+template <typename Function>
+PyCFunction fast(Function* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
 // The first line of each text is a signature, as pybind11 writes it for the other methods.
-std::array<PyMethodDef, 2> methods = {{
-    {"allreduce_in_place",
-     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(allreduce_in_place)), METH_FASTCALL,
+std::array<PyMethodDef, 3> methods = {{
+    {"submit_in_place", fast(submit_in_place), METH_FASTCALL,
+     "submit_in_place(self: Engine, tensor: object, name: object, codes: dict, reduce_op: int, "
+     "prescale: float, postscale: float, process_set: int) -> object"},
+    {"allreduce_in_place", fast(allreduce_in_place), METH_FASTCALL,
      "allreduce_in_place(self: Engine, tensor: object, name: object, codes: dict, reduce_op: int, "
      "prescale: float, postscale: float, process_set: int) -> object"},
     {"collect", collect_results, METH_O, "collect(self: Engine, handle: int) -> object"},

@@ -12,7 +12,7 @@ class Engine;
 
 namespace hvdtune::python {
 
-/// Adds `allreduce_in_place` and `collect` to the class of engines.
+/// Adds `submit_in_place`, `allreduce_in_place` and `collect` to the class of engines.
 void add_hot_calls(pybind11::handle engine_type);
 
 /// Waits for an operation and fetches its results: (outputs, numbers), or None when there are none.

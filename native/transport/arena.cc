@@ -30,6 +30,7 @@ struct Arena::Header {
   char abort_text[kAbortTextBytes] = {};
   alignas(64) std::atomic<std::uint32_t> collecting{0};
   std::atomic<std::uint32_t> joined{0};
+  std::atomic<std::uint32_t> watched{0};
   std::atomic<std::uint32_t> ended{0};
   std::atomic<std::uint64_t> end_position{0};
   alignas(64) std::atomic<std::uint64_t> schedule_written{0};
@@ -37,7 +38,7 @@ struct Arena::Header {
   ReadCursor cursors[kMaxRanksPerHost];
   RingHead announce_heads[kMaxRanksPerHost];
   BarrierCell barriers[kMaxProcessSets];
-  std::atomic<std::uint64_t> slot_arrivals[kMaxSlots];
+  SlotRound slot_rounds[kMaxSlots];
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -46,9 +47,14 @@ namespace {
 
 std::size_t rings_offset(std::size_t header_bytes) { return page_up(header_bytes); }
 
-std::size_t chunks_offset(std::size_t header_bytes, int ranks) {
+std::size_t direct_offset(std::size_t header_bytes, int ranks) {
   return page_up(rings_offset(header_bytes) + kScheduleRing +
                  static_cast<std::size_t>(ranks) * kAnnounceRing);
+}
+
+std::size_t chunks_offset(std::size_t header_bytes, int ranks) {
+  return page_up(direct_offset(header_bytes, ranks) +
+                 2 * kDirectSlots * static_cast<std::size_t>(ranks) * kDirectBytes);
 }
 
 std::size_t arena_bytes(std::size_t header_bytes, int ranks) {
@@ -143,10 +149,19 @@ std::byte* Arena::chunk(int rank, int chunk) {
              kMaxChunk;
 }
 
-std::atomic<std::uint64_t>& Arena::slot_arrivals(std::uint32_t slot) {
+SlotRound& Arena::slot_round(std::uint32_t slot) {
   HVD_CHECK(slot < kMaxSlots);
-  return reinterpret_cast<Header*>(base_)->slot_arrivals[slot];
+  return reinterpret_cast<Header*>(base_)->slot_rounds[slot];
 }
+
+std::byte* Arena::direct_data(std::uint32_t slot, std::uint32_t round, int rank) {
+  HVD_CHECK(slot < kDirectSlots);
+  const std::size_t line = (std::size_t{slot} * 2 + round % 2) * static_cast<std::size_t>(ranks_) +
+                           static_cast<std::size_t>(rank);
+  return base_ + direct_offset(sizeof(Header), ranks_) + line * kDirectBytes;
+}
+
+std::atomic<std::uint32_t>& Arena::watched() { return reinterpret_cast<Header*>(base_)->watched; }
 
 std::atomic<std::uint32_t>& Arena::collecting() {
   return reinterpret_cast<Header*>(base_)->collecting;

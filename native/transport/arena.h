@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "transport/doorbell.h"
 #include "transport/ring.h"
+#include "transport/slot_round.h"
 
 namespace hvdtune {
 
@@ -20,6 +21,9 @@ inline constexpr std::uint32_t kMaxSlots = 1U << 16;
 inline constexpr int kWindowChunks = 4;
 /// Largest chunk, in bytes.
 inline constexpr std::int64_t kMaxChunk = 4LL << 20;
+/// Slots whose small tensors may be reduced without the coordinator, and how small they must be.
+inline constexpr std::uint32_t kDirectSlots = 1024;
+inline constexpr std::size_t kDirectBytes = 64;
 /// Longest text of an abort notice, its terminating zero included.
 inline constexpr int kAbortTextBytes = 1024;
 
@@ -68,13 +72,18 @@ class Arena {
   void reset_barrier(int index);
   /// Start of chunk `chunk` (0 … kWindowChunks-1) of `rank`'s window; kMaxChunk bytes.
   std::byte* chunk(int rank, int chunk);
-  /// How often a slot's tensor was announced, all ranks together: who completes a round knows it.
-  std::atomic<std::uint64_t>& slot_arrivals(std::uint32_t slot);
+  /// Who has arrived in the current round of a slot's tensor.
+  SlotRound& slot_round(std::uint32_t slot);
+  /// What `rank` contributes directly to a round of `slot` (below kDirectSlots); kDirectBytes, a
+  /// cache line. Two in turn: nobody is in the round after the next before all have read this one.
+  std::byte* direct_data(std::uint32_t slot, std::uint32_t round, int rank);
+  /// Set while somebody watches all traffic through the coordinator: nothing goes past it then.
+  std::atomic<std::uint32_t>& watched();
   /// Set while the coordinator holds back ready tensors for company.
   std::atomic<std::uint32_t>& collecting();
 
-  /// How many ranks have joined: while there are any, `slot_arrivals` does not tell who completes a
-  /// round, and the coordinator is to be woken by every announcement.
+  /// How many ranks have joined: while there are any, nobody knows who completes a round, and the
+  /// coordinator is to be woken by every announcement.
   std::atomic<std::uint32_t>& joined();
 
   /// Set before the last schedule entry: from then on processes may end.

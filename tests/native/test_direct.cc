@@ -1,0 +1,206 @@
+// Small allreduces that go past the coordinator, and everything that makes them go by it after all.
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "engine_job.h"
+#include "transport/slot_round.h"
+
+namespace hvdtune::testing {
+namespace {
+
+using State = SlotRound::State;
+
+std::int64_t reduce(Engine& engine, std::vector<float>& data, const std::string& name,
+                    bool blocking, std::uint32_t set = 0) {
+  Submission submission = in_place(OpKind::kAllreduce, name, data);
+  submission.request.process_set = set;
+  return blocking ? engine.submit_blocking(std::move(submission))
+                  : engine.submit(std::move(submission));
+}
+
+/// Blocking, of one element: the sum over ranks of `value`.
+float sum_of(Engine& engine, float value, const std::string& name, std::uint32_t set = 0) {
+  std::vector<float> data{value};
+  finish(engine, reduce(engine, data, name, true, set));
+  return data[0];
+}
+
+}  // namespace
+
+TEST(a_round_is_direct_for_all_or_announced_by_all) {
+  SlotRound round;
+  CHECK(round.arrive_direct(3).accepted);
+  CHECK(round.arrive_direct(3).accepted);
+  CHECK(round.state(0) == State::kOpen);
+  const auto last = round.arrive_direct(3);
+  CHECK(last.accepted && last.last);
+  CHECK(round.state(0) == State::kComplete);
+  CHECK_EQ(round.round(), 1U);
+
+  CHECK(round.arrive_direct(3).accepted);
+  CHECK(!round.announce(3).last);
+  CHECK(round.state(1) == State::kOverruled);
+  CHECK(!round.arrive_direct(3).accepted);  // the third must announce
+  CHECK(!round.announce(3).last);
+  const auto changed = round.change_to_announced(1, 3);
+  CHECK(changed.accepted && changed.last);
+  CHECK_EQ(round.round(), 2U);
+  CHECK(!round.change_to_announced(1, 3).accepted);  // too late
+
+  CHECK(round.arrive_direct(2).accepted);
+  CHECK(round.withdraw(2).accepted);
+  CHECK(!round.arrive_direct(2).accepted);
+  CHECK(!round.announce(3, 2).last);  // two who have joined
+  CHECK(round.announce(3).last);
+  round.reset();
+  CHECK_EQ(round.round(), 0U);
+}
+
+TEST(blocking_and_other_submissions_meet_in_any_mixture) {
+  for (const int size : {1, 2, 3, 5}) {
+    for (const std::uint32_t capacity : {0U, 3U, 1024U}) {  // 3: slots are evicted all the time
+      run_job(
+          size,
+          [&](int rank, Engine& engine) {
+            std::mt19937_64 generator(static_cast<std::uint64_t>(rank) + capacity);
+            const float all = static_cast<float>(size * (size + 1)) / 2;
+            for (int i = 0; i < 400; ++i) {
+              // Sizes up to 25 elements: some are too large to go direct.
+              const auto elements = static_cast<std::size_t>(1 + i % 25);
+              std::vector<float> data(elements, static_cast<float>((rank + 1) * (i + 1)));
+              const std::string name = "t" + std::to_string(i % 6);
+              // Each rank decides for itself; now and then one comes late.
+              if (generator() % 50 == 0)
+                std::this_thread::sleep_for(std::chrono::microseconds(400));
+              finish(engine, reduce(engine, data, name, generator() % 4 != 0));
+              for (const float x : data) CHECK_EQ(x, all * static_cast<float>(i + 1));
+            }
+          },
+          [&](EngineOptions& options) { options.coordinator.cache_capacity = capacity; });
+    }
+  }
+}
+
+TEST(every_type_and_operator_as_by_the_coordinator) {
+  run_job(3, [](int rank, Engine& engine) {
+    for (const ReduceOp op :
+         {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      for (int code = 0; code < kDTypeCount; ++code) {
+        const auto dtype = static_cast<DType>(code);
+        if (op == ReduceOp::kAverage && dtype == DType::kBool) continue;
+        const std::string name = "t" + std::to_string(code) + std::to_string(static_cast<int>(op));
+        std::vector<std::vector<unsigned char>> results;
+        for (int round = 0; round < 4; ++round) {  // the first two by the coordinator
+          std::vector<unsigned char> data(kDirectBytes);
+          for (std::size_t i = 0; i < data.size(); ++i) {
+            data[i] =
+                static_cast<unsigned char>((i * 37 + static_cast<std::size_t>(rank) * 5) % 64);
+            if (dtype == DType::kBool) data[i] %= 2;
+          }
+          Submission submission;
+          submission.request.name = name;
+          submission.request.reduce_op = op;
+          submission.request.prescale = dtype == DType::kBool ? 1.0 : 0.5;
+          submission.request.postscale = dtype == DType::kBool ? 1.0 : 3.0;
+          submission.request.tensors = {
+              {dtype, {static_cast<std::int64_t>(kDirectBytes / dtype_size(dtype))}}};
+          submission.memory = {{data.data(), data.data()}};
+          finish(engine, round < 2 ? engine.submit(std::move(submission))
+                                   : engine.submit_blocking(std::move(submission)));
+          results.push_back(data);
+        }
+        for (const auto& result : results) {
+          CHECK_MSG(result == results.front(), dtype_name(dtype)
+                                                   << " operator " << static_cast<int>(op));
+        }
+      }
+    }
+  });
+}
+
+TEST(ranks_that_disagree_learn_it_although_some_wait_directly) {
+  run_job(3, [](int rank, Engine& engine) {
+    for (int round = 0; round < 20; ++round) {
+      CHECK_EQ(sum_of(engine, 1, "x"), 3.0F);
+      std::vector<float> data(rank == round % 3 ? 2 : 1, 1.0F);
+      const Status status = failure(engine, reduce(engine, data, "x", true));
+      CHECK(status.kind == ErrorKind::kMismatch);
+      check_contains(status.text, "Mismatched ALLREDUCE tensor shapes");
+    }
+    CHECK_EQ(sum_of(engine, 1, "x"), 3.0F);
+  });
+}
+
+TEST(joining_overrules_direct_rounds) {
+  run_job(3, [](int rank, Engine& engine) {
+    for (int epoch = 0; epoch < 10; ++epoch) {
+      for (int i = 0; i < 5; ++i) CHECK_EQ(sum_of(engine, 1, "x"), 3.0F);
+      for (int i = 0; i < (rank + epoch) % 3; ++i) {
+        const float sum = sum_of(engine, 1, "x");
+        CHECK(sum == 1.0F || sum == 2.0F);
+      }
+      finish(engine, engine.join());
+    }
+  });
+}
+
+TEST(process_sets_and_threads_each_have_rounds_of_their_own) {
+  run_job(
+      4,
+      [](int rank, Engine& engine) {
+        std::vector<std::thread> threads;
+        std::atomic<int> wrong{0};
+        for (std::uint32_t set = 0; set < 4; ++set) {
+          const std::vector<int> ranks = engine.process_set_ranks(set);
+          if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+          threads.emplace_back([&, set, ranks] {
+            float expected = 0;
+            for (const int member : ranks) expected += static_cast<float>(member + 1);
+            try {
+              for (int i = 0; i < 300; ++i) {
+                if (sum_of(engine, static_cast<float>(rank + 1), "x", set) != expected) ++wrong;
+              }
+            } catch (const std::exception&) {
+              ++wrong;
+            }
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
+        CHECK_EQ(wrong.load(), 0);
+        CHECK_EQ(sum_of(engine, 1, "end"), 4.0F);
+      },
+      [](EngineOptions& options) { options.process_sets = {{0, 1}, {1, 2, 3}, {0, 3}}; });
+}
+
+TEST(a_watched_job_sends_everything_by_the_coordinator) {
+  run_job(
+      2,
+      [](int rank, Engine& engine) {
+        for (int i = 0; i < 50; ++i) CHECK_EQ(sum_of(engine, 1, "x"), 2.0F);
+        // A step ends when the tensor comes again.
+        if (rank == 0) CHECK(engine.steps().read(monotonic_now() + kPatience).size() >= 45);
+        CHECK_EQ(sum_of(engine, 1, "end"), 2.0F);
+      },
+      [](EngineOptions& options) { options.watch_steps = true; });
+}
+
+TEST(a_rank_may_end_the_job_behind_the_last_direct_round) {
+  for (int repeat = 0; repeat < 30; ++repeat) {
+    run_job(3, [&](int rank, Engine& engine) {
+      for (int i = 0; i < 5; ++i) {
+        if (i == 4 && rank == repeat % 3) {
+          std::this_thread::sleep_for(std::chrono::microseconds(repeat * 5));
+        }
+        CHECK_EQ(sum_of(engine, 1, "x"), 3.0F);
+      }
+    });
+  }
+}
+
+}  // namespace hvdtune::testing
