@@ -55,7 +55,14 @@ class GradientMixin(DistributedBase):
 
         A ``closure`` is synchronised after every time that the wrapped optimizer calls it. For
         torch.optim.LBFGS, which decides by it how to go on, its value is reduced too.
+
+        Raises AssertionError where synchronizing is skipped and has not been done.
         """
+        if not self._should_synchronize and self._reducer.is_reducing:
+            raise AssertionError(
+                "optimizer.step() was called inside optimizer.skip_synchronize() while the "
+                "gradients are being reduced. Call optimizer.synchronize() before it."
+            )
         for_scaler = self._synchronized_for_scaler and not self._reducer.is_pending
         self._synchronized_for_scaler = False
         if not self._should_synchronize or for_scaler:

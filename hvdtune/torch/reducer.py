@@ -83,6 +83,11 @@ class GradientReducer:
         """Whether gradients are reduced at all."""
         return self._settings.communicates
 
+    @property
+    def is_reducing(self) -> bool:
+        """Whether a gradient had its last backward pass of the step, and waits for synchronize."""
+        return self.is_pending and any(not m.passes_left for m in self._members.values())
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Submit gradients at every ``passes``-th backward pass. Raises ValueError unless > 0."""
         if not isinstance(passes, SupportsIndex) or operator.index(passes) <= 0:

@@ -194,6 +194,24 @@ def synchronize_without_skipping() -> None:
         optimizer.step()
 
 
+def skipping_without_synchronizing() -> None:
+    alone, together = new_model(), new_model()
+    optimizer = distributed(together)
+    go_back(together)
+    with optimizer.skip_synchronize():
+        error_of(optimizer.step, AssertionError, "synchronize()")
+    optimizer.step()
+    train_alone(alone, sgd(alone.parameters()), 1)
+    check_equal(together, alone, "skipped, then not")
+    # Nothing is being reduced after the first of two passes: a step of this rank's own.
+    optimizer.zero_grad()
+    optimizer.set_backward_passes_per_step(2)
+    go_back(together)
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    optimizer.synchronize()
+
+
 def load_state_dict_forgets_what_is_under_way() -> None:
     alone, together = new_model(), new_model()
     plain, optimizer = adam(alone.parameters()), distributed(together, adam)
@@ -283,6 +301,7 @@ CHECKS = (
     too_many_backward_passes,
     gradient_of_a_gradient,
     synchronize_without_skipping,
+    skipping_without_synchronizing,
     load_state_dict_forgets_what_is_under_way,
     load_state_dict_leaves_nothing_to_the_engine,
     ranks_that_disagree,
