@@ -75,8 +75,9 @@ class GradientReducer:
         self.set_backward_passes_per_step(backward_passes_per_step)
         if settings.communicates:
             self._watch(param_groups, groups)
-        # The hooks are on the parameters and must not outlive this object.
-        weakref.finalize(self, remove_all, self._hooks)
+        # The hooks are on the parameters and must not outlive this object; nor may the parameters
+        # have to wait for the garbage collector because members and units know each other.
+        weakref.finalize(self, _take_apart, self._hooks, self._units)
 
     @property
     def communicates(self) -> bool:
@@ -416,6 +417,12 @@ class GradientReducer:
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def _take_apart(hooks: list[Hook], units: dict[Unit, None]) -> None:
+    remove_all(hooks)
+    for unit in units:
+        unit.members.clear()
 
 
 def _is_view(gradient: torch.Tensor | None) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
+import weakref
 from typing import Any
 
 import torch
@@ -57,6 +59,24 @@ def a_new_one_in_its_place() -> None:
     train_alone(alone, adam(alone.parameters()), 2)
     train_share(together, distributed(together, adam), 2)
     check_equal(together, alone, "second optimizer", 1e-9)
+
+
+def memory_is_given_back() -> None:
+    """Without the garbage collector, which comes at any time."""
+    model = new_model()
+    train_share(model, sgd(model.parameters()), 1)  # torch keeps the first optimizer of a process
+    gc.collect()
+    gc.disable()
+    try:
+        for options in ({}, {"groups": 2}, {"op": hvd.Adasum}):
+            model = new_model()
+            optimizer = distributed(model, **options)
+            train_share(model, optimizer, 2)
+            watched = [weakref.ref(parameter) for parameter in model.parameters()]
+            del model, optimizer
+            assert all(parameter() is None for parameter in watched), options
+    finally:
+        gc.enable()
 
 
 def step_hooks_run_once() -> None:
@@ -294,6 +314,7 @@ def groups_differ_between_ranks() -> None:
 CHECKS = (
     the_class,
     a_new_one_in_its_place,
+    memory_is_given_back,
     step_hooks_run_once,
     names,
     arguments,
