@@ -174,6 +174,13 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """A new array: the reduction (default: average) of every rank's, which have one shape."""
+    if average is None and type(tensor) is np.ndarray and tensor.nbytes <= operations.DIRECT_BYTES:
+        copy = tensor.copy() if tensor.flags.c_contiguous else tensor
+        if copy is not tensor and operations.allreduce_tensor(
+            copy, _CODES, name, Average if op is None else op, prescale_factor, postscale_factor,
+            process_set,
+        ):  # fmt: skip
+            return copy
     return synchronize(
         allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )
@@ -189,6 +196,11 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """`allreduce` in place; returns `tensor`."""
+    if average is None and operations.allreduce_tensor(
+        tensor, _CODES, name, Average if op is None else op, prescale_factor, postscale_factor,
+        process_set,
+    ):  # fmt: skip
+        return tensor
     return synchronize(
         allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )

@@ -32,6 +32,8 @@ DTYPES = {
 }
 _BOOL = DTYPES["bool"]
 
+DIRECT_BYTES = 64  # native/transport/arena.h, kDirectBytes
+
 # Codes of native/base/op_kind.h.
 _ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER, _BARRIER = range(6)
 _PREFIX = {
@@ -54,9 +56,11 @@ _ELEMENTWISE = frozenset(_REDUCTIONS) - {reduce_ops.Adasum}
 
 
 __all__ = [
+    "DIRECT_BYTES",
     "DTYPES",
     "Buffer",
     "Completed",
+    "add_join_hook",
     "allgather_async",
     "allreduce_async",
     "allreduce_tensor",
@@ -113,6 +117,7 @@ _pending: dict[int, _Pending] = {}
 # ranks belong to does not shift the names of the others.
 _unnamed: dict[tuple[int, str], int] = {}
 _unnamed_lock = threading.Lock()
+_join_hooks: list[Callable[[], None]] = []
 
 
 def _wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[str, bool]:
@@ -271,7 +276,7 @@ def allreduce_tensor_async(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> int | None:
-    """`allreduce_async` of one torch tensor in place, which `synchronize` returns.
+    """`allreduce_async` of one torch tensor or array in place, which `synchronize` returns.
 
     Called for every gradient, hence positional. `codes` are this module's codes by the tensor's
     dtype. None, with nothing done, where only `allreduce_async` knows what to do or say.
@@ -296,7 +301,10 @@ def allreduce_tensor(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> bool:
-    """`allreduce_tensor_async`, and wait, which is cheaper in one; False where that gives None."""
+    """`allreduce_tensor_async`, and wait, which is cheaper in one; False where that gives None.
+
+    Up to DIRECT_BYTES it needs no coordinator when all ranks do this.
+    """
     engine: Any = world._engine
     if engine is None or op not in _ELEMENTWISE:
         return False
@@ -433,7 +441,14 @@ def _last_to_join(completed: Completed) -> int:
     # Nothing of the job is under way any more, and the ranks may have called unequal numbers of
     # unnamed operations: the names would never match again.
     forget_names(0)
+    for hook in _join_hooks:
+        hook()
     return completed.numbers[0]
+
+
+def add_join_hook(hook: Callable[[], None]) -> None:
+    """Call `hook` on every rank whenever all ranks have joined, before it hears of it."""
+    _join_hooks.append(hook)
 
 
 def join(device: int = -1) -> int:

@@ -27,6 +27,7 @@ __all__ = [
     "allgather_async",
     "allreduce_async",
     "allreduce_async_",
+    "allreduce_at_once",
     "alltoall_async",
     "barrier",
     "broadcast_async",
@@ -119,6 +120,31 @@ def allreduce_async_(
         postscale_factor=postscale_factor,
         process_set=process_set,
         finish=_given(tensor),
+    )
+
+
+def allreduce_at_once(
+    tensor: torch.Tensor,
+    average: bool | None,
+    name: str | None,
+    op: int | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+) -> torch.Tensor:
+    """``allreduce_async``, and wait: a few elements, as of a loss, need no coordinator then."""
+    few = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
+    few = few and tensor.dtype in CODES
+    few = few and tensor.numel() * tensor.element_size() <= operations.DIRECT_BYTES
+    if few and average is None and tensor.is_contiguous():
+        copy = tensor.detach().clone()
+        if operations.allreduce_tensor(
+            copy, CODES, name, Average if op is None else op, prescale_factor, postscale_factor,
+            process_set,
+        ):  # fmt: skip
+            return copy
+    return synchronize(
+        allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )
 
 

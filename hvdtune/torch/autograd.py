@@ -43,10 +43,9 @@ class Allreduce(torch.autograd.Function):
         """Reduce ``tensor``."""
         ctx.settings = (op, prescale_factor, postscale_factor, process_set)
         ctx.average = average
-        handle = ops.allreduce_async(
+        return ops.allreduce_at_once(
             tensor, average, name, op, prescale_factor, postscale_factor, process_set
         )
-        return ops.synchronize(handle)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

@@ -165,14 +165,9 @@ def allreduce_(
 ) -> torch.Tensor:
     """Reduce ``tensor`` over the ranks in place, and return it."""
     if average is None and operations.allreduce_tensor(
-        tensor,
-        CODES,
-        name,
-        Average if op is None else op,
-        prescale_factor,
-        postscale_factor,
+        tensor, CODES, name, Average if op is None else op, prescale_factor, postscale_factor,
         process_set,
-    ):
+    ):  # fmt: skip
         return tensor
     handle = allreduce_async_(
         tensor, average, name, op, prescale_factor, postscale_factor, process_set

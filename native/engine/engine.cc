@@ -100,6 +100,13 @@ std::vector<std::unique_ptr<Communicator>> Engine::make_communicators() {
 
 // ---- submission ---------------------------------------------------------------------------------
 
+/// "3, which has the ranks [0, 2]". The caller holds table_mutex_.
+std::string Engine::members_text(std::uint32_t set) const {
+  const std::vector<int>& ranks = sets_.ranks(set);
+  return std::to_string(set) + ", which has the ranks " +
+         wire::shape_text({ranks.begin(), ranks.end()});
+}
+
 /// The caller holds table_mutex_: process sets may change otherwise.
 void Engine::check(const Submission& submission) const {
   const wire::Request& request = submission.request;
@@ -119,11 +126,11 @@ void Engine::check(const Submission& submission) const {
   }
   if (sets_.index_of(set, rank_) < 0) {
     refuse(tensor + ": rank " + std::to_string(rank_) +
-           " is not a member of the provided process set " + std::to_string(set));
+           " is not a member of the provided process set " + members_text(set));
   }
   if (request.kind == OpKind::kBroadcast && sets_.index_of(set, request.root) < 0) {
     refuse(tensor + ": invalid root rank " + std::to_string(request.root) +
-           ": not a rank of process set " + std::to_string(set));
+           ": not a rank of process set " + members_text(set));
   }
   const bool scatters = request.kind == OpKind::kReducescatter;
   if (scatters && request.reduce_op != ReduceOp::kSum && request.reduce_op != ReduceOp::kAverage) {

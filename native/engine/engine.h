@@ -134,6 +134,7 @@ class Engine final : private CoordinatorObserver {
   StepLog& coordinator_steps();
   std::unique_ptr<Communicator> make_communicator(std::uint32_t set);
   std::vector<std::unique_ptr<Communicator>> make_communicators();
+  [[nodiscard]] std::string members_text(std::uint32_t set) const;
   void check(const Submission& submission) const;
   std::int64_t submit_change(OpKind kind, const char* name, std::vector<std::int32_t> ranks);
   OperationPtr enter(Submission submission, wire::Slot& known_slot);

@@ -2,7 +2,10 @@
 // argument tuple. pybind11's dispatch and conversions cost more than the engine's own part.
 #include "python/hot_calls.h"
 
+#include <pybind11/numpy.h>
+
 #include <array>
+#include <cstring>
 #include <string>
 
 #include "engine/engine.h"
@@ -41,22 +44,49 @@ struct Described {
   wire::TensorSpec spec;
 };
 
-/// False, perhaps with a Python error set, for whatever is not a dense CPU tensor of a type in
-/// `codes`; the slow path knows the words for it.
-bool describe(PyObject* tensor, PyObject* codes, Described& out) {
-  const Names& n = names();
-  const py::object dtype = attribute(tensor, n.dtype);
-  if (!dtype) return false;
+/// The type's code; negative, perhaps with a Python error set, when `codes` has none.
+int code_of(PyObject* tensor, PyObject* codes) {
+  const py::object dtype = attribute(tensor, names().dtype);
+  if (!dtype) return -1;
   PyObject* code = PyDict_GetItemWithError(codes, dtype.ptr());
-  if (code == nullptr) return false;
-  out.spec.dtype = static_cast<DType>(PyLong_AsLong(code));
-  if (attribute(tensor, n.is_cpu).ptr() != Py_True) return false;
-  if (call(tensor, n.is_contiguous).ptr() != Py_True) return false;
-  if (call(tensor, n.is_neg).ptr() != Py_False) return false;
+  return code == nullptr ? -1 : static_cast<int>(PyLong_AsLong(code));
+}
+
+/// By its name: asking pybind11 whether something is an array would import NumPy.
+bool is_array(PyObject* object) {
+  return std::strcmp(Py_TYPE(object)->tp_name, "numpy.ndarray") == 0;
+}
+
+/// The address of a NumPy array that can be written to as it is; 0 if it is none.
+std::uintptr_t address_of_array(PyObject* array) {
+  constexpr int kNeeded = static_cast<int>(py::array::c_style) |
+                          static_cast<int>(py::detail::npy_api::NPY_ARRAY_ALIGNED_) |
+                          static_cast<int>(py::detail::npy_api::NPY_ARRAY_WRITEABLE_);
+  const auto* proxy = py::detail::array_proxy(array);
+  if ((proxy->flags & kNeeded) != kNeeded) return 0;
+  return reinterpret_cast<std::uintptr_t>(proxy->data);
+}
+
+/// The address of a dense torch tensor on the CPU; 0, perhaps with a Python error set, if it is
+/// none.
+std::uintptr_t address_of_tensor(PyObject* tensor) {
+  const Names& n = names();
+  if (attribute(tensor, n.is_cpu).ptr() != Py_True) return 0;
+  if (call(tensor, n.is_contiguous).ptr() != Py_True) return 0;
+  if (call(tensor, n.is_neg).ptr() != Py_False) return 0;
   const py::object address = call(tensor, n.data_ptr);
-  if (!address) return false;
-  out.address = PyLong_AsSize_t(address.ptr());
-  const py::object shape = attribute(tensor, n.shape);
+  return address ? PyLong_AsSize_t(address.ptr()) : 0;
+}
+
+/// False, perhaps with a Python error set, for whatever is not dense memory of a type in `codes`
+/// (and for what has none: no elements); the slow path knows the words for it.
+bool describe(PyObject* tensor, PyObject* codes, Described& out) {
+  const int code = code_of(tensor, codes);
+  if (code < 0) return false;
+  out.spec.dtype = static_cast<DType>(code);
+  out.address = is_array(tensor) ? address_of_array(tensor) : address_of_tensor(tensor);
+  if (out.address == 0) return false;
+  const py::object shape = attribute(tensor, names().shape);
   if (!shape || !PyTuple_Check(shape.ptr())) return false;
   const Py_ssize_t dims = PyTuple_GET_SIZE(shape.ptr());
   out.spec.shape.reserve(static_cast<std::size_t>(dims));
