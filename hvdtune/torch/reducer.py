@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex
 
 import torch
 
-from hvdtune.core import world
+from hvdtune.core import operations, world
 from hvdtune.torch import async_ops
 from hvdtune.torch.agreement import agree
 from hvdtune.torch.gradient_hooks import Hook, after_gradient, remove_all
@@ -29,15 +29,23 @@ from hvdtune.torch.submission import NAMED_ERRORS, Member, Submission, Unit, nam
 Copied = Callable[[torch.Tensor], torch.Tensor]
 ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
 
-_jobs = 0  # how often this process has joined a job
+_jobs = 0  # how often this process has become part of a job
+_events = 0  # the same, and how often all ranks of one have joined
 
 
 def _count_job() -> None:
-    global _jobs
+    global _jobs, _events
     _jobs += 1
+    _events += 1
+
+
+def _count_join() -> None:
+    global _events
+    _events += 1
 
 
 world.add_lifecycle_hook(_count_job, lambda: None)
+operations.add_join_hook(_count_join)
 
 
 class GradientReducer:
@@ -67,7 +75,7 @@ class GradientReducer:
         self._undecided: dict[Member, None] = {}
         self._hooks: list[Hook] = []
         self._label = ""  # begins the names of what is not a gradient
-        self._job = _jobs
+        self._job, self._event = _jobs, _events
         self._alone = settings.process_set.size() == 1  # so the gradients are the results
         self._warned = False  # of what was given up
         self._warned_of_change = False
@@ -104,7 +112,7 @@ class GradientReducer:
         """
         if not self.communicates:
             return
-        self.notice_new_job()
+        self.notice_events()
         self._watch(param_groups, None)
         try:
             if not self._alone:
@@ -211,8 +219,8 @@ class GradientReducer:
 
     def _on_gradient(self, member: Member) -> None:
         """Runs in the backward pass when the gradient of a parameter is complete."""
-        if self._job != _jobs:
-            self.notice_new_job()
+        if self._event != _events:
+            self.notice_events()
         left = member.passes_left
         if left == 0:
             raise AssertionError(
@@ -240,19 +248,25 @@ class GradientReducer:
                 "(backward with create_graph=True); it cannot be reduced in place."
             )
 
-    def notice_new_job(self) -> None:
-        """After a shutdown and another init nothing is under way, and other ranks know less."""
-        if self._job == _jobs:
+    def notice_events(self) -> None:
+        """After a join and after another init other ranks may know less: agree anew.
+
+        They have not taken part in what was agreed on meanwhile. After another init, also nothing
+        is under way any more.
+        """
+        if self._event == _events:
             return
-        self._job = _jobs
-        self._alone = self._settings.process_set.size() == 1
-        self._submissions.clear()
-        self._given_up.clear()
+        self._event = _events
         for member in self._members.values():
             member.layout = UNKNOWN
             member.unit.settled = False
             self._undecided[member] = None
-        self._begin_step()
+        if self._job != _jobs:
+            self._job = _jobs
+            self._alone = self._settings.process_set.size() == 1
+            self._submissions.clear()
+            self._given_up.clear()
+            self._begin_step()
 
     def _begin_step(self) -> None:
         self._count_anew()

@@ -30,7 +30,7 @@ class DistributedBase(torch.optim.Optimizer):
         Raises AssertionError between ``backward()`` and ``step()`` or ``synchronize()``: the
         gradients are being reduced then.
         """
-        self._reducer.notice_new_job()
+        self._reducer.notice_events()
         if self._reducer.is_pending:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
