@@ -27,27 +27,30 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
     """
 
     @functools.wraps(func)
-    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        notification_manager.register_listener(state)
-        skip_sync = False
-        try:
+    def until_it_ends(state: State, *args: Any, **kwargs: Any) -> Any:
+        equal = False  # whether the ranks' states are known to be
+        with notification_manager.listening(state):
             while True:
                 try:
-                    if not skip_sync:
+                    if not equal:
                         state.sync()
                     return func(state, *args, **kwargs)
-                except HorovodInternalError as error:
-                    log.write("warning", f"Training starts over from its last commit: {error}")
-                    state.restore()
-                    skip_sync = False
-                except HostsUpdatedInterrupt as interrupt:
-                    log.write("info", "The hosts have changed; training starts over as it is")
-                    # Synchronising sends the committed state, and nothing is to be lost.
-                    state.save()
-                    skip_sync = interrupt.skip_sync
+                except (HorovodInternalError, HostsUpdatedInterrupt) as reason:
+                    equal = _prepare_next_round(state, reason)
+                # Behind the except: the failed round's frames, and what they hold, are gone here.
                 reset()
                 state.on_reset()
-        finally:
-            notification_manager.remove_listener(state)
 
-    return wrapper
+    return until_it_ends
+
+
+def _prepare_next_round(state: State, reason: HorovodInternalError | HostsUpdatedInterrupt) -> bool:
+    """Make the state what the next round begins with; True when it need not be synchronised."""
+    if isinstance(reason, HostsUpdatedInterrupt):
+        log.write("info", "The hosts have changed; training starts over as it is")
+        # Synchronising sends the committed state, and nothing is to be lost.
+        state.save()
+        return reason.skip_sync
+    log.write("warning", f"Training starts over from its last commit: {reason}")
+    state.restore()
+    return False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntFlag
 from typing import Protocol
 
@@ -39,6 +41,15 @@ class NotificationManager:
         """Do not tell ``listener`` any more; nothing if it is not registered."""
         with self._lock:
             self._listeners = [other for other in self._listeners if other is not listener]
+
+    @contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """Tell ``listener`` inside the block."""
+        self.register_listener(listener)
+        try:
+            yield
+        finally:
+            self.remove_listener(listener)
 
     def handle_hosts_updated(self, timestamp: int, update_res: int) -> None:
         """Announce a change; from any thread.

@@ -17,28 +17,27 @@ class State(ABC):
     """The state of a training job.
 
     bcast_object: returns, on every rank, the object that rank 0 calls it with.
-    get_rank: returns this process's rank.
+    get_rank: returns this process's rank; taken because Horovod's states take it, not used.
     """
 
     def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int]) -> None:
-        self._bcast_object = bcast_object
-        self._rank = get_rank
-        self._host_messages: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
-        self._last_updated_timestamp = 0
-        self._reset_callbacks: list[Callable[[], Any]] = []
+        self._broadcast = bcast_object
+        self._news: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self._newest_known = 0
+        self._callbacks: list[Callable[[], Any]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Call these too, in the order of registration, when the job has started anew.
 
         For what depends on the number of ranks, such as learning rates.
         """
-        self._reset_callbacks.extend(callbacks)
+        self._callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
         """The job has started anew: forget what was said about hosts, reset, call the callbacks."""
-        self._host_messages = queue.SimpleQueue()
+        self._news = queue.SimpleQueue()
         self.reset()
-        for callback in self._reset_callbacks:
+        for callback in self._callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
@@ -46,7 +45,7 @@ class State(ABC):
 
         See ``NotificationManager.handle_hosts_updated``.
         """
-        self._host_messages.put((timestamp, update_res))
+        self._news.put((timestamp, update_res))
 
     def commit(self) -> None:
         """``save()``, then ``check_host_updates()``: what is done until here will not be lost."""
@@ -59,15 +58,15 @@ class State(ABC):
         Rank 0 decides by the changes it knows of: all ranks must call it at the same point. The
         interrupt says that synchronising may be skipped when hosts have only been removed.
         """
-        previous = newest = self._last_updated_timestamp
+        previous = newest = self._newest_known
         changes = HostUpdateResult.no_update
-        while not self._host_messages.empty():
-            timestamp, change = self._host_messages.get()
+        while not self._news.empty():
+            timestamp, change = self._news.get()
             if timestamp > previous:
                 newest = max(newest, timestamp)
                 changes |= HostUpdateResult(change)
-        previous, newest, change = self._bcast_object((previous, newest, int(changes)))
-        self._last_updated_timestamp = newest
+        previous, newest, change = self._broadcast((previous, newest, int(changes)))
+        self._newest_known = newest
         if newest > previous:
             raise HostsUpdatedInterrupt(change == HostUpdateResult.removed)
 
@@ -98,12 +97,12 @@ class ObjectState(State):
     def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int], **kwargs: Any) -> None:
         super().__init__(bcast_object, get_rank)
         self._check_names(kwargs)
-        self._saved_state = kwargs
+        self._committed = kwargs
         self._set_attributes()
 
     def save(self) -> None:
         """Note the objects that the attributes are now."""
-        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+        self._committed = {name: getattr(self, name) for name in self._committed}
 
     def restore(self) -> None:
         """Set the attributes to the objects that were saved last."""
@@ -111,8 +110,8 @@ class ObjectState(State):
 
     def sync(self) -> None:
         """Set the attributes of all ranks to what rank 0 saved last, and save that."""
-        if self._saved_state:
-            self._saved_state = self._bcast_object(self._saved_state)
+        if self._committed:
+            self._committed = self._broadcast(self._committed)
             self._set_attributes()
 
     def _check_names(self, names: Iterable[str]) -> None:
@@ -124,5 +123,5 @@ class ObjectState(State):
                 )
 
     def _set_attributes(self) -> None:
-        for name, value in self._saved_state.items():
+        for name, value in self._committed.items():
             setattr(self, name, value)
