@@ -79,7 +79,7 @@ class Engine:
         process_set: int,
         /,
     ) -> int | None:
-        """`submit` for one named torch tensor, in place, at a fraction of the cost.
+        """`submit` for one named torch tensor or array, in place, at a fraction of the cost.
 
         `codes` are dtype codes by the tensor's dtype. None, and nothing is submitted, for whatever
         cannot be handed over as it is.

@@ -16,7 +16,7 @@ struct CommunicatorSpec {
   int index;                        ///< of this rank among them
   int number;                       ///< of the process set: the same on all members
   bool only_one;  ///< no rank belongs to another communicator as well, until share_buffers()
-  Nanos spin;                       ///< how long to poll before sleeping
+  Nanos spin;     ///< how long to poll before sleeping
 };
 
 /// Makes a data plane's communicators; the engine knows no other way to one.

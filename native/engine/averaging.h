@@ -4,8 +4,8 @@
 
 namespace hvdtune {
 
-// Average is Sum, and the division a factor (contract, numeric rules): a multiplication by 1/n in
-// double precision.
+// Average is Sum, and the division a factor, as in Horovod: a multiplication by 1/n in double
+// precision.
 
 inline ReduceOp plain_reduction(ReduceOp op) {
   return op == ReduceOp::kAverage ? ReduceOp::kSum : op;

@@ -26,14 +26,14 @@ class CoordinatorObserver {
   virtual void on_first_ready(const TensorEntry& entry, Nanos time) = 0;
   virtual void on_rank_ready(const TensorEntry& entry, int rank, Nanos time) = 0;
   virtual void on_all_ready(const TensorEntry& entry, Nanos time) = 0;
-  /// The tensor's round is complete, but these many of its ranks never announced it.
+  /// The tensor's round is complete, but so many of its ranks never announced it.
   virtual void on_absent(const TensorEntry& entry, std::size_t ranks) = 0;
 };
 
 struct CoordinatorOptions {
   std::uint32_t cache_capacity = 1024;  ///< slots; 0 = descriptions always travel
   bool disable_group_fusion = false;
-  /// Fusion thresholds are rounded up to a multiple of it (contract, fusion): local size × 8 × 64.
+  /// Fusion thresholds are rounded up to a multiple of it; Horovod's is local size × 8 × 64.
   std::int64_t fusion_unit = 1;
 };
 

@@ -16,8 +16,8 @@ namespace hvdtune {
 /// One member that announces overrules the direct ones: they withdraw and announce, too. So either
 /// all of a round are direct, or all end up announced.
 ///
-/// Everything is sequentially consistent, and complete() for a direct round orders everything that
-/// members wrote before they arrived before it.
+/// Everything is sequentially consistent: whoever sees a direct round complete also sees what its
+/// members wrote before they arrived.
 class SlotRound {
  public:
   enum class State : std::uint8_t { kOpen, kComplete, kOverruled };

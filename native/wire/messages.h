@@ -90,9 +90,9 @@ struct RuntimeSettings {
 
 struct Schedule {
   ScheduleType type = ScheduleType::kBatch;
-  std::uint32_t process_set = 0;    ///< kBatch, kReject, kAddProcessSet, kRemoveProcessSet
-  std::uint64_t batch = 0;          ///< kBatch: serial number
-  CloseReason reason{};             ///< kBatch
+  std::uint32_t process_set = 0;  ///< kBatch, kReject, kAddProcessSet, kRemoveProcessSet
+  std::uint64_t batch = 0;        ///< kBatch: serial number
+  CloseReason reason{};           ///< kBatch
   /// kBatch; exactly one for kReject, kEvict, and for what ranks wait for by its name: kJoined,
   /// kAddProcessSet, kRemoveProcessSet.
   std::vector<BatchEntry> entries;

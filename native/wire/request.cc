@@ -59,8 +59,7 @@ Request Request::decode(Decoder& in) {
 }
 
 const char* operation_label(const Request& request) {
-  const bool adasum =
-      request.kind == OpKind::kAllreduce && request.reduce_op == ReduceOp::kAdasum;
+  const bool adasum = request.kind == OpKind::kAllreduce && request.reduce_op == ReduceOp::kAdasum;
   return adasum ? "ADASUM" : op_kind_name(request.kind);
 }
 
