@@ -18,7 +18,7 @@ namespace {
 
 // Longer than the others need to come when all are at the same place of the program, even with four
 // ranks on a CPU; short enough not to matter where they are not.
-constexpr Nanos kPatience = 200 * kMicrosecond;
+constexpr Nanos kPatience = 500 * kMicrosecond;
 constexpr int kPollsPerClockRead = 32;
 
 bool small_enough(const wire::Request& request) {
