@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import hvdtune.torch as hvd
+from hvdtune.torch.sending import no_entries
 
 ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
 Hook = Callable[[torch.Tensor], None]
@@ -174,12 +175,7 @@ def _zeros(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
     """A gradient that is zero: dense, or a sparse one without entries."""
     if not sparse_dims:
         return torch.zeros_like(parameter.detach())
-    return torch.sparse_coo_tensor(
-        torch.empty((sparse_dims, 0), dtype=torch.int64),
-        torch.empty((0, *parameter.shape[sparse_dims:]), dtype=parameter.dtype),
-        parameter.shape,
-        check_invariants=False,
-    )
+    return no_entries(parameter, sparse_dims)
 
 
 def _hook(averager: GradientAverager) -> Hook:

@@ -158,7 +158,7 @@ def test_mixed_precision_of_whole_batches(expected: Callable[[str], Weights]) ->
     assert distance(expected("float16"), expected("whole batches")) <= WHOLE_BATCHES
 
 
-def test_batches_that_cannot_be_divided(tmp_path: Path) -> None:
+def test_batches_that_cannot_be_divided() -> None:
     scripts = {
         "plain": ("plain.py", "--batch-size=7"),
         "mixed": ("mixed_precision.py", "--batch-size=48"),

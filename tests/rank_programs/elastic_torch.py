@@ -177,7 +177,7 @@ def other_handlers() -> None:
 
 
 def order(length: int, seed: int, epoch: int, done: int, rank: int, ranks: int) -> list[int]:
-    """What a rank is dealt, by the contract's words."""
+    """What a rank is dealt, in the order that Horovod promises."""
     indices = list(range(length))
     random.Random(seed + epoch).shuffle(indices)
     rest = indices[done:]

@@ -107,9 +107,8 @@ def assert_trains_alike(kind: type[Module], tolerance: float = 2e-6, **options: 
         not torch.equal(a, b) for a, b in zip(before.parameters(), alone.parameters(), strict=True)
     ), "nothing was trained"
     module = kind(hvd.rank())
-    trainer = fit(module, True, **options)
+    fit(module, True, **options)
     assert_equal(module, alone, (kind.__name__, options), tolerance)
     weights = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
     everywhere = hvd.allgather(weights.unsqueeze(0))
     assert bool((everywhere == everywhere[0]).all()), "the ranks ended with different weights"
-    del trainer

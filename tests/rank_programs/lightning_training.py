@@ -223,7 +223,7 @@ class Normalised(Module):
 
 
 def batch_norm() -> None:
-    module, alone = Normalised(hvd.rank()), Normalised(0)
+    module = Normalised(hvd.rank())
     layer, weight = module.net[1], module.net[1].weight
     strategy = HvdtuneStrategy()
     trainer = fit(module, True, strategy=strategy, sync_batchnorm=True)
@@ -232,7 +232,6 @@ def batch_norm() -> None:
     assert module.net[1] is layer
     assert module.net[1].weight is weight
     assert type(layer) is torch.nn.BatchNorm1d
-    del alone
     assert_trains_alike(Normalised, tolerance=1e-5, sync_batchnorm=True)
 
 

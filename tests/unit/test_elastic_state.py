@@ -50,7 +50,7 @@ class Recorder(State):
         self.calls.append("reset state")
 
 
-def test_kinds_of_change_are_the_contracts_numbers():
+def test_kinds_of_change_have_horovods_numbers():
     assert [int(kind) for kind in (HostUpdateResult.no_update, REMOVED, ADDED, MIXED)] == [
         0,
         1,
