@@ -157,6 +157,13 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start `allreduce_`; the handle's result is `tensor`."""
+    if average is None:
+        handle = operations.allreduce_tensor_async(
+            tensor, _CODES, name, Average if op is None else op, prescale_factor, postscale_factor,
+            process_set,
+        )  # fmt: skip
+        if handle is not None:
+            return handle
     tensors = [tensor]
     return _allreduce(
         tensors, tensors, tensor, average, name, op, prescale_factor, postscale_factor,
