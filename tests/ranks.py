@@ -309,6 +309,19 @@ def run_ranks(
         return ranks.wait(timeout, check)
 
 
+def run_checks_on(
+    np: int,
+    program: Callable[..., list[str]],
+    *,
+    env: Mapping[str, str | None] | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> None:
+    """Run a ``program`` that returns the names of its checks; fail if the ranks ran others."""
+    names = run_ranks(np, program, env=env, timeout=timeout).values
+    assert names[0]
+    assert all(other == names[0] for other in names), "the ranks ran different checks"
+
+
 def start_under(
     launcher: Sequence[str],
     program: Program,
@@ -337,6 +350,18 @@ def run_under(
     """Run ``program`` under ``launcher`` to its end; see ``start_under`` and ``run_ranks``."""
     with start_under(launcher, program, *args, env=env) as ranks:
         return ranks.wait(timeout, check)
+
+
+def tool(name: str) -> str:
+    """A command installed beside the Python that runs the tests."""
+    path = Path(sys.executable).with_name(name)
+    assert path.exists(), f"{name} is not installed beside {sys.executable}"
+    return str(path)
+
+
+def mpirun_command(np: int) -> list[str]:
+    """Open MPI's launcher for ``np`` ranks: also for root, and on fewer cores than ranks."""
+    return [tool("mpirun"), "-np", str(np), "--allow-run-as-root", "--oversubscribe"]
 
 
 def hvdtune_command(*arguments: str) -> list[str]:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 from rank_programs import launched
-from ranks import RanksResult, hvdtune_command, run_under, start_under
-
-
-def tool(name: str) -> str:
-    """A command installed beside the Python that runs the tests."""
-    path = Path(sys.executable).with_name(name)
-    assert path.exists(), f"{name} is not installed beside {sys.executable}"
-    return str(path)
+from ranks import RanksResult, hvdtune_command, mpirun_command, run_under, start_under, tool
 
 
 def launcher(name: str, np: int) -> list[str]:
     if name == "hvdtune":
         return hvdtune_command("run", "-np", str(np))
     if name == "mpirun":
-        return [tool("mpirun"), "-np", str(np), "--allow-run-as-root", "--oversubscribe"]
+        return mpirun_command(np)
     return [tool("torchrun"), "--standalone", "--nproc-per-node", str(np), "--no-python"]
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("pytorch_lightning")
 pytest.importorskip("sklearn")
 
 from rank_programs import lightning_launched
-from ranks import clean_environment, hvdtune_command, run_under
+from ranks import clean_environment, hvdtune_command, mpirun_command, run_under
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lightning_digits.py"
 
@@ -30,9 +30,7 @@ def test_the_example() -> None:
 
 
 def test_the_other_package_and_name_under_mpirun() -> None:
-    mpirun = str(Path(sys.executable).with_name("mpirun"))
-    launcher = [mpirun, "-np", "2", "--allow-run-as-root", "--oversubscribe"]
-    first, second = run_under(launcher, lightning_launched.fit_by_name).values
+    first, second = run_under(mpirun_command(2), lightning_launched.fit_by_name).values
     assert (first["rank"], second["rank"]) == (0, 1)
     assert first["size"] == second["size"] == 2
     assert first["steps"] == second["steps"] == 3

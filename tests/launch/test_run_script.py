@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import clean_environment
+from ranks import clean_environment, mpirun_command
 
 import hvdtune
 from hvdtune.launch.environment import PREFER_HOROVOD
@@ -208,9 +208,7 @@ print("rank", hvd.rank(), "of", hvd.size(), "sum", total.item(), flush=True)
 def test_under_mpirun_with_every_name_that_scripts_import(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SURFACE)
-    mpirun = Path(sys.executable).with_name("mpirun")
-    launcher = [str(mpirun), "-np", "2", "--allow-run-as-root", "--oversubscribe"]
-    command = [*launcher, sys.executable, "-m", "hvdtune", str(script)]
+    command = [*mpirun_command(2), sys.executable, "-m", "hvdtune", str(script)]
     ended = subprocess.run(
         command, env=clean_environment(), capture_output=True, text=True, check=False
     )

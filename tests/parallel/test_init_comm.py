@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 from rank_programs import init_comm
-from ranks import RanksResult, run_ranks, run_under
+from ranks import RanksResult, mpirun_command, run_ranks, run_under
 
 
 def under_mpirun(np: int, program: Any) -> RanksResult:
-    mpirun = Path(sys.executable).with_name("mpirun")
-    assert mpirun.exists(), f"mpirun is not installed beside {sys.executable}"
-    command = [str(mpirun), "-np", str(np), "--allow-run-as-root", "--oversubscribe"]
-    result = run_under(command, program)
+    result = run_under(mpirun_command(np), program)
     assert result[0].stderr == "", result.describe()
     return result
 

@@ -7,11 +7,9 @@ import pytest
 pytest.importorskip("lightning")
 
 from rank_programs import lightning_services
-from ranks import run_ranks
+from ranks import run_checks_on
 
 
 @pytest.mark.parametrize("np", [1, 2])
 def test_lightning(np: int) -> None:
-    names = run_ranks(np, lightning_services.run).values
-    assert names[0]
-    assert all(other == names[0] for other in names), "the ranks ran different checks"
+    run_checks_on(np, lightning_services.run)
