@@ -1,4 +1,5 @@
 // Small allreduces that go past the coordinator, and everything that makes them go by it after all.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
