@@ -32,6 +32,7 @@ DTYPES = {
 }
 _BOOL = DTYPES["bool"]
 
+_LARGEST_ROOT = 2**31 - 1  # what the engine can be asked for
 DIRECT_BYTES = 64  # native/transport/arena.h, kDirectBytes
 
 # Codes of native/base/op_kind.h.
@@ -124,7 +125,13 @@ def _wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple
     """(name as all ranks know it, whether it will come again)."""
     prefix = ("grouped_" if grouped else "") + _PREFIX[kind]
     if name is not None:
-        return f"{prefix}.{name}", True
+        whole = f"{prefix}.{name}"
+        if not whole.isascii():
+            try:
+                whole.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"{prefix}: the name {name!r} is no valid Unicode text") from None
+        return whole, True
     with _unnamed_lock:
         number = _unnamed.get((set_id, prefix), 0) + 1
         _unnamed[set_id, prefix] = number
@@ -205,7 +212,7 @@ def _dtypes_of(buffers: Sequence[Buffer]) -> list[int]:
 def _check_reduction(
     kind: str, dtypes: Sequence[int], op: int, prescale: float, postscale: float
 ) -> None:
-    if op not in _REDUCTIONS or isinstance(op, float):
+    if not isinstance(op, int) or op not in _REDUCTIONS:
         accepted = ", ".join(_REDUCTIONS.values())
         raise ValueError(f"{kind}: unknown reduction {op!r}; accepted: {accepted}")
     for factor, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
@@ -282,7 +289,7 @@ def allreduce_tensor_async(
     dtype. None, with nothing done, where only `allreduce_async` knows what to do or say.
     """
     engine: Any = world._engine
-    if engine is None or op not in _ELEMENTWISE:
+    if engine is None or type(op) is not int or op not in _ELEMENTWISE:
         return None
     handle: int | None = engine.submit_in_place(
         tensor, name, codes, op, prescale_factor, postscale_factor, id_of(process_set)
@@ -306,7 +313,7 @@ def allreduce_tensor(
     Up to DIRECT_BYTES it needs no coordinator when all ranks do this.
     """
     engine: Any = world._engine
-    if engine is None or op not in _ELEMENTWISE:
+    if engine is None or type(op) is not int or op not in _ELEMENTWISE:
         return False
     done = engine.allreduce_in_place(
         tensor, name, codes, op, prescale_factor, postscale_factor, id_of(process_set)
@@ -340,6 +347,8 @@ def broadcast_async(
     """Copy the input of `root_rank` (a global rank) into everybody's output."""
     if not hasattr(root_rank, "__index__"):
         raise TypeError(f"broadcast: root_rank must be the number of a rank, not {root_rank!r}")
+    if abs(root_rank) > _LARGEST_ROOT:
+        raise ValueError(f"broadcast: invalid root rank {root_rank}: there is no such rank")
     return _submit(
         _BROADCAST,
         [input],

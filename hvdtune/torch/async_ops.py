@@ -134,7 +134,7 @@ def allreduce_at_once(
 ) -> torch.Tensor:
     """``allreduce_async``, and wait: a few elements, as of a loss, need no coordinator then."""
     few = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
-    few = few and tensor.dtype in CODES
+    few = few and tensor.dtype in CODES and not tensor.is_nested
     few = few and tensor.numel() * tensor.element_size() <= operations.DIRECT_BYTES
     if few and average is None and tensor.is_contiguous():
         copy = tensor.detach().clone()

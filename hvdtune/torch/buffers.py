@@ -56,6 +56,8 @@ def _refusal(tensor: Any, operation: str) -> TypeError | ValueError:
             f"Tensor type {tensor.type()} is not supported. {operation} takes dense tensors; "
             "sparse_allreduce_async reduces sparse ones."
         )
+    if tensor.is_nested:
+        return ValueError(f"{operation} does not take nested tensors; reduce their parts.")
     if tensor.dtype not in CODES:
         return ValueError(
             f"Tensor type {tensor.type()} is not supported. {operation} takes {_NAMES}."

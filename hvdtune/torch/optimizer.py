@@ -28,7 +28,7 @@ class GradientMixin(DistributedBase):
     """The methods that ``DistributedOptimizer`` puts in front of the wrapped optimizer's."""
 
     _flags = ("_synchronized", "_synchronized_for_scaler", "_should_synchronize")
-    _synchronized: bool  # by the user
+    _synchronized: bool  # by the user; see _is_synchronized
     _synchronized_for_scaler: bool
     _should_synchronize: bool
 
@@ -68,7 +68,7 @@ class GradientMixin(DistributedBase):
         if not self._should_synchronize or for_scaler:
             self._synchronized = False
             return self._step_wrapped(closure, kwargs)
-        if self._synchronized:
+        if self._is_synchronized:
             warnings.warn(
                 "optimizer.step() was called after optimizer.synchronize() but outside of "
                 "optimizer.skip_synchronize(): the gradients are reduced once more, which takes "
@@ -90,7 +90,13 @@ class GradientMixin(DistributedBase):
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """The wrapped optimizer's ``zero_grad``; see DistributedBase."""
         super().zero_grad(*args, **kwargs)
+        self._synchronized = False
         self._synchronized_for_scaler = False
+
+    @property
+    def _is_synchronized(self) -> bool:
+        # Not by a call of an earlier step, which a scaler skipped, say: a backward pass ran since.
+        return self._synchronized and not self._reducer.is_pending
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """The wrapped optimizer's ``load_state_dict``; see DistributedBase."""
@@ -106,7 +112,7 @@ class GradientMixin(DistributedBase):
         The gradients must be reduced before it looks for infinities: every rank then finds those
         of all, and all take the step or skip it together.
         """
-        if self._should_synchronize and not self._synchronized:
+        if self._should_synchronize and not self._is_synchronized:
             self._reducer.synchronize(self.param_groups)
             self._synchronized_for_scaler = True
         return bool(self.__dict__.get("_step_supports_amp_scaling", False))

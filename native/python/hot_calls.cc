@@ -5,6 +5,7 @@
 #include <pybind11/numpy.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -134,6 +135,7 @@ bool prepare(PyObject* const* args, Py_ssize_t count, Submission& submission) {
     PyErr_Clear();
     return false;
   }
+  if (std::isnan(request.prescale) || std::isnan(request.postscale)) return false;
   const bool scales = request.reduce_op == ReduceOp::kAverage || request.prescale != 1.0 ||
                       request.postscale != 1.0;
   if (scales && tensor.spec.dtype == DType::kBool) return false;

@@ -122,8 +122,11 @@ def other_reductions() -> None:
             assert torch.equal(weight.detach(), -expected.expand(2)), (op, groups)
 
 
-def gradient_scaler(plain_step: bool, fused: bool) -> None:
-    """An infinity on one rank makes all ranks skip the step, also where the loss was finite."""
+def gradient_scaler(clipped_steps: int, fused: bool) -> None:
+    """An infinity on one rank makes all ranks skip the step, also where the loss was finite.
+
+    The first steps are clipped between synchronize() and step(), the others leave it to step().
+    """
 
     def make(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, fused=fused)
@@ -138,7 +141,8 @@ def gradient_scaler(plain_step: bool, fused: bool) -> None:
         loss = scaler.scale(loss_of(together, share_of(inputs), share_of(targets)))
         (loss * float("inf") if overflow and hvd.rank() == 0 else loss).backward()
         before = [p.detach().clone() for p in together.parameters()]
-        if plain_step:
+        clips = step < clipped_steps
+        if not clips:
             scaler.step(optimizer)
         else:
             optimizer.synchronize()
@@ -152,11 +156,11 @@ def gradient_scaler(plain_step: bool, fused: bool) -> None:
         if not overflow:
             single.zero_grad()
             loss_of(alone, *batch(step)).backward()
-            if not plain_step:
+            if clips:
                 torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.05)
             single.step()
     assert scaler.get_scale() == 32.0
-    check_equal(together, alone, ("GradScaler", plain_step, fused), 1e-10)
+    check_equal(together, alone, ("GradScaler", clipped_steps, fused), 1e-10)
     # A step skipped by the scaler leaves nothing behind for one without it.
     optimizer.zero_grad()
     backward(together, 7)
@@ -169,9 +173,10 @@ def gradient_scaler(plain_step: bool, fused: bool) -> None:
 
 def gradient_scalers() -> None:
     if hasattr(torch.amp, "GradScaler"):
-        for plain_step in (True, False):
+        # 3: the step that is skipped has been synchronised, the next one has not.
+        for clipped_steps in (0, 3, STEPS):
             for fused in (True, False):
-                gradient_scaler(plain_step, fused)
+                gradient_scaler(clipped_steps, fused)
 
 
 def gradients_changed_too_early() -> None:
