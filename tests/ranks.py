@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +308,25 @@ def run_ranks(
     """
     with start_ranks(np, program, *args, env=env) as ranks:
         return ranks.wait(timeout, check)
+
+
+@cache
+def _kept(np: int, program: Program) -> RanksResult | RanksFailed:
+    try:
+        return run_ranks(np, program)
+    except RanksFailed as failure:
+        return failure
+
+
+def run_once(np: int, program: Program) -> RanksResult:
+    """``run_ranks`` for tests that look at one job's result: only the first call starts the job.
+
+    A failure is kept, too: a job that hangs is not run again for every test.
+    """
+    result = _kept(np, program)
+    if isinstance(result, RanksFailed):
+        raise result
+    return result
 
 
 def run_checks_on(

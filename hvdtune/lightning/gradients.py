@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 import hvdtune.torch as hvd
+from hvdtune.torch.gradient_hooks import remove_all
 from hvdtune.torch.sending import no_entries
 
 ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
@@ -47,10 +49,9 @@ class GradientAverager:
         self._computed: set[torch.Tensor] = set()  # on this rank, and not reduced yet
         self._waits: dict[torch.Tensor, Callable[[], torch.Tensor]] = {}  # reductions under way
         self._submits_at_once = False
-        hooks: list[Any] = []
-        self._hooks = hooks
+        self._hooks: list[RemovableHandle] = []
         # The hooks are on the parameters and must not outlive this object.
-        weakref.finalize(self, _remove, hooks)
+        weakref.finalize(self, remove_all, self._hooks)
         self._watch(param_groups)
 
     @property
@@ -187,9 +188,3 @@ def _hook(averager: GradientAverager) -> Hook:
             alive._on_gradient(parameter)
 
     return hook
-
-
-def _remove(hooks: list[Any]) -> None:
-    for handle in hooks:
-        handle.remove()
-    hooks.clear()

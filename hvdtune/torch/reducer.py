@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from hvdtune.core import operations, world
 from hvdtune.torch import async_ops
 from hvdtune.torch.agreement import agree
-from hvdtune.torch.gradient_hooks import Hook, after_gradient, remove_all
+from hvdtune.torch.gradient_hooks import remove_all
 from hvdtune.torch.gradient_layouts import DENSE, UNKNOWN, layout_of
 from hvdtune.torch.groups import Groups, form_groups
 from hvdtune.torch.parameter_names import Names, default_name
@@ -73,7 +74,7 @@ class GradientReducer:
         self._given_up: dict[Unit, Submission] = {}  # by give_up(); the engine may still run them
         # Parameters that nobody has had a gradient of yet; synchronize() submits these.
         self._undecided: dict[Member, None] = {}
-        self._hooks: list[Hook] = []
+        self._hooks: list[RemovableHandle] = []
         self._label = ""  # begins the names of what is not a gradient
         self._job, self._event = _jobs, _events
         self._alone = settings.process_set.size() == 1  # so the gradients are the results
@@ -208,12 +209,12 @@ class GradientReducer:
     def _add_hook(self, member: Member) -> None:
         reducer = weakref.ref(self)
 
-        def hook(*unused: Any) -> None:
+        def hook(_: torch.Tensor) -> None:
             alive = reducer()
             if alive is not None:
                 alive._on_gradient(member)
 
-        self._hooks.append(after_gradient(member.parameter, hook))
+        self._hooks.append(member.parameter.register_post_accumulate_grad_hook(hook))
 
     # ---- the backward pass ----
 
@@ -433,7 +434,7 @@ class GradientReducer:
         )
 
 
-def _take_apart(hooks: list[Hook], units: dict[Unit, None]) -> None:
+def _take_apart(hooks: list[RemovableHandle], units: dict[Unit, None]) -> None:
     remove_all(hooks)
     for unit in units:
         unit.members.clear()

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: training equal to one process, what it refuses, state made equal."""
+"""DistributedOptimizer: training equal to one process, what it refuses."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_optimizer_programs as programs
-from rank_programs import torch_state
-from ranks import run_ranks
-
-
-def run(np: int, program: Callable[[], list[str]]) -> None:
-    names = run_ranks(np, program, timeout=240).values
-    assert names[0]
-    assert all(other == names[0] for other in names), "the ranks ran different checks"
+from ranks import run_checks_on
 
 
 @pytest.mark.parametrize(
@@ -30,12 +23,7 @@ def run(np: int, program: Callable[[], list[str]]) -> None:
     ],
 )
 def test_optimizer(np: int, program: Callable[[], list[str]]) -> None:
-    run(np, program)
-
-
-@pytest.mark.parametrize("np", [2, 3])
-def test_state(np: int) -> None:
-    run(np, torch_state.run)
+    run_checks_on(np, program, timeout=240)
 
 
 def test_wire_names() -> None:

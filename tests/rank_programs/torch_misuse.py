@@ -12,23 +12,18 @@ import torch
 from rank_programs.torch_cases import error_of
 from rank_programs.torch_training import (
     adam,
+    backward,
     batch,
     check_equal,
     distributed,
     loss_of,
     new_model,
     sgd,
-    share_of,
     train_alone,
     train_share,
 )
 
 import hvdtune.torch as hvd
-
-
-def go_back(model: torch.nn.Module, step: int = 0) -> None:
-    inputs, targets = batch(step)
-    loss_of(model, share_of(inputs), share_of(targets)).backward()
 
 
 def the_class() -> None:
@@ -136,18 +131,18 @@ def zero_grad_at_the_wrong_time() -> None:
     model = new_model()
     optimizer = distributed(model)
     optimizer.zero_grad()
-    go_back(model)
+    backward(model)
     error_of(optimizer.zero_grad, AssertionError, "zero_grad()")
     optimizer.synchronize()
     optimizer.zero_grad()
-    go_back(model)
+    backward(model)
     optimizer.step()
     optimizer.zero_grad(set_to_none=False)
     assert all((p.grad == 0).all() for p in model.parameters())
     optimizer.zero_grad(set_to_none=True)
     assert all(p.grad is None for p in model.parameters())
     optimizer = distributed(model, backward_passes_per_step=2)
-    go_back(model)
+    backward(model)
     error_of(optimizer.zero_grad, AssertionError, "zero_grad()")
     optimizer.step()
 
@@ -157,8 +152,8 @@ def too_many_backward_passes() -> None:
         model = new_model()
         optimizer = distributed(model, backward_passes_per_step=passes)
         for _ in range(passes):
-            go_back(model)
-        text = error_of(lambda m=model: go_back(m), AssertionError, "backward_passes_per_step")
+            backward(model)
+        text = error_of(lambda m=model: backward(m), AssertionError, "backward_passes_per_step")
         assert any(repr(name) in text for name, _ in model.named_parameters()), text
         # Not every rank need have come equally far in the backward pass that failed.
         optimizer.synchronize()
@@ -169,8 +164,8 @@ def too_many_backward_passes_alone() -> None:
     """With hooks the rules hold for one process too, though nothing is reduced."""
     model = new_model()
     optimizer = distributed(model)
-    go_back(model)
-    error_of(lambda: go_back(model), AssertionError, "backward_passes_per_step", "'3.")
+    backward(model)
+    error_of(lambda: backward(model), AssertionError, "backward_passes_per_step", "'3.")
     error_of(optimizer.zero_grad, AssertionError, "zero_grad()")
     optimizer.step()
     optimizer.zero_grad()
@@ -192,7 +187,7 @@ def synchronize_without_skipping() -> None:
     alone, together = new_model(), new_model()
     train_alone(alone, sgd(alone.parameters()), 1)
     optimizer = distributed(together)
-    go_back(together)
+    backward(together)
     optimizer.synchronize()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -202,22 +197,22 @@ def synchronize_without_skipping() -> None:
     optimizer.zero_grad()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        go_back(together)
+        backward(together)
         optimizer.step()
         optimizer.zero_grad()
-        go_back(together)
+        backward(together)
         optimizer.synchronize()
         with optimizer.skip_synchronize():
             optimizer.step()
         optimizer.zero_grad()
-        go_back(together)
+        backward(together)
         optimizer.step()
 
 
 def skipping_without_synchronizing() -> None:
     alone, together = new_model(), new_model()
     optimizer = distributed(together)
-    go_back(together)
+    backward(together)
     with optimizer.skip_synchronize():
         error_of(optimizer.step, AssertionError, "synchronize()")
     optimizer.step()
@@ -226,7 +221,7 @@ def skipping_without_synchronizing() -> None:
     # Nothing is being reduced after the first of two passes: a step of this rank's own.
     optimizer.zero_grad()
     optimizer.set_backward_passes_per_step(2)
-    go_back(together)
+    backward(together)
     with optimizer.skip_synchronize():
         optimizer.step()
     optimizer.synchronize()
@@ -238,7 +233,7 @@ def load_state_dict_forgets_what_is_under_way() -> None:
     train_alone(alone, plain, 2)
     train_share(together, optimizer, 2)
     saved = optimizer.state_dict()
-    go_back(together)
+    backward(together)
     hvd.barrier()
     optimizer.load_state_dict(saved)
     optimizer.zero_grad()
@@ -255,7 +250,7 @@ def load_state_dict_leaves_nothing_to_the_engine() -> None:
     train_share(model, optimizer, 1)
     if hvd.rank() == hvd.size() - 1:
         time.sleep(0.3)
-    go_back(model)
+    backward(model)
     optimizer.load_state_dict(optimizer.state_dict())
     before = [parameter.grad.clone() for parameter in model.parameters()]
     hvd.barrier()

@@ -14,13 +14,13 @@ from rank_programs.torch_training import (
     SHARE,
     Model,
     adam,
+    backward,
     batch,
     distributed,
     front,
     loss_of,
     new_model,
     sgd,
-    share_of,
 )
 
 import hvdtune.torch as hvd
@@ -95,11 +95,6 @@ def losses_of(step: int, passes: int = 1) -> Callable[[int, Model], list[torch.T
     ]
 
 
-def go_back(model: Model, step: int) -> None:
-    inputs, targets = batch(step)
-    loss_of(model, share_of(inputs), share_of(targets)).backward()
-
-
 def training() -> None:
     for make in (
         sgd,
@@ -113,7 +108,7 @@ def training() -> None:
         assert isinstance(optimizer, type(make(model.parameters())))
         for step in range(4):
             optimizer.zero_grad()
-            go_back(model, step)
+            backward(model, step)
             assert any((p.grad != 0).any() for p in model.parameters())
             optimizer.synchronize()  # nothing to be seen
             optimizer.step()
@@ -138,13 +133,13 @@ def several_backward_passes() -> None:
     optimizer = distributed(model, op=hvd.Adasum, backward_passes_per_step=2)
     for step in range(0, 6, 2):
         optimizer.zero_grad()
-        go_back(model, step)
-        go_back(model, step + 1)
+        backward(model, step)
+        backward(model, step + 1)
         optimizer.step()
         reference.step(losses_of(step, 2))
     reference.check(model, "two passes")
     optimizer.zero_grad()
-    go_back(model, 7)  # one pass of two: the step takes it as it is
+    backward(model, 7)  # one pass of two: the step takes it as it is
     optimizer.step()
     reference.step(losses_of(7))
     reference.check(model, "one pass of two")
@@ -155,7 +150,7 @@ def compression() -> None:
     optimizer = distributed(model, op=hvd.Adasum, compression=hvd.Compression.fp16)
     for step in range(3):
         optimizer.zero_grad()
-        go_back(model, step)
+        backward(model, step)
         optimizer.step()
         reference.step(losses_of(step))
     reference.check(model, "fp16", 1e-2)
@@ -173,7 +168,7 @@ def parameter_groups_without_names() -> None:
     optimizer = hvd.DistributedOptimizer(make(model.parameters()), op=hvd.Adasum)
     for step in range(3):
         optimizer.zero_grad()
-        go_back(model, step)
+        backward(model, step)
         optimizer.step()
         reference.step(losses_of(step))
         assert [len(group["params"]) for group in optimizer.param_groups] == [3, 3]
@@ -237,7 +232,7 @@ def hooks_schedules_and_state() -> None:
         warnings.simplefilter("error")
         for step in range(3):
             optimizer.zero_grad()
-            go_back(model, step)
+            backward(model, step)
             optimizer.step()
             reference.step(losses_of(step))
             schedule.step()
@@ -250,7 +245,7 @@ def hooks_schedules_and_state() -> None:
     for one, chosen in ((model, optimizer), (twin_model, twin)):
         chosen.load_state_dict(chosen.state_dict())
         chosen.zero_grad()
-        go_back(one, 5)
+        backward(one, 5)
         chosen.step()
     reference.step(losses_of(5))
     reference.check(model, "after load_state_dict")
@@ -262,9 +257,9 @@ def misuse() -> None:
     model = new_model()
     optimizer = distributed(model, op=hvd.Adasum)
     error_of(optimizer.skip_synchronize, AssertionError, "skip_synchronize", "Adasum")
-    go_back(model, 0)
+    backward(model, 0)
     error_of(optimizer.zero_grad, AssertionError, "zero_grad()")
-    error_of(lambda: go_back(model, 0), AssertionError, "backward_passes_per_step", "'3.")
+    error_of(lambda: backward(model, 0), AssertionError, "backward_passes_per_step", "'3.")
     optimizer.step()
     error_of(
         lambda: distributed(new_model(), op=hvd.Adasum, process_set=front), NotImplementedError

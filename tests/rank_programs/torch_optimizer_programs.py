@@ -17,13 +17,12 @@ import hvdtune.torch as hvd
 def alone() -> list[str]:
     """One process, with and without hooks."""
     hvd.init()
-    names = run_checks(*training.ALONE, training.hooks_of_older_torch)
+    names = run_checks(*training.ALONE)
     os.environ["HOROVOD_ELASTIC"] = "1"
     optimizer = training.distributed(training.new_model())
     assert optimizer._reducer.communicates
     return names + run_checks(
         *training.ALONE,
-        training.hooks_of_older_torch,
         misuse.too_many_backward_passes_alone,
         recipes.line_search,
         recipes.gradient_scalers,

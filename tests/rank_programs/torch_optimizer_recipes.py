@@ -17,6 +17,7 @@ from rank_programs.torch_training import (
     STEPS,
     Model,
     adam,
+    backward,
     batch,
     check_equal,
     distributed,
@@ -29,11 +30,6 @@ from rank_programs.torch_training import (
 )
 
 import hvdtune.torch as hvd
-
-
-def backward(model: Model, step: int = 0, factor: float = 1.0) -> None:
-    inputs, targets = batch(step)
-    (factor * loss_of(model, share_of(inputs), share_of(targets))).backward()
 
 
 def fused_and_foreach() -> None:

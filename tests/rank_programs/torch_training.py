@@ -43,6 +43,12 @@ def loss_of(model: Model, inputs: torch.Tensor, targets: torch.Tensor) -> torch.
     return torch.nn.functional.mse_loss(model(inputs), targets)
 
 
+def backward(model: Model, step: int = 0, factor: float = 1.0) -> None:
+    """A backward pass over this rank's rows."""
+    inputs, targets = batch(step)
+    (factor * loss_of(model, share_of(inputs), share_of(targets))).backward()
+
+
 def train_alone(model: Model, optimizer: Optimizer, steps: int = STEPS, clip: float = 0.0) -> None:
     for step in range(steps):
         optimizer.zero_grad()
@@ -54,9 +60,8 @@ def train_alone(model: Model, optimizer: Optimizer, steps: int = STEPS, clip: fl
 
 def train_share(model: Model, optimizer: Optimizer, steps: int = STEPS) -> None:
     for step in range(steps):
-        inputs, targets = batch(step)
         optimizer.zero_grad()
-        loss_of(model, share_of(inputs), share_of(targets)).backward()
+        backward(model, step)
         optimizer.step()
 
 
@@ -141,9 +146,8 @@ def sum_of_gradients() -> None:
     train_alone(alone, sgd(alone.parameters()))
     optimizer = distributed(together, op=hvd.Sum)
     for step in range(STEPS):
-        inputs, targets = batch(step)
         optimizer.zero_grad()
-        (loss_of(together, share_of(inputs), share_of(targets)) / hvd.size()).backward()
+        backward(together, step, 1.0 / hvd.size())
         optimizer.step()
     check_equal(together, alone, "op=Sum")
 
@@ -180,9 +184,8 @@ def clipping() -> None:
     train_alone(alone, sgd(alone.parameters()), clip=0.05)
     optimizer = distributed(together)
     for step in range(STEPS):
-        inputs, targets = batch(step)
         optimizer.zero_grad()
-        loss_of(together, share_of(inputs), share_of(targets)).backward()
+        backward(together, step)
         optimizer.synchronize()
         torch.nn.utils.clip_grad_norm_(together.parameters(), 0.05)
         with optimizer.skip_synchronize():
@@ -443,25 +446,6 @@ def process_set() -> None:
         assert torch.allclose(parameter.grad, expected, rtol=1e-12, atol=0)
 
 
-def hooks_of_older_torch() -> None:
-    name = "register_post_accumulate_grad_hook"
-    kept = getattr(torch.Tensor, name)
-    delattr(torch.Tensor, name)
-    try:
-        alone, together = new_model(), new_model()
-        train_alone(alone, sgd(alone.parameters()))
-        optimizer = distributed(together)
-        train_share(together, optimizer)
-        check_equal(together, alone, "AccumulateGrad hooks")
-        inputs, targets = batch(0)
-        optimizer.zero_grad()
-        loss_of(together, inputs, targets).backward()
-        assert optimizer._reducer.is_pending or hvd.size() == 1
-        optimizer.step()
-    finally:
-        setattr(torch.Tensor, name, kept)
-
-
 def gradients_are_views_of_one_buffer() -> None:
     """Some programs keep all gradients in one flat tensor; results must arrive there."""
     for compression in (hvd.Compression.none, hvd.Compression.fp16):
@@ -473,8 +457,7 @@ def gradients_are_views_of_one_buffer() -> None:
         for parameter in parameters:
             parameter.grad = flat[offset : offset + parameter.numel()].view_as(parameter)
             offset += parameter.numel()
-        inputs, targets = batch(0)
-        loss_of(model, share_of(inputs), share_of(targets)).backward()
+        backward(model)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             optimizer.step()
@@ -501,5 +484,4 @@ CHECKS = (
     parameters_that_one_rank_does_not_use,
     process_set,
     gradients_are_views_of_one_buffer,
-    hooks_of_older_torch,
 )
