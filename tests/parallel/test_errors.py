@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
 from rank_programs import mistakes
-from ranks import RanksFailed, RanksResult, run_ranks
+from ranks import run_once
 
 SIZE = 3
 
@@ -66,20 +65,9 @@ FAMILIES = ("allreduce", "grouped_allreduce", "allgather", "broadcast", "alltoal
 QUERIES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "is_homogeneous")
 
 
-@cache
-def run_once(program: Any) -> RanksResult | RanksFailed:
-    try:
-        return run_ranks(SIZE, program)
-    except RanksFailed as failure:
-        return failure  # kept, too: a job that hangs is not run again for every case
-
-
 def outcomes(program: Any) -> tuple[dict[Any, mistakes.Outcome], ...]:
     """What every rank saw; the program runs all its cases in one job."""
-    result = run_once(program)
-    if isinstance(result, RanksFailed):
-        raise result
-    return result.values
+    return run_once(SIZE, program).values
 
 
 @pytest.mark.parametrize("odd", range(SIZE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
@@ -11,26 +10,15 @@ pytest.importorskip("torch")
 
 from rank_programs import torch_errors, torch_forms
 from rank_programs.torch_errors import DISAGREEMENTS
-from ranks import RanksFailed, RanksResult, run_ranks
+from ranks import run_once
 
 SIZE = 3
 CASES = [(what, form) for what, case in DISAGREEMENTS.items() for form in case.forms]
 
 
-@cache
-def run_once(program: Any) -> RanksResult | RanksFailed:
-    try:
-        return run_ranks(SIZE, program)
-    except RanksFailed as failure:
-        return failure  # kept, too: a job that hangs is not run again for every case
-
-
 def outcomes(program: Any) -> tuple[dict[Any, torch_errors.Outcome], ...]:
     """What every rank saw; the program runs all its cases in one job."""
-    result = run_once(program)
-    if isinstance(result, RanksFailed):
-        raise result
-    return result.values
+    return run_once(SIZE, program).values
 
 
 @pytest.mark.parametrize(("what", "form"), CASES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_forms, torch_join
-from ranks import RanksFailed, RanksResult, run_ranks
+from ranks import run_checks_on, run_once, run_ranks
 
 SIZE = 3
 REFUSED = (
@@ -32,25 +31,13 @@ REFUSED = (
     ids=["2", "3, small cache", "4"],
 )
 def test_uneven_data(np: int, settings: dict[str, str]) -> None:
-    names = run_ranks(np, torch_join.run_uneven, env=settings).values
-    assert names[0]
-    assert all(other == names[0] for other in names), "the ranks ran different checks"
-
-
-@cache
-def refused() -> RanksResult | RanksFailed:
-    try:
-        return run_ranks(SIZE, torch_join.run_refused)
-    except RanksFailed as failure:
-        return failure  # kept, too: a job that hangs is not run again for every case
+    run_checks_on(np, torch_join.run_uneven, env=settings)
 
 
 @pytest.mark.parametrize("when", ["new", "known"])
 @pytest.mark.parametrize("form", REFUSED)
 def test_operation_while_a_rank_has_joined(form: str, when: str) -> None:
-    result = refused()
-    if isinstance(result, RanksFailed):
-        raise result
+    result = run_once(SIZE, torch_join.run_refused)
     for joined in range(SIZE):
         for rank, seen in enumerate(result.values):
             kind, text = seen[form, when, joined]

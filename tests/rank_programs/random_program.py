@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -271,8 +272,6 @@ class Runner:
 
 def run(first_seed: int, count: int) -> Report:
     """Run the programs ``first_seed`` to ``first_seed + count - 1``, one after the other."""
-    import os
-
     warnings.simplefilter("ignore", DeprecationWarning)
     sets = [hvd.ProcessSet(ranks) for ranks in SETS[int(os.environ["HOROVOD_SIZE"])][1:]]
     hvd.init(process_sets=sets)

@@ -11,6 +11,7 @@ is dL/dx times what Horovod's definition of the operation's gradient differs by:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -204,8 +205,6 @@ def inside_a_process_set() -> None:
 
 
 def run() -> list[str]:
-    import os
-
     size = int(os.environ["HOROVOD_SIZE"])
     some.ranks = [1] if size == 2 else [0, size - 1]
     hvd.init(process_sets=[some])

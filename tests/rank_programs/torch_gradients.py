@@ -6,6 +6,7 @@ wrong operator, order or slice shows.
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import torch
@@ -217,8 +218,6 @@ pair = hvd.ProcessSet([0, 1])
 
 
 def run() -> list[str]:
-    import os
-
     if os.environ["HOROVOD_SIZE"] == "2":
         pair.ranks = [1]
     hvd.init(process_sets=[pair])

@@ -10,6 +10,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from time import sleep
 from typing import Any
 
 import torch
@@ -303,9 +305,6 @@ def run_late_submissions(directory: str) -> dict[int, list[Outcome]]:
 
     The others join only when the file says that everything was tried.
     """
-    from pathlib import Path
-    from time import sleep
-
     hvd.init()
     seen: dict[int, list[Outcome]] = {}
     for joined in everyone():

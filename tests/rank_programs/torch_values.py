@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import time
 import warnings
@@ -431,8 +432,6 @@ def run() -> list[str]:
         hvd.HorovodInternalError,
         "has not been initialized",
     )
-    import os
-
     size = int(os.environ["HOROVOD_SIZE"])
     sets = []
     if size > 1:
