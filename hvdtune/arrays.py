@@ -157,13 +157,11 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start `allreduce_`; the handle's result is `tensor`."""
-    if average is None:
-        handle = operations.allreduce_tensor_async(
-            tensor, _CODES, name, Average if op is None else op, prescale_factor, postscale_factor,
-            process_set,
-        )  # fmt: skip
-        if handle is not None:
-            return handle
+    handle = operations.allreduce_tensor_async(
+        tensor, _CODES, average, name, op, prescale_factor, postscale_factor, process_set
+    )
+    if handle is not None:
+        return handle
     tensors = [tensor]
     return _allreduce(
         tensors, tensors, tensor, average, name, op, prescale_factor, postscale_factor,
@@ -181,12 +179,12 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """A new array: the reduction (default: average) of every rank's, which have one shape."""
-    if average is None and type(tensor) is np.ndarray and tensor.nbytes <= operations.DIRECT_BYTES:
-        copy = tensor.copy() if tensor.flags.c_contiguous else tensor
-        if copy is not tensor and operations.allreduce_tensor(
-            copy, _CODES, name, Average if op is None else op, prescale_factor, postscale_factor,
-            process_set,
-        ):  # fmt: skip
+    few = type(tensor) is np.ndarray and tensor.nbytes <= operations.DIRECT_BYTES
+    if few and name is not None and tensor.flags.c_contiguous:
+        copy = tensor.copy()
+        if operations.allreduce_tensor(
+            copy, _CODES, average, name, op, prescale_factor, postscale_factor, process_set
+        ):
             return copy
     return synchronize(
         allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
@@ -203,10 +201,9 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """`allreduce` in place; returns `tensor`."""
-    if average is None and operations.allreduce_tensor(
-        tensor, _CODES, name, Average if op is None else op, prescale_factor, postscale_factor,
-        process_set,
-    ):  # fmt: skip
+    if operations.allreduce_tensor(
+        tensor, _CODES, average, name, op, prescale_factor, postscale_factor, process_set
+    ):
         return tensor
     return synchronize(
         allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)

@@ -70,6 +70,7 @@ __all__ = [
     "array_address",
     "barrier",
     "broadcast_async",
+    "check_adasum",
     "forget_all",
     "join",
     "join_async",
@@ -225,17 +226,20 @@ def _check_reduction(
         raise ValueError(f"{kind}: bool tensors can be neither averaged nor scaled")
 
 
-def _check_adasum(process_set: ProcessSet) -> None:
-    """Adasum combines the ranks of the whole job in pairs, and pairs of pairs (contract, §9)."""
+def check_adasum(process_set: ProcessSet) -> None:
+    """Raise NotImplementedError where Adasum is not defined.
+
+    It combines the ranks of the whole job in pairs, and pairs of pairs.
+    """
     if process_set.process_set_id != 0:
         raise NotImplementedError(
-            f"op=Adasum works on the global process set only, not on {process_set}"
+            f"op=Adasum works on all ranks of the job only, not on {process_set}."
         )
     _running_engine()
     size = world.size()
     if size & (size - 1) != 0:
         raise NotImplementedError(
-            f"op=Adasum needs a number of ranks that is a power of two, not {size}"
+            f"op=Adasum needs a number of ranks that is a power of two; the job has {size}."
         )
 
 
@@ -258,7 +262,7 @@ def allreduce_async(
     a dtype the reduction is not defined for, NotImplementedError for Adasum where it cannot work.
     """
     if op == reduce_ops.Adasum:
-        _check_adasum(process_set)
+        check_adasum(process_set)
     _check_reduction("allreduce", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
     return _submit(
         _ALLREDUCE,
@@ -277,19 +281,23 @@ def allreduce_async(
 def allreduce_tensor_async(
     tensor: Any,
     codes: dict[Any, int],
+    average: bool | None,
     name: str | None,
-    op: int,
+    op: int | None,
     prescale_factor: float,
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> int | None:
     """`allreduce_async` of one torch tensor or array in place, which `synchronize` returns.
 
-    Called for every gradient, hence positional. `codes` are this module's codes by the tensor's
-    dtype. None, with nothing done, where only `allreduce_async` knows what to do or say.
+    Called for every gradient, hence positional: what a face's `allreduce` takes. `codes` are this
+    module's codes by the tensor's dtype. None, with nothing done, where only `allreduce_async`
+    knows what to do or say.
     """
     engine: Any = world._engine
-    if engine is None or type(op) is not int or op not in _ELEMENTWISE:
+    if op is None:
+        op = reduce_ops.Average
+    if engine is None or average is not None or type(op) is not int or op not in _ELEMENTWISE:
         return None
     handle: int | None = engine.submit_in_place(
         tensor, name, codes, op, prescale_factor, postscale_factor, id_of(process_set)
@@ -302,8 +310,9 @@ def allreduce_tensor_async(
 def allreduce_tensor(
     tensor: Any,
     codes: dict[Any, int],
+    average: bool | None,
     name: str | None,
-    op: int,
+    op: int | None,
     prescale_factor: float,
     postscale_factor: float,
     process_set: ProcessSet,
@@ -313,7 +322,9 @@ def allreduce_tensor(
     Up to DIRECT_BYTES it needs no coordinator when all ranks do this.
     """
     engine: Any = world._engine
-    if engine is None or type(op) is not int or op not in _ELEMENTWISE:
+    if op is None:
+        op = reduce_ops.Average
+    if engine is None or average is not None or type(op) is not int or op not in _ELEMENTWISE:
         return False
     done = engine.allreduce_in_place(
         tensor, name, codes, op, prescale_factor, postscale_factor, id_of(process_set)

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.autograd import _unsafe_preserve_version_counter
 
+from hvdtune.core import operations
 from hvdtune.core.process_sets import ProcessSet
-from hvdtune.core.world import size
 from hvdtune.torch.parameter_names import Names
 from hvdtune.torch.reducer import Copied, GradientReducer
 from hvdtune.torch.sending import Settings
@@ -36,15 +36,7 @@ def check_adasum(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> N
     NotImplementedError: for a process set, and unless the number of ranks is a power of two.
     ValueError: for an optimizer whose step needs a closure and so cannot run in a backward pass.
     """
-    if process_set.process_set_id != 0:
-        raise NotImplementedError(
-            f"op=Adasum works on all ranks of the job only, not on {process_set}."
-        )
-    ranks = size()
-    if ranks & (ranks - 1):
-        raise NotImplementedError(
-            f"op=Adasum needs a number of ranks that is a power of two; the job has {ranks}."
-        )
+    operations.check_adasum(process_set)
     parameters = inspect.signature(type(optimizer).step).parameters
     closure = parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:

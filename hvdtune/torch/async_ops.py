@@ -104,12 +104,12 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """``allreduce_async`` in place: the result is ``tensor`` itself."""
-    op = allreduce_op(op, average)
     handle = operations.allreduce_tensor_async(
-        tensor, CODES, name, op, prescale_factor, postscale_factor, process_set
+        tensor, CODES, average, name, op, prescale_factor, postscale_factor, process_set
     )
     if handle is not None:
         return handle
+    op = allreduce_op(op, average)
     buffers = [as_buffer(tensor, "allreduce")]
     return operations.allreduce_async(
         buffers,
@@ -136,12 +136,11 @@ def allreduce_at_once(
     few = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
     few = few and tensor.dtype in CODES and not tensor.is_nested
     few = few and tensor.numel() * tensor.element_size() <= operations.DIRECT_BYTES
-    if few and average is None and tensor.is_contiguous():
+    if few and name is not None and tensor.is_contiguous():
         copy = tensor.detach().clone()
         if operations.allreduce_tensor(
-            copy, CODES, name, Average if op is None else op, prescale_factor, postscale_factor,
-            process_set,
-        ):  # fmt: skip
+            copy, CODES, average, name, op, prescale_factor, postscale_factor, process_set
+        ):
             return copy
     return synchronize(
         allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set)

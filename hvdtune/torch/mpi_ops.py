@@ -164,10 +164,9 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce ``tensor`` over the ranks in place, and return it."""
-    if average is None and operations.allreduce_tensor(
-        tensor, CODES, name, Average if op is None else op, prescale_factor, postscale_factor,
-        process_set,
-    ):  # fmt: skip
+    if operations.allreduce_tensor(
+        tensor, CODES, average, name, op, prescale_factor, postscale_factor, process_set
+    ):
         return tensor
     handle = allreduce_async_(
         tensor, average, name, op, prescale_factor, postscale_factor, process_set

@@ -36,10 +36,6 @@ std::string factors(const Request& request) {
   return text;
 }
 
-std::string ranks_text(const std::vector<std::int32_t>& ranks) {
-  return wire::shape_text({ranks.begin(), ranks.end()});
-}
-
 bool same_shape_needed(OpKind kind) {
   return kind != OpKind::kAllgather && kind != OpKind::kAlltoall;
 }
@@ -80,7 +76,7 @@ std::string disagreement(const Request& first, int first_rank, const Request& ot
     return difference("operations", wire::operation_label(first), wire::operation_label(other));
   }
   if (first.ranks != other.ranks) {
-    return difference("process sets", ranks_text(first.ranks), ranks_text(other.ranks));
+    return difference("process sets", wire::ranks_text(first.ranks), wire::ranks_text(other.ranks));
   }
   if (first.grouped != other.grouped || first.tensors.size() != other.tensors.size()) {
     const auto text = [](const Request& request) {

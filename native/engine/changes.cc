@@ -84,11 +84,4 @@ void Engine::finish_change(const wire::Schedule& schedule, std::int64_t number) 
   operation->done.store(true, std::memory_order_release);
 }
 
-/// Who completes a round knows it by counting arrivals: those who have joined count as arrived.
-void Engine::on_absent(const TensorEntry& entry, std::size_t ranks) {
-  if (entry.slot == wire::kNoSlot) return;
-  arena_.slot_round(entry.slot)
-      .announce(static_cast<std::uint32_t>(entry.members), static_cast<std::uint32_t>(ranks));
-}
-
 }  // namespace hvdtune

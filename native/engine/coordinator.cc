@@ -64,9 +64,8 @@ TensorEntry* Coordinator::entry_of(wire::Announce& announce) {
       return by_slot_[announce.slot];
     }
     // Announced before that rank heard of the eviction.
-    const auto old = std::find_if(evicted_.begin(), evicted_.end(),
-                                  [&](const Evicted& e) { return e.slot == announce.slot; });
-    HVD_CHECK(old != evicted_.end());
+    const Evicted* old = evicted_.find([&](const Evicted& e) { return e.slot == announce.slot; });
+    HVD_CHECK(old != nullptr);
     // The rank means this description, whatever others announce under the name by now.
     announce.request = old->description;
   }
@@ -241,25 +240,15 @@ void Coordinator::evict(TensorEntry& entry) {
   schedule.type = wire::ScheduleType::kEvict;
   schedule.entries.push_back({entry.slot, {}, {}});
   immediate_.push_back(std::move(schedule));
-  evicted_.push_back({entry.slot, entry.description, UINT64_MAX});
+  evicted_.add({entry.slot, entry.description});
   by_slot_[entry.slot] = nullptr;
   recency_.erase(entry.recency);
   forget(entry);
 }
 
-void Coordinator::eviction_published(std::uint64_t position) {
-  const auto next = std::find_if(evicted_.begin(), evicted_.end(),
-                                 [](const Evicted& e) { return e.position == UINT64_MAX; });
-  HVD_CHECK(next != evicted_.end());
-  next->position = position;
-}
-
 std::vector<wire::Slot> Coordinator::release_evicted(std::uint64_t position) {
   std::vector<wire::Slot> released;
-  while (!evicted_.empty() && evicted_.front().position <= position) {
-    released.push_back(evicted_.front().slot);
-    evicted_.pop_front();
-  }
+  for (const Evicted& evicted : evicted_.release(position)) released.push_back(evicted.slot);
   free_slots_.insert(free_slots_.end(), released.begin(), released.end());
   return released;
 }

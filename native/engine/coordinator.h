@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/awaiting_release.h"
 #include "engine/fusion.h"
 #include "engine/joined_ranks.h"
 #include "engine/process_sets.h"
@@ -73,11 +74,11 @@ class Coordinator {
   /// the schedule and resets what it keeps by slot.
   std::vector<wire::Slot> release_evicted(std::uint64_t position);
   /// The oldest eviction handed out and not yet reported ends before this schedule position.
-  void eviction_published(std::uint64_t position);
+  void eviction_published(std::uint64_t position) { evicted_.published(position); }
   /// The same for process sets that were removed: their numbers, whose barriers nobody uses any
   /// more; the caller resets those.
   std::vector<std::uint32_t> release_sets(std::uint64_t position);
-  void removal_published(std::uint64_t position);
+  void removal_published(std::uint64_t position) { removed_.published(position); }
   /// Something waits for the slowest rank to come past it.
   [[nodiscard]] bool awaits_release() const { return !evicted_.empty() || !removed_.empty(); }
 
@@ -95,11 +96,6 @@ class Coordinator {
   struct Evicted {
     wire::Slot slot;
     wire::Request description;
-    std::uint64_t position;
-  };
-  struct Removed {
-    std::uint32_t set;
-    std::uint64_t position;
   };
   /// A change of membership that all ranks have asked for: what they wait for, by name.
   struct Change {
@@ -144,7 +140,7 @@ class Coordinator {
   ProcessSets sets_;
   JoinedRanks joined_;
   std::deque<Change> changes_;
-  std::deque<Removed> removed_;             // until all ranks are past it
+  AwaitingRelease<std::uint32_t> removed_;  // numbers of sets
   std::deque<std::uint32_t> free_numbers_;  // of removed sets, in the order of their removal
   wire::RuntimeSettings settings_;
   CoordinatorObserver* observer_ = nullptr;
@@ -155,7 +151,7 @@ class Coordinator {
   std::vector<wire::Slot> free_slots_;
   std::uint32_t used_slots_ = 0;
   std::list<TensorEntry*> recency_;  // entries with a slot, least recently used first
-  std::deque<Evicted> evicted_;
+  AwaitingRelease<Evicted> evicted_;
   bool eviction_warned_ = false;
 
   std::vector<TensorEntry*> ready_;        // in the order they became ready

@@ -142,4 +142,11 @@ void Engine::leave_direct(const OperationPtr& operation) {
   arena_.doorbell(0).ring(Urgency::kUrgent);
 }
 
+/// Who completes a round knows it by counting arrivals: those who have joined count as arrived.
+void Engine::on_absent(const TensorEntry& entry, std::size_t ranks) {
+  if (entry.slot == wire::kNoSlot) return;
+  arena_.slot_round(entry.slot)
+      .announce(static_cast<std::uint32_t>(entry.members), static_cast<std::uint32_t>(ranks));
+}
+
 }  // namespace hvdtune

@@ -102,9 +102,7 @@ std::vector<std::unique_ptr<Communicator>> Engine::make_communicators() {
 
 /// "3, which has the ranks [0, 2]". The caller holds table_mutex_.
 std::string Engine::members_text(std::uint32_t set) const {
-  const std::vector<int>& ranks = sets_.ranks(set);
-  return std::to_string(set) + ", which has the ranks " +
-         wire::shape_text({ranks.begin(), ranks.end()});
+  return std::to_string(set) + ", which has the ranks " + wire::ranks_text(sets_.ranks(set));
 }
 
 /// The caller holds table_mutex_: process sets may change otherwise.

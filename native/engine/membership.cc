@@ -9,17 +9,14 @@
 namespace hvdtune {
 namespace {
 
-std::string text_of(const std::vector<std::int32_t>& ranks) {
-  return wire::shape_text({ranks.begin(), ranks.end()});
-}
-
 /// Why these cannot be the ranks of a process set, or empty.
 std::string wrong_ranks(const std::vector<std::int32_t>& ranks, std::size_t size) {
   const std::string accepted =
       "; different ranks from 0 to " + std::to_string(size - 1) + " are accepted.";
   if (ranks.empty()) return "A process set needs at least one rank" + accepted;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const std::string rank = "process set " + text_of(ranks) + ": rank " + std::to_string(ranks[i]);
+    const std::string rank =
+        "process set " + wire::ranks_text(ranks) + ": rank " + std::to_string(ranks[i]);
     if (ranks[i] < 0 || static_cast<std::size_t>(ranks[i]) >= size) {
       return rank + " does not exist" + accepted;
     }
@@ -75,7 +72,7 @@ bool Coordinator::add_set(const Change& change) {
   const std::vector<int> ranks(change.ranks.begin(), change.ranks.end());
   const auto same = sets_.find(ranks);
   if (why.empty() && same) {
-    why = "duplicate process set: " + text_of(change.ranks) + " is process set " +
+    why = "duplicate process set: " + wire::ranks_text(change.ranks) + " is process set " +
           std::to_string(*same) + " already.";
   }
   if (why.empty() && free_numbers_.empty() && sets_.numbers() == kMaxProcessSets) {
@@ -100,7 +97,7 @@ bool Coordinator::add_set(const Change& change) {
 void Coordinator::remove_set(const Change& change) {
   const auto set = static_cast<std::uint32_t>(change.ranks.front());
   if (change.ranks.front() <= 0 || !sets_.exists(set)) {
-    return refuse(change, "process set " + text_of(change.ranks) +
+    return refuse(change, "process set " + wire::ranks_text(change.ranks) +
                               " does not exist or has not been registered.");
   }
   std::vector<TensorEntry*> gone;
@@ -115,7 +112,7 @@ void Coordinator::remove_set(const Change& change) {
     }
   }
   sets_.remove(set);
-  removed_.push_back({set, UINT64_MAX});
+  removed_.add(set);
   confirm(wire::ScheduleType::kRemoveProcessSet, change, set);
 }
 
@@ -137,20 +134,9 @@ void Coordinator::confirm(wire::ScheduleType type, const Change& change, std::ui
   immediate_.push_back(std::move(schedule));
 }
 
-void Coordinator::removal_published(std::uint64_t position) {
-  const auto next = std::find_if(removed_.begin(), removed_.end(),
-                                 [](const Removed& r) { return r.position == UINT64_MAX; });
-  HVD_CHECK(next != removed_.end());
-  next->position = position;
-}
-
 std::vector<std::uint32_t> Coordinator::release_sets(std::uint64_t position) {
-  std::vector<std::uint32_t> released;
-  while (!removed_.empty() && removed_.front().position <= position) {
-    released.push_back(removed_.front().set);
-    free_numbers_.push_back(removed_.front().set);
-    removed_.pop_front();
-  }
+  std::vector<std::uint32_t> released = removed_.release(position);
+  free_numbers_.insert(free_numbers_.end(), released.begin(), released.end());
   return released;
 }
 

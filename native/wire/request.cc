@@ -72,6 +72,10 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
+std::string ranks_text(const std::vector<std::int32_t>& ranks) {
+  return shape_text({ranks.begin(), ranks.end()});
+}
+
 std::string tensor_name(const Request& request, std::size_t index) {
   if (!request.grouped) return request.name;
   return request.name + "_" + std::to_string(index + 1) + "of" +

@@ -51,6 +51,9 @@ const char* operation_label(const Request& request);
 /// "[2, 3]"; "[]" for a scalar.
 std::string shape_text(const std::vector<std::int64_t>& shape);
 
+/// The same for ranks.
+std::string ranks_text(const std::vector<std::int32_t>& ranks);
+
 /// Name of tensor `index` of a request, as users see it: `<base>_<i>of<n>` in groups.
 std::string tensor_name(const Request& request, std::size_t index);
 

@@ -88,6 +88,20 @@ TEST(blocking_and_other_submissions_meet_in_any_mixture) {
   }
 }
 
+/// Blocking rounds do go past the coordinator: an operation that was announced has a ticket.
+TEST(rounds_are_direct_where_everybody_waits) {
+  run_job(3, [](int, Engine& engine) {
+    bool seen = false;
+    for (int round = 0; round < 100000; ++round) {
+      std::vector<float> data{seen ? 1.0F : 0.0F};
+      const OperationPtr operation = finish(engine, reduce(engine, data, "x", true));
+      seen = seen || operation->ticket == 0;
+      if (data[0] == 3.0F) return;  // all ranks have seen it
+    }
+    CHECK_MSG(false, "no round was direct");
+  });
+}
+
 TEST(every_type_and_operator_as_by_the_coordinator) {
   run_job(3, [](int rank, Engine& engine) {
     for (const ReduceOp op :

@@ -112,7 +112,7 @@ def reductions() -> None:
             lambda f=form: forms.call(f, forms.ones(), op=hvd.Adasum),
             NotImplementedError,
             "Adasum",
-            "power of two, not 3",
+            "power of two; the job has 3",
         )
     for form in (*forms.REDUCESCATTERS, *forms.GROUPED_REDUCESCATTERS):
         for op in (hvd.Min, hvd.Max, hvd.Product, hvd.Adasum):

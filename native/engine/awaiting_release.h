@@ -1,0 +1,56 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "base/check.h"
+
+namespace hvdtune {
+
+/// Things that were taken away by an entry of the schedule, and may be used again once every rank
+/// has come past it.
+template <typename T>
+class AwaitingRelease {
+ public:
+  void add(T thing) { waiting_.push_back({std::move(thing), kNotPublished}); }
+
+  /// The entry about the oldest one not yet reported ends before this position of the schedule.
+  void published(std::uint64_t position) {
+    const auto next = std::find_if(waiting_.begin(), waiting_.end(),
+                                   [](const Waiting& w) { return w.position == kNotPublished; });
+    HVD_CHECK(next != waiting_.end());
+    next->position = position;
+  }
+
+  /// Every rank has come past what lies before `position`.
+  std::vector<T> release(std::uint64_t position) {
+    std::vector<T> released;
+    while (!waiting_.empty() && waiting_.front().position <= position) {
+      released.push_back(std::move(waiting_.front().thing));
+      waiting_.pop_front();
+    }
+    return released;
+  }
+
+  /// The oldest that fits, or null.
+  template <typename Fits>
+  const T* find(Fits&& fits) const {
+    const auto found = std::find_if(waiting_.begin(), waiting_.end(),
+                                    [&](const Waiting& w) { return fits(w.thing); });
+    return found == waiting_.end() ? nullptr : &found->thing;
+  }
+
+  [[nodiscard]] bool empty() const { return waiting_.empty(); }
+
+ private:
+  static constexpr std::uint64_t kNotPublished = UINT64_MAX;
+  struct Waiting {
+    T thing;
+    std::uint64_t position;
+  };
+  std::deque<Waiting> waiting_;
+};
+
+}  // namespace hvdtune
