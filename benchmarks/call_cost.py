@@ -23,8 +23,7 @@ def main() -> int:
     if args.worker:
         worker(args)
         return 0
-    flags = ("tensors", "elements", "rounds")
-    arguments = [word for flag in flags for word in (f"--{flag}", str(getattr(args, flag)))]
+    arguments = ranks.forwarded(args, "tensors", "elements", "rounds")
     found = ranks.measure(__file__, args.np, arguments)
     print(f"{args.tensors} tensors of {args.elements} float32 elements, np {args.np}")
     for name, values in found.items():

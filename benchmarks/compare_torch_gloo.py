@@ -33,8 +33,8 @@ def main() -> int:
     if args.worker:
         worker(args)
         return 0
-    arguments = ["--workload", args.workload, "--rounds", str(args.rounds)]
-    found = ranks.measure(__file__, args.np, [*arguments, "--seconds", str(args.seconds)])
+    arguments = ranks.forwarded(args, "workload", "rounds", "seconds")
+    found = ranks.measure(__file__, args.np, arguments)
     workload = WORKLOADS[args.workload]
     print(f"{workload.title}: {workload.elements() * 4 / 1e6:.1f} MB, np {args.np}")
     own = ranks.median(found["hvdtune"])

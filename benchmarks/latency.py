@@ -18,7 +18,7 @@ def main() -> int:
     if args.worker:
         worker(args)
         return 0
-    arguments = ["--elements", str(args.elements), "--rounds", str(args.rounds)]
+    arguments = ranks.forwarded(args, "elements", "rounds")
     found = ranks.measure(__file__, args.np, arguments)
     print(f"allreduce of {4 * args.elements} bytes, float32 sum in place, np {args.np}")
     own = ranks.median(found["hvdtune"])

@@ -34,8 +34,7 @@ def main() -> int:
     if args.worker:
         worker(args)
         return 0
-    names = ("layers", "width", "batch", "rounds")
-    arguments = [text for name in names for text in (f"--{name}", str(getattr(args, name)))]
+    arguments = ranks.forwarded(args, "layers", "width", "batch", "rounds")
     found = ranks.measure(__file__, args.np, arguments)
     print(
         f"{2 * args.layers} parameters, linear layers {args.width} x {args.width}, "

@@ -35,6 +35,11 @@ def measure(script: str, ranks: int, arguments: Sequence[str]) -> Any:
         return json.loads(results.read_text())
 
 
+def forwarded(args: argparse.Namespace, *names: str) -> list[str]:
+    """The flags `names` as the user gave them, for the ranks' command lines."""
+    return [word for name in names for word in (f"--{name}", str(getattr(args, name)))]
+
+
 def launcher(ranks: int) -> list[str]:
     """The command that starts the command appended to it on `ranks` ranks."""
     # Not `python -m`, which would take a checkout in the current directory for the package.
