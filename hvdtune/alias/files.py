@@ -9,9 +9,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-VERSION = "0.28.1"
+from hvdtune.launch.build_info import HOROVOD_VERSION
+
 INSTALLER = "hvdtune alias"
-METADATA_FOLDER = f"horovod-{VERSION}.dist-info"
+METADATA_FOLDER = f"horovod-{HOROVOD_VERSION}.dist-info"
 #: Linux reads no more of a script's first line than this many bytes.
 _SHEBANG_LIMIT = 127
 
@@ -93,7 +94,7 @@ def package_files(root: Path) -> dict[str, str]:
     """
     return {
         "horovod/__init__.py": _PACKAGE.format(root=str(root)),
-        f"{METADATA_FOLDER}/METADATA": _METADATA.format(version=VERSION),
+        f"{METADATA_FOLDER}/METADATA": _METADATA.format(version=HOROVOD_VERSION),
         f"{METADATA_FOLDER}/WHEEL": _WHEEL,
         f"{METADATA_FOLDER}/INSTALLER": f"{INSTALLER}\n",
         f"{METADATA_FOLDER}/top_level.txt": "horovod\n",

@@ -7,12 +7,14 @@ import os
 import sys
 from typing import Any
 
+from hvdtune.launch.build_info import HOROVOD_VERSION
+
 HELP = "have `import horovod` and the command horovodrun mean hvdtune in this environment"
 
-DESCRIPTION = """\
-install  puts a package horovod (version 0.28.1) and a command horovodrun into this environment:
-         scripts, Makefiles and mpirun lines written for Horovod work untouched. Refused where the
-         real Horovod is installed.
+DESCRIPTION = f"""\
+install  puts a package horovod (version {HOROVOD_VERSION}) and a command horovodrun into this
+         environment: scripts, Makefiles and mpirun lines written for Horovod work untouched.
+         Refused where the real Horovod is installed.
 remove   takes out exactly what install has put there (pip uninstall horovod does too).
 status   says what `import horovod` and horovodrun mean now, and why.
 """

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+#: The release of Horovod whose interface this is.
+HOROVOD_VERSION = "0.28.1"
+
 _FRAMEWORKS = (("TensorFlow", "tensorflow"), ("PyTorch", "torch"), ("MXNet", "mxnet"))
 
 
@@ -15,7 +18,7 @@ def check_build(version: str) -> str:
         for title, module in _FRAMEWORKS
     ]
     parts = [
-        f"hvdtune v{version} (interface of Horovod v0.28.1):",
+        f"hvdtune v{version} (interface of Horovod v{HOROVOD_VERSION}):",
         _section("Available Frameworks", [*frameworks, ("NumPy", _installed("numpy"))]),
         _section(
             "Available Controllers",

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hvdtune import knobs
-from hvdtune.launch import environment, hosts, unsupported
+from hvdtune.launch import environment, unsupported
+from hvdtune.launch import hosts as host_lists
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.function_call import FunctionCall
 from hvdtune.launch.settings import choose
@@ -125,16 +126,16 @@ def _checked_count(count: Any) -> int:
 
 def _hosts(
     text: str | None, hostfile: str | os.PathLike[str] | None, count: int
-) -> list[hosts.Host]:
+) -> list[host_lists.Host]:
     if text is not None and hostfile is not None:
         raise LaunchError("hosts and hostfile exclude each other: give one of them.")
     if text is not None:
-        found = hosts.parse_hosts(text, "hosts:")
+        found = host_lists.parse_hosts(text, "hosts:")
     elif hostfile is not None:
-        found = hosts.read_hostfile(os.fspath(hostfile), "hostfile")
+        found = host_lists.read_hostfile(os.fspath(hostfile), "hostfile")
     else:
-        found = [hosts.Host("localhost", count)]
-    hosts.require_local(hosts.assign_ranks(found, count))
+        found = [host_lists.Host("localhost", count)]
+    host_lists.require_local(host_lists.assign_ranks(found, count))
     return found
 
 

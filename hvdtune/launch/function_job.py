@@ -36,6 +36,7 @@ def main(words: Sequence[str]) -> int:
         slots=assign_ranks([Host(*host) for host in plan["hosts"]], plan["count"]),
         environment=dict(os.environ),
         output_directory=plan["output_directory"],
+        output_setting="output_filename",
         verbose=plan["verbose"],
         descriptors=(call, *results),
         explain=explain,

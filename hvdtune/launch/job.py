@@ -59,6 +59,7 @@ class Phase(enum.IntEnum):
 class JobSpec:
     """What to run. `environment` is shared by all workers (see `job_environment`).
 
+    `output_setting` is what whoever asked for the job calls `output_directory`.
     The workers inherit the open files `descriptors`. `explain` is given the sentence on why the
     job failed, instead of stderr.
     """
@@ -67,6 +68,7 @@ class JobSpec:
     slots: Sequence[Slot]
     environment: Mapping[str, str]
     output_directory: str | None = None
+    output_setting: str = "--output-filename"
     timestamps: bool = False
     verbose: bool = False
     descriptors: Sequence[int] = ()
@@ -227,7 +229,8 @@ class Job:
             ]
         except OSError as error:
             raise LaunchError(
-                f"--output-filename: {error.filename} cannot be written: {error.strerror}."
+                f"{self._spec.output_setting}: {error.filename} cannot be written: "
+                f"{error.strerror}."
             ) from None
 
     # -- output --

@@ -9,6 +9,6 @@ SSH = "this version launches on this machine only, without ssh"
 ELASTIC = "this version does not run elastic jobs"
 MPIRUN = "this version starts the processes itself, without mpirun"
 MPI = (
-    "this version is built without MPI: tensors travel through shared memory, leave the flag out "
+    "this version is built without MPI, tensors travel through shared memory: leave it out "
     "(mpirun -np N python train.py works too)"
 )

@@ -14,6 +14,8 @@ from typing import Any
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _OLDEST = (2, 6)
+_NEEDED = "hvdtune.lightning needs PyTorch Lightning 2.6"
+_COMMAND = "pip install 'hvdtune[lightning]'"
 
 
 def _is_installed(name: str) -> bool:
@@ -28,10 +30,7 @@ def _choose() -> str:
     for name in _PACKAGES:
         if _is_installed(name):
             return name
-    raise ImportError(
-        "hvdtune.lightning needs PyTorch Lightning 2.6, which is not installed here. Install it "
-        "with: pip install 'hvdtune[lightning]'"
-    )
+    raise ImportError(f"{_NEEDED}, which is not installed here. Install it with: {_COMMAND}")
 
 
 def load() -> Any:
@@ -40,8 +39,7 @@ def load() -> Any:
     version = package.__version__
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
         raise ImportError(
-            f"hvdtune.lightning needs PyTorch Lightning 2.6 or newer; {package.__name__} here is "
-            f"{version}. Upgrade it with: pip install 'hvdtune[lightning]'"
+            f"{_NEEDED}; {package.__name__} here is {version}. Upgrade it with: {_COMMAND}"
         )
     importlib.import_module(f"{package.__name__}.plugins.environments")
     return package

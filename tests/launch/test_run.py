@@ -190,7 +190,7 @@ MISTAKES = [
     (["-np", "2", "-p", "22", "true"], "without ssh"),
     (["-np", "2", "--min-np", "1", "true"], "elastic"),
     (["-np", "2", "--blacklist-cooldown-range", "1", "2", "true"], "elastic"),
-    (["-np", "2", "--output-filename", "/proc/none", "true"], "/proc/none"),
+    (["-np", "2", "--output-filename", "/proc/none", "true"], "--output-filename: /proc/none"),
 ]
 
 

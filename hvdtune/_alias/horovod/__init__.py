@@ -17,6 +17,7 @@ from importlib.util import find_spec, spec_from_loader
 from types import ModuleType
 from typing import Any
 
+# hvdtune.launch.build_info has it too; this package must load where hvdtune is missing.
 __version__ = "0.28.1"
 
 # Files of this directory, found the ordinary way.
