@@ -233,7 +233,7 @@ def check_adasum(process_set: ProcessSet) -> None:
     """
     if process_set.process_set_id != 0:
         raise NotImplementedError(
-            f"op=Adasum works on all ranks of the job only, not on {process_set}."
+            f"op=Adasum works on all ranks of the job only, not on the process set {process_set}."
         )
     _running_engine()
     size = world.size()

@@ -13,8 +13,10 @@
 namespace hvdtune {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x68766474'0001'0002;  // "hvdt", protocol version
+constexpr std::uint64_t kMagic = 0x68766474'0001'0003;  // "hvdt", protocol version
 constexpr Nanos kRetry = 2 * kMillisecond;
+// After a disagreement, how long rank 0 tells those who still come.
+constexpr Nanos kGrace = 3 * kSecond;
 constexpr Nanos kWaitSlice = 200 * kMillisecond;
 
 struct Hello {
@@ -120,14 +122,16 @@ class Host {
                       "; two jobs must not share HVDTUNE_JOB_ID, and one rank must not be given "
                       "to two processes");
     }
+    // Also behind a disagreement: those who come later shall learn of it, not wait for the end.
     int missing = options_.size - 1;
-    while (missing > 0 && error_.empty()) {
+    while (missing > 0) {
       Fd socket;
       while (!socket.valid() && monotonic_now() < deadline_) {
         options_.on_wait();
         socket = unix_socket::accept(listener, std::min(deadline_, monotonic_now() + kWaitSlice));
       }
       if (!socket.valid()) {
+        if (!error_.empty()) break;
         error_ = absent();
         kind_ = ErrorKind::kTimeout;
         break;
@@ -141,7 +145,7 @@ class Host {
   }
 
  private:
-  /// True when a new rank of this job came. Strangers are turned away without an error.
+  /// True when a rank of this job came, welcome or not. Strangers are turned away without an error.
   bool admit(Fd socket) {
     const auto [pid, uid] = unix_socket::peer_identity(socket);
     if (uid != getuid()) return false;
@@ -162,10 +166,13 @@ class Host {
                                                {}));
       return false;
     }
-    check(hello);
+    if (error_.empty()) {
+      check(hello);
+      if (!error_.empty()) deadline_ = std::min(deadline_, monotonic_now() + kGrace);
+    }
     if (!error_.empty()) {
       refused_.push_back(std::move(socket));
-      return false;
+      return true;
     }
     const auto rank = static_cast<std::size_t>(hello.rank);
     session_.sockets[rank] = std::move(socket);
