@@ -2,15 +2,16 @@
 
 A *use* is an attribute of a module (``hvd.allreduce``) or an imported name, in a test file, in a
 rank program, in an example, or in a program that a test holds as text. A use *counts on two ranks*
-when it is in a rank program or text that a test function refers to which has a number above one in
-it, or in an example that a test file names (examples are run on several ranks).
+when it is in a rank program or text that a test function refers to which starts ranks, with a
+number above one in the call or in what the test is parametrized with; or in an example that a test
+file names (examples are run on several ranks).
 """
 
 from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +31,12 @@ HOROVOD_NAMES = {
     "hvdtune.core.exceptions": "horovod.common.exceptions",
     "hvdtune.core.process_sets": "horovod.common.process_sets",
 }
+
+# What starts ranks in tests: functions that take their number first, those that take a command, and
+# keywords of `hvdtune.run`.
+RANKS_FIRST = ("run_ranks", "start_ranks", "run_checks_on", "run_once", "mpirun_command")
+COMMANDS = ("hvdtune_command", "launch")
+RANKS_KEYWORDS = ("num_proc", "np")
 
 Use = tuple[str, str]  # Horovod's module, and the name in it
 
@@ -123,16 +130,65 @@ def _program_uses(name: str) -> frozenset[Use]:
     return frozenset(uses)
 
 
-def _is_several(node: ast.AST) -> bool:
-    """Whether a function has a number of ranks above one in it: 2, "4", [1, 2, 3]."""
+def _called(call: ast.Call) -> str:
+    """The last part of the name that is called."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _is_several(node: ast.AST, constants: Mapping[str, ast.expr]) -> bool:
+    """Whether a number of ranks above one is in it: 2, "4", [1, 2, 3], or a constant like SIZE."""
     for inner in ast.walk(node):
+        if isinstance(inner, ast.Name):
+            inner = constants.get(inner.id, inner)
         if isinstance(inner, ast.Constant) and not isinstance(inner.value, bool):
             value = inner.value
+            if isinstance(value, str) and value.isdigit():
+                value = int(value)
             if isinstance(value, int) and 2 <= value <= 16:
                 return True
-            if isinstance(value, str) and value.isdigit() and 2 <= int(value) <= 16:
-                return True
     return False
+
+
+class _Starts:
+    """The calls of a test file that start ranks, through its own helper functions too."""
+
+    def __init__(self, tree: ast.Module, constants: Mapping[str, ast.expr]) -> None:
+        self._constants = constants
+        self._helpers = {
+            node.name: node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("test_")
+        }
+
+    def on_several(self, node: ast.AST, outer: tuple[str, ...] = ()) -> bool:
+        """Whether a function or program starts ranks and says that they are more than one."""
+        calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+        starts = [call for call in calls if self._is_start(call, outer)]
+        numbers: list[ast.AST] = []
+        for call in starts:
+            first = _called(call) in RANKS_FIRST
+            numbers += call.args[:1] if first else [*call.args, *call.keywords]
+        for call in calls:
+            if _called(call) == "parametrize":
+                numbers += call.args[1:] if starts else []
+            numbers += [word for word in call.keywords if word.arg in RANKS_KEYWORDS]
+        if any(_is_several(number, self._constants) for number in numbers):
+            return True
+        return any(
+            self.on_several(self._helpers[name], (*outer, name))
+            for name in {_called(call) for call in starts} & self._helpers.keys() - set(outer)
+        )
+
+    def _is_start(self, call: ast.Call, outer: tuple[str, ...]) -> bool:
+        name = _called(call)
+        if name in RANKS_FIRST or name in COMMANDS:
+            return True
+        if name not in self._helpers or name in outer:
+            return False
+        inner = (node for node in ast.walk(self._helpers[name]) if isinstance(node, ast.Call))
+        return any(self._is_start(one, (*outer, name)) for one in inner)
 
 
 def _names_in(node: ast.AST) -> set[str]:
@@ -154,18 +210,20 @@ def _started_on_several(path: Path) -> set[Use]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
+    starts = _Starts(tree, constants)
     uses: set[Use] = set()
     for function in tree.body:
         if not isinstance(function, ast.FunctionDef) or not function.name.startswith("test_"):
             continue
-        if not _is_several(function):
-            continue
         names = _names_in(function)
-        for name in names & programs.keys():
-            uses |= _program_uses(programs[name])
+        several = starts.on_several(function)
+        if several:
+            for name in names & programs.keys():
+                uses |= _program_uses(programs[name])
         for node in [function, *(constants[name] for name in names & constants.keys())]:
             for text in texts_in(node):
-                uses |= uses_in(text)
+                if several or starts.on_several(text):
+                    uses |= uses_in(text)
     return uses | _uses_of_examples(path)
 
 

@@ -12,4 +12,4 @@ from ranks import run_ranks
 
 def test_remaining_names() -> None:
     first, second = run_ranks(2, horovod_names.run).values
-    assert first == second == ["built_with", "helpers", "state_handlers"]
+    assert first == second == ["package", "built_with", "helpers", "state_handlers"]

@@ -12,6 +12,14 @@ from rank_programs.torch_cases import error_of, run_checks
 
 import hvdtune
 import hvdtune.torch as hvd
+from hvdtune.launch.build_info import HOROVOD_VERSION
+
+
+def package() -> None:
+    import horovod
+
+    assert horovod.__version__ == HOROVOD_VERSION == "0.28.1"
+    assert horovod.run is hvdtune.run
 
 
 def built_with() -> None:
@@ -74,4 +82,4 @@ def state_handlers() -> None:
 def run() -> list[str]:
     sys.path.insert(0, str(Path(hvdtune.__file__).with_name("_alias")))
     hvd.init()
-    return run_checks(built_with, helpers, state_handlers)
+    return run_checks(package, built_with, helpers, state_handlers)

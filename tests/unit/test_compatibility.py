@@ -141,16 +141,28 @@ def test_only_programs_started_on_several_ranks_count(generator, monkeypatch, tm
     )
     (programs / "shared.py").write_text("from horovod.torch import size\nprint(size())\n")
     (programs / "two.py").write_text("import hvdtune.torch as hvd\nhvd.barrier()\n")
+    for name in ("three", "four"):
+        (programs / f"{name}.py").write_text(f"import horovod\nhorovod.{name}()\n")
     test = tmp_path / "test_x.py"
     test.write_text(
-        "from rank_programs import one, two\n"
+        "import pytest\nfrom rank_programs import four, one, three, two\n"
+        "SIZE = 3\n"
         "SCRIPT = '''\nimport horovod.torch as hvd\nhvd.rank()\n'''\n"
+        "ALONE = '''\nimport hvdtune.torch as hvd\nhvd.size(2)\nhvd.cross_rank()\n'''\n"
+        "CALL = '''\nimport hvdtune\nhvdtune.run(hvdtune.torch.local_rank, num_proc=2)\n'''\n"
         "def test_a():\n    run_ranks(2, one.run, SCRIPT)\n"
-        "def test_b():\n    run_ranks(1, two.run)\n"
+        "def test_b():\n    assert run_ranks(1, two.run, 5) != 2\n"
+        "def seen(program):\n    return run_once(SIZE, program)\n"
+        "def test_c():\n    assert seen(three.run)\n"
+        "@pytest.mark.parametrize('np', [1, 2])\n"
+        "def test_d(np):\n    run_checks_on(np, four.run)\n"
+        "def test_e():\n    assert python(ALONE) == 2\n"
+        "def test_f():\n    python(CALL)\n"
     )
     monkeypatch.setattr(coverage, "PROGRAMS", programs)
     found = coverage._started_on_several(test)
     torch = "horovod.torch"
     assert {(torch, "join"), (torch, "size"), (torch, "rank")} <= found
     assert ("horovod.torch.elastic", "run") in found
-    assert not {(torch, "barrier"), (torch, "poll")} & found
+    assert {("horovod", "three"), ("horovod", "four"), (torch, "local_rank")} <= found
+    assert not {(torch, "barrier"), (torch, "poll"), (torch, "cross_rank")} & found
