@@ -8,6 +8,7 @@ It cannot tell from the parameter.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -28,8 +29,12 @@ def agree(
     """Set the ``wire_name`` and ``layout`` of the members, all of one optimizer.
 
     ``seen[i]``: this rank's gradient of ``members[i]``. The members must be in the order of their
-    names. Collective, under the name ``label``. Raises HorovodInternalError on all ranks, naming
-    the parameters, when they do not have the same ones.
+    names. Collective. Raises HorovodInternalError on all ranks, naming the parameters, when they do
+    not have the same ones.
+
+    In the main thread optimizers agree one after another, in an order that is the program's, under
+    one name: ranks whose parameters differ meet, too. Other threads may agree at the same time, in
+    any order; there ``label`` tells optimizers apart.
     """
     set_id = id_of(process_set)
     table = torch.tensor(
@@ -40,7 +45,8 @@ def agree(
         ],
         dtype=torch.int32,
     )
-    name = f"{label}.agreement"
+    main = threading.current_thread() is threading.main_thread()
+    name = f"{'optimizer' if main else label}.agreement"
     handle = async_ops.allreduce_async_(table, name=name, op=Max, process_set=process_set)
     try:
         async_ops.synchronize(handle)

@@ -350,10 +350,10 @@ class GradientReducer:
                 return False
             self._warned = True
             warnings.warn(
-                f"optimizer.load_state_dict() gave up the reduction of {earlier.label}, which not "
-                "all ranks had begun by the next backward pass. Those that never do the backward "
-                "pass given up reduce their next gradient with this one: every rank must do the "
-                "same number of backward passes.",
+                f"The reduction of {earlier.label} was given up (by load_state_dict(), or by an "
+                "error in step()), and not all ranks had begun it by the next backward pass. Those "
+                "that never do the pass given up reduce their next gradient with this one: "
+                "every rank must do the same number of backward passes.",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.reduce_ops import Sum
 from hvdtune.core.world import size
 from hvdtune.torch.async_ops import allgather_async, allreduce_async, synchronize
@@ -154,7 +155,7 @@ def _gather_statistics(
         "invstd": invstd.double().cpu().reshape(1, -1),
     }
     handles = [allgather_async(row, f"{_NAME}.{what}") for what, row in rows.items()]
-    counts, means, invstds = (synchronize(handle) for handle in handles)
+    counts, means, invstds = _results(handles)
     refusing = [rank for rank, number in enumerate(counts.tolist()) if number == _REFUSED]
     if refusing and count != _REFUSED:
         raise ValueError(
@@ -258,5 +259,18 @@ def _sum_over_ranks(
         allreduce_async(part.cpu(), name=f"{_NAME}.{what}", op=Sum)
         for what, part in (("sum_dy", sum_dy), ("sum_dy_xmu", sum_dy_xmu))
     ]
-    first, second = (synchronize(handle).to(sum_dy.device) for handle in handles)
-    return first, second
+    first, second = _results(handles)
+    return first.to(sum_dy.device), second.to(sum_dy.device)
+
+
+def _results(handles: list[int]) -> list[torch.Tensor]:
+    """Wait for all, also behind one that fails: until then their names are taken."""
+    results, problems = [], []
+    for handle in handles:
+        try:
+            results.append(synchronize(handle))
+        except HorovodInternalError as problem:
+            problems.append(problem)
+    if problems:
+        raise problems[0]
+    return results

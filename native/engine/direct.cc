@@ -47,6 +47,7 @@ std::int64_t Engine::submit_blocking(Submission submission) {
   }
   if (round != nullptr) {
     wait_direct(*operation, *round);
+    const std::lock_guard lock(table_mutex_);
     settle_direct(operation);
   }
   return operation->handle;
@@ -89,8 +90,12 @@ void Engine::wait_direct(const Operation& operation, const SlotRound& round) con
   }
 }
 
+void Engine::settle_all_direct() {
+  for (const OperationPtr& operation : table_.pending()) settle_direct(operation);
+}
+
+/// The round is complete, or the operation is announced after all. The caller holds table_mutex_.
 void Engine::settle_direct(const OperationPtr& operation) {
-  const std::lock_guard lock(table_mutex_);
   if (!operation->direct || operation->done) return;  // evicted, or the job has ended
   const auto members =
       static_cast<std::uint32_t>(sets_.ranks(operation->request.process_set).size());

@@ -13,7 +13,7 @@ namespace hvdtune {
 namespace {
 
 constexpr std::size_t kMaxName = 4096;
-constexpr std::size_t kMaxRequestBytes = 192 << 10;
+constexpr std::size_t kMaxRequestBytes = 448 << 10;
 
 std::vector<std::vector<int>> with_global_set(int size, std::vector<std::vector<int>> sets) {
   std::vector<int> everybody(static_cast<std::size_t>(size));
@@ -179,9 +179,12 @@ std::int64_t Engine::submit(Submission submission) {
   const std::lock_guard lock(table_mutex_);
   wire::Slot known_slot = wire::kNoSlot;
   const OperationPtr operation = enter(std::move(submission), known_slot);
+  const bool joins = operation->request.kind == OpKind::kJoin;
+  // The others go on without this rank: direct rounds of its other threads must not wait.
+  if (joins) settle_all_direct();
   announce_entered(operation, known_slot);
   // Behind everything that this rank has announced before: the coordinator reads it in this order.
-  if (operation->request.kind == OpKind::kJoin) joined_ = true;
+  if (joins) joined_ = true;
   return operation->handle;
 }
 

@@ -149,6 +149,7 @@ class Engine final : private CoordinatorObserver {
   bool arrive_direct(Operation& operation);
   void wait_direct(const Operation& operation, const SlotRound& round) const;
   void settle_direct(const OperationPtr& operation);
+  void settle_all_direct();
   [[nodiscard]] bool direct_is_complete(const Operation& operation) const;
   void finish_direct(const OperationPtr& operation);
   void leave_direct(const OperationPtr& operation);

@@ -74,6 +74,14 @@ std::vector<OperationPtr> OperationTable::take_set(std::uint32_t process_set) {
   return operations;
 }
 
+std::vector<OperationPtr> OperationTable::pending() const {
+  std::vector<OperationPtr> operations;
+  for (const auto& [key, record] : records_) {
+    if (record.pending) operations.push_back(record.pending);
+  }
+  return operations;
+}
+
 std::vector<OperationPtr> OperationTable::take_all() {
   std::vector<OperationPtr> operations;
   for (auto& [key, record] : records_) {

@@ -34,7 +34,10 @@ class OperationTable {
   /// Everything in flight in a process set that is no more. The coordinator has evicted its slots.
   std::vector<OperationPtr> take_set(std::uint32_t process_set);
 
-  /// Everything in flight, in no order; all names are free afterwards.
+  /// Everything in flight, in no order.
+  [[nodiscard]] std::vector<OperationPtr> pending() const;
+
+  /// The same; all names are free afterwards.
   std::vector<OperationPtr> take_all();
 
  private:

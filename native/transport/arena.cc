@@ -13,7 +13,7 @@ namespace hvdtune {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x68766474756e6531;  // "hvdtune1"
-constexpr std::size_t kAnnounceRing = 512 << 10;
+constexpr std::size_t kAnnounceRing = 1 << 20;
 constexpr std::size_t kScheduleRing = 2 << 20;
 
 enum AbortState : std::uint32_t { kRunning = 0, kWriting = 1, kAborted = 2 };

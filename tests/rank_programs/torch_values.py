@@ -115,6 +115,14 @@ def grouped_allreduce_forms() -> None:
             same(got, wanted, ("in place", op))
 
 
+def large_group() -> None:
+    """Described in one message at its first use, however many members it has (up to thousands)."""
+    tensors = [torch.full((1, 1, 1, 2), float(index)) for index in range(8000)]
+    for _ in range(2):
+        results = hvd.grouped_allreduce(tensors, op=hvd.Average, name="large")
+        assert all(map(torch.equal, results, tensors))
+
+
 def empty_groups() -> None:
     assert hvd.grouped_allreduce([]) == []
     assert list(hvd.grouped_allgather([])) == []
@@ -445,6 +453,7 @@ def run() -> list[str]:
         average_is_the_default,
         scale_factors,
         grouped_allreduce_forms,
+        large_group,
         empty_groups,
         allgather_forms,
         results_are_ordinary_tensors,
