@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 from ranks import clean_environment, hvdtune_command, new_directory, run_under
@@ -31,8 +32,22 @@ def test_the_horovod_script() -> None:
     assert float(loss[1]) < 1.0
 
 
+def test_the_function_as_a_job() -> None:
+    script = new_directory() / "job.py"
+    script.write_text(programs()[1], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=script.parent,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["[0, 10]"], done.stdout + done.stderr
+
+
 def test_the_numpy_script() -> None:
-    printed = run_program(programs()[1], 2)
+    printed = run_program(programs()[2], 2)
     assert sorted(printed.splitlines()) == [
         "[0]<stdout>:0 [2. 2. 2.]",
         "[1]<stdout>:1 [2. 2. 2.]",
