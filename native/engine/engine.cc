@@ -46,7 +46,7 @@ Engine::Engine(EngineOptions options)
       schedule_(arena_.schedule()),
       executor_(sets_, rank_, make_communicators(), timeline_),
       my_announcements_(arena_.announcements(rank_)),
-      stack_mailbox_(std::make_shared<StackMailbox>(session_.arena, rank_)),
+      stack_query_(doorbell_),
       applied_(options_.settings) {
   executor_.set_chunk_size(applied_.chunk_size);
   if (is_coordinator()) {
@@ -322,6 +322,7 @@ void Engine::shutdown() {
   stop_ = true;
   doorbell_.wake(Sleeper::kThread);
   thread_.join();
+  stack_query_.stop();
   liveness_->stop();
   timeline_.stop();
   coordinator_steps().close();
@@ -379,11 +380,6 @@ void Engine::stop_timeline() {
 void Engine::watch_traffic() {
   const bool watched = options_.watch_steps || timeline_.active();
   arena_.watched().store(watched ? 1 : 0, std::memory_order_seq_cst);
-}
-
-void Engine::set_stack_source(std::function<std::string()> source) {
-  const std::lock_guard lock(table_mutex_);
-  stack_source_ = std::move(source);
 }
 
 }  // namespace hvdtune

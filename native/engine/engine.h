@@ -17,7 +17,7 @@
 #include "engine/executor.h"
 #include "engine/operation_table.h"
 #include "engine/process_sets.h"
-#include "engine/stack_mailbox.h"
+#include "engine/stack_query.h"
 #include "engine/stall_watch.h"
 #include "observe/timeline.h"
 #include "transport/bootstrap.h"
@@ -101,7 +101,8 @@ class Engine final : private CoordinatorObserver {
   OperationPtr take(std::int64_t handle);
 
   /// Ends the job for all ranks: operations in flight fail everywhere. Idempotent; blocks until
-  /// this rank's engine has stopped. One thread at a time.
+  /// this rank's engine has stopped and a call of the stack source has returned: the caller must
+  /// not hold what that needs. One thread at a time.
   void shutdown();
   /// The first half of shutdown(): false when the other ranks have not agreed at the deadline.
   bool end_job_by(Nanos deadline);
@@ -123,7 +124,9 @@ class Engine final : private CoordinatorObserver {
   void stop_timeline();
 
   /// Called, on a thread of its own, when the coordinator asks for this rank's Python stack.
-  void set_stack_source(std::function<std::string()> source);
+  void set_stack_source(std::function<std::string()> source) {
+    stack_query_.set_source(std::move(source));
+  }
 
   [[nodiscard]] const std::vector<PeerInfo>& peers() const { return session_.peers; }
   /// Why the job cannot go on, or kOk.
@@ -171,7 +174,6 @@ class Engine final : private CoordinatorObserver {
   void finish_change(const wire::Schedule& schedule, std::int64_t number);
   void announce_end(const std::string& why);
   void end_job(const Status& status);
-  void answer_stack_query();
   void check_stalls(Nanos now);
 
   // Driving.
@@ -222,8 +224,7 @@ class Engine final : private CoordinatorObserver {
   std::deque<std::string> announce_backlog_;
   bool joined_ = false;  // until all ranks have
   Status ended_;         // set once, when no more operations are accepted
-  std::function<std::string()> stack_source_;
-  std::shared_ptr<StackMailbox> stack_mailbox_;
+  StackQuery stack_query_;
   wire::RuntimeSettings applied_;
 
   // Who makes progress. Held while doing so, never while sleeping.

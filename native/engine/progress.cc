@@ -61,7 +61,7 @@ bool Engine::flush_backlogs() {
   bool sent = false;
   {
     const std::lock_guard lock(table_mutex_);
-    if (const auto stack = stack_mailbox_->take()) {
+    if (const auto stack = stack_query_.take()) {
       push_announcement(wire::encode_announce_stack(*stack));
       sent = true;
     }
@@ -210,7 +210,7 @@ bool Engine::read_schedule() {
         break;
       }
       case wire::ScheduleType::kStackQuery:
-        if (schedule.rank == rank_) answer_stack_query();
+        if (schedule.rank == rank_) stack_query_.start();
         break;
       case wire::ScheduleType::kShutdown:
         end_job(schedule.status);
@@ -313,22 +313,6 @@ void Engine::end_job(const Status& status) {
   }
   over_ = true;
   coordinator_steps().close();
-}
-
-/// On a thread of its own: getting at the Python stack may have to wait for the interpreter, which
-/// must not hold up the engine (and never ends if the program is stuck holding it).
-void Engine::answer_stack_query() {
-  std::function<std::string()> source;
-  {
-    const std::lock_guard lock(table_mutex_);
-    source = stack_source_;
-  }
-  if (!source) return;
-  std::weak_ptr<StackMailbox> mailbox = stack_mailbox_;
-  std::thread([source = std::move(source), mailbox] {
-    std::string text = source();
-    if (const auto box = mailbox.lock()) box->deliver(std::move(text));
-  }).detach();
 }
 
 void Engine::on_first_ready(const TensorEntry& entry, Nanos time) {

@@ -1,0 +1,43 @@
+#include "engine/stack_query.h"
+
+#include <utility>
+
+namespace hvdtune {
+
+void StackQuery::set_source(std::function<std::string()> source) {
+  const std::lock_guard lock(mutex_);
+  source_ = std::move(source);
+}
+
+void StackQuery::start() {
+  const std::lock_guard lock(mutex_);
+  if (stopped_ || !source_ || under_way_) return;
+  if (thread_.joinable()) thread_.join();  // the last query's, which has ended
+  under_way_ = true;
+  thread_ = std::thread([this, source = source_] {
+    std::string text = source();
+    {
+      const std::lock_guard answer_lock(mutex_);
+      answer_ = std::move(text);
+    }
+    doorbell_.wake_all();
+    under_way_ = false;
+  });
+}
+
+std::optional<std::string> StackQuery::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(answer_, std::nullopt);
+}
+
+void StackQuery::stop() {
+  std::thread thread;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.join();
+}
+
+}  // namespace hvdtune
