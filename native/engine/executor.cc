@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/huge_pages.h"
 #include "collective/adasum.h"
 #include "engine/averaging.h"
 
@@ -18,6 +19,10 @@ struct TensorRef {
   [[nodiscard]] void* in() const { return const_cast<void*>(operation->memory[index].in); }
   [[nodiscard]] void* out() const { return operation->memory[index].out; }
   [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(spec().bytes()); }
+  /// Not in place: the result's memory is most likely new.
+  void expect_new_output() const {
+    if (in() != out()) prefer_huge_pages(out(), bytes());
+  }
 };
 
 std::vector<std::vector<TensorRef>> by_dtype(const std::vector<OperationPtr>& batch) {
@@ -134,6 +139,7 @@ void Executor::allreduce(const std::vector<OperationPtr>& batch) {
     SegmentList in;
     SegmentList out;
     for (const TensorRef& tensor : tensors) {
+      tensor.expect_new_output();
       in.add(tensor.in(), tensor.bytes());
       out.add(tensor.out(), tensor.bytes());
     }
@@ -190,9 +196,10 @@ void Executor::broadcast(Operation& operation) {
   SegmentList in;
   SegmentList out;
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
-    const auto bytes = static_cast<std::size_t>(request.tensors[i].bytes());
-    in.add(const_cast<void*>(operation.memory[i].in), bytes);
-    out.add(operation.memory[i].out, bytes);
+    const TensorRef tensor{&operation, i};
+    tensor.expect_new_output();
+    in.add(tensor.in(), tensor.bytes());
+    out.add(tensor.out(), tensor.bytes());
   }
   const int root = sets_.index_of(request.process_set, request.root);
   trace_phases(communicator_->broadcast({root, in, out}));

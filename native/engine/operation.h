@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/huge_pages.h"
 #include "wire/messages.h"
 
 namespace hvdtune {
@@ -25,6 +26,7 @@ class OwnedBuffer {
       throw Error(ErrorKind::kInvalidArgument,
                   "cannot allocate " + std::to_string(bytes) + " bytes for a result");
     }
+    prefer_huge_pages(data_.get(), bytes);
   }
 
   [[nodiscard]] void* data() const { return data_.get(); }
