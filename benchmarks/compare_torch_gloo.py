@@ -10,7 +10,6 @@ Prints medians over all ranks and steps, and gloo's time as a multiple of hvdtun
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -19,8 +18,6 @@ import numpy as np
 import ranks
 
 from hvdtune.bench.workloads import WORKLOADS
-
-BUCKET_BYTES = 25 << 20
 
 
 def main() -> int:
@@ -51,14 +48,16 @@ def main() -> int:
 def worker(args: Any) -> None:
     """Measure on this rank."""
     hvd, torch = ranks.start_both()
+    from peers import gloo_steps
+
     shapes = [shape for _, shape in WORKLOADS[args.workload].backward_order()]
     # Gradients of a real model are arrays of their own, not parts of one.
     arrays = [np.zeros(shape, np.float32) for shape in shapes]
     tensors = [torch.from_numpy(array) for array in arrays]
     calls = {
         "hvdtune": hvdtune_step(hvd, arrays),
-        "gloo, buckets": bucket_step(torch, tensors),
-        "gloo, one by one": single_step(torch, tensors),
+        "gloo, buckets": gloo_steps.bucket_step(tensors),
+        "gloo, one by one": gloo_steps.single_step(tensors),
     }
     check(hvd, calls, arrays)
     found = ranks.time_in_turns(hvd, calls, args.rounds, 50, args.seconds)
@@ -77,46 +76,6 @@ def hvdtune_step(hvd: Any, arrays: list[Any]) -> Callable[[], None]:
         ]
         for handle in reversed(handles):
             hvd.synchronize(handle)
-
-    return step
-
-
-def bucket_step(torch: Any, tensors: list[Any]) -> Callable[[], None]:
-    """A step through gloo with buckets, allocated once."""
-    buckets: list[list[Any]] = [[]]
-    filled = 0
-    for tensor in tensors:
-        if buckets[-1] and filled + tensor.nbytes > BUCKET_BYTES:
-            buckets.append([])
-            filled = 0
-        buckets[-1].append(tensor)
-        filled += tensor.nbytes
-    planned = []
-    for members in buckets:
-        flat = torch.zeros(sum(math.prod(member.shape) for member in members))
-        views = torch.split(flat, [math.prod(member.shape) for member in members])
-        shaped = [view.view(member.shape) for view, member in zip(views, members, strict=True)]
-        planned.append((members, flat, shaped))
-
-    def step() -> None:
-        works = []
-        for members, flat, views in planned:
-            torch._foreach_copy_(views, members)
-            works.append(torch.distributed.all_reduce(flat, async_op=True))
-        for work, (members, _, views) in zip(works, planned, strict=True):
-            work.wait()
-            torch._foreach_copy_(members, views)
-
-    return step
-
-
-def single_step(torch: Any, tensors: list[Any]) -> Callable[[], None]:
-    """A step through gloo, one tensor at a time."""
-
-    def step() -> None:
-        works = [torch.distributed.all_reduce(tensor, async_op=True) for tensor in tensors]
-        for work in works:
-            work.wait()
 
     return step
 

@@ -1,0 +1,113 @@
+"""Where the peers live: a virtual environment for each, and a folder for what is compiled.
+
+All of it lies in one cache folder outside the repository and is used again by the next run;
+removing the folder removes everything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent
+
+#: Downloading and unpacking takes minutes on a slow network.
+INSTALL_SECONDS = 900.0
+COMPILE_SECONDS = 120.0
+
+
+class Unavailable(Exception):
+    """Why a peer cannot be measured, in one line."""
+
+
+def default_folder() -> Path:
+    """`hvdtune/compare` in the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "hvdtune" / "compare"
+
+
+def install(folder: Path, requirements: Sequence[str]) -> str:
+    """Make `folder` a virtual environment with `requirements` from PyPI; the first one's version.
+
+    An environment that was completed for the same requirements is used as it is. Raises
+    Unavailable; what was begun is removed.
+    """
+    marker = folder / "installed.json"
+    wanted = list(requirements)
+    if marker.exists():
+        known = json.loads(marker.read_text())
+        if known["requirements"] == wanted:
+            return str(known["version"])
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        _run([sys.executable, "-m", "venv", str(folder)], INSTALL_SECONDS)
+        pip = [str(folder / "bin" / "python"), "-m", "pip"]
+        # Wheels only: building an MPI from source would take longer than the comparison.
+        quiet = ["install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
+        _run([*pip, *quiet, *wanted], INSTALL_SECONDS)
+        shown = _run([*pip, "--disable-pip-version-check", "show", wanted[0]], INSTALL_SECONDS)
+    except Unavailable:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    version = next(line.split()[1] for line in shown.splitlines() if line.startswith("Version:"))
+    marker.write_text(json.dumps({"requirements": wanted, "version": version}))
+    return version
+
+
+def compile_mpi(compiler: str, output: Path, environ: Mapping[str, str]) -> None:
+    """Compile mpi.c with an MPI's compiler wrapper; raises Unavailable."""
+    flags = ["-O2", "-std=c11", "-D_GNU_SOURCE"]
+    _compile([compiler, *flags, str(SOURCES / "mpi.c"), "-lm"], output, environ)
+
+
+def compile_oneccl(environment: Path, output: Path) -> None:
+    """Compile oneccl.cpp against the oneCCL of `environment`; raises Unavailable."""
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        raise Unavailable("no C++ compiler (c++, g++ or clang++) on this machine")
+    library = environment / "lib"
+    command = [compiler, "-O2", "-std=c++17", "-isystem", str(environment / "include")]
+    command += [str(SOURCES / "oneccl.cpp"), f"-L{library}", "-l:libccl.so.1"]
+    # Its own dependencies (SYCL, only used on GPUs) are found when it is loaded.
+    command += [f"-Wl,-rpath,{library}", "-Wl,--allow-shlib-undefined"]
+    _compile(command, output, os.environ)
+
+
+def _compile(command: Sequence[str], output: Path, environ: Mapping[str, str]) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    _run([*command, "-o", str(output)], COMPILE_SECONDS, environ)
+
+
+def _run(command: Sequence[str], seconds: float, environ: Mapping[str, str] | None = None) -> str:
+    name = Path(command[0]).name
+    try:
+        finished = subprocess.run(
+            command,
+            env=None if environ is None else dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"`{name}` took longer than {seconds:g} s") from None
+    except OSError as error:
+        raise Unavailable(f"`{name}` cannot be started: {error.strerror}") from None
+    if finished.returncode != 0:
+        said = reason(finished.stderr) or reason(finished.stdout)
+        raise Unavailable(f"`{name}` failed: {said or f'status {finished.returncode}'}")
+    return finished.stdout
+
+
+def reason(output: str) -> str:
+    """The line of a program's output that says most: the first with `error`, else the last."""
+    lines = [line.strip() for line in output.splitlines() if any(map(str.isalnum, line))]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors[0] if errors else lines[-1] if lines else "")[:300]
