@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 INT_LIMIT = 2**31 - 1
 SIZE_LIMIT = 2**63 - 1
 
-_SIZE = re.compile(r"([+-]?\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_SIZE = r"([+-]?\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?"
 _SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -24,8 +23,7 @@ class KnobError(ValueError):
     """A setting has a value that is not accepted; the text names setting, value and what is."""
 
 
-@dataclass(frozen=True)
-class Knob:
+class Knob(NamedTuple):
     """One setting.
 
     `flags` set the value (a boolean's flags set it to true), `off_flags` set a boolean to false.
@@ -144,7 +142,7 @@ def parse_size(text: str, multiplier: int = 1) -> int:
 
     (As in Horovod's `--fusion-threshold-mb` and nccl-tests' `-b 8M`.) Raises ValueError.
     """
-    match = _SIZE.fullmatch(text)
+    match = re.fullmatch(_SIZE, text, re.IGNORECASE)
     if not match:
         raise ValueError(text)
     number, prefix, binary = match.groups()

@@ -8,8 +8,7 @@ not imported by this module: whoever has a communicator has imported it.
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import secrets
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +25,9 @@ def is_communicator(thing: object) -> bool:
 
 def absence() -> str:
     """What to add to "no communicator" where there could not be one; "" when mpi4py is there."""
-    return "" if importlib.util.find_spec("mpi4py") else " (mpi4py is not installed)"
+    from importlib.util import find_spec
+
+    return "" if find_spec("mpi4py") else " (mpi4py is not installed)"
 
 
 def check(comm: Any) -> None:
@@ -68,7 +69,7 @@ def place_in(comm: Any, environ: Mapping[str, str], brings_sets: bool) -> tuple[
         across = own.Split(local_rank, rank)
         cross_rank, cross_size = across.Get_rank(), across.Get_size()
         across.Free()
-        name = own.bcast(secrets.token_hex(16) if rank == 0 else None)
+        name = own.bcast(os.urandom(16).hex() if rank == 0 else None)
         somebody_brings_sets = bool(own.allreduce(int(brings_sets), op=mpi.MAX))
     finally:
         own.Free()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-import traceback
 
 _LONGEST = 8000
 
 
 def format_stacks() -> str:
     """Every Python thread's stack, the main thread first; at most 8000 characters."""
+    import traceback  # only here: every rank would pay for it at its start
+
     frames = sys._current_frames()
     main = threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 # Slurm numbers the steps that are not started by srun from the top: batch script, interactive
 # shell, external. Their SLURM_PROCID and SLURM_NTASKS describe the allocation, not the process.
@@ -25,8 +24,7 @@ class TopologyError(ValueError):
     """The launcher's variables contradict each other or are incomplete."""
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(NamedTuple):
     """The place of one process in its job.
 
     `local_*` count the processes on the same host, `cross_*` the processes with the same local
@@ -86,8 +84,7 @@ def sub_job(whole: Topology, ranks: Sequence[object]) -> Topology:
     rank, local = members.index(whole.rank), on_host[0]
     local_rank = local.index(rank)
     peers = sorted(there[local_rank] for there in on_host.values() if len(there) > local_rank)
-    return replace(
-        whole,
+    return whole._replace(
         rank=rank,
         size=len(members),
         local_rank=local_rank,
@@ -258,7 +255,7 @@ def _joined(environ: Environ, *names: str) -> str:
 
 def hostname_of(environ: Environ) -> str:
     """The name of this host: what the launcher calls it, or what it calls itself."""
-    return environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+    return environ.get("HOROVOD_HOSTNAME") or os.uname().nodename
 
 
 def _parent_identity() -> str:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvdtune import _native, knobs
 from hvdtune.core import mpi_communicators as mpi
@@ -39,8 +36,7 @@ _AGREED = (
 )
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where init's `comm` puts this process."""
 
     topology: Topology
@@ -158,8 +154,8 @@ def _place_for_more(given: list[sets.ProcessSet]) -> _Place:
             "list of ranks"
         )
     if brings and _place.members is None:
-        _place = replace(_place, members=mpi.Members.of_world(_place.topology))
-    return replace(_place, has_communicators=brings)
+        _place = _place._replace(members=mpi.Members.of_world(_place.topology))
+    return _place._replace(has_communicators=brings)
 
 
 def _planned_sets(
@@ -196,7 +192,6 @@ def _check_host(topology: Topology) -> None:
 def _engine_options(
     topology: Topology, settings: knobs.Settings, static: list[list[int]], agreed_sets: str
 ) -> _native.EngineOptions:
-    job = hashlib.sha256(f"{os.getuid()}/{topology.job_id}".encode()).hexdigest()[:32]
     agreement = [f"{knobs.KNOBS[key].env}={getattr(settings, key)}" for key in _AGREED]
     agreement.append(f"HOROVOD_TIMELINE={'set' if settings.timeline else 'unset'}")
     agreement.append(agreed_sets.replace("\n", " "))
@@ -206,7 +201,7 @@ def _engine_options(
         size=topology.size,
         local_size=topology.local_size,
         hostname=_shown_hostname(topology),
-        endpoint=f"hvdtune/{job}/{_generations[topology.job_id]}",
+        endpoint=_meeting_point(topology),
         secret=settings.secret or "",
         agreement="\n".join(agreement),
         start_timeout_s=float(settings.start_timeout),
@@ -227,9 +222,19 @@ def _engine_options(
     )
 
 
+def _meeting_point(topology: Topology) -> str:
+    """The name of the socket where the ranks meet: at most 107 bytes."""
+    job = f"{os.getuid()}/{topology.job_id}"
+    if len(job) > 64 or not job.isascii():
+        import hashlib  # only here: it loads OpenSSL, and our launcher's jobs have short names
+
+        job = f"#{hashlib.sha256(job.encode()).hexdigest()}"
+    return f"hvdtune/{job}/{_generations[topology.job_id]}"
+
+
 def _shown_hostname(topology: Topology) -> str:
     """The name for error messages: "localhost" tells a reader nothing."""
-    return socket.gethostname() if topology.hostname == "localhost" else topology.hostname
+    return os.uname().nodename if topology.hostname == "localhost" else topology.hostname
 
 
 def _register_exit() -> None:

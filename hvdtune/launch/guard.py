@@ -12,7 +12,6 @@ import contextlib
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -74,6 +73,8 @@ def _run_job(job: Callable[[], int], parent: int) -> None:
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         code = job()
     except BaseException:
+        import traceback
+
         traceback.print_exc()
     finally:
         processes.kill_descendants()

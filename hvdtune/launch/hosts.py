@@ -7,29 +7,27 @@ rank. As many processes are started as were asked for, however many slots the ho
 
 from __future__ import annotations
 
+import os
 import re
-import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hvdtune.launch.errors import LaunchError
 
-_ENTRY = re.compile(r"([\w.-]+):([0-9]+)")
-_NAME = re.compile(r"[\w.-]+")
+_ENTRY = r"([\w.-]+):([0-9]+)"
+_NAME = r"[\w.-]+"
 # What Open MPI's hostfiles may say about a host beside its slots; none of it concerns us.
 _IGNORED_HOSTFILE_KEYS = {"max_slots", "max-slots", "sockets", "cores", "boards", "username"}
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """A machine and the number of processes it takes."""
 
     name: str
     slots: int
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """The place of one process."""
 
     hostname: str
@@ -48,7 +46,7 @@ def parse_hosts(text: str, setting: str = "--hosts") -> list[Host]:
     """
     hosts = []
     for entry in text.split(","):
-        match = _ENTRY.fullmatch(entry.strip())
+        match = re.fullmatch(_ENTRY, entry.strip())
         if not match:
             raise LaunchError(
                 f"{setting} entry {entry.strip()!r} is not accepted: "
@@ -82,10 +80,10 @@ def read_hostfile(path: str, setting: str = "--hostfile") -> list[Host]:
 
 def _hostfile_host(words: list[str], where: str) -> Host:
     name, slots = words[0], 1
-    entry = _ENTRY.fullmatch(name)
+    entry = re.fullmatch(_ENTRY, name)
     if entry:
         name, slots = entry[1], int(entry[2])
-    elif not _NAME.fullmatch(name):
+    elif not re.fullmatch(_NAME, name):
         raise LaunchError(f"{where}: {name!r} is not the name of a host.")
     for word in words[1:]:
         key, _, value = word.partition("=")
@@ -154,8 +152,10 @@ def is_local(name: str) -> bool:
 
     An address is this machine's when a socket can be bound to it.
     """
-    if name in ("localhost", socket.gethostname()):
+    if name in ("localhost", os.uname().nodename):
         return True
+    import socket
+
     try:
         found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):

@@ -16,15 +16,13 @@ import enum
 import errno
 import os
 import selectors
-import shlex
 import signal
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import FrameType
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from hvdtune.launch import processes
 from hvdtune.launch.environment import worker_environment
@@ -55,8 +53,7 @@ class Phase(enum.IntEnum):
     KILLED = 3
 
 
-@dataclass(frozen=True)
-class JobSpec:
+class JobSpec(NamedTuple):
     """What to run. `environment` is shared by all workers (see `job_environment`).
 
     `output_setting` is what whoever asked for the job calls `output_directory`.
@@ -75,12 +72,12 @@ class JobSpec:
     explain: Callable[[str], None] | None = None
 
 
-@dataclass
 class _Worker:
-    slot: Slot
-    process: subprocess.Popen[bytes]
-    streams: list[WorkerStream] = field(default_factory=list)
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    def __init__(self, slot: Slot, process: subprocess.Popen[bytes]) -> None:
+        self.slot = slot
+        self.process = process
+        self.streams: list[WorkerStream] = []
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     @property
     def running(self) -> bool:
@@ -214,6 +211,8 @@ class Job:
             worker.streams.append(stream)
             self._selector.register(stream.descriptor, selectors.EVENT_READ, stream)
         if self._spec.verbose:
+            import shlex
+
             words = f"started rank {slot.rank} on {slot.hostname} as pid {process.pid}"
             self._say(2, f"hvdtune run: {words}: {shlex.join(command)}\n")
 

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 TAIL_LINES = 20
 _CONSOLE_PIECE = select.PIPE_BUF  # a pipe that is ready takes this much without blocking
-_INNER_LINE_END = re.compile(rb"\r\n(?!\Z)|\r(?!\n|\Z)|\n(?!\Z)")
+_INNER_LINE_END = rb"\r\n(?!\Z)|\r(?!\n|\Z)|\n(?!\Z)"
 
 
 class ConsoleClosedError(OSError):
@@ -61,7 +61,7 @@ class LinePrefixer:
         prefix = self._prefix()
         if b"\r" not in lines:
             return prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + lines[-1:]
-        return prefix + _INNER_LINE_END.sub(lambda end: end[0] + prefix, lines)
+        return prefix + re.sub(_INNER_LINE_END, lambda end: end[0] + prefix, lines)
 
 
 class Console:

@@ -69,11 +69,12 @@ def descendants(root: int) -> list[int]:
 def kill_descendants(within_seconds: float = 2.0) -> None:
     """SIGKILL every descendant of this process and reap those that are or become its children.
 
-    Repeats until none is left, because a process may have forked while it was being killed. Gives
-    up after `within_seconds`: a process in uninterruptible sleep dies only when it wakes.
+    Must be a subreaper (`become_subreaper`). Repeats until none is left, because a process may
+    have forked while it was being killed. Gives up after `within_seconds`: a process in
+    uninterruptible sleep dies only when it wakes.
     """
     deadline = time.monotonic() + within_seconds
-    while True:
+    while _has_children():
         remaining = descendants(os.getpid())
         for pid in remaining:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -82,6 +83,15 @@ def kill_descendants(within_seconds: float = 2.0) -> None:
         if not remaining or time.monotonic() > deadline:
             return
         time.sleep(0.005)
+
+
+def _has_children() -> bool:
+    """Whether there are any, ended or not; without, a subreaper has no descendants either."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def reap_all() -> list[tuple[int, int]]:

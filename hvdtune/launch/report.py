@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """The worker whose end ends the job.
 
     `code` is its exit code, or -N when signal N killed it. `last_lines` are the last lines it

@@ -7,21 +7,22 @@ stays absent (and its setting free for the autotuner).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvdtune import knobs
 from hvdtune.knobs import KNOBS, Knob
-from hvdtune.launch.config_file import ConfigFile
+
+if TYPE_CHECKING:
+    from hvdtune.launch.config_file import ConfigFile
 
 
-@dataclass
 class Choice:
     """The values in force: `values` by key, `sources` in words, `notices` worth printing."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
-    notices: list[str] = field(default_factory=list)
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self.sources: dict[str, str] = {}
+        self.notices: list[str] = []
 
     def variables(self) -> dict[str, str]:
         """The environment variables for what flags and file say; the rest is there already."""
