@@ -7,7 +7,9 @@ ranks, however far they drift apart: whoever is furthest behind only waits for w
 started already. Names come from a small pool and so come back, with other types and shapes.
 
 Some programs add a process set in the beginning and remove it in the end; some end with uneven
-data: every rank runs a number of steps of its own, then joins.
+data: every rank runs a number of steps of its own, then joins. A profile asks for more: larger
+tensors, segments that come again with other values as in training, programs that several threads of
+a rank run at once.
 
 Nothing here knows the engine or a framework; inputs and results are in random_inputs.py.
 """
@@ -27,6 +29,7 @@ SETS: dict[int, tuple[tuple[int, ...], ...]] = {
     2: ((0, 1), (1,)),
     3: ((0, 1, 2), (0, 1), (1, 2), (2,)),
     4: ((0, 1, 2, 3), (0, 1), (1, 2, 3), (0, 2), (2, 3), (3,)),
+    8: (tuple(range(8)), (0, 1, 2, 3), (1, 3, 5, 7), (2, 4, 5, 6, 7), (0, 7), (6,)),
 }
 NAMES = ("a", "b", "c", "layer.0/weight", "Ω")
 SHAPES: tuple[Shape, ...] = (
@@ -41,6 +44,31 @@ GROUPED = ("allreduce", "allgather", "reducescatter")
 # Powers of two: sums of what they scale stay exact.
 EXACT_PRESCALES = (0.5, 2.0, 4.0)
 FACTORS = (0.3, 0.5, 3.0, -2.0)
+
+
+# A few bytes: what a rank that waits for it can reduce past the coordinator.
+SMALL: tuple[Shape, ...] = ((), (1,), (2,), (5,))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What programs are like, beside the everyday mixture."""
+
+    large: tuple[Shape, ...] = LARGE
+    large_share: float = 0.04  # of the tensors
+    repeats: int = 0  # most times that a segment comes again; 0: none does
+    thread: str = ""  # begins all names: other threads of the same ranks run other programs
+
+    @property
+    def alone(self) -> bool:
+        """Whether a rank runs nothing else meanwhile.
+
+        If it does, every operation has a name of its thread, and the membership stays.
+        """
+        return not self.thread
+
+
+EVERYDAY = Profile()
 
 
 @dataclass(frozen=True)
@@ -104,6 +132,7 @@ class Segment:
 
     started: tuple[Operation, ...]
     blocking: Operation | None
+    mixed: bool = False  # some ranks start the blocking one and wait for it at once, as they like
 
 
 @dataclass(frozen=True)
@@ -130,9 +159,10 @@ class Action:
 
 
 class _Generator:
-    def __init__(self, seed: int, size: int, dtypes: Sequence[str]) -> None:
+    def __init__(self, seed: int, size: int, dtypes: Sequence[str], profile: Profile) -> None:
         self.random = np.random.default_rng([seed, size])
         self.size = size
+        self.profile = profile
         self.dtypes = tuple(dtypes)
         self.count = 0
         self.sets = SETS[size]
@@ -148,15 +178,53 @@ class _Generator:
         return int(self.random.integers(low, high + 1))
 
     def program(self, seed: int) -> Program:
-        added = self.another_set() if self.chance(0.3) else None
+        added = self.another_set() if self.profile.alone and self.chance(0.3) else None
         if added is not None:
             self.sets = (*self.sets, added)
         segments = tuple(self.segment() for _ in range(self.number(2, 6)))
-        if not self.chance(0.5):
+        if self.profile.repeats:
+            segments = tuple(again for segment in segments for again in self.repeated(segment))
+        if not (self.profile.alone and self.chance(0.5)):
             return Program(seed, self.size, segments, added)
         steps = tuple(self.number(0, 4) for _ in range(self.size))
         uneven = tuple(self.step(steps, step) for step in range(max(steps)))
         return Program(seed, self.size, segments, added, steps, uneven)
+
+    def repeated(self, segment: Segment) -> Iterator[Segment]:
+        """The same calls with other values again and again, as in training.
+
+        Most of them are of the kind that needs no coordinator: small, and waited for.
+        """
+        yield segment
+        if self.chance(0.5):
+            last = self.small_allreduce() if self.chance(0.5) else segment.blocking
+            steps = Segment(segment.started, last, mixed=last is not segment.blocking)
+        else:
+            steps = Segment((), self.small_allreduce(), mixed=True)
+        for _ in range(self.number(0, self.profile.repeats)):
+            last = None if steps.blocking is None else self.once_more(steps.blocking)
+            yield Segment(tuple(map(self.once_more, steps.started)), last, steps.mixed)
+
+    def once_more(self, operation: Operation) -> Operation:
+        self.count += 1
+        return Operation(**{**vars(operation), "index": self.count - 1})
+
+    def small_allreduce(self) -> Operation:
+        number = 0 if self.chance(0.5) else self.number(0, len(self.sets) - 1)
+        ranks = self.sets[number]
+        shapes = (tuple(self.pick(SMALL)),) * len(ranks)
+        tensor = Tensor(str(self.pick(self.dtypes)), shapes)
+        name = f"{self.profile.thread}small"
+        operation = Operation(
+            self.count, "allreduce", number, ranks, name, (tensor,), blocking=True
+        )
+        self.count += 1
+        return Operation(**{**vars(self.with_details(operation)), "compressed": False})
+
+    def name(self, may_be_automatic: bool) -> str | None:
+        if may_be_automatic and self.chance(0.35) and self.profile.alone:
+            return None
+        return self.profile.thread + str(self.pick(NAMES))
 
     def another_set(self) -> tuple[int, ...] | None:
         ranks = tuple(rank for rank in range(self.size) if self.chance(0.6))
@@ -187,7 +255,7 @@ class _Generator:
         index = self.count
         self.count += 1
         ranks = self.sets[0]
-        name = None if self.chance(0.35) else str(self.pick(NAMES))
+        name = self.name(may_be_automatic=True)
         grouped = kind in GROUPED and self.chance(0.3)
         tensors = tuple(
             self.tensor(kind, len(ranks)) for _ in range(self.number(1, 5) if grouped else 1)
@@ -211,10 +279,10 @@ class _Generator:
         # Most operations are of all ranks, as in programs.
         set_number = 0 if self.chance(0.5) else self.number(0, len(self.sets) - 1)
         ranks = self.sets[set_number]
-        if blocking and self.chance(0.1):
+        if blocking and self.chance(0.1) and self.profile.alone:
             return Operation(index, "barrier", set_number, ranks, None, (), blocking=True)
         kind = str(self.random.choice(list(KINDS), p=list(KINDS.values())))
-        name = None if kind != "sparse" and self.chance(0.35) else str(self.pick(NAMES))
+        name = self.name(may_be_automatic=kind != "sparse")
         grouped = kind in GROUPED and self.chance(0.3)
         tensors = tuple(
             self.tensor(kind, len(ranks)) for _ in range(self.number(1, 5) if grouped else 1)
@@ -228,7 +296,8 @@ class _Generator:
             return Tensor(str(self.pick(FLOATS)), (shape,) * members)
         dtypes = [d for d in self.dtypes if not (kind == "reducescatter" and d == BOOL)]
         dtype = str(self.pick(dtypes))
-        shape = tuple(self.pick(LARGE if self.chance(0.04) else SHAPES))
+        large = self.chance(self.profile.large_share)
+        shape = tuple(self.pick(self.profile.large if large else SHAPES))
         if kind in ("allreduce", "broadcast"):
             return Tensor(dtype, (shape,) * members)
         shape = shape or (3,)
@@ -325,9 +394,14 @@ class _Generator:
         return Operation(**{**vars(operation), "mistake": mistake, "average": None})
 
 
-def generate(seed: int, size: int, dtypes: Sequence[str] = (*FLOATS, *INTEGERS, BOOL)) -> Program:
+def generate(
+    seed: int,
+    size: int,
+    dtypes: Sequence[str] = (*FLOATS, *INTEGERS, BOOL),
+    profile: Profile = EVERYDAY,
+) -> Program:
     """The program of a seed for ``size`` ranks, using these types."""
-    return _Generator(seed, size, dtypes).program(seed)
+    return _Generator(seed, size, dtypes, profile).program(seed)
 
 
 def actions_of(program: Program, rank: int) -> Iterator[Action]:
@@ -370,7 +444,13 @@ def _segment_actions(
             yield Action("poll", operation)
     for key in [key for key in under_way if random.random() < 0.3]:
         yield Action("finish", under_way.pop(key))
-    if segment.blocking is not None and rank in segment.blocking.ranks:
+    if segment.blocking is None or rank not in segment.blocking.ranks:
+        return
+    if segment.mixed and random.random() < 0.4:
+        apart = Operation(**{**vars(segment.blocking), "blocking": False})
+        yield from begin("start", apart)
+        yield Action("finish", under_way.pop(apart.key))
+    else:
         yield from begin("run", segment.blocking)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,9 @@ class Report:
     kinds: set[str] = field(default_factory=set)
     joins: list[int] = field(default_factory=list)  # who joined last, by program
     faults: list[str] = field(default_factory=list)
+    bytes: int = 0  # of results that were compared
+    # Checksums of results by seed and operation, and by rank where every rank gets another one.
+    checksums: dict[tuple[int, ...], int] = field(default_factory=dict)
 
 
 def to_torch(values: np.ndarray, dtype: str, offset: int) -> torch.Tensor:
@@ -122,10 +126,11 @@ def make_mistake(operation: Operation, call: Call) -> None:
 
 
 class Runner:
-    """Runs programs on this rank."""
+    """Runs programs on this rank; calls ``between`` before everything that a program does."""
 
-    def __init__(self, sets: Sequence[Any]) -> None:
+    def __init__(self, sets: Sequence[Any], between: Callable[[], None] = lambda: None) -> None:
         self.sets = list(sets)
+        self.between = between
         self.report = Report()
 
     def fault(self, program: Program, operation: Operation, text: str) -> None:
@@ -137,6 +142,7 @@ class Runner:
         started: dict[int, tuple[Any, Call | None]] = {}
         for action in actions_of(program, hvd.rank()):
             operation = action.operation
+            self.between()
             if operation is None:
                 self.change_membership(program, action.verb)
             elif action.verb == "poll":
@@ -239,8 +245,18 @@ class Runner:
             problem = difference(to_numpy(got), want)
             if problem:
                 self.fault(program, operation, f"tensor {index}: {problem}")
+            self.note_bits(program, operation, to_numpy(got))
         if not operation.in_place:
             self.check_untouched(program, operation, call)
+
+    def note_bits(self, program: Program, operation: Operation, values: np.ndarray) -> None:
+        """The checksum of a result's bits, on top of those of the operation's tensors before."""
+        key: tuple[int, ...] = (program.seed, operation.index)
+        if operation.kind in ("alltoall", "reducescatter"):
+            key = (*key, hvd.rank())
+        before = self.report.checksums.get(key, 0)
+        self.report.checksums[key] = zlib.crc32(np.ascontiguousarray(values), before)
+        self.report.bytes += values.nbytes
 
     def check_untouched(self, program: Program, operation: Operation, call: Call) -> None:
         for index, tensor in enumerate(call.inputs):
@@ -261,6 +277,7 @@ class Runner:
 
     def check_sparse(self, program: Program, operation: Operation, result: torch.Tensor) -> None:
         wanted = expected_entries(program, operation)
+        self.note_bits(program, operation, to_numpy(result._values()))
         problem = (
             difference(result._indices().numpy(), Expected(wanted.indices))
             or difference(to_numpy(result._values()), Expected(wanted.values))
