@@ -18,8 +18,9 @@ How it is measured, the same for all:
 - Each round starts every peer once for every number of ranks, hvdtune among them, in an order
   that rotates: whatever disturbs the machine disturbs all of them.
 - A process start warms each work up with growing batches of calls until these take a sixth of
-  its seconds; the ranks agree how many calls fit into its seconds, at least 3; all of them are
-  made back to back, with no barrier between.
+  its seconds; the ranks agree how many calls fit into its seconds, at least 2; all of them are
+  made back to back, with no barrier between. A call of more than 4 s is not repeated in other
+  rounds.
 - A call takes from the completion of the call before on its slowest rank to its own completion on
   its slowest rank, by the clock that all processes share: the pace of the job. The times of the
   calls add up to the time of the job, so no rank's waiting can hide or count twice; medians of
@@ -33,6 +34,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -54,15 +56,24 @@ from hvdtune.bench.memory import MemoryCurve
 #: More calls than these say nothing new.
 MOST_CALLS = 20_000
 
+#: Seconds; a work of which one call takes longer is measured in one round only.
+PATIENCE = 4.0
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, or show a comparison made before; the exit status."""
     args = parse(arguments)
+    # So that the ranks under way are ended before this process is.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if args.load:
         comparison = results.from_json(json.loads(args.load.read_text()))
         print("\n".join(report.header(comparison)))
     else:
-        comparison = compare(args)
+        try:
+            comparison = compare(args)
+        except KeyboardInterrupt:
+            print("interrupted before anything was measured", file=sys.stderr)
+            return 130
     for part in (report.tables, report.summary, report.footer):
         print("\n".join(part(comparison)))
     if args.json:
@@ -110,6 +121,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--load", type=Path, metavar="FILE", help="measure nothing, show what --json wrote"
     )
     args = parser.parse_args(arguments)
+    args.environments = args.environments.absolute()
     try:
         args.works = works.parse(args.works or (works.QUICK if args.quick else works.DEFAULT))
         args.peers = systems.select(args.peers)
@@ -185,7 +197,7 @@ def _prepare(args: argparse.Namespace, comparison: Comparison, cpus: int) -> lis
 def _rounds(args: argparse.Namespace, peers: list[Peer], collector: Collector, cpus: int) -> None:
     comparison = collector.comparison
     plan = {ranks: _fitting(args.works, ranks, comparison) for ranks in args.np}
-    failed: set[tuple[str, int]] = set()
+    skipped: set[tuple[str, int, Work]] = set()
     curves: list[MemoryCurve] = []
     for number in range(args.rounds):
         turn = f"round {number + 1} of {args.rounds}"
@@ -198,20 +210,21 @@ def _rounds(args: argparse.Namespace, peers: list[Peer], collector: Collector, c
         for ranks, fitting in plan.items():
             first = number % len(peers)
             for peer in peers[first:] + peers[:first]:
-                if (peer.key, ranks) in failed or not fitting:
+                wanted = [work for work in fitting if (peer.key, ranks, work) not in skipped]
+                if not wanted:
                     continue
                 _progress(f"{turn}: np {ranks}, {peer.title}")
                 start = peer.start(ranks, cpus)
                 try:
-                    times = jobs.measure(
-                        start, ranks, fitting, args.seconds, MOST_CALLS, args.limit
-                    )
+                    times = jobs.measure(start, ranks, wanted, args.seconds, MOST_CALLS, args.limit)
                 except JobFailed as error:
-                    failed.add((peer.key, ranks))
+                    skipped.update((peer.key, ranks, work) for work in fitting)
                     _leave_out(comparison, f"{peer.title}, np {ranks}: {error}")
                     continue
-                for work, measured in zip(fitting, times, strict=True):
+                for work, measured in zip(wanted, times, strict=True):
                     collector.take(peer.key, ranks, work.key, number, measured)
+                    if measured.min() > PATIENCE:
+                        skipped.add((peer.key, ranks, work))
 
 
 def _fitting(wanted: Sequence[Work], ranks: int, comparison: Comparison) -> tuple[Work, ...]:

@@ -23,6 +23,7 @@ static double peer_slowest(double value);         /* the largest value of all ra
 
 static const size_t kBucketBytes = (size_t)25 << 20;
 static const double kWarmUpShare = 0.15; /* of the timed seconds, before them */
+static const long kFewestCalls = 2;
 
 typedef struct {
   size_t tensors;
@@ -145,7 +146,7 @@ static double warm_up(Work* work, double seconds) {
 static void measure(Work* work, double seconds, long most, FILE* results) {
   const double each = warm_up(work, seconds);
   long calls = (long)fmin((double)most, seconds / each);
-  if (calls < 3) calls = 3;
+  if (calls < kFewestCalls) calls = kFewestCalls;
   double* times = (double*)allocate((size_t)(calls + 2) * sizeof(double));
   times[0] = (double)calls;
   peer_slowest(0.0); /* begin together */

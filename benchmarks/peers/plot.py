@@ -23,7 +23,7 @@ text { fill: #ddd } .grid { stroke: #333 } .frame { stroke: #777 } .bound { stro
 .back { fill: #14171c } }
 """
 
-_WIDTH, _HEIGHT = 270, 230  # of a chart's frame
+_WIDTH, _HEIGHT = 290, 230  # of a chart's frame
 _LEFT, _TOP, _GAP_X, _GAP_Y, _LEGEND = 62, 34, 62, 62, 28
 
 
@@ -83,7 +83,7 @@ def _chart(comparison: Comparison, ranks: int, is_set: bool) -> Chart:
     if not is_set:
         works.sort(key=lambda key: comparison.works[key]["size_bytes"])
     series = []
-    for peer, style in _styles(comparison).items():
+    for peer, style in reversed(_styles(comparison).items()):  # the first, hvdtune, on top
         cases = [comparison.case(peer, ranks, work) for work in works]
         values = tuple(None if case is None else case.median for case in cases)
         series.append(Series(comparison.peers[peer]["title"], style, values))
@@ -130,8 +130,10 @@ def _draw(chart: Chart, left: float, top: float, limits: tuple[int, int]) -> lis
             f'<text x="{x:.1f}" y="{bottom + 17}" text-anchor="middle">{escape(label)}</text>'
         )
     parts.append(f'<rect class="frame" x="{left}" y="{top}" width="{_WIDTH}" height="{_HEIGHT}"/>')
-    for one in chart.series:
-        points = [(x, y_of(v)) for x, v in zip(xs, one.values, strict=True) if v]
+    beside = step / (len(chart.series) + 2)  # dots of a set stand beside each other
+    for at, one in enumerate(chart.series):
+        shift = 0.0 if chart.joined or one.dashed else (at - len(chart.series) / 2 + 1) * beside
+        points = [(x + shift, y_of(v)) for x, v in zip(xs, one.values, strict=True) if v]
         parts += _line(one, points, chart, step)
         if not one.dashed:
             values = [value for value in one.values if value]
@@ -144,8 +146,8 @@ def _line(
 ) -> list[str]:
     if one.dashed and not chart.joined:  # a bar across the set's column
         return [
-            f'<path class="bound" stroke-dasharray="4 3" d="M{x - step / 3:.1f} {y:.1f}'
-            f'h{step / 1.5:.1f}"/>'
+            f'<path class="bound" stroke-dasharray="4 3" d="M{x - step / 2.4:.1f} {y:.1f}'
+            f'h{step / 1.2:.1f}"/>'
             for x, y in points
         ]
     if not chart.joined or len(points) < 2:

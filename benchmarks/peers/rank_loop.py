@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 WARM_UP_SHARE = 0.15
+FEWEST_CALLS = 2
 
 
 class Peer(Protocol):
@@ -83,7 +84,7 @@ def _warm_up(peer: Peer, call: Callable[[], Any], seconds: float) -> float:
 
 def _measure(peer: Peer, call: Callable[[], Any], seconds: float, most: int) -> array[float]:
     each = _warm_up(peer, call, seconds)
-    calls = max(3, int(min(most, seconds / each)))
+    calls = max(FEWEST_CALLS, int(min(most, seconds / each)))
     clock = time.monotonic
     times = array("d", bytes(8 * (calls + 2)))
     times[0] = calls

@@ -4,11 +4,15 @@ Each is started the way its documentation says for one host, and with the settin
 ranks than CPUs where those make it faster; `settings` says which, and the report repeats it:
 
   Open MPI   `mpi_yield_when_idle` with more ranks than CPUs (it spins faster without)
-  MPICH      `CH4_PROGRESS_THROTTLE` with more ranks than CPUs: without, 8 ranks on 2 cores need
-             seconds for what takes 0.2 ms with it
-  Intel MPI  its defaults; `I_MPI_WAIT_MODE` and `I_MPI_THREAD_YIELD` made no difference beyond
-             noise, or made it slower. `intel-mpi-wait` measures the former
-  oneCCL     its defaults; `CCL_YIELD=sched_yield` made no difference
+  MPICH      `CH4_PROGRESS_THROTTLE` with more ranks than CPUs, which sleeps after a poll that
+             found nothing: without, 8 ranks on 2 cores take seconds for what then takes 30 us;
+             higher counts of polls are slower
+  Intel MPI  `I_MPI_WAIT_MODE=1` with more ranks than CPUs (a little faster from 16 MiB, as fast
+             below; slower for small arrays where every rank has a CPU). `I_MPI_THREAD_YIELD=2`
+             made no difference, 3 is slower. `intel-mpi-plain` measures it without
+  oneCCL     with more ranks than CPUs, `CCL_WORKER_OFFLOAD=1` and `CCL_YIELD=sched_yield`: 100
+             times faster for small arrays, 15 times for large ones, than its defaults; either
+             variable alone, `CCL_YIELD=sleep` and `CCL_ALLREDUCE=direct` are slower
   gloo       as torch.distributed starts it, one compute thread a rank
 """
 
@@ -182,8 +186,7 @@ class MpiPeer(Peer):
         crowded = ranks > cpus
         words = [*self._run[0], *(self._run[1] if crowded else ())]
         variables = {**self._environ[0], **(self._environ[1] if crowded else {})}
-        words += [f"{name}={value}" for name, value in variables.items()]
-        return " ".join(words)
+        return " ".join([*words, _assignments(variables)]).strip()
 
     def start(self, ranks: int, cpus: int) -> Start:
         crowded = ranks > cpus
@@ -209,6 +212,14 @@ class OneCclPeer(Peer):
     def version(self) -> str:
         return self._version
 
+    def settings(self, ranks: int, cpus: int) -> str:
+        return _assignments({**INTEL_ENVIRON, **self._crowded(ranks, cpus)})
+
+    @staticmethod
+    def _crowded(ranks: int, cpus: int) -> dict[str, str]:
+        crowded = {"CCL_WORKER_OFFLOAD": "1", "CCL_YIELD": "sched_yield"}
+        return crowded if ranks > cpus else {}
+
     def start(self, ranks: int, cpus: int) -> Start:
         library = str(self._environment / "lib")
         inherited = os.environ.get("LD_LIBRARY_PATH")
@@ -218,6 +229,7 @@ class OneCclPeer(Peer):
             "LD_LIBRARY_PATH": f"{library}:{inherited}" if inherited else library,
             "CCL_LOG_LEVEL": "error",
             **INTEL_ENVIRON,
+            **self._crowded(ranks, cpus),
         }
         launcher = str(self._environment / "bin" / "mpiexec")
         return Start((launcher, "-n", str(ranks), str(self._program)), environ)
@@ -246,24 +258,25 @@ def all_peers() -> dict[str, Peer]:
             debian="mpich",
             crowded_environ={
                 "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
-                "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "100",
+                "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "1",
             },
         ),
-        _intel_mpi("intel-mpi", "Intel MPI", {}),
+        _intel_mpi("intel-mpi", "Intel MPI", {"I_MPI_WAIT_MODE": "1"}),
         OneCclPeer(),
         GlooPeer("gloo", "torch gloo", "in buckets of 25 MB"),
         GlooPeer("gloo-single", "gloo, single", "one by one"),
-        _intel_mpi("intel-mpi-wait", "Intel, waiting", {"I_MPI_WAIT_MODE": "1"}),
+        _intel_mpi("intel-mpi-plain", "Intel, plain", {}),
     )
     return {peer.key: peer for peer in found}
 
 
-def _intel_mpi(key: str, title: str, environ: Mapping[str, str]) -> MpiPeer:
+def _intel_mpi(key: str, title: str, crowded: Mapping[str, str]) -> MpiPeer:
     return MpiPeer(
         key,
         title,
         ("impi-rt", "impi-devel"),
-        environ={**INTEL_ENVIRON, **environ},
+        environ=INTEL_ENVIRON,
+        crowded_environ=crowded,
         root="I_MPI_ROOT",
     )
 
@@ -279,6 +292,10 @@ def select(text: str) -> list[Peer]:
         if key not in known:
             raise ValueError(f"unknown peer {key!r}; accepted: {', '.join(known)}")
     return [known[key] for key in keys]
+
+
+def _assignments(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def _as_root() -> tuple[str, ...]:
