@@ -71,7 +71,7 @@ _TABLE = (
     ),
     Knob(
         "spin_us", "HVDTUNE_SPIN_US", "int", -1,
-        "How long a waiting thread spins before it sleeps; -1 chooses by the number of CPUs.",
+        "How long a waiting thread stays awake before it sleeps; -1 chooses by the number of CPUs.",
         yaml="params.spin_us", unit="us", minimum=-1, maximum=1_000_000,
     ),
     Knob(

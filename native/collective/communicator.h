@@ -64,6 +64,12 @@ struct SendrecvJob {
 /// Who keeps a member waiting, and for how long already.
 using AbsenceReport = std::function<void(const std::vector<int>& missing, Nanos waited)>;
 
+/// How a communicator goes about it. Sizes in bytes; 0 = its own choice.
+struct Tuning {
+  std::int64_t chunk_size = 0;      ///< largest piece of a message that is worked on at once
+  std::int64_t one_shot_limit = 0;  ///< longest message that every member reduces whole
+};
+
 /// `size()` members, this one's index, and the collectives on their buffers: what a data plane has
 /// to offer. Shared memory is one; sockets, MPI, Gloo and NCCL can be others.
 ///
@@ -94,9 +100,8 @@ class Communicator {
   /// how sizes are exchanged before an allgather or alltoall.
   std::vector<std::int64_t> exchange(const std::vector<std::int64_t>& mine);
 
-  /// Largest piece of a message that is worked on at once, in bytes; 0 = the communicator's choice.
-  /// All members change it at the same place in the schedule.
-  virtual void set_chunk_size(std::int64_t bytes) = 0;
+  /// All members do it at the same place in the schedule.
+  virtual void tune(const Tuning& tuning) = 0;
 
   /// From now on another communicator of its members uses the same buffers. Collective. Nothing to
   /// do where every communicator has its own.

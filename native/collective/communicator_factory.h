@@ -15,8 +15,8 @@ struct CommunicatorSpec {
   const std::vector<int>& members;  ///< global ranks, ascending
   int index;                        ///< of this rank among them
   int number;                       ///< of the process set: the same on all members
-  bool only_one;  ///< no rank belongs to another communicator as well, until share_buffers()
-  Nanos spin;     ///< how long to poll before sleeping
+  bool only_one;      ///< no rank belongs to another communicator as well, until share_buffers()
+  Patience patience;  ///< of a wait for other members
 };
 
 /// Makes a data plane's communicators; the engine knows no other way to one.

@@ -5,16 +5,15 @@ namespace {
 
 // How long an abort can stay unnoticed when it comes between the last look and falling asleep.
 constexpr Nanos kSleepSlice = 50 * kMillisecond;
-constexpr int kPollsPerClockRead = 64;
 
 }  // namespace
 
-ShmBarrier::ShmBarrier(Arena& arena, BarrierCell& cell, int members, int index, Nanos spin)
+ShmBarrier::ShmBarrier(Arena& arena, BarrierCell& cell, int members, int index, Patience patience)
     : arena_(arena),
       cell_(cell),
       members_(static_cast<std::uint64_t>(members)),
       index_(index),
-      spin_(spin) {
+      patience_(patience) {
   // A communicator may be built on a cell that an earlier one has used (all members agree).
   generation_ = cell_.generation.load(std::memory_order_acquire);
 }
@@ -38,8 +37,8 @@ void ShmBarrier::throw_if_aborted() const {
   if (arena_.aborted()) throw Error(arena_.abort_status());
 }
 
-void ShmBarrier::report_absence(Nanos patience, AbsenceReport report) {
-  patience_ = patience;
+void ShmBarrier::report_absence(Nanos limit, AbsenceReport report) {
+  absence_limit_ = limit;
   report_ = std::move(report);
 }
 
@@ -58,16 +57,7 @@ void ShmBarrier::report_missing(Nanos waited) const {
 }
 
 void ShmBarrier::wait() {
-  if (open()) return;
-  if (spin_ > 0) {
-    const Nanos until = monotonic_now() + spin_;
-    do {
-      for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
-        if (open()) return;
-        cpu_relax();
-      }
-    } while (monotonic_now() < until);
-  }
+  if (patience_.wait([this] { return open(); })) return;
   const Nanos began = monotonic_now();
   Nanos reported = began;
   cell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -75,7 +65,7 @@ void ShmBarrier::wait() {
     const std::uint32_t seen = cell_.generation.load(std::memory_order_seq_cst);
     if (open() || arena_.aborted()) break;
     const Nanos now = monotonic_now();
-    if (now - reported >= patience_) {
+    if (now - reported >= absence_limit_) {
       report_missing(now - began);
       reported = now;
     }

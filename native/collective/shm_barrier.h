@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/patience.h"
 #include "collective/communicator.h"
 #include "transport/arena.h"
 
@@ -16,9 +17,7 @@ namespace hvdtune {
 /// makes a system call only if somebody sleeps.
 class ShmBarrier {
  public:
-  /// `spin`: how long to poll before sleeping; 0 when ranks outnumber the CPUs, where polling would
-  /// only keep the awaited rank from running.
-  ShmBarrier(Arena& arena, BarrierCell& cell, int members, int index, Nanos spin);
+  ShmBarrier(Arena& arena, BarrierCell& cell, int members, int index, Patience patience);
 
   /// Publishes everything this member wrote (release).
   void arrive();
@@ -26,11 +25,9 @@ class ShmBarrier {
   /// Throws Error(kAborted) when the job is aborted.
   void wait();
 
-  void set_spin(Nanos spin) { spin_ = spin; }
-
-  /// When a wait() lasts longer than `patience`, and again after each further `patience`, the
+  /// When a wait() lasts longer than `limit`, and again after each further `limit`, the
   /// lowest member that has arrived calls `report` (with indices of members) within its wait().
-  void report_absence(Nanos patience, AbsenceReport report);
+  void report_absence(Nanos limit, AbsenceReport report);
 
  private:
   [[nodiscard]] bool open() const;
@@ -41,8 +38,8 @@ class ShmBarrier {
   BarrierCell& cell_;
   std::uint64_t members_;
   int index_;
-  Nanos spin_;
-  Nanos patience_ = kForever;
+  Patience patience_;
+  Nanos absence_limit_ = kForever;
   AbsenceReport report_;
   std::uint32_t generation_ = 0;  // arrivals of this member
 };

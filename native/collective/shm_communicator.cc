@@ -12,31 +12,40 @@
 namespace hvdtune {
 namespace {
 
-constexpr std::size_t kChunkBytes = 512 << 10;
-// With more ranks than CPUs every step costs a round of context switches: fewer, larger steps.
-constexpr std::size_t kChunkBytesOversubscribed = 1 << 20;
-constexpr std::size_t kOneShotLimit = 32 << 10;
-constexpr std::size_t kOneShotLimitOversubscribed = 64 << 10;
+/// Which algorithm for which size, and in which pieces; docs/performance.md has the measurements.
+struct ShmTuning {
+  std::size_t one_shot_limit;  ///< bytes
+  std::size_t chunk;           ///< bytes
+};
+
+ShmTuning standard_tuning(std::size_t members, bool crowded) {
+  if (!crowded) return {8 << 10, 256 << 10};
+  return {members <= 4 ? std::size_t{16 << 10} : std::size_t{8 << 10}, 128 << 10};
+}
 
 }  // namespace
 
 ShmCommunicator::ShmCommunicator(std::shared_ptr<Arena> arena, std::vector<int> members, int index,
-                                 int cell, Nanos spin)
+                                 int cell, Patience patience)
     : arena_(std::move(arena)),
       members_(std::move(members)),
       index_(index),
-      barrier_(*arena_, arena_->barrier(cell), static_cast<int>(members_.size()), index, spin),
-      oversubscribed_(arena_->oversubscribed()) {
-  set_chunk_size(0);
+      barrier_(*arena_, arena_->barrier(cell), static_cast<int>(members_.size()), index, patience),
+      crowded_(arena_->oversubscribed()) {
+  tune({});
 }
 
-void ShmCommunicator::set_chunk_size(std::int64_t bytes) {
-  const std::size_t standard = oversubscribed_ ? kChunkBytesOversubscribed : kChunkBytes;
-  const std::size_t wanted = bytes > 0 ? static_cast<std::size_t>(bytes) : standard;
+void ShmCommunicator::tune(const Tuning& tuning) {
+  const ShmTuning standard = standard_tuning(members_.size(), crowded_);
+  const auto chosen = [](std::int64_t wanted, std::size_t otherwise) {
+    return wanted > 0 ? static_cast<std::size_t>(wanted) : otherwise;
+  };
   // A chunk is cut into one part a member, in whole cache lines.
   const std::size_t unit = kCacheLine * members_.size();
-  chunk_bytes_ = std::clamp(wanted, unit, std::size_t{kMaxChunk}) / unit * unit;
-  one_shot_limit_ = oversubscribed_ ? kOneShotLimitOversubscribed : kOneShotLimit;
+  chunk_bytes_ =
+      std::clamp(chosen(tuning.chunk_size, standard.chunk), unit, std::size_t{kMaxChunk}) / unit *
+      unit;
+  one_shot_limit_ = chosen(tuning.one_shot_limit, standard.one_shot_limit);
 }
 
 std::byte* ShmCommunicator::window(std::size_t member, std::uint64_t chunk) const {
@@ -236,7 +245,7 @@ const char* ShmCommunicator::activity(OpKind kind) const {
 
 std::unique_ptr<Communicator> make_shm_communicator(const CommunicatorSpec& spec) {
   auto communicator = std::make_unique<ShmCommunicator>(spec.session.arena, spec.members,
-                                                        spec.index, spec.number, spec.spin);
+                                                        spec.index, spec.number, spec.patience);
   communicator->set_window_shared(!spec.only_one);
   return communicator;
 }

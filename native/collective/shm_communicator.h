@@ -25,7 +25,7 @@ class ShmCommunicator final : public Communicator {
   /// `members`: ranks on the host, ascending; `index`: this rank's place among them. `cell` must
   /// be the same on all members and used by no other communicator at the time.
   ShmCommunicator(std::shared_ptr<Arena> arena, std::vector<int> members, int index, int cell,
-                  Nanos spin);
+                  Patience patience);
 
   [[nodiscard]] int size() const override { return static_cast<int>(members_.size()); }
   [[nodiscard]] int index() const override { return index_; }
@@ -39,7 +39,7 @@ class ShmCommunicator final : public Communicator {
   PhaseTimes sendrecv(const SendrecvJob& job) override;
   void barrier() override;
 
-  void set_chunk_size(std::int64_t bytes) override;
+  void tune(const Tuning& tuning) override;
 
   /// Other communicators use this rank's window too: every operation then ends with a barrier, so
   /// that no peer still reads what the next communicator overwrites. All members agree on it.
@@ -66,9 +66,9 @@ class ShmCommunicator final : public Communicator {
   std::vector<int> members_;
   int index_;
   ShmBarrier barrier_;
+  bool crowded_;  // more ranks than CPUs
   std::size_t chunk_bytes_ = 0;
   std::size_t one_shot_limit_ = 0;
-  bool oversubscribed_;
   bool window_shared_ = false;
   std::uint64_t next_chunk_ = 0;  // counts on over operations: the same on all members
 };

@@ -79,7 +79,7 @@ void Engine::wait_direct(const Operation& operation, const SlotRound& round) con
   while (operation.direct && round.state(operation.direct_round) == SlotRound::State::kOpen) {
     const Nanos waited = monotonic_now() - began;
     if (waited > kPatience || operation.done.load(std::memory_order_acquire)) return;
-    if (waited > spin_) {
+    if (patience_.gives_way || waited > patience_.awake) {
       sched_yield();
       continue;
     }

@@ -8,7 +8,6 @@
 namespace hvdtune {
 namespace {
 
-constexpr int kPollsPerClockRead = 32;
 // While a caller drives, the thread only looks now and then whether it is needed again.
 constexpr Nanos kStandBack = 100 * kMillisecond;
 // A full ring: the reader is busy; there is no doorbell for "room again".
@@ -42,15 +41,7 @@ Nanos Engine::next_deadline() {
 }
 
 bool Engine::poll_doorbell(std::uint32_t seen) const {
-  if (spin_ <= 0) return false;
-  const Nanos until = monotonic_now() + spin_;
-  do {
-    for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
-      if (doorbell_.rings() != seen) return true;
-      cpu_relax();
-    }
-  } while (monotonic_now() < until);
-  return false;
+  return patience_.wait([this, seen] { return doorbell_.rings() != seen; });
 }
 
 /// A blocked caller makes the progress itself: no other thread has to be woken for it.

@@ -22,10 +22,10 @@ std::vector<std::vector<int>> with_global_set(int size, std::vector<std::vector<
   return sets;
 }
 
-Nanos chosen_spin(Nanos wanted, const Arena& arena) {
-  if (wanted >= 0) return wanted;
-  // Polling pays only while the awaited rank can run meanwhile.
-  return arena.oversubscribed() ? 0 : 50 * kMicrosecond;
+Patience chosen_patience(Nanos wanted, const Arena& arena) {
+  const bool crowded = arena.oversubscribed();
+  const Nanos standard = crowded ? 500 * kMicrosecond : 50 * kMicrosecond;
+  return {.awake = wanted >= 0 ? wanted : standard, .gives_way = crowded};
 }
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -41,14 +41,14 @@ Engine::Engine(EngineOptions options)
       sets_(with_global_set(size_, options_.process_sets)),
       session_(bootstrap(options_.bootstrap)),
       arena_(*session_.arena),
-      spin_(chosen_spin(options_.spin, arena_)),
+      patience_(chosen_patience(options_.spin, arena_)),
       doorbell_(arena_.doorbell(rank_)),
       schedule_(arena_.schedule()),
       executor_(sets_, rank_, make_communicators(), timeline_),
       my_announcements_(arena_.announcements(rank_)),
       stack_query_(doorbell_),
       applied_(options_.settings) {
-  executor_.set_chunk_size(applied_.chunk_size);
+  executor_.tune({applied_.chunk_size, applied_.one_shot_limit});
   if (is_coordinator()) {
     options_.coordinator.fusion_unit = std::int64_t{options_.local_size} * 8 * 64;
     coordinator_.emplace(options_.coordinator, sets_.all(), options_.settings);
@@ -81,7 +81,7 @@ std::unique_ptr<Communicator> Engine::make_communicator(std::uint32_t set) {
   const int index = sets_.index_of(set, rank_);
   if (index < 0) return nullptr;
   auto communicator = options_.data_plane(
-      {session_, sets_.ranks(set), index, static_cast<int>(set), sets_.numbers() == 1, spin_});
+      {session_, sets_.ranks(set), index, static_cast<int>(set), sets_.numbers() == 1, patience_});
   if (options_.stall.enabled && options_.stall.warning > 0) {
     communicator->report_absence(
         options_.stall.warning,

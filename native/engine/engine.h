@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/patience.h"
 #include "collective/communicator_factory.h"
 #include "engine/coordinator.h"
 #include "engine/executor.h"
@@ -30,7 +31,7 @@ struct EngineOptions {
   int local_size = 1;
   CoordinatorOptions coordinator;
   wire::RuntimeSettings settings;
-  /// How long a blocked caller polls before it sleeps; negative = chosen by the engine.
+  /// How long a blocked caller stays awake (see Patience); negative = chosen by the engine.
   Nanos spin = -1;
   /// CPU for the communication thread; negative = not pinned.
   int affinity = -1;
@@ -200,7 +201,7 @@ class Engine final : private CoordinatorObserver {
   Timeline timeline_;
   HostSession session_;
   Arena& arena_;
-  Nanos spin_;
+  Patience patience_;
   Doorbell& doorbell_;
   BroadcastRing schedule_;
   Executor executor_;

@@ -80,16 +80,16 @@ Executor::Executor(const ProcessSets& sets, int rank,
 void Executor::add_set(std::uint32_t set, std::unique_ptr<Communicator> communicator) {
   if (communicators_.size() == 1) communicators_.front()->share_buffers();
   if (communicators_.size() <= set) communicators_.resize(set + 1);
-  if (communicator) communicator->set_chunk_size(chunk_size_);
+  if (communicator) communicator->tune(tuning_);
   communicators_[set] = std::move(communicator);
 }
 
 void Executor::remove_set(std::uint32_t set) { communicators_[set].reset(); }
 
-void Executor::set_chunk_size(std::int64_t bytes) {
-  chunk_size_ = bytes;
+void Executor::tune(const Tuning& tuning) {
+  tuning_ = tuning;
   for (const auto& communicator : communicators_) {
-    if (communicator) communicator->set_chunk_size(bytes);
+    if (communicator) communicator->tune(tuning);
   }
 }
 

@@ -25,7 +25,7 @@ class Executor {
   /// operations.
   void run(const std::vector<OperationPtr>& batch, std::uint64_t serial);
 
-  void set_chunk_size(std::int64_t bytes);
+  void tune(const Tuning& tuning);
 
   /// All ranks add and remove sets at the same place in the schedule. `communicator` is null on
   /// ranks that are not in the set.
@@ -50,7 +50,7 @@ class Executor {
   int rank_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   Timeline& timeline_;
-  std::int64_t chunk_size_ = 0;
+  Tuning tuning_;
 
   // The batch being run.
   const std::vector<OperationPtr>* running_ = nullptr;

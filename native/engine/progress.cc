@@ -204,7 +204,7 @@ bool Engine::read_schedule() {
         evict(schedule.entries.front().slot);
         break;
       case wire::ScheduleType::kSettings: {
-        executor_.set_chunk_size(schedule.settings.chunk_size);
+        executor_.tune({schedule.settings.chunk_size, schedule.settings.one_shot_limit});
         const std::lock_guard lock(table_mutex_);
         applied_ = schedule.settings;
         break;

@@ -5,7 +5,7 @@ namespace {
 
 void encode_settings(Encoder& out, const RuntimeSettings& settings) {
   out.put(settings.epoch).put(settings.fusion_threshold).put(settings.cycle_time);
-  out.put(settings.chunk_size);
+  out.put(settings.chunk_size).put(settings.one_shot_limit);
 }
 
 RuntimeSettings decode_settings(Decoder& in) {
@@ -14,6 +14,7 @@ RuntimeSettings decode_settings(Decoder& in) {
   settings.fusion_threshold = in.get<std::int64_t>();
   settings.cycle_time = in.get<Nanos>();
   settings.chunk_size = in.get<std::int64_t>();
+  settings.one_shot_limit = in.get<std::int64_t>();
   return settings;
 }
 

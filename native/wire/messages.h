@@ -83,7 +83,8 @@ struct RuntimeSettings {
   std::uint64_t epoch = 0;
   std::int64_t fusion_threshold = 128LL << 20;  ///< bytes; 0 = no fusion
   Nanos cycle_time = kMillisecond;
-  std::int64_t chunk_size = 0;  ///< bytes; 0 = chosen by the engine
+  std::int64_t chunk_size = 0;      ///< bytes; 0 = chosen by the engine
+  std::int64_t one_shot_limit = 0;  ///< bytes; 0 = chosen by the engine
 
   bool operator==(const RuntimeSettings&) const = default;
 };

@@ -98,8 +98,8 @@ void run_adasum(std::vector<Bytes>& inputs, const std::vector<std::size_t>& elem
   std::vector<int> members;
   for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
   run_threads(ranks, [&](int rank) {
-    ShmCommunicator communicator(arena, members, rank, 0, Nanos{0});
-    communicator.set_chunk_size(64 << 10);
+    ShmCommunicator communicator(arena, members, rank, 0, Patience{});
+    communicator.tune({64 << 10});
     SegmentList data;
     std::size_t done = 0;
     for (const std::size_t count : elements) {

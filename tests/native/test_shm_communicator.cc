@@ -42,7 +42,7 @@ class World {
     std::vector<int> members;
     for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
     for (int rank = 0; rank < ranks; ++rank) {
-      ranks_.push_back(std::make_unique<ShmCommunicator>(arena_, members, rank, 0, Nanos{0}));
+      ranks_.push_back(std::make_unique<ShmCommunicator>(arena_, members, rank, 0, Patience{}));
     }
   }
 
@@ -180,7 +180,7 @@ TEST(chunks_of_any_size_give_the_same_result) {
   for (const int ranks : {2, 3}) {
     World world(ranks);
     for (const std::int64_t chunk : {1LL, 500LL, 4096LL, 100000LL, 1LL << 30, 0LL}) {
-      world.run([&](int, ShmCommunicator& communicator) { communicator.set_chunk_size(chunk); });
+      world.run([&](int, ShmCommunicator& communicator) { communicator.tune({chunk}); });
       check_allreduce(world, DType::kFloat32, ReduceOp::kSum, 5000, {});
       check_allreduce(world, DType::kFloat16, ReduceOp::kSum, 20001, {0.5, 0.5});
     }
@@ -340,7 +340,7 @@ TEST(operations_of_all_kinds_follow_each_other_without_pause) {
     World world(ranks);
     constexpr int kRounds = 150;
     world.run([&](int rank, ShmCommunicator& communicator) {
-      communicator.set_chunk_size(1 << 13);
+      communicator.tune({1 << 13});
       std::mt19937_64 shared(9);  // the same on all ranks
       for (int round = 0; round < kRounds; ++round) {
         const std::size_t count = shared() % 10000;
@@ -386,9 +386,9 @@ TEST(overlapping_process_sets_share_the_windows) {
       if (found == sets[set].end()) continue;
       mine.back() = std::make_unique<ShmCommunicator>(arena, sets[set],
                                                       static_cast<int>(found - sets[set].begin()),
-                                                      static_cast<int>(set), Nanos{0});
+                                                      static_cast<int>(set), Patience{});
       mine.back()->set_window_shared(true);
-      mine.back()->set_chunk_size(4096);
+      mine.back()->tune({4096});
     }
     std::mt19937_64 shared(10);
     for (int round = 0; round < 400; ++round) {
@@ -411,10 +411,11 @@ TEST(overlapping_process_sets_share_the_windows) {
 }
 
 TEST(an_abort_ends_every_wait) {
-  for (const Nanos spin : {Nanos{0}, 20 * kMicrosecond}) {
+  constexpr Nanos kAwake = 20 * kMicrosecond;
+  for (const Patience patience : {Patience{}, Patience{kAwake, false}, Patience{kAwake, true}}) {
     const auto arena = Arena::create(3);
     run_threads(3, [&](int rank) {
-      ShmCommunicator communicator(arena, {0, 1, 2}, rank, 0, spin);
+      ShmCommunicator communicator(arena, {0, 1, 2}, rank, 0, patience);
       std::vector<float> data(100000, 1.0F);
       SegmentList list;
       list.add(data.data(), data.size() * sizeof(float));
