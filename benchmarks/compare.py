@@ -3,7 +3,7 @@
   python benchmarks/compare.py --json compare.json --plot compare.svg     about 25 minutes
   python benchmarks/compare.py --quick                                    about 5 minutes
 
-Peers are installed from PyPI (once: about 1 GB, most of it oneCCL) into environments of their own
+Peers are installed from PyPI (once: 2.4 GB on disk, most of it oneCCL) into environments of their own
 in the user's cache folder; one that cannot be installed or run is named with the reason and left
 out. `torch gloo` is the PyTorch that hvdtune itself uses. Peers without a Python interface of
 their own are measured by small C and C++ programs (peers/), so nothing of Python is charged to
@@ -59,6 +59,8 @@ MOST_CALLS = 20_000
 #: Seconds; a work of which one call takes longer is measured in one round only.
 PATIENCE = 4.0
 
+INTERRUPTED = "what came after the interruption"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, or show a comparison made before; the exit status."""
@@ -80,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.json.write_text(json.dumps(comparison.to_json(), indent=1) + "\n")
     if args.plot:
         args.plot.write_text(plot.svg(comparison), encoding="utf-8")
+    if INTERRUPTED in comparison.left_out:
+        return 130
     return 0 if any(case.ratio is not None for case in comparison.cases) else 1
 
 
@@ -165,7 +169,7 @@ def compare(args: argparse.Namespace) -> Comparison:
     try:
         _rounds(args, prepared, collector, cpus)
     except KeyboardInterrupt:
-        comparison.left_out.append("what came after the interruption")
+        comparison.left_out.append(INTERRUPTED)
     _progress("")
     collector.finish()
     comparison.seconds = time.monotonic() - began

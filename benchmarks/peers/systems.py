@@ -174,7 +174,8 @@ class MpiPeer(Peer):
         compiler = shutil.which(f"mpicc.{self._debian}") if self._debian else None
         launcher = shutil.which(f"mpiexec.{self._debian}") if self._debian else None
         if compiler is None or launcher is None:
-            hint = f" (or: apt-get install lib{self._debian}-dev)" if self._debian else ""
+            packages = _DEBIAN_PACKAGES.get(self._debian)
+            hint = f" (or: apt-get install {packages})" if packages else ""
             raise Unavailable(f"{failure}{hint}")
         self._version = "of Debian"
         return compiler, launcher
@@ -234,6 +235,9 @@ class OneCclPeer(Peer):
         launcher = str(self._environment / "bin" / "mpiexec")
         return Start((launcher, "-n", str(ranks), str(self._program)), environ)
 
+
+#: What has the commands of an MPI with that suffix.
+_DEBIAN_PACKAGES = {"openmpi": "libopenmpi-dev openmpi-bin", "mpich": "libmpich-dev mpich"}
 
 #: One host: without this Intel MPI also opens the network, which fails on some machines.
 INTEL_ENVIRON = {"I_MPI_FABRICS": "shm"}

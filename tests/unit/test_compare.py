@@ -319,6 +319,57 @@ def test_the_line_that_says_most():
     assert environments.reason("") == ""
 
 
+@pytest.mark.parametrize("fails", ["venv", "pip"])
+def test_a_failed_installation_is_removed_and_tried_again(tmp_path, monkeypatch, fails):
+    from peers import environments
+
+    commands = []
+
+    def run(command, seconds, environ=None):
+        commands.append(command)
+        (tmp_path / "peer").mkdir(exist_ok=True)
+        if fails in command:
+            raise environments.Unavailable("no network")
+        return "Name: peer\nVersion: 1.2\n"
+
+    monkeypatch.setattr(environments, "_run", run)
+    with pytest.raises(environments.Unavailable, match="no network"):
+        environments.install(tmp_path / "peer", ["peer", "peer-devel"])
+    assert not (tmp_path / "peer").exists()
+
+    fails = "nothing"
+    assert environments.install(tmp_path / "peer", ["peer", "peer-devel"]) == "1.2"
+    done = len(commands)
+    assert environments.install(tmp_path / "peer", ["peer", "peer-devel"]) == "1.2"
+    assert len(commands) == done  # used as it is
+    assert environments.install(tmp_path / "peer", ["peer"]) == "1.2"
+    assert len(commands) > done  # other requirements
+
+
+def test_without_pypi_an_mpi_of_debian_is_used(tmp_path, monkeypatch):
+    from peers import environments, systems
+
+    compilers = []
+
+    def install(folder, requirements):
+        raise environments.Unavailable("no network")
+
+    monkeypatch.setattr(environments, "install", install)
+    monkeypatch.setattr(environments, "compile_mpi", lambda *args: compilers.append(args[0]))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    peer = systems.all_peers()["mpich"]
+    with pytest.raises(
+        environments.Unavailable, match=r"no network .*apt-get install libmpich-dev"
+    ):
+        peer.prepare(tmp_path)
+    for name in ("mpicc.mpich", "mpiexec.mpich"):
+        (tmp_path / name).touch(0o755)
+    peer.prepare(tmp_path)
+    assert compilers == [str(tmp_path / "mpicc.mpich")]
+    assert peer.start(2, 2).command[0] == str(tmp_path / "mpiexec.mpich")
+    assert peer.version() == "of Debian"
+
+
 def test_oversubscribed_ranks_get_the_settings_for_it():
     from peers import systems
 
