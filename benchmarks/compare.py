@@ -3,10 +3,10 @@
   python benchmarks/compare.py --json compare.json --plot compare.svg     about 25 minutes
   python benchmarks/compare.py --quick                                    about 5 minutes
 
-Peers are installed from PyPI (once: 2.4 GB on disk, most of it oneCCL) into environments of their own
-in the user's cache folder; one that cannot be installed or run is named with the reason and left
-out. `torch gloo` is the PyTorch that hvdtune itself uses. Peers without a Python interface of
-their own are measured by small C and C++ programs (peers/), so nothing of Python is charged to
+Peers are installed from PyPI (once: 2.4 GB on disk, most of it oneCCL) into environments of their
+own in the user's cache folder; one that cannot be installed or run is named with the reason and
+left out. `torch gloo` is the PyTorch that hvdtune itself uses. Peers without a Python interface
+of their own are measured by small C and C++ programs (peers/), so nothing of Python is charged to
 them; hvdtune and gloo are called from Python, through `hvdtune.torch` and `torch.distributed`.
 
 Work: a blocking float32 sum, in place, of one array (4 B to 64 MiB); or one training step's

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
+import types
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -105,35 +107,39 @@ def test_clocks_that_do_not_match_are_refused(bad):
         jobs.pace([good, np.array(bad)], 1)
 
 
-def test_python_ranks_write_what_pace_reads(tmp_path):
+def test_python_ranks_write_what_pace_reads(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     from peers import jobs, rank_loop, works
 
+    ticks = itertools.count()
+    clock = types.SimpleNamespace(monotonic=lambda: next(ticks) / 1024)
+    monkeypatch.setattr(rank_loop, "time", clock)
+
     class Alone:
         rank, size = 0, 1
-        calls = 0
 
         def single(self, tensor):
-            return self.count
+            return self.pass_time
 
         def step(self, tensors):
             assert [tensor.numel() for tensor in tensors] == [256] * 1000
             assert all(tensor.dtype == torch.float32 for tensor in tensors)
-            return self.count
+            return self.pass_time
 
         def slowest(self, value):
             return value
 
-        def count(self):
-            self.calls += 1
+        def pass_time(self):
+            next(ticks)
 
-    peer = Alone()
     arguments = [work.argument(tmp_path) for work in works.parse("4K,tiny")]
-    rank_loop.run(peer, [str(tmp_path), "0.002", "50", *arguments])
-    paces = jobs.pace([np.fromfile(tmp_path / "rank-0")], 2)
-    assert [len(pace) for pace in paces] == [50, 50]
-    assert all((pace >= 0).all() for pace in paces)
-    assert peer.calls > 2 * 51  # checked and warmed up, too
+    for most, calls in ((50, 12), (9, 9)):
+        rank_loop.run(Alone(), [str(tmp_path), str(19 / 1024), str(most), *arguments])
+        paces = jobs.pace([np.fromfile(tmp_path / "rank-0")], 2)
+        # A call and a look at the clock take a tick each. The warm-up's second batch, two calls in
+        # three ticks, is as long as 0.15 of the 19; so 12 calls of 1.5 ticks fit into these.
+        assert [len(pace) for pace in paces] == [calls, calls]
+        assert all((pace == 2 / 1024).all() for pace in paces)
 
 
 def test_a_rank_with_wrong_sums_ends(tmp_path):
