@@ -85,20 +85,29 @@ def _records(
 
 
 def _read(pipe: int, process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the records that come through `pipe` until the launcher has ended."""
+    try:
+        watched, patience = [pipe, os.pidfd_open(process.pid)], None
+    except (AttributeError, OSError):  # Linux before 5.3
+        watched, patience = [pipe], 0.1
     pending = b""
     ended = False
-    while True:
-        alive = process.poll() is None
-        readable, _, _ = select.select([pipe], [], [], 0.1 if alive else 0.0)
-        if readable:
-            pending += os.read(pipe, 1 << 20)
-            *complete, pending = pending.split(b"\n")
-            for line in complete:
-                record = json.loads(line)
-                ended = ended or record["kind"] == "end"
-                yield record
-        elif not alive:
-            break
+    try:
+        while True:
+            alive = process.poll() is None
+            readable, _, _ = select.select(watched, [], [], patience if alive else 0.0)
+            if pipe in readable:
+                pending += os.read(pipe, 1 << 20)
+                *complete, pending = pending.split(b"\n")
+                for line in complete:
+                    record = json.loads(line)
+                    ended = ended or record["kind"] == "end"
+                    yield record
+            elif not alive:
+                break
+    finally:
+        for descriptor in watched[1:]:
+            os.close(descriptor)
     if process.returncode != 0 or not ended:
         raise BenchError(
             f"the ranks ended with status {process.returncode} before the benchmark was done",

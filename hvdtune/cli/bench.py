@@ -41,10 +41,11 @@ WORKLOAD_BUDGET = 4.0
 #: A run without arguments should be over by then; the last cases of a slow one get less time.
 SECONDS = 62.0
 
-_DTYPES = (
-    *("uint8", "int8", "uint16", "int16", "int32", "int64"),
-    *("float16", "float32", "float64", "bool"),
-)
+# Bytes of an element. (Asking NumPy would delay the first line by its import.)
+_DTYPES = {
+    **{"uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "int32": 4, "int64": 8},
+    **{"float16": 2, "float32": 4, "float64": 8, "bool": 1},
+}
 
 
 def _size(text: str) -> int:
@@ -121,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "-d",
         "--dtype",
-        choices=_DTYPES,
+        choices=list(_DTYPES),
         default="float32",
         metavar="TYPE",
         help=f"data type of the sweep: {', '.join(_DTYPES)} (default: float32); a sum of bool "
@@ -238,8 +239,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace, report: Any) -> Any:
     """Turn the flags into a plan; workloads for which there is no memory become notes."""
-    import numpy as np
-
     from hvdtune.bench import memory
     from hvdtune.bench.collectives import COLLECTIVES
     from hvdtune.bench.plan import Plan
@@ -247,7 +246,7 @@ def _plan(args: argparse.Namespace, report: Any) -> Any:
     from hvdtune.bench.workloads import WORKLOADS
 
     ranks, cpus = report.ranks, report.cpus
-    granularity = COLLECTIVES[args.op].granularity(ranks, np.dtype(args.dtype).itemsize)
+    granularity = COLLECTIVES[args.op].granularity(ranks, _DTYPES[args.dtype])
     sizes = sweep_sizes(args.begin, args.end, args.factor, granularity)
     if args.no_sweep:
         sizes = []
