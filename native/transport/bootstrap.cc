@@ -14,7 +14,8 @@ namespace hvdtune {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x68766474'0001'0003;  // "hvdt", protocol version
-constexpr Nanos kRetry = 2 * kMillisecond;
+// Between two looks for rank 0 where it cannot notify this process.
+constexpr Nanos kRetry = 5 * kMillisecond;
 // After a disagreement, how long rank 0 tells those who still come.
 constexpr Nanos kGrace = 3 * kSecond;
 constexpr Nanos kWaitSlice = 200 * kMillisecond;
@@ -103,6 +104,11 @@ std::string seconds_text(Nanos time) {
   return text;
 }
 
+/// Where a rank that came before rank 0 waits for it.
+std::string mailbox_name(const BootstrapOptions& options, int rank) {
+  return options.endpoint + "/" + std::to_string(rank);
+}
+
 /// Rank 0's side of the meeting.
 class Host {
  public:
@@ -122,6 +128,7 @@ class Host {
                       "; two jobs must not share HVDTUNE_JOB_ID, and one rank must not be given "
                       "to two processes");
     }
+    notify_early_ones();
     // Also behind a disagreement: those who come later shall learn of it, not wait for the end.
     int missing = options_.size - 1;
     while (missing > 0) {
@@ -145,6 +152,14 @@ class Host {
   }
 
  private:
+  void notify_early_ones() const {
+    std::vector<std::string> mailboxes;
+    for (int rank = 1; rank < options_.size; ++rank) {
+      mailboxes.push_back(mailbox_name(options_, rank));
+    }
+    unix_socket::notify(mailboxes);
+  }
+
   /// True when a rank of this job came, welcome or not. Strangers are turned away without an error.
   bool admit(Fd socket) {
     const auto [pid, uid] = unix_socket::peer_identity(socket);
@@ -229,18 +244,29 @@ class Host {
   ErrorKind kind_ = ErrorKind::kInvalidArgument;
 };
 
+/// Looks, opens a mailbox, and looks again: rank 0 first listens and then notifies, so it is either
+/// found or sends a notice. A rank that comes early therefore sleeps, without looking all the time.
 Fd connect_to_rank0(const BootstrapOptions& options, Nanos deadline) {
-  while (true) {
+  Fd mailbox;
+  for (bool first = true;; first = false) {
     Fd socket = unix_socket::connect(options.endpoint);
     if (socket.valid()) return socket;
+    if (first) {
+      mailbox = unix_socket::open_mailbox(mailbox_name(options, options.rank));
+      continue;
+    }
     if (monotonic_now() >= deadline) {
       throw Error(ErrorKind::kTimeout, "rank 0 did not come within " +
                                            seconds_text(options.timeout) +
                                            " s (HOROVOD_START_TIMEOUT)");
     }
     options.on_wait();
-    const timespec pause{0, kRetry};
-    nanosleep(&pause, nullptr);
+    if (mailbox.valid()) {
+      unix_socket::await_notice(mailbox, std::min(deadline, monotonic_now() + kWaitSlice));
+    } else {  // another process claims to be this rank; rank 0 will say so
+      const timespec pause{0, kRetry};
+      nanosleep(&pause, nullptr);
+    }
   }
 }
 

@@ -26,8 +26,8 @@ namespace {
               std::string("cannot ") + what + " a local socket: " + std::strerror(errno));
 }
 
-Fd open_socket() {
-  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+Fd open_socket(int type = SOCK_SEQPACKET) {
+  Fd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   if (!socket.valid()) fail("create");
   return socket;
 }
@@ -39,6 +39,14 @@ std::pair<sockaddr_un, socklen_t> abstract_address(const std::string& name) {
   const std::size_t length = std::min(name.size(), sizeof(address.sun_path) - 1);
   std::memcpy(address.sun_path + 1, name.data(), length);
   return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length)};
+}
+
+/// False when the name is taken.
+bool take_name(const Fd& socket, const std::string& name) {
+  const auto [address, length] = abstract_address(name);
+  if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return true;
+  if (errno != EADDRINUSE) fail("name");
+  return false;
 }
 
 bool wait_readable(int fd, Nanos deadline) {
@@ -57,11 +65,7 @@ bool wait_readable(int fd, Nanos deadline) {
 
 Fd listen(const std::string& name) {
   Fd socket = open_socket();
-  const auto [address, length] = abstract_address(name);
-  if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    if (errno == EADDRINUSE) return {};
-    fail("name");
-  }
+  if (!take_name(socket, name)) return {};
   if (::listen(socket.get(), SOMAXCONN) != 0) fail("listen on");
   return socket;
 }
@@ -69,9 +73,9 @@ Fd listen(const std::string& name) {
 Fd connect(const std::string& name) {
   Fd socket = open_socket();
   const auto [address, length] = abstract_address(name);
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return {};
-    fail("connect");
+  while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    if (errno == ECONNREFUSED || errno == EAGAIN) return {};
+    if (errno != EINTR) fail("connect");
   }
   return socket;
 }
@@ -83,6 +87,30 @@ Fd accept(const Fd& listener, Nanos deadline) {
     if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN) fail("accept");
   }
   return {};
+}
+
+Fd open_mailbox(const std::string& name) {
+  Fd socket = open_socket(SOCK_DGRAM | SOCK_NONBLOCK);
+  if (!take_name(socket, name)) return {};
+  return socket;
+}
+
+void notify(const std::vector<std::string>& names) {
+  const Fd socket = open_socket(SOCK_DGRAM | SOCK_NONBLOCK);
+  for (const std::string& name : names) {
+    const auto [address, length] = abstract_address(name);
+    // It fails where nobody is, and where there are notices enough.
+    sendto(socket.get(), "", 0, MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address), length);
+  }
+}
+
+bool await_notice(const Fd& mailbox, Nanos deadline) {
+  if (!wait_readable(mailbox.get(), deadline)) return false;
+  char byte;
+  // Many notices are one; a stranger who never stops sending does not keep us here.
+  for (int i = 0; i < 64 && recv(mailbox.get(), &byte, sizeof(byte), 0) >= 0; ++i) {
+  }
+  return true;
 }
 
 bool send(const Fd& socket, std::string_view message, int attached_fd) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -47,6 +48,14 @@ Fd listen(const std::string& name);
 Fd connect(const std::string& name);
 /// The next connection, or an invalid Fd at the deadline.
 Fd accept(const Fd& listener, Nanos deadline);
+
+/// Where `notify` reaches this process while the Fd is open. An invalid Fd when the name is taken.
+Fd open_mailbox(const std::string& name);
+/// Wakes those who wait at these mailboxes; names that nobody has opened are passed over.
+void notify(const std::vector<std::string>& names);
+/// Waits until somebody (anybody: what a notice means must be looked up elsewhere) has notified the
+/// mailbox since the last call. False at the deadline.
+bool await_notice(const Fd& mailbox, Nanos deadline);
 
 /// Sends one message, optionally with a descriptor. False when the peer is gone.
 bool send(const Fd& socket, std::string_view message, int attached_fd = -1);
