@@ -1,0 +1,314 @@
+/* Small allreduces past the coordinator, and by way of it: transport/slot_round.h, engine/direct.cc,
+ * and what engine.cc, progress.cc and coordinator.cc do about slots. See README.md.
+ *
+ * MEMBERS ranks reduce one tensor ROUNDS times. Each time, each of them tries the direct way, or
+ * announces the tensor to the coordinator, as it likes; a direct one gives up when it likes. The
+ * coordinator may take the tensor's slot away once, and gives it back when nobody can mean it any
+ * more. It sleeps until it is rung, but for LOOKS times. */
+
+#ifndef MEMBERS
+#define MEMBERS 2
+#endif
+#ifndef ROUNDS
+#define ROUNDS 3
+#endif
+#ifndef LOOKS
+#define LOOKS 1
+#endif
+#define ENTRIES (ROUNDS + 1)
+
+/* The slot's word. Every update is one step: a compare-and-swap. */
+byte round, direct, announced;
+bool overruled;
+
+byte data[MEMBERS]; /* direct_data of even rounds: the number of the operation it belongs to */
+byte odd[MEMBERS];  /* and of odd rounds */
+#ifdef MUTANT_ONE_BUFFER
+#define put_data(r, m, v) data[m] = v
+#define get_data(r, m) data[m]
+#else
+#define put_data(r, m, v) \
+  if \
+  :: (r) % 2 == 0 -> data[m] = v \
+  :: else -> odd[m] = v \
+  fi
+#define get_data(r, m) ((r) % 2 == 0 -> data[m] : odd[m])
+#endif
+
+/* How each operation was done: the same way on all ranks. */
+#define UNKNOWN 0
+#define DIRECT 1
+#define SCHEDULED 2
+byte way[ROUNDS];
+
+/* Announcements: at most one a rank is under way. */
+#define NONE 0
+#define BY_SLOT 1
+#define BY_DESCRIPTION 2
+byte ring[MEMBERS];
+bool rung; /* the coordinator's doorbell */
+
+/* The schedule. */
+#define BATCH 1
+#define BATCH_WITH_SLOT 2
+#define EVICT 3
+byte schedule[ENTRIES];
+byte written;
+byte passed[MEMBERS];
+
+inline add_announced() {
+  overruled = true;
+  announced++;
+  last = announced == MEMBERS;
+  if
+  :: last -> round++; direct = 0; announced = 0; overruled = false
+  :: else
+  fi
+}
+
+inline do_it(how) {
+  d_step {
+    assert(way[op] == UNKNOWN || way[op] == how);
+    way[op] = how;
+    pending = false
+  }
+}
+
+/* engine/direct.cc */
+inline finish_direct() {
+  d_step {
+    for (k : 0 .. MEMBERS - 1) { assert(get_data(mine, k) == op + 1) }
+    k = 0
+  };
+  do_it(DIRECT);
+  is_direct = false
+}
+
+inline settle_direct() {
+  atomic {
+#ifdef MUTANT_SETTLES_WITHOUT_A_LOOK_AT_THE_ROUND
+    complete = false;
+#else
+    complete = (round != mine);
+#endif
+    if
+    :: !complete -> direct--; add_announced()
+    :: else
+    fi
+  };
+  if
+  :: complete -> finish_direct()
+  :: else ->
+    is_direct = false;
+    assert(ring[me] == NONE);
+    ring[me] = BY_SLOT;
+#ifdef MUTANT_SETTLING_RINGS_IF_LAST
+    if
+    :: last -> rung = true
+    :: else
+    fi
+#else
+    rung = true
+#endif
+  fi;
+  complete = false;
+  last = false
+}
+
+inline leave_direct() {
+  atomic {
+    complete = (round != mine);
+    if
+    :: !complete ->
+      direct--;
+      overruled = true
+    :: else
+    fi
+  };
+  if
+  :: complete -> finish_direct()
+  :: else -> is_direct = false; ring[me] = BY_DESCRIPTION; rung = true
+  fi;
+  complete = false
+}
+
+/* Engine::announce, under table_mutex_: nothing else happens on this rank meanwhile. */
+inline announce() {
+#ifdef MUTANT_COUNTS_BEFORE_ANNOUNCING
+  if
+  :: has_slot -> atomic { add_announced() }
+  :: else -> last = true
+  fi;
+  ring[me] = (has_slot -> BY_SLOT : BY_DESCRIPTION);
+#else
+  assert(ring[me] == NONE);
+  ring[me] = (has_slot -> BY_SLOT : BY_DESCRIPTION);
+  if
+  :: has_slot -> atomic { add_announced() }
+  :: else -> last = true
+  fi;
+#endif
+  if
+  :: last -> rung = true; last = false
+  :: else
+  fi
+}
+
+/* Engine::read_schedule: effects first, then the position. */
+inline read_entry() {
+  if
+  :: schedule[passed[me]] == EVICT ->
+    has_slot = false;
+    if
+    :: is_direct -> leave_direct()
+    :: else
+    fi
+  :: schedule[passed[me]] == BATCH -> do_it(SCHEDULED)
+  :: schedule[passed[me]] == BATCH_WITH_SLOT -> has_slot = true; do_it(SCHEDULED)
+  fi;
+  passed[me]++;
+}
+
+#define news (passed[me] < written)
+
+proctype Member(byte me) {
+  byte op, k, mine;
+  bool has_slot = true, pending, is_direct, last, complete;
+  do
+  :: op == ROUNDS -> break
+  :: op < ROUNDS ->
+    pending = true;
+    if
+    :: has_slot ->
+      /* arrive_direct */
+      mine = round;
+      put_data(mine, me, op + 1);
+      atomic {
+#ifdef MUTANT_DIRECT_BESIDE_ANNOUNCED
+        if
+        :: round == mine ->
+#elif defined(MUTANT_ARRIVES_IN_WHATEVER_ROUND_IT_IS)
+        if
+        :: announced == 0 && !overruled -> mine = round;
+#else
+        if
+        :: round == mine && announced == 0 && !overruled ->
+#endif
+          is_direct = true;
+          direct++;
+          if
+          :: direct == MEMBERS -> round++; direct = 0
+          :: else
+          fi
+        :: else -> skip
+        fi
+      };
+      if
+      :: !is_direct -> announce()
+      :: else
+      fi
+    :: true -> announce()
+    fi;
+    do
+    :: !pending -> break
+    :: pending && news -> read_entry()
+    :: pending && is_direct -> settle_direct()
+    od;
+    op++;
+    mine = 0;
+    /* Between two operations the engine's thread may read on. */
+    do
+    :: news -> read_entry()
+    :: true -> break
+    od
+  od;
+end_idle:
+  do
+  :: news -> read_entry()
+  od
+}
+
+active proctype Coordinator() {
+  bool by[MEMBERS];
+  bool has_slot = true, evicted, may_evict = true, released;
+  byte k, heard, looks, position;
+end_asleep:
+  do
+  :: atomic {
+      if
+      :: rung -> rung = false
+      :: !rung && evicted /* it looks every few milliseconds */
+      :: !rung && !evicted && looks < LOOKS -> looks++
+      fi
+    };
+    /* Engine::coordinate */
+#ifndef MUTANT_LOOKS_WHO_HAS_PASSED_AFTER_READING
+    d_step {
+      released = evicted;
+      for (k : 0 .. MEMBERS - 1) { released = released && passed[k] >= position }
+    };
+#endif
+    for (k : 0 .. MEMBERS - 1) {
+      atomic {
+        if
+        :: ring[k] == NONE
+        :: else ->
+          assert(!by[k]);
+          assert(ring[k] == BY_DESCRIPTION || has_slot || evicted);
+          by[k] = true;
+          heard++;
+          ring[k] = NONE
+        fi
+      }
+    }
+#ifdef MUTANT_LOOKS_WHO_HAS_PASSED_AFTER_READING
+    atomic {
+      released = evicted;
+      for (k : 0 .. MEMBERS - 1) { released = released && passed[k] >= position }
+    };
+#endif
+#ifdef MUTANT_SLOT_COMES_BACK_AT_ONCE
+    released = evicted;
+#endif
+    atomic {
+      if
+      :: released ->
+        evicted = false;
+        /* SlotRound::reset: nobody is in it */
+        assert(direct == 0);
+        round = 0;
+        announced = 0;
+        overruled = false
+      :: else
+      fi;
+      released = false;
+      k = 0;
+      if
+      :: heard == MEMBERS ->
+        for (k : 0 .. MEMBERS - 1) { by[k] = false }
+        k = 0;
+        heard = 0;
+        if
+        :: !has_slot && !evicted -> has_slot = true; schedule[written] = BATCH_WITH_SLOT
+        :: else -> schedule[written] = BATCH
+        fi;
+        written++
+      :: heard == 0 && has_slot && may_evict ->
+        may_evict = false;
+        has_slot = false;
+        evicted = true;
+        schedule[written] = EVICT;
+        written++;
+        position = written
+      :: heard < MEMBERS -> skip
+      fi
+    }
+  od
+}
+
+init {
+  byte k;
+  atomic {
+    for (k : 0 .. MEMBERS - 1) { run Member(k) }
+  }
+}
