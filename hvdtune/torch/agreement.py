@@ -4,6 +4,9 @@ The number that its name gets (see parameter_names), and whether its gradient is
 rank that did not compute the gradient takes part in the reduction all the same, and must do what
 the others do: an allreduce of zeros if theirs is dense, two allgathers of nothing if it is sparse.
 It cannot tell from the parameter.
+
+Besides, whether gradients are reduced during the backward pass: a rank that does, and gives up what
+is under way, must not be met by another that has not begun.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.objects import allgather_object
 from hvdtune.core.process_sets import ProcessSet, id_of
 from hvdtune.core.reduce_ops import Max
-from hvdtune.torch import async_ops
+from hvdtune.torch import async_ops, overlap
 from hvdtune.torch.gradient_layouts import Layout
 from hvdtune.torch.parameter_names import number_to_ask_for, take_number
 from hvdtune.torch.submission import Member
@@ -25,9 +28,10 @@ from hvdtune.torch.submission import Member
 
 def agree(
     members: Sequence[Member], seen: Sequence[Layout], label: str, process_set: ProcessSet
-) -> None:
+) -> bool:
     """Set the ``wire_name`` and ``layout`` of the members, all of one optimizer.
 
+    Returns whether their gradients are reduced during the backward pass, if that pays on all ranks.
     ``seen[i]``: this rank's gradient of ``members[i]``. The members must be in the order of their
     names. Collective. Raises HorovodInternalError on all ranks, naming the parameters, when they do
     not have the same ones.
@@ -37,11 +41,12 @@ def agree(
     any order; there ``label`` tells optimizers apart.
     """
     set_id = id_of(process_set)
+    numbers = [number_to_ask_for(member.parameter, member.name, set_id) for member in members]
     table = torch.tensor(
         [
-            [number_to_ask_for(member.parameter, member.name, set_id) for member in members],
-            [int(layout.dense) for layout in seen],
-            [layout.sparse_dims for layout in seen],
+            [*numbers, int(not overlap.pays())],
+            [*(int(layout.dense) for layout in seen), 0],
+            [*(layout.sparse_dims for layout in seen), 0],
         ],
         dtype=torch.int32,
     )
@@ -55,9 +60,11 @@ def agree(
         if "Mismatched" not in str(error):
             raise
         raise HorovodInternalError(_difference(members, name, process_set)) from error
-    for member, (number, dense, dims) in zip(members, table.t().tolist(), strict=True):
+    *columns, (busy, *_) = table.t().tolist()
+    for member, (number, dense, dims) in zip(members, columns, strict=True):
         member.wire_name = take_number(member.parameter, member.name, set_id, number)
         member.layout = Layout(bool(dense), dims)
+    return not busy
 
 
 def _difference(members: Sequence[Member], name: str, process_set: ProcessSet) -> str:

@@ -1,9 +1,9 @@
 """Reduces the gradients of an optimizer's parameters over the ranks.
 
-A hook on every parameter sees its gradient become final and submits it at once, so that the engine
-reduces while the backward pass goes on. ``synchronize`` submits what the backward pass left out,
-waits, and leaves the results in the gradients. The unit is a group of parameters reduced together;
-a parameter that is in no group is a unit of its own.
+A hook on every parameter sees its gradient become final. Where the host has CPUs left, it submits
+the gradient at once, so that the engine reduces while the backward pass goes on. ``synchronize``
+submits what the backward pass left out, waits, and leaves the results in the gradients. The unit
+is a group of parameters reduced together; a parameter that is in no group is a unit of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import operator
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, SupportsIndex
 
 import torch
@@ -68,6 +69,7 @@ class GradientReducer:
         self._names = names
         self._settings = settings
         self._sender = Sender(settings)
+        self._overlaps = False  # the ranks have agreed to reduce during the backward pass
         self._members: dict[torch.Tensor, Member] = {}
         self._units: dict[Unit, None] = {}  # in the order of their making
         self._submissions: dict[Unit, Submission] = {}
@@ -207,12 +209,27 @@ class GradientReducer:
         self._units[unit] = None
 
     def _add_hook(self, member: Member) -> None:
-        reducer = weakref.ref(self)
+        reducer, grad_enabled = weakref.ref(self), torch.is_grad_enabled
 
-        def hook(_: torch.Tensor) -> None:
+        def hook(parameter: torch.Tensor) -> None:
             alive = reducer()
-            if alive is not None:
+            if alive is None:
+                return
+            if (
+                member.passes_left != 1
+                or alive._overlaps
+                or alive._given_up
+                or alive._event != _events
+                or grad_enabled()
+            ):
                 alive._on_gradient(member)
+                return
+            # What is left to do in the usual case where nothing is reduced meanwhile.
+            alive.is_pending = True
+            member.passes_left = 0
+            if member.unit.settled:
+                member.complete = gradient = parameter.grad
+                member.version = gradient._version  # type: ignore[union-attr]
 
         self._hooks.append(member.parameter.register_post_accumulate_grad_hook(hook))
 
@@ -238,7 +255,12 @@ class GradientReducer:
         if left == 1:
             unit = member.unit
             unit.ready += 1
-            if unit.ready == len(unit.members) and unit.settled:
+            if not unit.settled:
+                return
+            if not self._overlaps:
+                member.complete = gradient = member.parameter.grad
+                member.version = 0 if gradient is None else gradient._version
+            elif unit.ready == len(unit.members):
                 self._submit(unit, patient=False)
 
     def _refuse_graph(self, member: Member) -> None:
@@ -260,7 +282,7 @@ class GradientReducer:
         self._event = _events
         for member in self._members.values():
             member.layout = UNKNOWN
-            member.unit.settled = False
+            member.unit.settled = member.unit.plain = False
             self._undecided[member] = None
         if self._job != _jobs:
             self._job = _jobs
@@ -277,6 +299,7 @@ class GradientReducer:
         passes = self._passes
         for member in self._members.values():
             member.passes_left = passes
+            member.complete = None
         for unit in self._units:
             unit.ready = 0
 
@@ -289,9 +312,52 @@ class GradientReducer:
                 self._submissions[unit] = self._given_up.pop(unit)
         if self._undecided:
             self._settle()
-        for unit in self._units:
-            if unit not in self._submissions:
+        missing = [unit for unit in self._units if unit not in self._submissions]
+        plain = []
+        for unit in missing:
+            for member in unit.members:
+                complete = member.complete
+                if complete is not None and complete._version != member.version:
+                    self._warn_changed(member)
+            if unit.plain and not self._given_up:
+                plain.append(unit.members[0])
+            else:
                 self._submit(unit, patient=True)
+        if plain:
+            self._reduce_now([m for m in plain if m.parameter.requires_grad])
+
+    def _reduce_now(self, members: Sequence[Member]) -> None:
+        """Reduce the gradients of plain units, which costs less together, and wait.
+
+        What does not work becomes a submission like any other, for ``_collect`` or ``give_up``.
+        """
+        payloads = [self._payload(member) for member in members]
+        outcomes: list[Any] = []
+        done = False
+        try:
+            done = self._sender.all_at_once(members, payloads, outcomes)
+        except NAMED_ERRORS as error:
+            raise named(error, [members[len(outcomes)]]) from error
+        finally:
+            if not done:
+                self._take_over(members, payloads, outcomes)
+        if not done:
+            for member, handle in zip(members, outcomes, strict=True):
+                if handle is False:
+                    self._submit(member.unit, patient=True)
+
+    def _take_over(
+        self, members: Sequence[Member], payloads: Sequence[torch.Tensor], outcomes: Sequence[Any]
+    ) -> None:
+        for member, payload, outcome in zip(members, payloads, outcomes, strict=False):
+            if outcome is None or outcome is False:
+                continue
+            submission = Submission((member,), (payload,), (None,), (payload._version,))
+            if isinstance(outcome, Exception):
+                submission.wait = partial(_raise, outcome)
+            else:
+                submission.handle = outcome
+            self._submissions[member.unit] = submission
 
     def _settle(self) -> None:
         """Agree with the other ranks on what nobody had a gradient of before.
@@ -304,13 +370,15 @@ class GradientReducer:
             return
         undecided.sort(key=lambda member: member.name)
         seen = [layout_of(self._own_gradient(member)) for member in undecided]
-        agree(undecided, seen, self._label, self._settings.process_set)
+        self._overlaps = agree(undecided, seen, self._label, self._settings.process_set)
         for member in undecided:
             if self._settings.sparse_as_dense:
                 member.layout = DENSE
             if member.layout.known or member.unit.grouped:
                 del self._undecided[member]
-                member.unit.settled = all(m not in self._undecided for m in member.unit.members)
+                unit = member.unit
+                unit.settled = all(m not in self._undecided for m in unit.members)
+                unit.plain = self._sender.sends_as_is and not unit.grouped and member.layout.dense
 
     def _own_gradient(self, member: Member) -> torch.Tensor | None:
         """The gradient, unless it is only what this class put there for want of one."""
@@ -438,6 +506,10 @@ def _take_apart(hooks: list[RemovableHandle], units: dict[Unit, None]) -> None:
     remove_all(hooks)
     for unit in units:
         unit.members.clear()
+
+
+def _raise(error: Exception) -> Sequence[torch.Tensor]:
+    raise error
 
 
 def _is_view(gradient: torch.Tensor | None) -> bool:

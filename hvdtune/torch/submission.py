@@ -32,6 +32,7 @@ class Unit:
     members: list[Member] = field(default_factory=list)
     ready: int = 0  # members that had their last backward pass of the step
     settled: bool = False  # the ranks know all about the members
+    plain: bool = False  # one parameter, whose gradient is reduced as it is, in place
 
 
 @dataclass(eq=False, slots=True)
@@ -45,6 +46,9 @@ class Member:
     wire_name: str = ""  # until the ranks have agreed on one
     layout: Layout = UNKNOWN  # what all ranks know of its gradients
     filler: weakref.ref[torch.Tensor] | None = None  # the last gradient made for want of one
+    # The gradient that the backward pass left for synchronize(), and its version then.
+    complete: torch.Tensor | None = None
+    version: int = 0
 
 
 @dataclass(eq=False, slots=True)

@@ -12,6 +12,12 @@ import rank_programs.torch_training as training
 from rank_programs.torch_cases import run_checks
 
 import hvdtune.torch as hvd
+from hvdtune.torch import overlap
+
+
+def reduce_in_backward_pass(during: bool) -> None:
+    """Whatever the machine: reduce gradients during the backward pass, or after it."""
+    overlap.pays = lambda: during
 
 
 def alone() -> list[str]:
@@ -32,12 +38,31 @@ def alone() -> list[str]:
 def two_ranks() -> list[str]:
     """Everything."""
     hvd.init(process_sets=[training.front])
-    return run_checks(
+    reduce_in_backward_pass(True)
+    names = run_checks(
         *training.CHECKS,
         *misuse.CHECKS,
         *sparse.CHECKS,
         *adasum.CHECKS,
         *recipes.CHECKS,
+    )
+    reduce_in_backward_pass(False)
+    again = [check for check in training.CHECKS if check is not training.process_set]
+    return names + run_checks(
+        *again,
+        misuse.zero_grad_at_the_wrong_time,
+        misuse.too_many_backward_passes,
+        misuse.gradient_of_a_gradient,
+        misuse.ranks_that_disagree,
+        misuse.gradient_that_cannot_be_sent,
+        *sparse.CHECKS,
+        adasum.training,
+        recipes.gradient_scalers,
+        recipes.gradients_changed_too_early,
+        recipes.checkpointed_activations,
+        recipes.optimizers_in_flight_at_once,
+        recipes.load_state_dict_in_the_middle,
+        recipes.load_state_dict_after_uneven_passes,
     )
 
 
@@ -45,6 +70,7 @@ def three_ranks() -> list[str]:
     """No power of two, and averages that are not exact."""
     training.front.ranks = [0, 1]
     hvd.init(process_sets=[training.front])
+    reduce_in_backward_pass(False)
     return run_checks(
         training.options,
         training.several_backward_passes,
@@ -60,6 +86,7 @@ def four_ranks() -> list[str]:
     """What has a tree (Adasum) or roles that differ between ranks."""
     training.front.ranks = [0, 1, 2]
     hvd.init(process_sets=[training.front])
+    reduce_in_backward_pass(True)
     return run_checks(
         training.options,
         training.process_set,

@@ -30,6 +30,7 @@ from rank_programs.torch_training import (
 )
 
 import hvdtune.torch as hvd
+from hvdtune.torch import overlap
 
 
 def fused_and_foreach() -> None:
@@ -392,9 +393,13 @@ def load_state_dict_after_uneven_passes() -> None:
                 optimizer.zero_grad()
         hvd.barrier()  # the others are here without it
     if hvd.rank() == 0:
-        [message] = [str(w.message) for w in seen if w.category is RuntimeWarning]
-        assert "The reduction of parameter '3." in message, message
-        assert "was given up" in message, message
+        messages = [str(w.message) for w in seen if w.category is RuntimeWarning]
+        if overlap.pays():
+            assert len(messages) == 1, messages
+            assert "The reduction of parameter '3." in messages[0], messages
+            assert "was given up" in messages[0], messages
+        else:
+            assert messages == []  # nothing was under way
     else:
         backward(model)
         optimizer.load_state_dict(optimizer.state_dict())
