@@ -11,9 +11,8 @@ PhaseTimes ShmCommunicator::allreduce(const AllreduceJob& job) {
   HVD_CHECK(job.in.bytes() == job.out.bytes());
   if (job.in.empty()) return {monotonic_now(), monotonic_now()};
   if (others() == 0) return allreduce_alone(job);
-  const PhaseTimes times = job.in.bytes() <= std::min(one_shot_limit_, chunk_bytes_)
-                               ? allreduce_one_shot(job)
-                               : allreduce_streamed(job);
+  const PhaseTimes times =
+      job.in.bytes() <= one_shot_limit_ ? allreduce_one_shot(job) : allreduce_streamed(job);
   end_operation();
   return times;
 }
@@ -30,8 +29,8 @@ PhaseTimes ShmCommunicator::allreduce_alone(const AllreduceJob& job) {
 /// barrier instead of two; the redundant arithmetic is cheaper than a second synchronisation.
 PhaseTimes ShmCommunicator::allreduce_one_shot(const AllreduceJob& job) {
   PhaseTimes times;
-  const std::uint64_t chunk = next_chunk_++;
   const std::size_t bytes = job.in.bytes();
+  const std::uint64_t chunk = window_.open(bytes);
   std::byte* mine = window(static_cast<std::size_t>(index_), chunk);
   pack(job.in, 0, bytes, mine, job.dtype, job.prescale);
   barrier_.arrive();
@@ -53,16 +52,17 @@ PhaseTimes ShmCommunicator::allreduce_streamed(const AllreduceJob& job) {
   const auto self = static_cast<std::size_t>(index_);
   const std::size_t total = job.in.bytes();
   const std::size_t chunks = (total + chunk_bytes_ - 1) / chunk_bytes_;
-  const std::uint64_t first = next_chunk_;
-  next_chunk_ += chunks;
   const bool direct = job.prescale == 1.0;  // scaled data exist only in the window
 
   const auto part_of = [&](std::size_t chunk, std::size_t member) {
     return chunk_part(chunk * chunk_bytes_, std::min(chunk_bytes_, total - chunk * chunk_bytes_),
                       member, members);
   };
+  std::uint64_t first = 0;
   const auto pack_chunk = [&](std::size_t chunk) {
-    std::byte* mine = window(self, first + chunk);
+    const std::uint64_t serial = window_.open(std::min(chunk_bytes_, total - chunk * chunk_bytes_));
+    if (chunk == 0) first = serial;
+    std::byte* mine = window(self, serial);
     for (std::size_t member = 0; member < members; ++member) {
       if (member == self && direct) continue;
       const Part part = part_of(chunk, member);

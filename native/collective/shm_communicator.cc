@@ -12,15 +12,19 @@
 namespace hvdtune {
 namespace {
 
-/// Which algorithm for which size, and in which pieces; docs/performance.md has the measurements.
+/// Which algorithm for which size, and in which pieces, all in bytes. docs/performance.md has the
+/// measurements behind it.
 struct ShmTuning {
-  std::size_t one_shot_limit;  ///< bytes
-  std::size_t chunk;           ///< bytes
+  std::size_t one_shot_limit;
+  std::size_t chunk;
+  std::size_t ring;  ///< of a member's window: what is used of it, if a few chunks are not more
 };
 
 ShmTuning standard_tuning(std::size_t members, bool crowded) {
-  if (!crowded) return {8 << 10, 256 << 10};
-  return {members <= 4 ? std::size_t{16 << 10} : std::size_t{8 << 10}, 128 << 10};
+  constexpr std::size_t kAllRings = 4 << 20;
+  if (!crowded) return {8 << 10, 256 << 10, kAllRings / members};
+  // Members take turns on a CPU and find in its cache what the one before has left there.
+  return {members <= 4 ? std::size_t{16 << 10} : std::size_t{8 << 10}, 128 << 10, 0};
 }
 
 }  // namespace
@@ -42,14 +46,20 @@ void ShmCommunicator::tune(const Tuning& tuning) {
   };
   // A chunk is cut into one part a member, in whole cache lines.
   const std::size_t unit = kCacheLine * members_.size();
-  chunk_bytes_ =
-      std::clamp(chosen(tuning.chunk_size, standard.chunk), unit, std::size_t{kMaxChunk}) / unit *
-      unit;
-  one_shot_limit_ = chosen(tuning.one_shot_limit, standard.one_shot_limit);
+  const std::size_t wanted = chosen(tuning.chunk_size, standard.chunk);
+  const std::size_t chunk = std::clamp(wanted, unit, std::size_t{kMaxChunk}) / unit * unit;
+  if (chunk != chunk_bytes_) {
+    // A peer may still read what lies elsewhere in the new order of things.
+    if (chunk_bytes_ != 0) barrier();
+    window_.resize(standard.ring, chunk);
+    chunk_bytes_ = chunk;
+  }
+  // A one-shot message is a chunk, too.
+  one_shot_limit_ = std::min(chosen(tuning.one_shot_limit, standard.one_shot_limit), chunk_bytes_);
 }
 
 std::byte* ShmCommunicator::window(std::size_t member, std::uint64_t chunk) const {
-  return arena_->chunk(members_[member], static_cast<int>(chunk % kWindowChunks));
+  return arena_->window(members_[member]) + window_.place(chunk);
 }
 
 void ShmCommunicator::barrier() {
@@ -82,13 +92,12 @@ template <typename Pack, typename Consume>
 PhaseTimes ShmCommunicator::stream(std::size_t chunks, Pack&& pack_chunk, Consume&& consume) {
   PhaseTimes times{monotonic_now(), monotonic_now()};
   if (chunks == 0) return times;
-  const std::uint64_t first = next_chunk_;
-  next_chunk_ += chunks;
+  const std::uint64_t first = window_.open(chunk_bytes_);
   pack_chunk(0, first);
   barrier_.arrive();
   times.packed = monotonic_now();
   for (std::size_t step = 1; step <= chunks; ++step) {
-    if (step < chunks) pack_chunk(step, first + step);
+    if (step < chunks) pack_chunk(step, window_.open(chunk_bytes_));
     barrier_.wait();
     if (step == chunks) times.unpacking = monotonic_now();
     consume(step - 1, first + step - 1);

@@ -6,6 +6,7 @@
 
 #include "collective/communicator.h"
 #include "collective/shm_barrier.h"
+#include "collective/shm_window.h"
 
 namespace hvdtune {
 
@@ -70,7 +71,7 @@ class ShmCommunicator final : public Communicator {
   std::size_t chunk_bytes_ = 0;
   std::size_t one_shot_limit_ = 0;
   bool window_shared_ = false;
-  std::uint64_t next_chunk_ = 0;  // counts on over operations: the same on all members
+  ShmWindow window_;
 };
 
 }  // namespace hvdtune

@@ -52,14 +52,13 @@ std::size_t direct_offset(std::size_t header_bytes, int ranks) {
                  static_cast<std::size_t>(ranks) * kAnnounceRing);
 }
 
-std::size_t chunks_offset(std::size_t header_bytes, int ranks) {
+std::size_t windows_offset(std::size_t header_bytes, int ranks) {
   return page_up(direct_offset(header_bytes, ranks) +
                  2 * kDirectSlots * static_cast<std::size_t>(ranks) * kDirectBytes);
 }
 
 std::size_t arena_bytes(std::size_t header_bytes, int ranks) {
-  return chunks_offset(header_bytes, ranks) +
-         static_cast<std::size_t>(ranks) * kWindowChunks * kMaxChunk;
+  return windows_offset(header_bytes, ranks) + static_cast<std::size_t>(ranks) * kWindowBytes;
 }
 
 [[noreturn]] void fail(const char* what) {
@@ -143,10 +142,9 @@ void Arena::reset_barrier(int index) {
   for (BarrierCell::Arrival& arrival : cell.arrivals) arrival.generation.store(0);
 }
 
-std::byte* Arena::chunk(int rank, int chunk) {
-  return base_ + chunks_offset(sizeof(Header), ranks_) +
-         (static_cast<std::size_t>(rank) * kWindowChunks + static_cast<std::size_t>(chunk)) *
-             kMaxChunk;
+std::byte* Arena::window(int rank) {
+  return base_ + windows_offset(sizeof(Header), ranks_) +
+         static_cast<std::size_t>(rank) * kWindowBytes;
 }
 
 SlotRound& Arena::slot_round(std::uint32_t slot) {

@@ -17,10 +17,12 @@ inline constexpr int kMaxRanksPerHost = 64;
 inline constexpr int kMaxProcessSets = 128;
 /// Slots that can exist at once; the cache capacity is limited to it.
 inline constexpr std::uint32_t kMaxSlots = 1U << 16;
-/// Chunks of a rank's window in the fusion buffer; why four: collective/shm_communicator.h.
+/// Chunks of a rank's window in the fusion buffer; alive at a time; why four:
+/// collective/shm_communicator.h.
 inline constexpr int kWindowChunks = 4;
-/// Largest chunk, in bytes.
+/// Largest chunk, and a rank's window, in bytes.
 inline constexpr std::int64_t kMaxChunk = 4LL << 20;
+inline constexpr std::size_t kWindowBytes = (kWindowChunks + 1) * kMaxChunk;
 /// Slots whose small tensors may be reduced without the coordinator, and how small they must be.
 inline constexpr std::uint32_t kDirectSlots = 1024;
 inline constexpr std::size_t kDirectBytes = 64;
@@ -70,8 +72,8 @@ class Arena {
   BarrierCell& barrier(int index);
   /// Makes a barrier as new. Nobody may be using it.
   void reset_barrier(int index);
-  /// Start of chunk `chunk` (0 … kWindowChunks-1) of `rank`'s window; kMaxChunk bytes.
-  std::byte* chunk(int rank, int chunk);
+  /// `rank`'s window of the fusion buffer: kWindowBytes bytes.
+  std::byte* window(int rank);
   /// Who has arrived in the current round of a slot's tensor.
   SlotRound& slot_round(std::uint32_t slot);
   /// What `rank` contributes directly to a round of `slot` (below kDirectSlots); kDirectBytes, a

@@ -183,8 +183,8 @@ TEST(two_attached_arenas_are_the_same_memory) {
   MessageRing same = second->announcements(1);
   CHECK(same.pop(got));
   CHECK_EQ(got, "hello");
-  *first->chunk(1, kWindowChunks - 1) = std::byte{7};
-  CHECK(*second->chunk(1, kWindowChunks - 1) == std::byte{7});
+  *(first->window(1) + kWindowBytes - 1) = std::byte{7};
+  CHECK(*(second->window(1) + kWindowBytes - 1) == std::byte{7});
   CHECK(!second->aborted());
   CHECK(second->abort_status().ok());
   first->abort("rank 0 gave up");
