@@ -59,15 +59,15 @@ bool Engine::arrive_direct(Operation& operation) {
   if (operation.slot >= kDirectSlots || !small_enough(request)) return false;
   if (arena_.watched().load() != 0 || arena_.joined().load() != 0) return false;
   SlotRound& round = arena_.slot_round(operation.slot);
-  // Stays what it is until this rank arrives.
-  std::byte* mine = arena_.direct_data(operation.slot, round.round(), rank_);
+  const std::uint32_t current = round.round();
+  std::byte* mine = arena_.direct_data(operation.slot, current, rank_);
   const wire::TensorSpec& tensor = request.tensors.front();
   SegmentList data;
   data.add(const_cast<void*>(operation.memory.front().in),
            static_cast<std::size_t>(tensor.bytes()));
   pack(data, 0, data.bytes(), mine, tensor.dtype, request.prescale);
   const auto members = static_cast<std::uint32_t>(sets_.ranks(request.process_set).size());
-  const SlotRound::Arrival arrival = round.arrive_direct(members);
+  const SlotRound::Arrival arrival = round.arrive_direct(members, current);
   operation.direct_round = arrival.round;
   operation.direct = arrival.accepted;
   return arrival.accepted;

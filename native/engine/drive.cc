@@ -81,14 +81,14 @@ void Engine::wake_other_callers() {
 }
 
 /// The last caller goes: rings are for the thread again. If it sleeps, work that came meanwhile has
-/// not woken it, and it knows nothing of a deadline.
+/// not woken it, and it knows nothing of an earlier deadline.
 void Engine::leave_to_thread() {
   bool work = false;
   {
     const std::lock_guard lock(drive_mutex_);
     if (callers_.load(std::memory_order_seq_cst) > 0) return;  // a new one arms it for itself
     doorbell_.arm(wake_threshold(), Sleeper::kThread);
-    work = progress() || next_deadline() != thread_deadline_;
+    work = progress() || next_deadline() < thread_deadline_;
   }
   if (work) doorbell_.wake(Sleeper::kThread);
 }
@@ -99,6 +99,9 @@ void Engine::thread_main() {
                                 << options_.affinity << " (HOROVOD_THREAD_AFFINITY)";
   }
   while (!stop_) {
+    // Before the look for callers: the last of them sees it when it goes, and hands its deadline
+    // over.
+    thread_deadline_ = kForever;
     std::uint32_t seen = doorbell_.rings();
     if (callers_.load(std::memory_order_seq_cst) > 0) {
       doorbell_.sleep(seen, Sleeper::kThread, monotonic_now() + kStandBack);

@@ -231,7 +231,8 @@ class Engine final : private CoordinatorObserver {
   // Who makes progress. Held while doing so, never while sleeping.
   std::timed_mutex drive_mutex_;
   std::atomic<int> callers_{0};  // blocked callers; while there are any, the thread stands back
-  Nanos thread_deadline_ = kForever;  // until when the thread sleeps
+  // Until when the thread sleeps; kForever while it does not, or stands back for callers.
+  std::atomic<Nanos> thread_deadline_{kForever};
   std::atomic<bool> stop_{false};
   std::atomic<bool> shutdown_announced_{false};
   std::atomic<bool> over_{false};  // ended_ is set

@@ -32,10 +32,12 @@ class SlotRound {
   /// The rounds that were completed: which of two buffers is to be used.
   [[nodiscard]] std::uint32_t round() const { return unpack(load()).round; }
 
-  /// Not accepted when another member has announced already.
-  Arrival arrive_direct(std::uint32_t members) {
-    return update([members](Fields& fields, Arrival& arrival) {
-      if (fields.announced > 0 || fields.overruled) return;
+  /// `round`: what round() said, and this member's data were published for. Not accepted when
+  /// another member has announced already, or the round is over: a member that was late to announce
+  /// an operation that ended without it (rejected, or empty) may complete it meanwhile.
+  Arrival arrive_direct(std::uint32_t members, std::uint32_t round) {
+    return update([members, round](Fields& fields, Arrival& arrival) {
+      if (fields.round != round || fields.announced > 0 || fields.overruled) return;
       arrival.accepted = true;
       ++fields.direct;
       arrival.last = fields.direct == members;

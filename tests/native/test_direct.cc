@@ -36,27 +36,29 @@ float sum_of(Engine& engine, float value, const std::string& name, std::uint32_t
 
 TEST(a_round_is_direct_for_all_or_announced_by_all) {
   SlotRound round;
-  CHECK(round.arrive_direct(3).accepted);
-  CHECK(round.arrive_direct(3).accepted);
+  CHECK(round.arrive_direct(3, 0).accepted);
+  CHECK(round.arrive_direct(3, 0).accepted);
   CHECK(round.state(0) == State::kOpen);
-  const auto last = round.arrive_direct(3);
+  const auto last = round.arrive_direct(3, 0);
   CHECK(last.accepted && last.last);
   CHECK(round.state(0) == State::kComplete);
   CHECK_EQ(round.round(), 1U);
+  // Whoever looked up the round before it was over has published its data in the wrong place.
+  CHECK(!round.arrive_direct(3, 0).accepted);
 
-  CHECK(round.arrive_direct(3).accepted);
+  CHECK(round.arrive_direct(3, 1).accepted);
   CHECK(!round.announce(3).last);
   CHECK(round.state(1) == State::kOverruled);
-  CHECK(!round.arrive_direct(3).accepted);  // the third must announce
+  CHECK(!round.arrive_direct(3, 1).accepted);  // the third must announce
   CHECK(!round.announce(3).last);
   const auto changed = round.change_to_announced(1, 3);
   CHECK(changed.accepted && changed.last);
   CHECK_EQ(round.round(), 2U);
   CHECK(!round.change_to_announced(1, 3).accepted);  // too late
 
-  CHECK(round.arrive_direct(2).accepted);
+  CHECK(round.arrive_direct(3, 2).accepted);
   CHECK(round.withdraw(2).accepted);
-  CHECK(!round.arrive_direct(2).accepted);
+  CHECK(!round.arrive_direct(3, 2).accepted);
   CHECK(!round.announce(3, 2).last);  // two who have joined
   CHECK(round.announce(3).last);
   round.reset();
