@@ -270,10 +270,9 @@ Fd connect_to_rank0(const BootstrapOptions& options, Nanos deadline) {
   }
 }
 
-HostSession join(const BootstrapOptions& options) {
-  // Rank 0 waits for the slowest; give its verdict time to arrive.
-  const Nanos deadline = monotonic_now() + options.timeout;
-  Fd socket = connect_to_rank0(options, deadline);
+/// Rank 0's answer, or false when it hung up or the deadline passed (then `timed_out`).
+bool ask_rank0(const BootstrapOptions& options, const Fd& socket, Nanos deadline,
+               std::string& answer, Fd& arena_fd, bool& timed_out) {
   if (unix_socket::peer_identity(socket).uid != getuid()) {
     throw Error(ErrorKind::kInvalidArgument, "the process that claims to be rank 0 of job " +
                                                  options.endpoint + " belongs to another user");
@@ -281,16 +280,32 @@ HostSession join(const BootstrapOptions& options) {
   const Hello hello{options.rank,   options.size,      getpid(),        options.hostname,
                     options.secret, options.agreement, this_cpu_share()};
   unix_socket::send(socket, hello.encode());
-  std::string message;
-  bool timed_out = false;
-  Fd arena_fd;
-  const Nanos last = deadline + 5 * kSecond;
   bool received = false;
   do {
     options.on_wait();
-    const Nanos slice = std::min(last, monotonic_now() + kWaitSlice);
-    received = unix_socket::receive(socket, message, slice, timed_out, &arena_fd);
-  } while (!received && timed_out && monotonic_now() < last);
+    const Nanos slice = std::min(deadline, monotonic_now() + kWaitSlice);
+    received = unix_socket::receive(socket, answer, slice, timed_out, &arena_fd);
+  } while (!received && timed_out && monotonic_now() < deadline);
+  return received;
+}
+
+HostSession join(const BootstrapOptions& options) {
+  const Nanos deadline = monotonic_now() + options.timeout;
+  // Rank 0 waits for the slowest; give its verdict time to arrive.
+  const Nanos last = deadline + 5 * kSecond;
+  Fd socket = connect_to_rank0(options, deadline);
+  std::string message;
+  Fd arena_fd;
+  bool timed_out = false;
+  bool received = ask_rank0(options, socket, last, message, arena_fd, timed_out);
+  if (!received && !timed_out) {
+    // Rank 0 hangs up on a process that says nothing for seconds, as one that was suspended before
+    // it came to its hello. If it is there still, it waits for this rank.
+    if (Fd another = unix_socket::connect(options.endpoint); another.valid()) {
+      socket = std::move(another);
+      received = ask_rank0(options, socket, last, message, arena_fd, timed_out);
+    }
+  }
   if (!received) {
     throw Error(timed_out ? ErrorKind::kTimeout : ErrorKind::kAborted,
                 timed_out ? "rank 0 did not answer in time"

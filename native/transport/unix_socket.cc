@@ -51,12 +51,14 @@ bool take_name(const Fd& socket, const std::string& name) {
 
 bool wait_readable(int fd, Nanos deadline) {
   while (true) {
-    const Nanos left = deadline == kForever ? kSecond : deadline - monotonic_now();
-    if (left <= 0) return false;
+    // Looks at least once: who was suspended finds the time over and what came meanwhile.
+    const Nanos left =
+        std::max<Nanos>(0, deadline == kForever ? kSecond : deadline - monotonic_now());
     pollfd entry{fd, POLLIN, 0};
-    const int timeout_ms = static_cast<int>(std::min<Nanos>(left / kMillisecond + 1, 1000));
-    const int ready = poll(&entry, 1, timeout_ms);
+    const Nanos timeout_ms = left > 0 ? std::min<Nanos>(left / kMillisecond + 1, 1000) : 0;
+    const int ready = poll(&entry, 1, static_cast<int>(timeout_ms));
     if (ready > 0) return true;
+    if (ready == 0 && left == 0) return false;
     if (ready < 0 && errno != EINTR) fail("wait for");
   }
 }
