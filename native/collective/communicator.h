@@ -34,15 +34,27 @@ struct BroadcastJob {
   const SegmentList& out;  ///< same bytes on every member; on the root it may equal `in`
 };
 
+/// Lengths that only the senders know. They travel with the first data, not before them.
+struct Lengths {
+  /// What this member tells the others; all members tell equally many.
+  const std::vector<std::int64_t>& mine;
+  /// Called once, with the numbers of all members in member order. Makes the job's `out` ready;
+  /// returns AlltoallJob::longest (of no importance to an allgather). What it throws leaves the
+  /// operation, and the other members waiting.
+  std::function<std::size_t(const std::vector<std::int64_t>& all)> prepare;
+};
+
 struct AllgatherJob {
   const SegmentList& in;
   const std::vector<SegmentList>& out;  ///< one list a member, as long as that member's `in`
+  const Lengths* lengths = nullptr;     ///< when `out` is not known yet
 };
 
 struct AlltoallJob {
   const std::vector<SegmentList>& in;   ///< what goes to each member
   const std::vector<SegmentList>& out;  ///< what comes from each member; sizes match the senders'
   std::size_t longest;                  ///< bytes of the longest message between any two members
+  const Lengths* lengths = nullptr;     ///< when `out` and `longest` are not known yet
 };
 
 struct ReducescatterJob {

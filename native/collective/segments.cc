@@ -11,18 +11,24 @@ void SegmentList::copy_out(std::size_t begin, std::size_t bytes, std::byte* to) 
   });
 }
 
-void SegmentList::copy_in(std::size_t begin, std::size_t bytes, const std::byte* from) const {
-  for_range(begin, bytes, [&from](std::byte* piece, std::size_t length) {
-    std::memcpy(piece, from, length);
+void SegmentList::copy_in(std::size_t begin, std::size_t bytes, const std::byte* from,
+                          CopyKind kind) const {
+  for_range(begin, bytes, [&from, kind](std::byte* piece, std::size_t length) {
+    copy_bytes(piece, from, length, kind);
     from += length;
   });
 }
 
 void copy_segments(const SegmentList& from, const SegmentList& to, std::size_t bytes) {
-  std::size_t offset = 0;
-  from.for_range(0, bytes, [&](const std::byte* piece, std::size_t length) {
-    to.for_range(offset, length, [&piece](std::byte* target, std::size_t part) {
-      if (target != piece) std::memmove(target, piece, part);
+  copy_segments(from, to, 0, bytes, CopyKind::kCached);
+}
+
+void copy_segments(const SegmentList& from, const SegmentList& to, std::size_t begin,
+                   std::size_t bytes, CopyKind kind) {
+  std::size_t offset = begin;
+  from.for_range(begin, bytes, [&](const std::byte* piece, std::size_t length) {
+    to.for_range(offset, length, [&piece, kind](std::byte* target, std::size_t part) {
+      if (target != piece) copy_bytes(target, piece, part, kind);
       piece += part;
     });
     offset += length;

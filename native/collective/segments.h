@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "collective/copy.h"
 
 namespace hvdtune {
 
@@ -46,7 +47,8 @@ class SegmentList {
 
   /// Copies [begin, begin + bytes) of the list to contiguous memory, and back.
   void copy_out(std::size_t begin, std::size_t bytes, std::byte* to) const;
-  void copy_in(std::size_t begin, std::size_t bytes, const std::byte* from) const;
+  void copy_in(std::size_t begin, std::size_t bytes, const std::byte* from,
+               CopyKind kind = CopyKind::kCached) const;
 
  private:
   struct Segment {
@@ -60,5 +62,9 @@ class SegmentList {
 
 /// Copies the first `bytes` bytes of one list into another; no-op where both are the same memory.
 void copy_segments(const SegmentList& from, const SegmentList& to, std::size_t bytes);
+
+/// The same for [begin, begin + bytes).
+void copy_segments(const SegmentList& from, const SegmentList& to, std::size_t begin,
+                   std::size_t bytes, CopyKind kind);
 
 }  // namespace hvdtune

@@ -54,10 +54,14 @@ class ShmCommunicator final : public Communicator {
   PhaseTimes allreduce_one_shot(const AllreduceJob& job);
   PhaseTimes allreduce_streamed(const AllreduceJob& job);
 
-  /// The pattern of the operations without a second exchange: in step t, pack(chunk, buffer) what
-  /// peers read, then, when all have packed, consume(chunk, buffer).
-  template <typename Pack, typename Consume>
-  PhaseTimes stream(std::size_t chunks, Pack&& pack, Consume&& consume);
+  /// The operations without a second exchange: shm_exchange.cc.
+  template <typename Pack, typename Count, typename Consume>
+  PhaseTimes stream(std::size_t header, Pack&& pack_chunk, Count&& count, Consume&& consume);
+  [[nodiscard]] std::size_t broadcast_chunk(std::size_t total) const;
+  [[nodiscard]] CopyKind result_copies(std::size_t bytes) const;
+  [[nodiscard]] std::vector<std::int64_t> published_lengths(const Lengths& lengths,
+                                                            std::uint64_t chunk) const;
+  [[nodiscard]] std::byte* exchange_window(std::size_t member, std::uint64_t chunk) const;
 
   [[nodiscard]] std::byte* window(std::size_t member, std::uint64_t chunk) const;
   [[nodiscard]] std::size_t others() const { return members_.size() - 1; }
@@ -69,9 +73,11 @@ class ShmCommunicator final : public Communicator {
   ShmBarrier barrier_;
   bool crowded_;  // more ranks than CPUs
   std::size_t chunk_bytes_ = 0;
+  std::size_t exchange_chunk_ = 0;
   std::size_t one_shot_limit_ = 0;
   bool window_shared_ = false;
-  ShmWindow window_;
+  ShmWindow window_;           // of allreduces
+  ShmWindow exchange_window_;  // of everything else
 };
 
 }  // namespace hvdtune

@@ -80,4 +80,22 @@ void reduce_to_segments(const std::byte* const* sources, std::size_t count,
   });
 }
 
+void reduce_with_own_to_segments(const std::byte* const* sources, std::size_t count,
+                                 std::size_t own, const SegmentList& own_data,
+                                 const SegmentList& result, std::size_t begin, std::size_t bytes,
+                                 DType dtype, ReduceOp op, double post) {
+  const ReduceKernel kernel = reduce_kernel(dtype, op);
+  std::size_t offset = 0;
+  result.for_range(begin, bytes, [&](std::byte* target, std::size_t length) {
+    own_data.for_range(begin + offset, length, [&](const std::byte* piece, std::size_t part) {
+      Sources at;
+      shifted(sources, count, offset, at);
+      at[own] = piece;
+      kernel(target, at.data(), static_cast<int>(count), part / dtype_size(dtype), post);
+      target += part;
+      offset += part;
+    });
+  });
+}
+
 }  // namespace hvdtune

@@ -43,4 +43,11 @@ void reduce_to_segments(const std::byte* const* sources, std::size_t count,
                         const SegmentList& result, std::size_t begin, std::size_t bytes,
                         DType dtype, ReduceOp op, double post);
 
+/// The same, but source number `own` is [begin, begin + bytes) of `own_data` (sources[own] is not
+/// read).
+void reduce_with_own_to_segments(const std::byte* const* sources, std::size_t count,
+                                 std::size_t own, const SegmentList& own_data,
+                                 const SegmentList& result, std::size_t begin, std::size_t bytes,
+                                 DType dtype, ReduceOp op, double post);
+
 }  // namespace hvdtune

@@ -160,7 +160,7 @@ void Executor::allreduce(const std::vector<OperationPtr>& batch) {
 }
 
 void Executor::allgather(const std::vector<OperationPtr>& batch) {
-  // First how many rows each member brings, tensor by tensor; then all data in one go.
+  // How many rows each member brings, tensor by tensor, is known when its first data come.
   std::vector<TensorRef> tensors;
   for (const OperationPtr& operation : batch) {
     for (std::size_t i = 0; i < operation->request.tensors.size(); ++i) {
@@ -169,26 +169,29 @@ void Executor::allgather(const std::vector<OperationPtr>& batch) {
   }
   std::vector<std::int64_t> rows;
   for (const TensorRef& tensor : tensors) rows.push_back(tensor.spec().shape[0]);
-  const std::vector<std::int64_t> all_rows = communicator_->exchange(rows);
   const auto members = static_cast<std::size_t>(communicator_->size());
 
   SegmentList in;
+  for (const TensorRef& tensor : tensors) in.add(tensor.in(), tensor.bytes());
   std::vector<SegmentList> out(members);
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    std::int64_t total = 0;
-    for (std::size_t m = 0; m < members; ++m) total += all_rows[m * tensors.size() + t];
-    in.add(tensors[t].in(), tensors[t].bytes());
-    auto& outputs = tensors[t].operation->outputs;
-    outputs.push_back(allocate_rows(tensors[t].spec(), total));
-    auto* place = static_cast<std::byte*>(outputs.back().data());
-    for (std::size_t m = 0; m < members; ++m) {
-      const auto bytes =
-          static_cast<std::size_t>(all_rows[m * tensors.size() + t] * row_bytes(tensors[t].spec()));
-      out[m].add(place, bytes);
-      place += bytes;
+  const auto prepare = [&](const std::vector<std::int64_t>& all_rows) {
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      std::int64_t total = 0;
+      for (std::size_t m = 0; m < members; ++m) total += all_rows[m * tensors.size() + t];
+      auto& outputs = tensors[t].operation->outputs;
+      outputs.push_back(allocate_rows(tensors[t].spec(), total));
+      auto* place = static_cast<std::byte*>(outputs.back().data());
+      for (std::size_t m = 0; m < members; ++m) {
+        const auto bytes = static_cast<std::size_t>(all_rows[m * tensors.size() + t] *
+                                                    row_bytes(tensors[t].spec()));
+        out[m].add(place, bytes);
+        place += bytes;
+      }
     }
-  }
-  trace_phases(communicator_->allgather({in, out}));
+    return std::size_t{0};
+  };
+  const Lengths lengths{rows, prepare};
+  trace_phases(communicator_->allgather({in, out, &lengths}));
 }
 
 void Executor::broadcast(Operation& operation) {
@@ -209,29 +212,32 @@ void Executor::alltoall(Operation& operation) {
   const wire::TensorSpec& spec = operation.request.tensors.front();
   const auto members = static_cast<std::size_t>(communicator_->size());
   const auto self = static_cast<std::size_t>(communicator_->index());
-  const std::vector<std::int64_t> splits = communicator_->exchange(operation.splits);
   const auto bytes_of = [&](std::int64_t rows) {
     return static_cast<std::size_t>(rows * row_bytes(spec));
   };
-  std::int64_t received = 0;
-  for (std::size_t m = 0; m < members; ++m) {
-    operation.numbers.push_back(splits[m * members + self]);
-    received += operation.numbers.back();
-  }
-  operation.outputs.push_back(allocate_rows(spec, received));
-
   std::vector<SegmentList> in(members);
-  std::vector<SegmentList> out(members);
   auto* from = static_cast<std::byte*>(const_cast<void*>(operation.memory.front().in));
-  auto* to = static_cast<std::byte*>(operation.outputs.front().data());
   for (std::size_t m = 0; m < members; ++m) {
     in[m].add(from, bytes_of(operation.splits[m]));
     from += bytes_of(operation.splits[m]);
-    out[m].add(to, bytes_of(operation.numbers[m]));
-    to += bytes_of(operation.numbers[m]);
   }
-  const std::int64_t longest = *std::max_element(splits.begin(), splits.end());
-  trace_phases(communicator_->alltoall({in, out, bytes_of(longest)}));
+  std::vector<SegmentList> out(members);
+  const auto prepare = [&](const std::vector<std::int64_t>& splits) {
+    std::int64_t received = 0;
+    for (std::size_t m = 0; m < members; ++m) {
+      operation.numbers.push_back(splits[m * members + self]);
+      received += operation.numbers.back();
+    }
+    operation.outputs.push_back(allocate_rows(spec, received));
+    auto* to = static_cast<std::byte*>(operation.outputs.front().data());
+    for (std::size_t m = 0; m < members; ++m) {
+      out[m].add(to, bytes_of(operation.numbers[m]));
+      to += bytes_of(operation.numbers[m]);
+    }
+    return bytes_of(*std::max_element(splits.begin(), splits.end()));
+  };
+  const Lengths lengths{operation.splits, prepare};
+  trace_phases(communicator_->alltoall({in, out, 0, &lengths}));
 }
 
 void Executor::reducescatter(const std::vector<OperationPtr>& batch) {

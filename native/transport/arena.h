@@ -22,7 +22,13 @@ inline constexpr std::uint32_t kMaxSlots = 1U << 16;
 inline constexpr int kWindowChunks = 4;
 /// Largest chunk, and a rank's window, in bytes.
 inline constexpr std::int64_t kMaxChunk = 4LL << 20;
-inline constexpr std::size_t kWindowBytes = (kWindowChunks + 1) * kMaxChunk;
+/// Two rings of chunks in each rank's window: of the allreduces, and of the operations that pass a
+/// chunk through one exchange only, whose first chunk has a header before its data.
+inline constexpr std::size_t kRingBytes = (kWindowChunks + 1) * kMaxChunk;
+inline constexpr std::size_t kMaxExchangeChunk = 1 << 20;
+inline constexpr std::size_t kMaxExchangeHeader = 16 << 10;
+inline constexpr std::size_t kWindowBytes =
+    kRingBytes + (kWindowChunks + 1) * (kMaxExchangeChunk + kMaxExchangeHeader);
 /// Slots whose small tensors may be reduced without the coordinator, and how small they must be.
 inline constexpr std::uint32_t kDirectSlots = 1024;
 inline constexpr std::size_t kDirectBytes = 64;

@@ -1,5 +1,6 @@
 #include "collective/shm_communicator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -269,6 +271,136 @@ TEST(alltoall_of_different_lengths) {
           check_equal(DType::kUint8, received[peer], messages[peer][self], "alltoall");
         }
       });
+    }
+  }
+}
+
+TEST(lengths_travel_with_the_data) {
+  // Messages of one chunk and of several; short lists of lengths, and one longer than a chunk.
+  for (const int ranks : kWorlds) {
+    World world(ranks);
+    const auto members = static_cast<std::size_t>(ranks);
+    for (const auto& [unit, extra] :
+         {std::pair<std::size_t, std::size_t>{0, 0}, {1, 0}, {70001, 3}, {100, 40000}}) {
+      for (const std::int64_t chunk : {std::int64_t{0}, std::int64_t{8192}}) {
+        world.run([&, unit = unit, extra = extra](int rank, ShmCommunicator& communicator) {
+          communicator.tune({chunk});
+          const auto self = static_cast<std::size_t>(rank);
+          const auto length_of = [unit = unit](std::size_t member) { return unit * (member + 1); };
+          Bytes mine(length_of(self), static_cast<char>(rank + 1));
+          SegmentList in;
+          in.add(mine.data(), mine.size());
+          std::vector<std::int64_t> numbers(1 + extra, rank);
+          numbers[0] = static_cast<std::int64_t>(mine.size());
+          Bytes gathered;
+          std::vector<SegmentList> out(members);
+          int prepared = 0;
+          const Lengths lengths{numbers, [&](const std::vector<std::int64_t>& all) {
+                                  ++prepared;
+                                  CHECK_EQ(all.size(), members * numbers.size());
+                                  std::size_t total = 0;
+                                  for (std::size_t m = 0; m < members; ++m) {
+                                    total += static_cast<std::size_t>(all[m * numbers.size()]);
+                                    if (extra > 0) {
+                                      CHECK_EQ(all[(m + 1) * numbers.size() - 1],
+                                               static_cast<std::int64_t>(m));
+                                    }
+                                  }
+                                  gathered.resize(total);
+                                  char* place = gathered.data();
+                                  for (std::size_t m = 0; m < members; ++m) {
+                                    out[m].add(place, length_of(m));
+                                    place += length_of(m);
+                                  }
+                                  return std::size_t{0};
+                                }};
+          communicator.allgather({in, out, &lengths});
+          CHECK_EQ(prepared, 1);
+          Bytes expected;
+          for (std::size_t m = 0; m < members; ++m) {
+            expected.insert(expected.end(), length_of(m), static_cast<char>(m + 1));
+          }
+          check_equal(DType::kUint8, gathered, expected, "allgather with lengths");
+        });
+      }
+    }
+  }
+}
+
+TEST(lengths_of_an_alltoall_travel_with_the_data) {
+  for (const int ranks : kWorlds) {
+    World world(ranks);
+    const auto members = static_cast<std::size_t>(ranks);
+    const auto sent = [](std::size_t from, std::size_t to) {
+      return (from * 7 + to * 3) % 5 * 9999;
+    };
+    world.run([&](int rank, ShmCommunicator& communicator) {
+      communicator.tune({100000});
+      const auto self = static_cast<std::size_t>(rank);
+      std::vector<std::int64_t> numbers;
+      std::vector<Bytes> messages;
+      std::vector<SegmentList> in(members);
+      for (std::size_t to = 0; to < members; ++to) {
+        numbers.push_back(static_cast<std::int64_t>(sent(self, to)));
+        messages.emplace_back(sent(self, to), static_cast<char>(self * 16 + to));
+      }
+      for (std::size_t to = 0; to < members; ++to) {
+        in[to].add(messages[to].data(), messages[to].size());
+      }
+      std::vector<Bytes> received(members);
+      std::vector<SegmentList> out(members);
+      const Lengths lengths{
+          numbers, [&](const std::vector<std::int64_t>& all) {
+            for (std::size_t from = 0; from < members; ++from) {
+              received[from].resize(static_cast<std::size_t>(all[from * members + self]));
+              out[from].add(received[from].data(), received[from].size());
+            }
+            return static_cast<std::size_t>(*std::max_element(all.begin(), all.end()));
+          }};
+      communicator.alltoall({in, out, 0, &lengths});
+      for (std::size_t from = 0; from < members; ++from) {
+        const Bytes expected(sent(from, self), static_cast<char>(from * 16 + self));
+        check_equal(DType::kUint8, received[from], expected, "alltoall with lengths");
+      }
+    });
+  }
+}
+
+TEST(results_larger_than_the_cache) {
+  World world(2);
+  const std::size_t half = shared_cache_bytes() / 4 + 1000;  // two of them exceed half the cache
+  world.run([&](int rank, ShmCommunicator& communicator) {
+    Bytes mine(half, static_cast<char>(rank + 1));
+    Bytes gathered(2 * half + 1);
+    SegmentList in;
+    in.add(mine.data(), half);
+    std::vector<SegmentList> out(2);
+    out[0].add(gathered.data() + 1, half);  // aligned to nothing
+    out[1].add(gathered.data() + 1 + half, half);
+    communicator.allgather({in, out});
+    Bytes expected(half, char{1});
+    expected.insert(expected.end(), half, char{2});
+    gathered.erase(gathered.begin());
+    check_equal(DType::kUint8, gathered, expected, "allgather");
+    SegmentList list;
+    list.add(gathered.data(), gathered.size());
+    if (rank == 1) std::memset(gathered.data(), 7, gathered.size());
+    communicator.broadcast({1, list, list});
+    check_equal(DType::kUint8, gathered, Bytes(2 * half, char{7}), "broadcast in place");
+  });
+}
+
+TEST(a_streamed_copy_copies_every_byte_and_no_other) {
+  Bytes from(20000);
+  std::mt19937_64 generator(1);
+  fill_random(DType::kUint8, from.data(), from.size(), generator);
+  for (const std::size_t shift : {0, 1, 63, 64}) {
+    for (const std::size_t bytes : {0, 1, 4095, 4096, 4097, 12345}) {
+      Bytes to(20000, char{0x2B});
+      copy_bytes(to.data() + shift, from.data() + 5, bytes, CopyKind::kStreamed);
+      Bytes expected(20000, char{0x2B});
+      std::memcpy(expected.data() + shift, from.data() + 5, bytes);
+      check_equal(DType::kUint8, to, expected, "streamed copy");
     }
   }
 }
