@@ -169,6 +169,12 @@ def configure_logging(level: str, hide_time: bool) -> None:
 def array_address(array: Any) -> int:
     """Address of a NumPy array's first element; much cheaper than ctypes."""
 
+def result_memory(bytes: int) -> Any:
+    """Uninitialised memory for a result, as an array of uint8.
+
+    What a large result leaves behind is used again.
+    """
+
 def log(level: str, file: str, line: int, rank: int, message: str) -> None:
     """Print a message in the engine's format; rank -1 leaves the rank out."""
 

@@ -75,6 +75,16 @@ def _buffer(array: Array, written: bool = False) -> Buffer:
     return Buffer(operations.array_address(array), dtype, array.shape, array)
 
 
+def _fresh(array: Array) -> Array:
+    """An uninitialised array of the type and shape of `array`."""
+    if type(array) is not np.ndarray or array.nbytes < operations.LARGE_RESULT_BYTES:
+        return np.empty_like(array)
+    if array.dtype not in _CODES:
+        return array  # refused by `_buffer`, in words
+    memory: Array = operations.result_memory(array.nbytes)
+    return memory.view(array.dtype).reshape(array.shape)
+
+
 def _given(result: Any) -> Callable[[Completed], Any]:
     return lambda completed: result
 
@@ -140,7 +150,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start `allreduce`; the handle's result is the new array."""
-    output = np.empty_like(tensor)
+    output = _fresh(tensor)
     return _allreduce(
         [tensor], [output], output, average, name, op, prescale_factor, postscale_factor,
         process_set, False,
@@ -221,7 +231,7 @@ def grouped_allreduce_async(
 ) -> int:
     """Start `grouped_allreduce`; the handle's result is the tuple of new arrays."""
     tensors = list(tensors)
-    outputs = tuple(np.empty_like(tensor) for tensor in tensors)
+    outputs = tuple(_fresh(tensor) for tensor in tensors)
     return _allreduce(
         tensors, outputs, outputs, average, name, op, prescale_factor, postscale_factor,
         process_set, True,
@@ -343,7 +353,7 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start `broadcast`."""
-    output = np.empty_like(tensor)
+    output = _fresh(tensor)
     return operations.broadcast_async(
         _buffer(tensor),
         _buffer(output, written=True),

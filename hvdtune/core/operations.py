@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvdtune._native import array_address
+from hvdtune._native import array_address, result_memory
 from hvdtune.core import reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
@@ -34,6 +34,8 @@ _BOOL = DTYPES["bool"]
 
 _LARGEST_ROOT = 2**31 - 1  # what the engine can be asked for
 DIRECT_BYTES = 64  # native/transport/arena.h, kDirectBytes
+# From here on `result_memory` is faster than new memory; native/base/large_blocks.h.
+LARGE_RESULT_BYTES = 2 << 20
 
 # Codes of native/base/op_kind.h.
 _ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER, _BARRIER = range(6)
@@ -59,6 +61,7 @@ _ELEMENTWISE = frozenset(_REDUCTIONS) - {reduce_ops.Adasum}
 __all__ = [
     "DIRECT_BYTES",
     "DTYPES",
+    "LARGE_RESULT_BYTES",
     "Buffer",
     "Completed",
     "add_join_hook",
@@ -77,6 +80,7 @@ __all__ = [
     "join_async",
     "poll",
     "reducescatter_async",
+    "result_memory",
     "synchronize",
     "wait_native",
 ]

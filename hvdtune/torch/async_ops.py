@@ -63,7 +63,10 @@ def _all(dtypes: Sequence[torch.dtype], completed: Completed) -> tuple[torch.Ten
 
 def _fresh(tensor: torch.Tensor) -> torch.Tensor:
     """An uninitialised tensor of the type and shape of ``tensor``, dense in memory."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
+    size = tensor.numel() * tensor.element_size()
+    if size < operations.LARGE_RESULT_BYTES:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+    return torch.frombuffer(operations.result_memory(size), dtype=tensor.dtype).view(tensor.shape)
 
 
 def allreduce_async(

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/large_blocks.h"
 #include "collective/communicator.h"
 #include "engine/operation.h"
 #include "engine/process_sets.h"
@@ -46,6 +47,7 @@ class Executor {
   void trace_phases(const PhaseTimes& times);
   void trace_end(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool ok);
 
+  KeepLargeBlocks keep_blocks_;  // results of one batch become those of a later one
   const ProcessSets& sets_;
   int rank_;
   std::vector<std::unique_ptr<Communicator>> communicators_;

@@ -1,45 +1,66 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "base/huge_pages.h"
+#include "base/large_blocks.h"
 #include "wire/messages.h"
 
 namespace hvdtune {
 
+/// Deleter of an OwnedBuffer's memory.
+struct ReleaseResult {
+  std::size_t capacity = 0;  ///< of a large block; 0 = from the heap
+
+  void operator()(void* data) const {
+    if (capacity > 0) {
+      release_large_block({data, capacity});
+    } else {
+      std::free(data);
+    }
+  }
+};
+
 /// Memory that the engine allocates for results whose size is known only when all ranks have
-/// spoken. Aligned to a cache line.
+/// spoken. Aligned to a cache line. Large ones are used again when they are released.
 class OwnedBuffer {
  public:
   OwnedBuffer() = default;
   /// Throws Error(kInvalidArgument) when there is not enough memory.
   OwnedBuffer(std::size_t bytes, std::vector<std::int64_t> shape)
-      : bytes_(bytes), shape_(std::move(shape)) {
-    const std::size_t rounded = (bytes + 63) / 64 * 64;
-    data_.reset(std::aligned_alloc(64, rounded == 0 ? 64 : rounded));
-    if (!data_) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  "cannot allocate " + std::to_string(bytes) + " bytes for a result");
-    }
-    prefer_huge_pages(data_.get(), bytes);
-  }
+      : data_(allocate(bytes)), bytes_(bytes), shape_(std::move(shape)) {}
 
   [[nodiscard]] void* data() const { return data_.get(); }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   [[nodiscard]] const std::vector<std::int64_t>& shape() const { return shape_; }
-  /// Gives the memory away; free() it.
-  void* release() { return data_.release(); }
 
  private:
-  struct Free {
-    void operator()(void* data) const { std::free(data); }
-  };
-  std::unique_ptr<void, Free> data_;
+  using Memory = std::unique_ptr<void, ReleaseResult>;
+
+  static Memory allocate(std::size_t bytes) {
+    Memory memory;
+    if (bytes >= kLeastLargeBlock) {
+      const LargeBlock block = allocate_large_block(bytes);
+      memory = Memory(block.data, ReleaseResult{block.capacity});
+    } else {
+      const std::size_t lines = std::max<std::size_t>((bytes + 63) / 64, 1);
+      memory = Memory(std::aligned_alloc(64, lines * 64), ReleaseResult{});
+    }
+    if (!memory) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "cannot allocate " + std::to_string(bytes) + " bytes for a result");
+    }
+    return memory;
+  }
+
+  Memory data_;
   std::size_t bytes_ = 0;
   std::vector<std::int64_t> shape_;
 };

@@ -79,10 +79,13 @@ py::dtype numpy_dtype(DType dtype) {
   return py::dtype(dtype == DType::kBfloat16 ? "uint16" : dtype_name(dtype));
 }
 
+/// The array keeps the buffer, which is empty afterwards.
 py::array to_array(OwnedBuffer& buffer, DType dtype) {
-  void* data = buffer.release();
-  const py::capsule owner(data, [](void* memory) { std::free(memory); });
-  return py::array(numpy_dtype(dtype), buffer.shape(), data, owner);
+  auto kept = std::make_unique<OwnedBuffer>(std::move(buffer));
+  const py::capsule owner(kept.get(),
+                          [](void* memory) { delete static_cast<OwnedBuffer*>(memory); });
+  const OwnedBuffer& result = *kept.release();  // the capsule's now
+  return py::array(numpy_dtype(dtype), result.shape(), result.data(), owner);
 }
 
 py::object results_of(Operation& operation) {
@@ -161,6 +164,15 @@ void bind_engine(py::module_& module) {
       "array_address",
       [](const py::array& array) { return reinterpret_cast<std::uintptr_t>(array.data()); },
       py::arg("array"), "Address of a NumPy array's first element; much cheaper than ctypes.");
+  module.def(
+      "result_memory",
+      [](std::size_t bytes) {
+        OwnedBuffer buffer(bytes, {static_cast<std::int64_t>(bytes)});
+        return to_array(buffer, DType::kUint8);
+      },
+      py::arg("bytes"),
+      "Uninitialised memory for a result, as an array of uint8; what a large result leaves behind "
+      "is used again.");
   using Release = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine> engine(module, "Engine",
                             "One rank's communication engine; see native/engine.");
