@@ -42,6 +42,12 @@ class EngineOptions:
         stall_shutdown_s: float,
     ) -> None: ...
 
+class SharedBlock:
+    """Bytes that all ranks can read and write, as a writable buffer; its views keep it alive."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 class Engine:
     """One rank's communication engine: submit operations, wait for them."""
 
@@ -97,6 +103,13 @@ class Engine:
         /,
     ) -> bool | None:
         """`submit_in_place`, and wait: small tensors go without the coordinator. True, or None."""
+
+    def allocate_shared(self, bytes: int) -> SharedBlock:
+        """Zeroed memory for tensors that are reduced often.
+
+        What all ranks have in such memory is reduced in place, without packing, from the second
+        time that its name is used. Raises ValueError where there is no such memory, or not enough.
+        """
 
     def poll(self, handle: int) -> bool:
         """Whether the operation is done."""

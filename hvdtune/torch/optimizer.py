@@ -148,6 +148,7 @@ def DistributedOptimizer(
     groups: Groups | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    gradient_as_buffer_view: bool = False,
 ) -> Any:
     """An optimizer of the same class as ``optimizer`` that reduces gradients over the ranks.
 
@@ -166,11 +167,15 @@ def DistributedOptimizer(
         ``num_groups`` is its deprecated name.
     sparse_as_dense: reduces sparse gradients as dense ones.
     process_set: the ranks to reduce over; others take plain local steps.
+    gradient_as_buffer_view: keeps the gradients in memory that the ranks share, where they are
+        reduced without being copied. See docs/distributed-optimizer.md.
 
     Raises ValueError for wrong arguments, NotImplementedError for Adasum on other numbers of ranks
     or a process set. With one process nothing is communicated.
     """
     _check_arguments(optimizer, compression, op, gradient_predivide_factor)
+    if gradient_as_buffer_view:
+        _check_views(compression, op)
     if num_groups != 0:
         warnings.warn(
             "The parameter num_groups is deprecated; use groups.", DeprecationWarning, stacklevel=2
@@ -200,6 +205,7 @@ def DistributedOptimizer(
         compression=compression,
         predivide=gradient_predivide_factor,
         sparse_as_dense=sparse_as_dense,
+        views=gradient_as_buffer_view,
     )
     distributed = wrap(optimizer, GradientMixin)
     distributed._synchronized = False
@@ -238,3 +244,16 @@ def _check_arguments(
         raise ValueError("gradient_predivide_factor is not supported with op != Average.")
     if not predivide > 0:
         raise ValueError(f"gradient_predivide_factor={predivide} must be > 0.")
+
+
+def _check_views(compression: Any, op: int) -> None:
+    if compression is not Compression.none:
+        raise ValueError(
+            "gradient_as_buffer_view=True reduces the gradients themselves; compression reduces "
+            "compressed copies. Use one or the other."
+        )
+    if op == Adasum:
+        raise ValueError(
+            "gradient_as_buffer_view=True is not supported with op=Adasum, which reduces the "
+            "optimizer's steps, not the gradients."
+        )

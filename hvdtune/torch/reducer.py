@@ -23,6 +23,7 @@ from hvdtune.torch import async_ops
 from hvdtune.torch.agreement import agree
 from hvdtune.torch.gradient_hooks import remove_all
 from hvdtune.torch.gradient_layouts import DENSE, UNKNOWN, layout_of
+from hvdtune.torch.gradient_views import GradientViews
 from hvdtune.torch.groups import Groups, form_groups
 from hvdtune.torch.parameter_names import Names, default_name
 from hvdtune.torch.sending import Sender, Settings, no_entries
@@ -70,6 +71,7 @@ class GradientReducer:
         self._settings = settings
         self._sender = Sender(settings)
         self._overlaps = False  # the ranks have agreed to reduce during the backward pass
+        self._views = GradientViews() if settings.views else None
         self._members: dict[torch.Tensor, Member] = {}
         self._units: dict[Unit, None] = {}  # in the order of their making
         self._submissions: dict[Unit, Submission] = {}
@@ -220,6 +222,7 @@ class GradientReducer:
                 or alive._overlaps
                 or alive._given_up
                 or alive._event != _events
+                or alive._views is not None
                 or grad_enabled()
             ):
                 alive._on_gradient(member)
@@ -258,6 +261,9 @@ class GradientReducer:
             if not unit.settled:
                 return
             if not self._overlaps:
+                if self._views is not None and not self._given_up:
+                    # While it is in the cache.
+                    self._views.move_in(member.parameter)
                 member.complete = gradient = member.parameter.grad
                 member.version = 0 if gradient is None else gradient._version
             elif unit.ready == len(unit.members):
@@ -289,6 +295,8 @@ class GradientReducer:
             self._alone = self._settings.process_set.size() == 1
             self._submissions.clear()
             self._given_up.clear()
+            if self._views is not None:
+                self._views.clear()
             self._begin_step()
 
     def _begin_step(self) -> None:
@@ -379,6 +387,15 @@ class GradientReducer:
                 unit = member.unit
                 unit.settled = all(m not in self._undecided for m in unit.members)
                 unit.plain = self._sender.sends_as_is and not unit.grouped and member.layout.dense
+        if self._views is not None:
+            # Unknown are only those of groups, which hold nothing sparse.
+            self._views.add(
+                [
+                    member.parameter
+                    for member, own in zip(undecided, seen, strict=True)
+                    if not own.sparse and (member.layout.dense or member.unit.grouped)
+                ]
+            )
 
     def _own_gradient(self, member: Member) -> torch.Tensor | None:
         """The gradient, unless it is only what this class put there for want of one."""
@@ -433,6 +450,12 @@ class GradientReducer:
     def _payload(self, member: Member) -> torch.Tensor:
         """What is to be reduced: the gradient; zeros when this rank did not compute it."""
         gradient = member.parameter.grad
+        if self._views is not None and self._views.move_in(member.parameter):
+            place = member.parameter.grad
+            assert place is not None
+            if gradient is None:
+                member.filler = weakref.ref(place)
+            return place
         if gradient is None:
             # Another rank may have one: control flow may depend on the data.
             with torch.inference_mode(False):

@@ -30,6 +30,7 @@ class Settings:
     compression: Any = Compression.none
     predivide: float = 1.0
     sparse_as_dense: bool = False
+    views: bool = False  # gradients lie in memory that the ranks share
     prescale: float = field(init=False)
     postscale: float = field(init=False)
 

@@ -48,6 +48,7 @@ void Engine::add_set(const wire::Schedule& schedule) {
     sets_.add(set, {schedule.ranks.begin(), schedule.ranks.end()});
   }
   executor_.add_set(set, make_communicator(set));
+  executor_.add_registered_set(set, make_registered(set));
   finish_change(schedule, set);
 }
 

@@ -68,6 +68,7 @@ TensorEntry* Coordinator::entry_of(wire::Announce& announce) {
     HVD_CHECK(old != nullptr);
     // The rank means this description, whatever others announce under the name by now.
     announce.request = old->description;
+    announce.registered = false;  // for a slot that is no more
   }
   const wire::Request& description = *announce.request;
   if (!sets_.exists(description.process_set)) return nullptr;
@@ -100,6 +101,7 @@ void Coordinator::announce(int rank, wire::Announce announce) {
   entry.by[at] = true;
   entry.tickets[at] = announce.ticket;
   ++entry.announced;
+  if (announce.registered) ++entry.registered;
   if (entry.described_by < 0) entry.described_by = rank;
   if (announce.request && *announce.request != entry.description) {
     entry.variants.emplace_back(rank, std::move(*announce.request));
@@ -193,6 +195,7 @@ void Coordinator::reject(TensorEntry& entry, const std::string& why) {
 
 void Coordinator::finish_round(TensorEntry& entry) {
   entry.announced = 0;
+  entry.registered = 0;
   entry.variants.clear();
   entry.absent.clear();
   entry.ready = false;
@@ -339,6 +342,7 @@ void Coordinator::take_batch(const FusionPlan& plan, wire::CloseReason reason,
   batch.process_set = ready_.front()->description.process_set;
   batch.batch = next_batch_++;
   batch.reason = reason;
+  batch.registered = ready_.front()->in_shared_memory();
   const Nanos now = monotonic_now();
   for (const std::size_t index : plan.chosen) {
     TensorEntry& entry = *ready_[index];

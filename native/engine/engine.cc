@@ -49,6 +49,12 @@ Engine::Engine(EngineOptions options)
       stack_query_(doorbell_),
       applied_(options_.settings) {
   executor_.tune({applied_.chunk_size, applied_.one_shot_limit});
+  if (session_.heap) {
+    registration_.emplace(session_.heap, rank_);
+    for (std::uint32_t set = 0; set < sets_.numbers(); ++set) {
+      executor_.add_registered_set(set, make_registered(set));
+    }
+  }
   if (is_coordinator()) {
     options_.coordinator.fusion_unit = std::int64_t{options_.local_size} * 8 * 64;
     coordinator_.emplace(options_.coordinator, sets_.all(), options_.settings);
@@ -96,6 +102,27 @@ std::vector<std::unique_ptr<Communicator>> Engine::make_communicators() {
     communicators.push_back(make_communicator(set));
   }
   return communicators;
+}
+
+/// Null on a rank that is not in the set.
+std::unique_ptr<ShmRegistered> Engine::make_registered(std::uint32_t set) {
+  const int index = sets_.index_of(set, rank_);
+  if (index < 0 || !session_.heap) return nullptr;
+  auto registered =
+      std::make_unique<ShmRegistered>(session_.arena, session_.heap, sets_.ranks(set), index,
+                                      static_cast<int>(set), spin_);
+  if (options_.stall.enabled && options_.stall.warning > 0) {
+    registered->report_absence(
+        options_.stall.warning,
+        [this](const std::vector<int>& ranks, Nanos waited) { on_absence(ranks, waited); });
+  }
+  return registered;
+}
+
+std::shared_ptr<SharedBlock> Engine::allocate_shared(std::size_t bytes) {
+  if (registration_) return registration_->allocate(bytes);
+  refuse(size_ == 1 ? "a job of one process shares no memory"
+                    : "this system gives the ranks no memory to share for tensors");
 }
 
 // ---- submission ---------------------------------------------------------------------------------
@@ -204,7 +231,9 @@ void Engine::announce(const OperationPtr& operation, wire::Slot known_slot) {
   operation->ticket = next_ticket_++;
   const Nanos now = monotonic_now();
   if (operation->slot != wire::kNoSlot) {
-    push_announcement(wire::encode_announce_slot(operation->slot, operation->ticket, now));
+    const bool registered = registration_ && registration_->publish(*operation);
+    push_announcement(
+        wire::encode_announce_slot(operation->slot, operation->ticket, now, registered));
   } else {
     const std::string bytes =
         wire::encode_announce_request(operation->request, operation->ticket, now);

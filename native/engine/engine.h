@@ -18,6 +18,7 @@
 #include "engine/executor.h"
 #include "engine/operation_table.h"
 #include "engine/process_sets.h"
+#include "engine/registration.h"
 #include "engine/stack_query.h"
 #include "engine/stall_watch.h"
 #include "observe/timeline.h"
@@ -101,6 +102,12 @@ class Engine final : private CoordinatorObserver {
   /// Forgets a finished operation and returns it with its results; null for an unknown handle.
   OperationPtr take(std::int64_t handle);
 
+  /// Memory that all ranks can read and write, for tensors that are reduced often: an allreduce in
+  /// place of tensors that all ranks have in such memory is not packed, from the second time that
+  /// its name is used. Lives as long as the object. Throws Error(kInvalidArgument) where there is
+  /// none.
+  std::shared_ptr<SharedBlock> allocate_shared(std::size_t bytes);
+
   /// Ends the job for all ranks: operations in flight fail everywhere. Idempotent; blocks until
   /// this rank's engine has stopped and a call of the stack source has returned: the caller must
   /// not hold what that needs. One thread at a time.
@@ -138,6 +145,7 @@ class Engine final : private CoordinatorObserver {
   StepLog& coordinator_steps();
   std::unique_ptr<Communicator> make_communicator(std::uint32_t set);
   std::vector<std::unique_ptr<Communicator>> make_communicators();
+  std::unique_ptr<ShmRegistered> make_registered(std::uint32_t set);
   [[nodiscard]] std::string members_text(std::uint32_t set) const;
   void check(const Submission& submission) const;
   std::int64_t submit_change(OpKind kind, const char* name, std::vector<std::int32_t> ranks);
@@ -204,6 +212,7 @@ class Engine final : private CoordinatorObserver {
   Patience patience_;
   Doorbell& doorbell_;
   BroadcastRing schedule_;
+  std::optional<Registration> registration_;  // its publish() under table_mutex_
   Executor executor_;
   std::optional<Coordinator> coordinator_;  // rank 0
   std::optional<StallWatch> stalls_;        // rank 0

@@ -6,6 +6,7 @@
 #include "base/huge_pages.h"
 #include "collective/adasum.h"
 #include "engine/averaging.h"
+#include "engine/registration.h"
 
 namespace hvdtune {
 namespace {
@@ -84,7 +85,15 @@ void Executor::add_set(std::uint32_t set, std::unique_ptr<Communicator> communic
   communicators_[set] = std::move(communicator);
 }
 
-void Executor::remove_set(std::uint32_t set) { communicators_[set].reset(); }
+void Executor::add_registered_set(std::uint32_t set, std::unique_ptr<ShmRegistered> registered) {
+  if (registered_.size() <= set) registered_.resize(set + 1);
+  registered_[set] = std::move(registered);
+}
+
+void Executor::remove_set(std::uint32_t set) {
+  communicators_[set].reset();
+  if (set < registered_.size()) registered_[set].reset();
+}
 
 void Executor::tune(const Tuning& tuning) {
   tuning_ = tuning;
@@ -93,7 +102,7 @@ void Executor::tune(const Tuning& tuning) {
   }
 }
 
-void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial) {
+void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool registered) {
   const wire::Request& head = batch.front()->request;
   communicator_ = communicators_[head.process_set].get();
   HVD_CHECK(communicator_ != nullptr);
@@ -102,7 +111,11 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial)
   try {
     switch (head.kind) {
       case OpKind::kAllreduce:
-        allreduce(batch);
+        if (registered) {
+          allreduce_registered(batch);
+        } else {
+          allreduce(batch);
+        }
         break;
       case OpKind::kAllgather:
         allgather(batch);
@@ -157,6 +170,20 @@ void Executor::allreduce(const std::vector<OperationPtr>& batch) {
                                                     total_postscale(head, communicator_->size())}));
   }
   trace_phases(times);
+}
+
+void Executor::allreduce_registered(const std::vector<OperationPtr>& batch) {
+  const wire::Request& head = batch.front()->request;
+  ShmRegistered& registered = *registered_[head.process_set];
+  for (const auto& tensors : by_dtype(batch)) {
+    std::vector<RegisteredTensor> places;
+    for (const TensorRef& tensor : tensors) {
+      add_registered(*tensor.operation, tensor.index, places);
+    }
+    registered.allreduce({places, tensors.front().spec().dtype, plain_reduction(head.reduce_op),
+                          head.prescale, total_postscale(head, communicator_->size())});
+  }
+  trace_exchange();
 }
 
 void Executor::allgather(const std::vector<OperationPtr>& batch) {
@@ -300,6 +327,16 @@ void Executor::trace_phases(const PhaseTimes& times) {
     timeline_.activity_start(row, communicator_->activity(kind_), packed);
     timeline_.activity_end(row, unpacking);
     timeline_.activity_start(row, "MEMCPY_OUT_FUSION_BUFFER", unpacking);
+    timeline_.activity_end(row, end);
+  }
+}
+
+/// Nothing is packed or unpacked.
+void Executor::trace_exchange() {
+  if (rows_.empty()) return;
+  const Nanos end = monotonic_now();
+  for (const std::string& row : rows_) {
+    timeline_.activity_start(row, communicator_->activity(kind_), begin_);
     timeline_.activity_end(row, end);
   }
 }

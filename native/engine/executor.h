@@ -6,6 +6,7 @@
 
 #include "base/large_blocks.h"
 #include "collective/communicator.h"
+#include "collective/shm_registered.h"
 #include "engine/operation.h"
 #include "engine/process_sets.h"
 #include "observe/timeline.h"
@@ -23,14 +24,16 @@ class Executor {
   /// Runs one batch: operations that may be fused, all of one kind and process set. Afterwards
   /// every operation has its status and results (but is not `done`: that is the caller's).
   /// Throws Error(kAborted) when the job is aborted in the middle; other failures stay with the
-  /// operations.
-  void run(const std::vector<OperationPtr>& batch, std::uint64_t serial);
+  /// operations. `registered`: all ranks have its tensors in shared memory.
+  void run(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool registered = false);
 
   void tune(const Tuning& tuning);
 
   /// All ranks add and remove sets at the same place in the schedule. `communicator` is null on
   /// ranks that are not in the set.
   void add_set(std::uint32_t set, std::unique_ptr<Communicator> communicator);
+  /// What reduces a set's tensors in shared memory; null on ranks that are not in the set.
+  void add_registered_set(std::uint32_t set, std::unique_ptr<ShmRegistered> registered);
   void remove_set(std::uint32_t set);
 
   /// The batch that run() is at; to be used only from what run() calls.
@@ -38,6 +41,7 @@ class Executor {
 
  private:
   void allreduce(const std::vector<OperationPtr>& batch);
+  void allreduce_registered(const std::vector<OperationPtr>& batch);
   void allgather(const std::vector<OperationPtr>& batch);
   void broadcast(Operation& operation);
   void alltoall(Operation& operation);
@@ -45,12 +49,14 @@ class Executor {
 
   void trace_start(const std::vector<OperationPtr>& batch);
   void trace_phases(const PhaseTimes& times);
+  void trace_exchange();
   void trace_end(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool ok);
 
   KeepLargeBlocks keep_blocks_;  // results of one batch become those of a later one
   const ProcessSets& sets_;
   int rank_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::vector<std::unique_ptr<ShmRegistered>> registered_;
   Timeline& timeline_;
   Tuning tuning_;
 

@@ -29,8 +29,10 @@ bool fusible(const wire::Request& request) {
   return !request.tensors.empty();
 }
 
-bool matches(const wire::Request& a, const wire::Request& b) {
-  return a.process_set == b.process_set && a.kind == b.kind &&
+bool matches(const TensorEntry& head, const TensorEntry& next) {
+  const wire::Request& a = head.description;
+  const wire::Request& b = next.description;
+  return head.in_shared_memory() == next.in_shared_memory() && a.process_set == b.process_set && a.kind == b.kind &&
          a.tensors.front().dtype == b.tensors.front().dtype && a.prescale == b.prescale &&
          a.postscale == b.postscale && a.reduce_op == b.reduce_op;
 }
@@ -72,7 +74,7 @@ FusionPlan plan_fusion(const std::vector<TensorEntry*>& ready, std::int64_t thre
   for (std::size_t i = 1; i < ready.size(); ++i) {
     const wire::Request& next = ready[i]->description;
     const std::int64_t bytes = fused_bytes(*ready[i]);
-    const bool match = fusible(next) && matches(head, next);
+    const bool match = fusible(next) && matches(*ready.front(), *ready[i]);
     message += message_bytes(*ready[i]);
     if (match && chosen + bytes <= threshold && message <= kMaxMessageBytes) {
       plan.chosen.push_back(i);

@@ -90,6 +90,7 @@ bool Engine::coordinate() {
   }
   for (const std::uint32_t set : coordinator_->release_sets(passed_by_all)) {
     arena_.reset_barrier(static_cast<int>(set));
+    if (session_.heap) session_.heap->reset_work_cell(static_cast<int>(set));
   }
   // Announcements that did not ring because they came before this are read in the next turn.
   arena_.joined().store(static_cast<std::uint32_t>(coordinator_->joined()),
@@ -246,7 +247,7 @@ void Engine::execute(const wire::Schedule& schedule) {
   }
   if (batch.empty()) return;  // a process set that this rank is not in
   try {
-    executor_.run(batch, schedule.batch);
+    executor_.run(batch, schedule.batch, schedule.registered);
   } catch (const Error& error) {
     // The other members wait in the collective: without this rank they cannot go on.
     if (!arena_.aborted()) {
@@ -286,6 +287,7 @@ void Engine::reject(const wire::Schedule& schedule) {
 /// rank has announced by it and could not send yet must go by its description.
 void Engine::evict(wire::Slot slot) {
   const std::lock_guard lock(table_mutex_);
+  if (registration_) registration_->evict(slot);
   const OperationPtr pending = table_.evict(slot);
   if (!pending || pending->slot != slot) return;
   if (pending->direct) return leave_direct(pending);

@@ -22,6 +22,7 @@ struct TensorEntry {
 
   // The current round; cleared when it is scheduled or rejected.
   std::size_t announced = 0;
+  std::size_t registered = 0;  ///< of them, ranks that have it in shared memory
   std::vector<bool> by;               ///< [global rank] has announced
   std::vector<wire::Ticket> tickets;  ///< [global rank]
   Nanos first_time = 0;
@@ -31,6 +32,9 @@ struct TensorEntry {
   bool ready = false;
   /// Ranks that have joined and did not announce it: they take part with zeros.
   std::vector<int> absent;
+
+  /// It can be reduced where it is, without packing.
+  [[nodiscard]] bool in_shared_memory() const { return registered > 0 && registered == members; }
 };
 
 }  // namespace hvdtune

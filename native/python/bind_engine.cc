@@ -174,6 +174,14 @@ void bind_engine(py::module_& module) {
       "Uninitialised memory for a result, as an array of uint8; what a large result leaves behind "
       "is used again.");
   using Release = py::call_guard<py::gil_scoped_release>;
+  py::class_<SharedBlock, std::shared_ptr<SharedBlock>>(
+      module, "SharedBlock", py::buffer_protocol(),
+      "Bytes that all ranks can read and write, as a buffer; its views keep it alive.")
+      .def_buffer([](const SharedBlock& block) {
+        return py::buffer_info(reinterpret_cast<std::uint8_t*>(block.data()),
+                               static_cast<py::ssize_t>(block.bytes()));
+      })
+      .def("__len__", &SharedBlock::bytes);
   py::class_<Engine> engine(module, "Engine",
                             "One rank's communication engine; see native/engine.");
   add_hot_calls(engine);
@@ -185,6 +193,7 @@ void bind_engine(py::module_& module) {
       .def("add_process_set", &Engine::add_process_set, py::arg("ranks"), Release())
       .def("remove_process_set", &Engine::remove_process_set, py::arg("process_set"), Release())
       .def("process_set_ranks", &Engine::process_set_ranks, py::arg("process_set"), Release())
+      .def("allocate_shared", &Engine::allocate_shared, py::arg("bytes"), Release())
       .def("poll", &Engine::poll, py::arg("handle"), Release())
       .def("wait", &wait, py::arg("handle"))
       .def("take", &take, py::arg("handle"))

@@ -13,12 +13,14 @@
 namespace hvdtune {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x68766474'0001'0003;  // "hvdt", protocol version
+constexpr std::uint64_t kMagic = 0x68766474'0001'0004;  // "hvdt", protocol version
 // Between two looks for rank 0 where it cannot notify this process.
 constexpr Nanos kRetry = 5 * kMillisecond;
 // After a disagreement, how long rank 0 tells those who still come.
 constexpr Nanos kGrace = 3 * kSecond;
 constexpr Nanos kWaitSlice = 200 * kMillisecond;
+// Goes behind the welcome, with the heap's descriptor if there is a heap.
+constexpr const char* kHeap = "heap";
 
 struct Hello {
   int rank = 0;
@@ -145,7 +147,10 @@ class Host {
       }
       if (admit(std::move(socket))) --missing;
     }
-    if (error_.empty()) session_.arena = Arena::create(options_.size, cpus_together(cpus_));
+    if (error_.empty()) {
+      session_.arena = Arena::create(options_.size, cpus_together(cpus_));
+      session_.heap = HeapFile::create(options_.size);
+    }
     answer();
     if (!error_.empty()) throw Error(kind_, error_);
     return std::move(session_);
@@ -230,7 +235,9 @@ class Host {
     const std::string welcome = encode_welcome(error_, session_.peers);
     const int fd = session_.arena ? session_.arena->fd() : -1;
     for (const Fd& socket : session_.sockets) {
-      if (socket.valid()) unix_socket::send(socket, welcome, fd);
+      if (!socket.valid()) continue;
+      unix_socket::send(socket, welcome, fd);
+      if (error_.empty()) unix_socket::send(socket, kHeap, session_.heap ? session_.heap->fd() : -1);
     }
     for (const Fd& socket : refused_) unix_socket::send(socket, welcome);
   }
@@ -323,6 +330,11 @@ HostSession join(const BootstrapOptions& options) {
     throw Error(late ? ErrorKind::kTimeout : ErrorKind::kInvalidArgument, error);
   }
   session.arena = Arena::attach(arena_fd.get(), options.size);
+  Fd heap_fd;
+  if (!unix_socket::receive(socket, message, last, timed_out, &heap_fd) || message != kHeap) {
+    throw Error(ErrorKind::kAborted, "rank 0 ended before all processes of the job had come");
+  }
+  if (heap_fd.valid()) session.heap = HeapFile::attach(heap_fd.get(), options.size);
   session.peers[0].pid = unix_socket::peer_identity(socket).pid;
   session.sockets.push_back(std::move(socket));
   return session;

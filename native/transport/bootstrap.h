@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "transport/arena.h"
+#include "transport/heap_file.h"
 #include "transport/unix_socket.h"
 
 namespace hvdtune {
@@ -37,6 +38,7 @@ struct PeerInfo {
 /// closes when its process ends.
 struct HostSession {
   std::shared_ptr<Arena> arena;
+  std::shared_ptr<HeapFile> heap;  ///< null for a single rank, and where the kernel refuses it
   std::vector<PeerInfo> peers;  ///< by rank
   std::vector<Fd> sockets;      ///< rank 0: one a rank (own entry invalid); others: only [0]
 };

@@ -38,8 +38,10 @@ std::vector<BatchEntry> decode_entries(Decoder& in) {
 
 }  // namespace
 
-std::string encode_announce_slot(Slot slot, Ticket ticket, Nanos time) {
-  return Encoder().put(AnnounceType::kSlot).put(slot).put(ticket).put(time).take();
+std::string encode_announce_slot(Slot slot, Ticket ticket, Nanos time, bool registered) {
+  Encoder out;
+  out.put(AnnounceType::kSlot).put(slot).put(ticket).put(time).put(registered);
+  return out.take();
 }
 
 std::string encode_announce_request(const Request& request, Ticket ticket, Nanos time) {
@@ -64,6 +66,7 @@ Announce decode_announce(std::string_view bytes) {
       announce.slot = in.get<Slot>();
       announce.ticket = in.get<Ticket>();
       announce.time = in.get<Nanos>();
+      announce.registered = in.get<std::uint8_t>() != 0;
       break;
     case AnnounceType::kRequest:
       announce.ticket = in.get<Ticket>();
@@ -93,7 +96,7 @@ std::string Schedule::encode() const {
     case ScheduleType::kBatch:
     case ScheduleType::kReject:
     case ScheduleType::kEvict:
-      out.put(process_set).put(batch).put(reason);
+      out.put(process_set).put(batch).put(reason).put(registered);
       encode_entries(out, entries);
       out.put(status.kind).put(status.text);
       break;
@@ -127,6 +130,7 @@ Schedule Schedule::decode(std::string_view bytes) {
       schedule.process_set = in.get<std::uint32_t>();
       schedule.batch = in.get<std::uint64_t>();
       schedule.reason = static_cast<CloseReason>(in.get<std::uint8_t>());
+      schedule.registered = in.get<std::uint8_t>() != 0;
       schedule.entries = decode_entries(in);
       schedule.status.kind = static_cast<ErrorKind>(in.get<std::uint8_t>());
       schedule.status.text = in.get_string();

@@ -33,11 +33,12 @@ struct Announce {
   Slot slot = kNoSlot;             ///< kSlot
   Ticket ticket = 0;               ///< kSlot, kRequest
   Nanos time = 0;                  ///< when the tensor became ready on that rank
+  bool registered = false;  ///< kSlot: this rank has published where it is in shared memory
   std::optional<Request> request;  ///< kRequest
   std::string text;                ///< kStackReply
 };
 
-std::string encode_announce_slot(Slot slot, Ticket ticket, Nanos time);
+std::string encode_announce_slot(Slot slot, Ticket ticket, Nanos time, bool registered = false);
 std::string encode_announce_request(const Request& request, Ticket ticket, Nanos time);
 std::string encode_announce_shutdown();
 std::string encode_announce_stack(std::string_view text);
@@ -94,6 +95,7 @@ struct Schedule {
   std::uint32_t process_set = 0;  ///< kBatch, kReject, kAddProcessSet, kRemoveProcessSet
   std::uint64_t batch = 0;        ///< kBatch: serial number
   CloseReason reason{};           ///< kBatch
+  bool registered = false;        ///< kBatch: all ranks have its tensors in shared memory
   /// kBatch; exactly one for kReject, kEvict, and for what ranks wait for by its name: kJoined,
   /// kAddProcessSet, kRemoveProcessSet.
   std::vector<BatchEntry> entries;
