@@ -110,11 +110,9 @@ def contender(
         Backward.apply(*parameters).backward()
         optimizer.synchronize()
 
-    label = f"{views} {to_none} "
-
     def reducing() -> None:
         handles = [
-            hvd.allreduce_async_(parameter.grad, name=label + name)
+            hvd.allreduce_async_(parameter.grad, name="alone." + name)
             for name, parameter in reversed(named)
         ]
         for handle in reversed(handles):
