@@ -49,7 +49,9 @@ def main() -> int:
         base = ranks.median(found["copied"][part])
         for name, durations in found.items():
             own = ranks.median(durations[part])
-            print(f"  {part:<10}{name:<14}{own * 1e3:9.2f} ms {base / own:6.2f} x as fast as copied")
+            print(
+                f"  {part:<10}{name:<14}{own * 1e3:9.2f} ms {base / own:6.2f} x as fast as copied"
+            )
     return 0
 
 

@@ -224,7 +224,8 @@ SUPERSET: dict[str, dict[str, str]] = {
         "DistributedOptimizer": (
             "`gradient_predivide_factor` works with `groups`; `zero_grad` takes `set_to_none`; "
             "L-BFGS, GradScaler, sparse gradients that only some ranks have, copies and several "
-            "optimizers at once are supported."
+            "optimizers at once are supported; `gradient_as_buffer_view`, the last argument, "
+            "reduces gradients without copying them."
         ),
         "broadcast_parameters": (
             "Takes any iterable, such as `model.named_parameters()`, and tensors that are not "

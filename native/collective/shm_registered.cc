@@ -189,7 +189,8 @@ void ShmRegistered::lay_out(const RegisteredJob& job) {
   for (const std::size_t t : order_) {
     const std::uint64_t* places = places_.data() + t * members;
     const std::size_t bytes = job.tensors[t].bytes;
-    // This member's blocks are mappings of their own: neighbours in the region need not be in memory.
+    // This member's blocks are mappings of their own: neighbours in the region need not be in
+    // memory.
     bool joins = last != nullptr && own + runs_.back().bytes == job.tensors[t].data;
     for (std::size_t member = 0; joins && member < members; ++member) {
       joins = last[member] + runs_.back().bytes == places[member];

@@ -22,7 +22,7 @@ struct TensorEntry {
 
   // The current round; cleared when it is scheduled or rejected.
   std::size_t announced = 0;
-  std::size_t registered = 0;  ///< of them, ranks that have it in shared memory
+  std::size_t registered = 0;         ///< of them, ranks that have it in shared memory
   std::vector<bool> by;               ///< [global rank] has announced
   std::vector<wire::Ticket> tickets;  ///< [global rank]
   Nanos first_time = 0;

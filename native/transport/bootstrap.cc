@@ -237,7 +237,8 @@ class Host {
     for (const Fd& socket : session_.sockets) {
       if (!socket.valid()) continue;
       unix_socket::send(socket, welcome, fd);
-      if (error_.empty()) unix_socket::send(socket, kHeap, session_.heap ? session_.heap->fd() : -1);
+      if (error_.empty())
+        unix_socket::send(socket, kHeap, session_.heap ? session_.heap->fd() : -1);
     }
     for (const Fd& socket : refused_) unix_socket::send(socket, welcome);
   }

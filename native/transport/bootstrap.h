@@ -39,8 +39,8 @@ struct PeerInfo {
 struct HostSession {
   std::shared_ptr<Arena> arena;
   std::shared_ptr<HeapFile> heap;  ///< null for a single rank, and where the kernel refuses it
-  std::vector<PeerInfo> peers;  ///< by rank
-  std::vector<Fd> sockets;      ///< rank 0: one a rank (own entry invalid); others: only [0]
+  std::vector<PeerInfo> peers;     ///< by rank
+  std::vector<Fd> sockets;         ///< rank 0: one a rank (own entry invalid); others: only [0]
 };
 
 /// Brings the ranks of a job together. Blocks until all have come or the timeout is over.

@@ -44,8 +44,8 @@ std::uint64_t front_bytes(int ranks) {
 }
 
 std::byte* map_front(int fd, int ranks) {
-  void* mapped = mmap(nullptr, front_bytes(ranks), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_NORESERVE, fd, 0);
+  void* mapped =
+      mmap(nullptr, front_bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   return mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
 }
 

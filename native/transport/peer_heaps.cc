@@ -34,11 +34,10 @@ void PeerHeaps::reach(int rank, std::uint64_t offset, std::uint64_t bytes) {
   const std::uint64_t end = offset + bytes;
   if (end <= region.bytes) return;
   const std::uint64_t wanted = std::min((end + kStep - 1) / kStep * kStep, limit);
-  void* mapped =
-      region.base == nullptr
-          ? mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_->fd(),
-                 static_cast<off_t>(file_->region_start(rank)))
-          : mremap(region.base, region.bytes, wanted, MREMAP_MAYMOVE);
+  void* mapped = region.base == nullptr
+                     ? mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                            file_->fd(), static_cast<off_t>(file_->region_start(rank)))
+                     : mremap(region.base, region.bytes, wanted, MREMAP_MAYMOVE);
   if (mapped == MAP_FAILED) {
     throw Error(ErrorKind::kAborted, "cannot map the tensors of rank " + std::to_string(rank) +
                                          " that lie in shared memory: " + std::strerror(errno));

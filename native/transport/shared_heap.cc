@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -26,8 +27,8 @@ std::size_t page_up(std::size_t bytes) {
 }
 
 [[noreturn]] void refuse(std::size_t bytes, const std::string& why) {
-  throw Error(ErrorKind::kInvalidArgument,
-              "cannot place " + std::to_string(bytes) + " bytes in memory that the ranks share: " + why);
+  throw Error(ErrorKind::kInvalidArgument, "cannot place " + std::to_string(bytes) +
+                                               " bytes in memory that the ranks share: " + why);
 }
 
 }  // namespace
@@ -35,7 +36,7 @@ std::size_t page_up(std::size_t bytes) {
 SharedBlock::~SharedBlock() { heap_->release(*this); }
 
 SharedHeap::SharedHeap(std::shared_ptr<HeapFile> file, int rank)
-    : file_(std::move(file)), rank_(rank) {
+    : file_(std::move(file)), rank_(rank), pid_(getpid()) {
   free_[0] = file_->region_bytes();
 }
 
@@ -93,14 +94,21 @@ std::shared_ptr<SharedBlock> SharedHeap::allocate(std::size_t bytes) {
 }
 
 void SharedHeap::release(const SharedBlock& block) {
+  // A forked child lets go of what goes on being its parent's.
+  if (getpid() != pid_) {
+    munmap(block.data_, page_up(block.bytes_));
+    return;
+  }
   const std::lock_guard lock(mutex_);
   const std::size_t mapped = page_up(block.bytes_);
   by_address_.erase(block.data_);
-  munmap(block.data_, mapped);
   // Also out of the page tables of the peers that have it mapped.
-  fallocate(file_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-            static_cast<off_t>(file_->region_start(rank_) + block.offset_),
-            static_cast<off_t>(mapped));
+  if (fallocate(file_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                static_cast<off_t>(file_->region_start(rank_) + block.offset_),
+                static_cast<off_t>(mapped)) != 0) {
+    std::memset(block.data_, 0, mapped);  // a system without holes
+  }
+  munmap(block.data_, mapped);
   give_back(block.offset_, grain_up(mapped));
   blocks_.fetch_sub(1, std::memory_order_relaxed);
 }

@@ -66,6 +66,7 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
 
   std::shared_ptr<HeapFile> file_;
   int rank_;
+  int pid_;
   std::atomic<std::size_t> blocks_{0};
   mutable std::mutex mutex_;
   std::map<std::uint64_t, std::uint64_t> free_;    // offset -> bytes; neighbours are joined

@@ -33,7 +33,7 @@ struct Announce {
   Slot slot = kNoSlot;             ///< kSlot
   Ticket ticket = 0;               ///< kSlot, kRequest
   Nanos time = 0;                  ///< when the tensor became ready on that rank
-  bool registered = false;  ///< kSlot: this rank has published where it is in shared memory
+  bool registered = false;         ///< kSlot: this rank has published where it is in shared memory
   std::optional<Request> request;  ///< kRequest
   std::string text;                ///< kStackReply
 };
