@@ -107,6 +107,52 @@ TEST(a_tensor_is_ready_when_the_last_rank_has_announced_it) {
   CHECK(due(coordinator).empty());
 }
 
+TEST(only_what_all_ranks_have_registered_is_reduced_in_place) {
+  Coordinator coordinator = make(2);
+  const std::vector<std::string> names = {"a", "b", "c"};
+  for (const std::string& name : names) announce_everywhere(coordinator, 2, allreduce(name));
+  auto out = due(coordinator);
+  CHECK_EQ(out.size(), 1U);
+  CHECK(!out[0].registered);  // by their descriptions
+  std::vector<wire::Slot> slots;
+  for (const wire::BatchEntry& entry : out[0].entries) slots.push_back(entry.slot);
+  for (int rank = 0; rank < 2; ++rank) {
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      wire::Announce announce = announced_slot(slots[i]);
+      announce.registered = i == 2 || (i == 0 && rank == 1);
+      coordinator.announce(rank, announce);
+    }
+  }
+  out = due(coordinator);
+  CHECK_EQ(out.size(), 2U);
+  CHECK(!out[0].registered);
+  CHECK_EQ(out[0].entries.size(), 2U);
+  CHECK(out[1].registered);
+  CHECK_EQ(out[1].entries[0].slot, slots[2]);
+  // A round says nothing about the next.
+  for (int rank = 0; rank < 2; ++rank) coordinator.announce(rank, announced_slot(slots[2]));
+  out = due(coordinator);
+  CHECK_EQ(out.size(), 1U);
+  CHECK(!out[0].registered);
+}
+
+TEST(a_slot_that_was_evicted_meanwhile_is_not_registered) {
+  Coordinator coordinator = make(2, 1);
+  announce_everywhere(coordinator, 2, allreduce("a"));
+  const wire::Slot slot = due(coordinator)[0].entries[0].slot;
+  announce_everywhere(coordinator, 2, allreduce("b"));  // takes the only place
+  CHECK_EQ(due(coordinator).size(), 2U);
+  for (int rank = 0; rank < 2; ++rank) {
+    wire::Announce announce = announced_slot(slot);
+    announce.registered = true;
+    coordinator.announce(rank, announce);
+  }
+  const auto out = due(coordinator);
+  CHECK(!out.empty());
+  CHECK(out.back().type == ScheduleType::kBatch);
+  CHECK(!out.back().registered);
+}
+
 TEST(a_batch_waits_for_company_until_its_deadline) {
   Coordinator coordinator = make(1);
   coordinator.announce(0, announced(allreduce("a")));

@@ -45,6 +45,7 @@ Schedule sample_schedule(ScheduleType type) {
       schedule.process_set = 2;
       schedule.batch = UINT64_MAX;
       schedule.reason = wire::CloseReason::kStepDone;
+      schedule.registered = true;
       schedule.entries = {{7, "", {}}, {wire::kNoSlot, "a name", {}}, {3, "t", sample_request()}};
       schedule.status = {ErrorKind::kMismatch, "they differ"};
       break;
@@ -75,7 +76,7 @@ constexpr ScheduleType kScheduleTypes[] = {
     ScheduleType::kAddProcessSet, ScheduleType::kRemoveProcessSet, ScheduleType::kJoined};
 
 std::vector<std::string> announcements() {
-  return {wire::encode_announce_slot(12, 34, -56),
+  return {wire::encode_announce_slot(12, 34, -56, true),
           wire::encode_announce_request(sample_request(), 78, 90), wire::encode_announce_shutdown(),
           wire::encode_announce_stack("line 1\nline 2")};
 }
@@ -115,6 +116,8 @@ TEST(announcements_survive_the_wire) {
   CHECK_EQ(slot.slot, 12U);
   CHECK_EQ(slot.ticket, 34U);
   CHECK_EQ(slot.time, -56);
+  CHECK(slot.registered);
+  CHECK(!wire::decode_announce(wire::encode_announce_slot(12, 34, -56)).registered);
   const Announce request = wire::decode_announce(all[1]);
   CHECK(request.type == AnnounceType::kRequest);
   CHECK_EQ(request.ticket, 78U);
@@ -134,6 +137,7 @@ TEST(schedules_survive_the_wire) {
     CHECK_EQ(got.process_set, sent.process_set);
     CHECK_EQ(got.batch, sent.batch);
     CHECK(got.reason == sent.reason);
+    CHECK_EQ(got.registered, sent.registered);
     CHECK_EQ(got.entries.size(), sent.entries.size());
     for (std::size_t i = 0; i < sent.entries.size(); ++i) {
       CHECK_EQ(got.entries[i].slot, sent.entries[i].slot);
