@@ -22,7 +22,6 @@ constexpr std::size_t kBlocksPerMember = 8;
 constexpr std::size_t kTile = 8 << 10;
 // How long an abort can stay unnoticed when it comes between the last look and falling asleep.
 constexpr Nanos kSleepSlice = 50 * kMillisecond;
-constexpr int kPollsPerClockRead = 64;
 
 std::uint64_t claim_word(std::uint32_t number, std::uint32_t block) {
   return std::uint64_t{number} << 32 | block;
@@ -36,14 +35,14 @@ std::size_t block_bytes(std::size_t total, std::size_t members) {
 }  // namespace
 
 ShmRegistered::ShmRegistered(std::shared_ptr<Arena> arena, std::shared_ptr<HeapFile> file,
-                             std::vector<int> members, int index, int number, Nanos spin)
+                             std::vector<int> members, int index, int number, Patience patience)
     : arena_(std::move(arena)),
       file_(std::move(file)),
       peers_(file_),
       members_(std::move(members)),
       index_(static_cast<std::size_t>(index)),
       cell_(file_->work_cell(number)),
-      spin_(spin) {}
+      patience_(patience) {}
 
 PhaseTimes ShmRegistered::allreduce(const RegisteredJob& job) {
   PhaseTimes times{monotonic_now(), 0};
@@ -105,16 +104,7 @@ void ShmRegistered::finish_blocks(std::uint32_t count, std::uint32_t blocks) {
 }
 
 void ShmRegistered::wait_for_others() {
-  if (over()) return;
-  if (spin_ > 0) {
-    const Nanos until = monotonic_now() + spin_;
-    do {
-      for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
-        if (over()) return;
-        cpu_relax();
-      }
-    } while (monotonic_now() < until);
-  }
+  if (patience_.wait([this] { return over(); })) return;
   const Nanos began = monotonic_now();
   Nanos reported = began;
   cell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -122,7 +112,7 @@ void ShmRegistered::wait_for_others() {
     const std::uint32_t seen = cell_.ended.load(std::memory_order_seq_cst);
     if (over() || arena_->aborted()) break;
     const Nanos now = monotonic_now();
-    if (now - reported >= patience_) {
+    if (now - reported >= absence_limit_) {
       report_missing(now - began);
       reported = now;
     }
@@ -132,8 +122,8 @@ void ShmRegistered::wait_for_others() {
   if (!over()) throw Error(arena_->abort_status());
 }
 
-void ShmRegistered::report_absence(Nanos patience, AbsenceReport report) {
-  patience_ = patience;
+void ShmRegistered::report_absence(Nanos limit, AbsenceReport report) {
+  absence_limit_ = limit;
   report_ = std::move(report);
 }
 

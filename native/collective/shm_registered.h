@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/patience.h"
 #include "collective/communicator.h"
 #include "transport/heap_file.h"
 #include "transport/peer_heaps.h"
@@ -42,9 +43,9 @@ struct RegisteredJob {
 class ShmRegistered {
  public:
   /// `members`: ranks on the host, ascending; `index`: this rank's place among them; `number`: of
-  /// the process set, whose work cell must be as new. `spin`: how long to poll before sleeping.
+  /// the process set, whose work cell must be as new.
   ShmRegistered(std::shared_ptr<Arena> arena, std::shared_ptr<HeapFile> file,
-                std::vector<int> members, int index, int number, Nanos spin);
+                std::vector<int> members, int index, int number, Patience patience);
 
   /// Blocks until all tensors are reduced on all members. Throws Error(kAborted) when the job is
   /// aborted, or when a member's memory cannot be mapped; the tensors are undefined then. Results
@@ -53,7 +54,7 @@ class ShmRegistered {
 
   /// As Communicator::report_absence: a member is missing that has begun a block and does not
   /// finish it.
-  void report_absence(Nanos patience, AbsenceReport report);
+  void report_absence(Nanos limit, AbsenceReport report);
 
  private:
   /// Bytes that lie next to each other on every member.
@@ -79,8 +80,8 @@ class ShmRegistered {
   std::vector<int> members_;
   std::size_t index_;
   WorkCell& cell_;
-  Nanos spin_;
-  Nanos patience_ = kForever;
+  Patience patience_;
+  Nanos absence_limit_ = kForever;
   AbsenceReport report_;
   std::uint32_t number_ = 0;  // of the reduction under way; the same on all members
 

@@ -109,7 +109,7 @@ std::unique_ptr<ShmRegistered> Engine::make_registered(std::uint32_t set) {
   const int index = sets_.index_of(set, rank_);
   if (index < 0 || !session_.heap) return nullptr;
   auto registered = std::make_unique<ShmRegistered>(session_.arena, session_.heap, sets_.ranks(set),
-                                                    index, static_cast<int>(set), spin_);
+                                                    index, static_cast<int>(set), patience_);
   if (options_.stall.enabled && options_.stall.warning > 0) {
     registered->report_absence(
         options_.stall.warning,

@@ -37,8 +37,9 @@ class World {
     for (int rank = 0; rank < ranks; ++rank) {
       // Each maps the file for itself, as processes do.
       auto file = HeapFile::attach(file_->fd(), ranks);
-      places_.push_back({std::make_shared<SharedHeap>(file, rank),
-                         std::make_unique<ShmRegistered>(arena_, file, members, rank, 0, 0)});
+      places_.push_back(
+          {std::make_shared<SharedHeap>(file, rank),
+           std::make_unique<ShmRegistered>(arena_, file, members, rank, 0, Patience{})});
     }
   }
 
@@ -122,7 +123,7 @@ void check_sum(int ranks, DType dtype, bool gaps, double prescale, double postsc
       inputs.push_back(random_inputs(dtype, ranks, lengths[t], 100 * round + t));
     }
     world.run([&](int rank, Place& place) {
-      ShmBarrier barrier(world.arena(), gate, ranks, rank, 0);
+      ShmBarrier barrier(world.arena(), gate, ranks, rank, {});
       Layout layout = lay_out(world, place, rank, lengths, element, gaps);
       for (std::size_t t = 0; t < lengths.size(); ++t) {
         const Bytes& mine = inputs[t][static_cast<std::size_t>(rank)];
@@ -202,7 +203,7 @@ TEST(an_abort_ends_the_wait_for_a_member_that_holds_a_block) {
     auto file = HeapFile::attach(world.file().fd(), 2);
     auto heap = std::make_shared<SharedHeap>(file, 0);
     const auto block = heap->allocate(4096);
-    ShmRegistered registered(Arena::attach(world.arena().fd(), 2), file, {0, 1}, 0, 0, 0);
+    ShmRegistered registered(Arena::attach(world.arena().fd(), 2), file, {0, 1}, 0, 0, {});
     std::vector<int> missing;
     registered.report_absence(1, [&](const std::vector<int>& ranks, Nanos) { missing = ranks; });
     const std::vector<RegisteredTensor> tensors = {{0, 0, 1, block->data(), 4096}};
