@@ -195,7 +195,7 @@ TEST(a_corrupt_length_allocates_nothing) {
   // 2^32 - 1 entries in a message of a few bytes.
   wire::Encoder out;
   out.put(ScheduleType::kBatch).put(std::uint32_t{0}).put(std::uint64_t{0}).put(std::uint8_t{0});
-  out.put(UINT32_MAX);
+  out.put(false).put(UINT32_MAX);
   CHECK_THROWS_WITH(Schedule::decode(out.bytes()), DecodeError, "shorter than its count");
 }
 
