@@ -12,6 +12,59 @@ from numpy.typing import NDArray
 MAX_RANKS: int
 MAX_PROCESS_SETS: int
 
+class HotCalls:
+    """The calls that are made for every gradient, as one step from a face to the engine.
+
+    `world` is the namespace whose `_engine` is the running engine; `pending` is where handles are
+    kept until they are collected, as (engine, memory, finish, result); `id_of` tells the number of
+    any process set but `whole_job`.
+    """
+
+    def __init__(
+        self,
+        world: dict[str, Any],
+        pending: dict[int, Any],
+        whole_job: object,
+        id_of: Callable[[Any], int],
+    ) -> None: ...
+    def submit_in_place(
+        self,
+        tensor: Any,
+        codes: dict[Any, int],
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: Any,
+        /,
+    ) -> int | None:
+        """Allreduce one named torch tensor or array in place; its handle.
+
+        `codes` are dtype codes by the tensor's dtype; the rest is what a face's `allreduce` takes.
+        None, and nothing is submitted, for whatever cannot be handed over as it is.
+        """
+
+    def allreduce_in_place(
+        self,
+        tensor: Any,
+        codes: dict[Any, int],
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: Any,
+        /,
+    ) -> bool:
+        """`submit_in_place`, and wait, which is cheaper in one; False where that gives None.
+
+        Small tensors need no coordinator when all ranks do this.
+        """
+
+    def collect_in_place(self, handle: int, /) -> Any:
+        """Wait for a handle of `submit_in_place`; its tensor. None for any other handle."""
+
 class EngineOptions:
     """What an engine needs to know; every field is required."""
 
@@ -73,36 +126,6 @@ class Engine:
         A tensor is (input address, output address or 0, dtype code, shape); its memory must live
         until the operation is done. An output address of 0 lets the engine allocate the result.
         """
-
-    def submit_in_place(
-        self,
-        tensor: Any,
-        name: str | None,
-        codes: dict[Any, int],
-        reduce_op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        /,
-    ) -> int | None:
-        """`submit` for one named torch tensor or array, in place, at a fraction of the cost.
-
-        `codes` are dtype codes by the tensor's dtype. None, and nothing is submitted, for whatever
-        cannot be handed over as it is.
-        """
-
-    def allreduce_in_place(
-        self,
-        tensor: Any,
-        name: str | None,
-        codes: dict[Any, int],
-        reduce_op: int,
-        prescale: float,
-        postscale: float,
-        process_set: int,
-        /,
-    ) -> bool | None:
-        """`submit_in_place`, and wait: small tensors go without the coordinator. True, or None."""
 
     def allocate_shared(self, bytes: int) -> SharedBlock:
         """Zeroed memory for tensors that are reduced often.

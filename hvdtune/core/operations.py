@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvdtune._native import array_address, result_memory
+from hvdtune._native import HotCalls, array_address, result_memory
 from hvdtune.core import reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
@@ -55,7 +55,6 @@ _REDUCTIONS = {
     reduce_ops.Max: "Max",
     reduce_ops.Product: "Product",
 }
-_ELEMENTWISE = frozenset(_REDUCTIONS) - {reduce_ops.Adasum}
 
 
 __all__ = [
@@ -125,6 +124,13 @@ _pending: dict[int, _Pending] = {}
 _unnamed: dict[tuple[int, str], int] = {}
 _unnamed_lock = threading.Lock()
 _join_hooks: list[Callable[[], None]] = []
+
+# Called for every gradient, so these go past everything here; `_native.pyi` says what they do.
+# Nothing is done, and `allreduce_async` has the words for why, where they return None and False.
+_hot = HotCalls(vars(world), _pending, global_process_set, id_of)
+allreduce_tensor_async = _hot.submit_in_place
+allreduce_tensor = _hot.allreduce_in_place
+_collect_tensor = _hot.collect_in_place
 
 
 def _wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[str, bool]:
@@ -281,60 +287,6 @@ def allreduce_async(
         postscale_factor=postscale_factor,
         grouped=grouped,
     )
-
-
-def allreduce_tensor_async(
-    tensor: Any,
-    codes: dict[Any, int],
-    average: bool | None,
-    name: str | None,
-    op: int | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet,
-) -> int | None:
-    """`allreduce_async` of one torch tensor or array in place, which `synchronize` returns.
-
-    Called for every gradient, hence positional: what a face's `allreduce` takes. `codes` are this
-    module's codes by the tensor's dtype. None, with nothing done, where only `allreduce_async`
-    knows what to do or say.
-    """
-    engine: Any = world._engine
-    if op is None:
-        op = reduce_ops.Average
-    if engine is None or average is not None or type(op) is not int or op not in _ELEMENTWISE:
-        return None
-    handle: int | None = engine.submit_in_place(
-        tensor, name, codes, op, prescale_factor, postscale_factor, id_of(process_set)
-    )
-    if handle is not None:
-        _pending[handle] = (engine, None, None, tensor)
-    return handle
-
-
-def allreduce_tensor(
-    tensor: Any,
-    codes: dict[Any, int],
-    average: bool | None,
-    name: str | None,
-    op: int | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet,
-) -> bool:
-    """`allreduce_tensor_async`, and wait, which is cheaper in one; False where that gives None.
-
-    Up to DIRECT_BYTES it needs no coordinator when all ranks do this.
-    """
-    engine: Any = world._engine
-    if op is None:
-        op = reduce_ops.Average
-    if engine is None or average is not None or type(op) is not int or op not in _ELEMENTWISE:
-        return False
-    done = engine.allreduce_in_place(
-        tensor, name, codes, op, prescale_factor, postscale_factor, id_of(process_set)
-    )
-    return done is not None
 
 
 def allreduce_all(
@@ -536,6 +488,9 @@ def synchronize(handle: int) -> Any:
 
     Raises HorovodInternalError when it failed, on every rank of the set.
     """
+    tensor = _collect_tensor(handle)
+    if tensor is not None:
+        return tensor
     pending = _pending.get(handle)
     if pending is None:
         return None

@@ -27,6 +27,19 @@ std::string identity_of(const wire::Request& request) {
   return identity;
 }
 
+/// To the run that ends with the slot before, where there is one.
+void add_slot(std::vector<wire::BatchEntry>& entries, const TensorEntry& entry) {
+  if (!entries.empty() && entry.absent.empty()) {
+    wire::BatchEntry& last = entries.back();
+    const bool nothing_else = last.name.empty() && !last.description;
+    if (nothing_else && last.slot + last.run == entry.slot && last.run < wire::kMaxRun) {
+      ++last.run;
+      return;
+    }
+  }
+  entries.push_back({entry.slot, {}, {}});
+}
+
 bool about_sets(OpKind kind) {
   return kind == OpKind::kAddProcessSet || kind == OpKind::kRemoveProcessSet;
 }
@@ -41,6 +54,10 @@ std::string not_with_join(const wire::Request& request, const std::vector<int>& 
 
 bool counts_for_steps(const wire::Request& request) {
   return request.process_set == 0 && request.kind == OpKind::kAllreduce;
+}
+
+std::int64_t step_tensors(const wire::Request& request) {
+  return counts_for_steps(request) ? static_cast<std::int64_t>(request.tensors.size()) : 0;
 }
 
 }  // namespace
@@ -87,29 +104,45 @@ void Coordinator::announce(int rank, wire::Announce announce) {
   if (announce.request && announce.request->kind == OpKind::kJoin) {
     return join(rank, announce.request->name);
   }
-  TensorEntry* found = entry_of(announce);
-  if (found == nullptr) return;
-  TensorEntry& entry = *found;
+  TensorEntry* entry = entry_of(announce);
+  if (entry == nullptr) return;
+  if (entry->described_by < 0) entry->described_by = rank;
+  if (announce.request && *announce.request != entry->description) {
+    entry->variants.emplace_back(rank, std::move(*announce.request));
+  }
+  arrive(*entry, rank, {announce.slot, announce.ticket, announce.time, announce.registered});
+  complete_if_all_there(*entry, monotonic_now());
+}
+
+void Coordinator::announce(int rank, const wire::AnnouncedSlot& announced, Nanos now) {
+  const wire::Slot slot = announced.slot;
+  if (slot >= by_slot_.size() || by_slot_[slot] == nullptr) {
+    wire::Announce evicted;
+    evicted.slot = slot;
+    evicted.ticket = announced.ticket;
+    evicted.time = announced.time;
+    return announce(rank, std::move(evicted));
+  }
+  arrive(*by_slot_[slot], rank, announced);
+  complete_if_all_there(*by_slot_[slot], std::max(now, announced.time));
+}
+
+void Coordinator::arrive(TensorEntry& entry, int rank, const wire::AnnouncedSlot& announced) {
   const auto at = static_cast<std::size_t>(rank);
   if (entry.announced == 0) {
     entry.by.assign(last_announced_.size(), false);
     entry.tickets.assign(last_announced_.size(), 0);
-    entry.first_time = announce.time;
-    if (observer_ != nullptr) observer_->on_first_ready(entry, announce.time);
+    entry.first_time = announced.time;
+    if (observer_ != nullptr) observer_->on_first_ready(entry, announced.time);
   }
   HVD_CHECK(!entry.by[at]);  // duplicates are refused on the rank itself
   entry.by[at] = true;
-  entry.tickets[at] = announce.ticket;
+  entry.tickets[at] = announced.ticket;
   ++entry.announced;
-  if (announce.registered) ++entry.registered;
-  if (entry.described_by < 0) entry.described_by = rank;
-  if (announce.request && *announce.request != entry.description) {
-    entry.variants.emplace_back(rank, std::move(*announce.request));
-  }
-  last_announced_[at].name = entry.description.name;
-  last_announced_[at].time = announce.time;
-  if (observer_ != nullptr) observer_->on_rank_ready(entry, rank, announce.time);
-  complete_if_all_there(entry);
+  if (announced.registered) ++entry.registered;
+  last_announced_[at].entry = &entry;
+  last_announced_[at].time = announced.time;
+  if (observer_ != nullptr) observer_->on_rank_ready(entry, rank, announced.time);
 }
 
 std::vector<int> Coordinator::missing(const TensorEntry& entry) const {
@@ -122,7 +155,7 @@ std::vector<int> Coordinator::missing(const TensorEntry& entry) const {
   return ranks;
 }
 
-void Coordinator::complete_if_all_there(TensorEntry& entry) {
+void Coordinator::complete_if_all_there(TensorEntry& entry, Nanos now) {
   if (entry.announced < entry.members) {
     if (joined_.count() == 0 || !missing(entry).empty()) return;
     for (const int rank : sets_.ranks(entry.description.process_set)) {
@@ -130,7 +163,7 @@ void Coordinator::complete_if_all_there(TensorEntry& entry) {
     }
     if (observer_ != nullptr) observer_->on_absent(entry, entry.absent.size());
   }
-  complete(entry);
+  complete(entry, now);
 }
 
 /// Everybody's description is either a variant or the entry's own; they are compared with that of
@@ -160,8 +193,10 @@ std::string Coordinator::agree(TensorEntry& entry) {
 }
 
 /// Nobody is missing any more: the tensor is ready, or it cannot be run.
-void Coordinator::complete(TensorEntry& entry) {
-  if (observer_ != nullptr) observer_->on_all_ready(entry, monotonic_now());
+void Coordinator::complete(TensorEntry& entry, Nanos now) {
+  if (observer_ != nullptr) observer_->on_all_ready(entry, now);
+  const bool as_before = entry.slot != wire::kNoSlot && entry.variants.empty();
+  if (as_before && entry.absent.empty()) return set_ready(entry, now);
   if (const std::string why = agree(entry); !why.empty()) return reject(entry, why);
   const wire::Request& description = entry.description;
   if (const std::string why = unusable(description); !why.empty()) return reject(entry, why);
@@ -172,10 +207,18 @@ void Coordinator::complete(TensorEntry& entry) {
     changes_.push_back({description.kind, description.name, description.ranks});
     return forget(entry);
   }
+  set_ready(entry, now);
+}
+
+void Coordinator::set_ready(TensorEntry& entry, Nanos now) {
   entry.ready = true;
-  entry.ready_time = monotonic_now();
-  if (ready_.empty()) first_ready_ = entry.ready_time;
+  entry.ready_time = now;
+  if (ready_.empty()) first_ready_ = now;
   ready_.push_back(&entry);
+  measure_for_fusion(entry);
+  ready_bytes_ += entry.fused_bytes;
+  ready_message_bytes_ += entry.message_bytes;
+  ready_step_tensors_ += step_tensors(entry.description);
 }
 
 void Coordinator::reject(TensorEntry& entry, const std::string& why) {
@@ -202,6 +245,12 @@ void Coordinator::finish_round(TensorEntry& entry) {
 }
 
 void Coordinator::forget(TensorEntry& entry) {
+  for (LastAnnounced& last : last_announced_) {
+    if (last.entry != &entry) continue;
+    last.name = entry.description.name;
+    last.entry = nullptr;
+  }
+  if (in_this_step(entry)) steps_.remember(identity_of(entry.description));
   const std::string key = entry.key;  // a copy: the entry owns it
   entries_.erase(key);
 }
@@ -281,17 +330,34 @@ bool Coordinator::somebody_blocked(const std::vector<std::uint64_t>& blocked_on)
   return false;
 }
 
+/// Whether it was scheduled in the current step. An entry that has not been at all may be new
+/// only as an entry.
+bool Coordinator::in_this_step(const TensorEntry& entry) const {
+  return entry.last_step != 0 ? entry.last_step == steps_.step()
+                              : steps_.seen(identity_of(entry.description));
+}
+
 bool Coordinator::step_complete() const {
   const std::int64_t expected = steps_.tensors_expected();
-  if (expected == 0) return false;
-  std::int64_t ready = 0;
-  bool next_step = false;
-  for (const TensorEntry* entry : ready_) {
-    if (!counts_for_steps(entry->description)) continue;
-    if (ready == 0) next_step = steps_.seen(identity_of(entry->description));
-    ready += static_cast<std::int64_t>(entry->description.tensors.size());
+  const std::int64_t ready = ready_step_tensors_;
+  if (ready == 0 || (ready != expected && steps_.tensors_so_far() + ready != expected))
+    return false;
+  const auto first = std::find_if(ready_.begin(), ready_.end(), [](const TensorEntry* entry) {
+    return counts_for_steps(entry->description);
+  });
+  return (in_this_step(**first) ? 0 : steps_.tensors_so_far()) + ready == expected;
+}
+
+void Coordinator::log_step(TensorEntry& entry, Nanos now) {
+  const wire::Request& description = entry.description;
+  const std::int64_t tensors = step_tensors(description);
+  if (tensors == 0) return;
+  if (entry.last_step != 0) {
+    steps_.known_tensor(entry.last_step, tensors, description.bytes(), now, settings_.epoch);
+  } else {
+    steps_.tensor(identity_of(description), tensors, description.bytes(), now, settings_.epoch);
   }
-  return ready > 0 && (next_step ? 0 : steps_.tensors_so_far()) + ready == expected;
+  entry.last_step = steps_.step();
 }
 
 void Coordinator::schedule(Nanos now, const std::vector<std::uint64_t>& blocked_on,
@@ -328,8 +394,14 @@ void Coordinator::close_all(wire::CloseReason reason, std::vector<wire::Schedule
 }
 
 void Coordinator::close_full(std::vector<wire::Schedule>& out) {
+  const std::int64_t threshold = effective_threshold();
   while (!ready_.empty()) {
-    const auto plan = plan_fusion(ready_, effective_threshold(), options_.disable_group_fusion);
+    // Looked at after every announcement: mostly the sums are enough.
+    if (has_room(*ready_.front(), ready_bytes_, ready_message_bytes_, threshold,
+                 options_.disable_group_fusion)) {
+      return;
+    }
+    const auto plan = plan_fusion(ready_, threshold, options_.disable_group_fusion);
     if (!plan.full) return;
     take_batch(plan, wire::CloseReason::kFull, out);
   }
@@ -346,13 +418,12 @@ void Coordinator::take_batch(const FusionPlan& plan, wire::CloseReason reason,
   const Nanos now = monotonic_now();
   for (const std::size_t index : plan.chosen) {
     TensorEntry& entry = *ready_[index];
-    if (counts_for_steps(entry.description)) {
-      const std::string identity = identity_of(entry.description);
-      steps_.tensor(identity, static_cast<std::int64_t>(entry.description.tensors.size()),
-                    entry.description.bytes(), now, settings_.epoch);
-    }
+    log_step(entry, now);
+    ready_bytes_ -= entry.fused_bytes;
+    ready_message_bytes_ -= entry.message_bytes;
+    ready_step_tensors_ -= step_tensors(entry.description);
     if (entry.slot != wire::kNoSlot) {
-      batch.entries.push_back({entry.slot, {}, {}});
+      add_slot(batch.entries, entry);
       recency_.splice(recency_.end(), recency_, entry.recency);
     } else {
       assign_slot(entry);
@@ -402,7 +473,7 @@ std::vector<const TensorEntry*> Coordinator::incomplete() const {
 const std::string& Coordinator::last_announced(int rank, Nanos& time) const {
   const LastAnnounced& last = last_announced_[static_cast<std::size_t>(rank)];
   time = last.time;
-  return last.name;
+  return last.entry != nullptr ? last.entry->description.name : last.name;
 }
 
 }  // namespace hvdtune

@@ -56,6 +56,8 @@ class Coordinator {
 
   /// Takes one announcement of `rank`. kShutdown and kStackReply are not for it.
   void announce(int rank, wire::Announce announce);
+  /// The same for a tensor with a slot; `now`: the time, as all the caller reads at once may have.
+  void announce(int rank, const wire::AnnouncedSlot& announced, Nanos now);
 
   /// Appends to `out` what is to be done now. `blocked_on[rank]` as in engine/blocked.h.
   void schedule(Nanos now, const std::vector<std::uint64_t>& blocked_on,
@@ -104,13 +106,16 @@ class Coordinator {
     std::vector<std::int32_t> ranks;
   };
   struct LastAnnounced {
-    std::string name;
+    const TensorEntry* entry = nullptr;  // while it exists
+    std::string name;                    // then
     Nanos time = 0;
   };
 
   TensorEntry* entry_of(wire::Announce& announce);
-  void complete_if_all_there(TensorEntry& entry);
-  void complete(TensorEntry& entry);
+  void arrive(TensorEntry& entry, int rank, const wire::AnnouncedSlot& announced);
+  void complete_if_all_there(TensorEntry& entry, Nanos now);
+  void complete(TensorEntry& entry, Nanos now);
+  void set_ready(TensorEntry& entry, Nanos now);
   std::string agree(TensorEntry& entry);
   void reject(TensorEntry& entry, const std::string& why);
   void assign_slot(TensorEntry& entry);
@@ -128,7 +133,9 @@ class Coordinator {
   void confirm(wire::ScheduleType type, const Change& change, std::uint32_t set);
 
   [[nodiscard]] bool somebody_blocked(const std::vector<std::uint64_t>& blocked_on) const;
+  [[nodiscard]] bool in_this_step(const TensorEntry& entry) const;
   [[nodiscard]] bool step_complete() const;
+  void log_step(TensorEntry& entry, Nanos now);
   void close_all(wire::CloseReason reason, std::vector<wire::Schedule>& out);
   void close_full(std::vector<wire::Schedule>& out);
   void take_batch(const FusionPlan& plan, wire::CloseReason reason,
@@ -154,7 +161,10 @@ class Coordinator {
   AwaitingRelease<Evicted> evicted_;
   bool eviction_warned_ = false;
 
-  std::vector<TensorEntry*> ready_;        // in the order they became ready
+  std::vector<TensorEntry*> ready_;  // in the order they became ready
+  std::int64_t ready_bytes_ = 0;     // their sums of what fusion needs to know
+  std::size_t ready_message_bytes_ = 0;
+  std::int64_t ready_step_tensors_ = 0;    // of those that count for steps
   std::vector<wire::Schedule> immediate_;  // rejections and evictions, before the next batch
   Nanos first_ready_ = kForever;
   std::uint64_t next_batch_ = 0;

@@ -1,8 +1,8 @@
 // Small allreduces that every member waits for: they do not go by way of the coordinator. Each
 // member publishes its data next to the slot and arrives (transport/slot_round.h); when all have,
-// each reduces all of it for itself. Two cache lines move a member, and nobody is woken, because
-// nobody sleeps: whoever has waited too long announces the tensor after all, and so does everybody
-// as soon as one has. Stalls, mismatches and joins are then dealt with as ever.
+// each reduces all of it for itself. Nobody is woken, because nobody sleeps: whoever has waited too
+// long announces the tensor after all, and so does everybody as soon as one has. Stalls, mismatches
+// and joins are then dealt with as ever.
 #include <sched.h>
 
 #include <array>
@@ -33,12 +33,21 @@ bool small_enough(const wire::Request& request) {
 }  // namespace
 
 std::int64_t Engine::submit_blocking(Submission submission) {
+  return submit_and_settle(std::move(submission));
+}
+
+std::int64_t Engine::submit_blocking(const InPlaceAllreduce& allreduce) {
+  return submit_and_settle(allreduce);
+}
+
+template <typename Submitted>
+std::int64_t Engine::submit_and_settle(Submitted&& submitted) {
   OperationPtr operation;
   const SlotRound* round = nullptr;
   {
     const std::lock_guard lock(table_mutex_);
     wire::Slot known_slot = wire::kNoSlot;
-    operation = enter(std::move(submission), known_slot);
+    operation = enter(std::forward<Submitted>(submitted), known_slot);
     if (arrive_direct(*operation)) {
       round = &arena_.slot_round(operation->slot);
     } else {
@@ -60,11 +69,11 @@ bool Engine::arrive_direct(Operation& operation) {
   if (arena_.watched().load() != 0 || arena_.joined().load() != 0) return false;
   SlotRound& round = arena_.slot_round(operation.slot);
   const std::uint32_t current = round.round();
-  std::byte* mine = arena_.direct_data(operation.slot, current, rank_);
   const wire::TensorSpec& tensor = request.tensors.front();
+  const auto bytes = static_cast<std::size_t>(tensor.bytes());
+  std::byte* mine = arena_.direct_data(operation.slot, current, rank_);
   SegmentList data;
-  data.add(const_cast<void*>(operation.memory.front().in),
-           static_cast<std::size_t>(tensor.bytes()));
+  data.add(const_cast<void*>(operation.memory.front().in), bytes);
   pack(data, 0, data.bytes(), mine, tensor.dtype, request.prescale);
   const auto members = static_cast<std::uint32_t>(sets_.ranks(request.process_set).size());
   const SlotRound::Arrival arrival = round.arrive_direct(members, current);
@@ -120,11 +129,11 @@ bool Engine::direct_is_complete(const Operation& operation) const {
 void Engine::finish_direct(const OperationPtr& operation) {
   const wire::Request& request = operation->request;
   const std::vector<int>& ranks = sets_.ranks(request.process_set);
+  const wire::TensorSpec& tensor = request.tensors.front();
   std::array<const void*, kMaxRanksPerHost> sources;
   for (std::size_t member = 0; member < ranks.size(); ++member) {
     sources[member] = arena_.direct_data(operation->slot, operation->direct_round, ranks[member]);
   }
-  const wire::TensorSpec& tensor = request.tensors.front();
   const auto members = static_cast<int>(ranks.size());
   reduce_kernel(tensor.dtype, plain_reduction(request.reduce_op))(
       operation->memory.front().out, sources.data(), members,

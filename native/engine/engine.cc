@@ -131,62 +131,72 @@ std::string Engine::members_text(std::uint32_t set) const {
   return std::to_string(set) + ", which has the ranks " + wire::ranks_text(sets_.ranks(set));
 }
 
-/// The caller holds table_mutex_: process sets may change otherwise.
-void Engine::check(const Submission& submission) const {
-  const wire::Request& request = submission.request;
+/// Whether a request can be submitted. The caller holds table_mutex_: process sets may change
+/// otherwise.
+void Engine::check(const wire::Request& request) const {
   if (request.name.empty() || request.name.size() > kMaxName) {
     refuse("the name of a tensor must have 1 to " + std::to_string(kMaxName) +
            " bytes; this one has " + std::to_string(request.name.size()));
   }
-  const std::string tensor = "tensor " + request.name;
+  const auto refuse_it = [&request](const std::string& why) {
+    refuse("tensor " + request.name + ": " + why);
+  };
   const std::uint32_t set = request.process_set;
   if (joined_ && set == 0) {
-    refuse(tensor + ": rank " + std::to_string(rank_) +
-           " has joined; until all ranks have, it can submit nothing to the whole job");
+    refuse_it("rank " + std::to_string(rank_) +
+              " has joined; until all ranks have, it can submit nothing to the whole job");
   }
   if (!sets_.exists(set)) {
-    refuse(tensor + ": process set " + std::to_string(set) +
-           " does not exist or has not been registered");
+    refuse_it("process set " + std::to_string(set) + " does not exist or has not been registered");
   }
   if (sets_.index_of(set, rank_) < 0) {
-    refuse(tensor + ": rank " + std::to_string(rank_) +
-           " is not a member of the provided process set " + members_text(set));
+    refuse_it("rank " + std::to_string(rank_) + " is not a member of the provided process set " +
+              members_text(set));
   }
   if (request.kind == OpKind::kBroadcast && sets_.index_of(set, request.root) < 0) {
-    refuse(tensor + ": invalid root rank " + std::to_string(request.root) +
-           ": not a rank of process set " + members_text(set));
+    refuse_it("invalid root rank " + std::to_string(request.root) + ": not a rank of process set " +
+              members_text(set));
   }
   const bool scatters = request.kind == OpKind::kReducescatter;
   if (scatters && request.reduce_op != ReduceOp::kSum && request.reduce_op != ReduceOp::kAverage) {
-    throw Error(ErrorKind::kMismatch, tensor + ": reducescatter only supports AVERAGE and SUM");
+    throw Error(ErrorKind::kMismatch,
+                "tensor " + request.name + ": reducescatter only supports AVERAGE and SUM");
   }
+  if (!ended_.ok()) throw Error(ended_);
+}
+
+/// Whether what comes with the request fits it. The caller holds table_mutex_.
+void Engine::check_fit(const Submission& submission) const {
+  const wire::Request& request = submission.request;
+  const auto refuse_it = [&request](const std::string& why) {
+    refuse("tensor " + request.name + ": " + why);
+  };
   if (submission.memory.size() != request.tensors.size()) {
-    refuse(tensor + ": every tensor of a request needs its memory");
+    refuse_it("every tensor of a request needs its memory");
   }
-  if (request.kind == OpKind::kAlltoall) {
-    const auto members = sets_.ranks(set).size();
-    if (submission.splits.size() != members) {
-      refuse(tensor + ": Number of entries in splits (" + std::to_string(submission.splits.size()) +
-             ") does not equal the number of processes in the set (" + std::to_string(members) +
-             ")");
-    }
-    std::int64_t sum = 0;
-    for (const std::int64_t split : submission.splits) {
-      if (split < 0) refuse(tensor + ": splits must not be negative");
-      sum += split;
-    }
-    const auto& shape = request.tensors.front().shape;
-    if (!shape.empty() && sum > shape[0]) {
-      refuse(tensor + ": Sum of splits entries is greater than the first dimension: " +
-             std::to_string(sum) + " > " + std::to_string(shape[0]));
-    }
+  if (request.kind != OpKind::kAlltoall) return;
+  const auto members = sets_.ranks(request.process_set).size();
+  if (submission.splits.size() != members) {
+    refuse_it("Number of entries in splits (" + std::to_string(submission.splits.size()) +
+              ") does not equal the number of processes in the set (" + std::to_string(members) +
+              ")");
+  }
+  std::int64_t sum = 0;
+  for (const std::int64_t split : submission.splits) {
+    if (split < 0) refuse_it("splits must not be negative");
+    sum += split;
+  }
+  const auto& shape = request.tensors.front().shape;
+  if (!shape.empty() && sum > shape[0]) {
+    refuse_it("Sum of splits entries is greater than the first dimension: " + std::to_string(sum) +
+              " > " + std::to_string(shape[0]));
   }
 }
 
 /// Enters an operation into the table. The caller holds table_mutex_.
 OperationPtr Engine::enter(Submission submission, wire::Slot& known_slot) {
-  check(submission);
-  if (!ended_.ok()) throw Error(ended_);
+  check(submission.request);
+  check_fit(submission);
   auto operation = std::make_shared<Operation>();
   operation->request = std::move(submission.request);
   operation->memory = std::move(submission.memory);
@@ -197,8 +207,30 @@ OperationPtr Engine::enter(Submission submission, wire::Slot& known_slot) {
            "names in flight must be different");
   }
   operation->handle = next_handle_++;
-  handles_.emplace(operation->handle, operation);
+  handles_.add(operation->handle, operation);
   return operation;
+}
+
+/// The same for what all ranks know already. The caller holds table_mutex_.
+OperationPtr Engine::enter(const InPlaceAllreduce& allreduce, wire::Slot& known_slot) {
+  if (const wire::Request* agreed = table_.known(allreduce)) {
+    check(*agreed);
+    OperationPtr operation = table_.begin_known(allreduce);
+    known_slot = operation->slot;
+    operation->handle = next_handle_++;
+    handles_.add(operation->handle, operation);
+    return operation;
+  }
+  return enter(Submission{allreduce.request(), {{allreduce.memory, allreduce.memory}}, {}},
+               known_slot);
+}
+
+std::int64_t Engine::submit(const InPlaceAllreduce& allreduce) {
+  const std::lock_guard lock(table_mutex_);
+  wire::Slot known_slot = wire::kNoSlot;
+  const OperationPtr operation = enter(allreduce, known_slot);
+  announce_entered(operation, known_slot);
+  return operation->handle;
 }
 
 std::int64_t Engine::submit(Submission submission) {
@@ -220,7 +252,7 @@ void Engine::announce_entered(const OperationPtr& operation, wire::Slot known_sl
     announce(operation, known_slot);
   } catch (...) {
     table_.finish(operation, false);
-    handles_.erase(operation->handle);
+    handles_.take(operation->handle);
     throw;
   }
 }
@@ -243,7 +275,9 @@ void Engine::announce(const OperationPtr& operation, wire::Slot known_slot) {
     }
     push_announcement(bytes);
   }
-  arena_.doorbell(0).ring(arrival_urgency(operation->request, known_slot));
+  const Urgency urgency = arrival_urgency(operation->request, known_slot);
+  // Somebody still comes, who rings.
+  if (urgency != Urgency::kNone) arena_.doorbell(0).ring(urgency);
 }
 
 /// Whether the coordinator has anything to do now. A tensor that others still miss needs no
@@ -263,10 +297,10 @@ Urgency Engine::arrival_urgency(const wire::Request& request, wire::Slot known_s
 }
 
 /// The caller holds table_mutex_.
-void Engine::push_announcement(const std::string& bytes) {
+void Engine::push_announcement(std::string_view bytes) {
   if (announce_backlog_.empty() && my_announcements_.push(bytes)) return;
   // The coordinator is behind; progress sends the rest in order.
-  announce_backlog_.push_back(bytes);
+  announce_backlog_.emplace_back(bytes);
   arena_.doorbell(0).ring(Urgency::kUrgent);
   doorbell_.wake_all();
 }
@@ -275,8 +309,8 @@ void Engine::push_announcement(const std::string& bytes) {
 
 OperationPtr Engine::find(std::int64_t handle) {
   const std::lock_guard lock(table_mutex_);
-  const auto found = handles_.find(handle);
-  return found == handles_.end() ? nullptr : found->second;
+  const OperationPtr* found = handles_.find(handle);
+  return found == nullptr ? nullptr : *found;
 }
 
 bool Engine::poll(std::int64_t handle) {
@@ -289,8 +323,8 @@ bool Engine::poll(std::int64_t handle) {
 
 bool Engine::is_done(std::int64_t handle) {
   const std::lock_guard lock(table_mutex_);
-  const auto found = handles_.find(handle);
-  return found == handles_.end() || found->second->done.load(std::memory_order_acquire);
+  const OperationPtr* found = handles_.find(handle);
+  return found == nullptr || (*found)->done.load(std::memory_order_acquire);
 }
 
 bool Engine::wait(std::int64_t handle, Nanos deadline) {
@@ -312,13 +346,20 @@ bool Engine::wait(std::int64_t handle, Nanos deadline) {
 
 OperationPtr Engine::take(std::int64_t handle) {
   const std::lock_guard lock(table_mutex_);
-  const auto found = handles_.find(handle);
-  if (found == handles_.end() || !found->second->done.load(std::memory_order_acquire)) {
-    return nullptr;
-  }
-  OperationPtr operation = std::move(found->second);
-  handles_.erase(found);
-  return operation;
+  const OperationPtr* found = handles_.find(handle);
+  if (found == nullptr || !(*found)->done.load(std::memory_order_acquire)) return nullptr;
+  return handles_.take(handle);
+}
+
+bool Engine::retire(std::int64_t handle) {
+  const std::lock_guard lock(table_mutex_);
+  const OperationPtr* found = handles_.find(handle);
+  if (found == nullptr) return false;
+  const Operation& operation = **found;
+  if (!operation.done.load(std::memory_order_acquire) || !operation.status.ok()) return false;
+  if (!operation.outputs.empty() || !operation.numbers.empty()) return false;
+  table_.keep(handles_.take(handle));
+  return true;
 }
 
 Status Engine::state() {

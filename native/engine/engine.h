@@ -8,14 +8,15 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "base/patience.h"
 #include "collective/communicator_factory.h"
 #include "engine/coordinator.h"
 #include "engine/executor.h"
+#include "engine/handle_table.h"
 #include "engine/operation_table.h"
 #include "engine/process_sets.h"
 #include "engine/registration.h"
@@ -75,10 +76,14 @@ class Engine final : private CoordinatorObserver {
   /// Throws Error(kInvalidArgument) for a name in flight, an unknown process set, a rank that is
   /// not in it, a root outside it, or splits that do not fit; the job's end as its own kind.
   std::int64_t submit(Submission submission);
+  /// The same, cheaper: the call made for every gradient. Once all ranks know the tensor, nothing
+  /// is copied or allocated.
+  std::int64_t submit(const InPlaceAllreduce& allreduce);
 
   /// The same, for a caller that waits at once. A small allreduce whose members all do that is done
   /// when this returns; otherwise it is on its way like any other.
   std::int64_t submit_blocking(Submission submission);
+  std::int64_t submit_blocking(const InPlaceAllreduce& allreduce);
 
   /// Takes part in the whole job's allreduces with zeros until all ranks have joined; returns a
   /// handle, whose operation ends then, with the last rank to join as its number. Until then this
@@ -101,6 +106,9 @@ class Engine final : private CoordinatorObserver {
   bool wait(std::int64_t handle, Nanos deadline);
   /// Forgets a finished operation and returns it with its results; null for an unknown handle.
   OperationPtr take(std::int64_t handle);
+  /// Forgets an operation that is done, went well and brought no results; its memory serves the
+  /// next one under its name. False, with nothing done, if it is not such a one: take() it.
+  bool retire(std::int64_t handle);
 
   /// Memory that all ranks can read and write, for tensors that are reduced often: an allreduce in
   /// place of tensors that all ranks have in such memory is not packed, from the second time that
@@ -147,17 +155,21 @@ class Engine final : private CoordinatorObserver {
   std::vector<std::unique_ptr<Communicator>> make_communicators();
   std::unique_ptr<ShmRegistered> make_registered(std::uint32_t set);
   [[nodiscard]] std::string members_text(std::uint32_t set) const;
-  void check(const Submission& submission) const;
+  void check(const wire::Request& request) const;
+  void check_fit(const Submission& submission) const;
   std::int64_t submit_change(OpKind kind, const char* name, std::vector<std::int32_t> ranks);
   OperationPtr enter(Submission submission, wire::Slot& known_slot);
+  OperationPtr enter(const InPlaceAllreduce& allreduce, wire::Slot& known_slot);
   void announce_entered(const OperationPtr& operation, wire::Slot known_slot);
   void announce(const OperationPtr& operation, wire::Slot known_slot);
   [[nodiscard]] Urgency arrival_urgency(const wire::Request& request, wire::Slot known_slot);
-  void push_announcement(const std::string& bytes);
+  void push_announcement(std::string_view bytes);
   OperationPtr find(std::int64_t handle);
   void watch_traffic();
 
   // Direct rounds (direct.cc).
+  template <typename Submitted>
+  std::int64_t submit_and_settle(Submitted&& submitted);
   bool arrive_direct(Operation& operation);
   void wait_direct(const Operation& operation, const SlotRound& round) const;
   void settle_direct(const OperationPtr& operation);
@@ -171,6 +183,7 @@ class Engine final : private CoordinatorObserver {
   bool make_progress();
   bool coordinate();
   bool read_announcements();
+  void hear(int rank, std::string_view bytes, Nanos now);
   void publish(const std::vector<wire::Schedule>& schedules);
   bool flush_backlogs();
   bool read_schedule();
@@ -222,12 +235,13 @@ class Engine final : private CoordinatorObserver {
     wire::ScheduleType type;
   };
   std::deque<Unpublished> schedule_backlog_;
+  std::vector<std::uint64_t> blocked_on_;  // kept for its memory
   StepLog no_steps_;
 
   // Submission side; never held while executing.
   std::mutex table_mutex_;
   OperationTable table_;
-  std::unordered_map<std::int64_t, OperationPtr> handles_;
+  HandleTable handles_;
   std::int64_t next_handle_ = 1;
   wire::Ticket next_ticket_ = 1;
   MessageRing my_announcements_;

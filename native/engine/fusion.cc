@@ -58,6 +58,17 @@ std::size_t message_bytes(const TensorEntry& entry) {
 
 }  // namespace
 
+void measure_for_fusion(TensorEntry& entry) {
+  entry.fused_bytes = fused_bytes(entry);
+  entry.message_bytes = message_bytes(entry);
+}
+
+bool has_room(const TensorEntry& first, std::int64_t bytes, std::size_t message_bytes,
+              std::int64_t threshold, bool disable_group_fusion) {
+  return !disable_group_fusion && fusible(first.description) && bytes < threshold &&
+         message_bytes <= kMaxMessageBytes;
+}
+
 FusionPlan plan_fusion(const std::vector<TensorEntry*>& ready, std::int64_t threshold,
                        bool disable_group_fusion) {
   FusionPlan plan;
@@ -67,15 +78,15 @@ FusionPlan plan_fusion(const std::vector<TensorEntry*>& ready, std::int64_t thre
     plan.full = true;
     return plan;
   }
-  std::int64_t chosen = fused_bytes(*ready.front());
+  std::int64_t chosen = ready.front()->fused_bytes;
   std::int64_t passed_over = 0;
-  std::size_t message = message_bytes(*ready.front());
+  std::size_t message = ready.front()->message_bytes;
   plan.full = chosen >= threshold;
   for (std::size_t i = 1; i < ready.size(); ++i) {
     const wire::Request& next = ready[i]->description;
-    const std::int64_t bytes = fused_bytes(*ready[i]);
+    const std::int64_t bytes = ready[i]->fused_bytes;
     const bool match = fusible(next) && matches(*ready.front(), *ready[i]);
-    message += message_bytes(*ready[i]);
+    message += ready[i]->message_bytes;
     if (match && chosen + bytes <= threshold && message <= kMaxMessageBytes) {
       plan.chosen.push_back(i);
       chosen += bytes;

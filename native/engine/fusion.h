@@ -15,6 +15,14 @@ struct FusionPlan {
   bool full = false;
 };
 
+/// Fills in what the rule needs to know of a tensor that has become ready.
+void measure_for_fusion(TensorEntry& entry);
+
+/// Whether all of the ready tensors fit in one batch, and more: none of them would fill it.
+/// `bytes` and `message_bytes`: the sums of theirs.
+bool has_room(const TensorEntry& first, std::int64_t bytes, std::size_t message_bytes,
+              std::int64_t threshold, bool disable_group_fusion);
+
 /// Horovod's fusion rule. The first ready tensor opens the batch; later ones join while they match
 /// it (operation, dtype, factors, reduction, process set) and the sum stays within `threshold`
 /// bytes. One that does not match is passed over as long as what was chosen and what was passed

@@ -31,7 +31,7 @@ std::string wrong_ranks(const std::vector<std::int32_t>& ranks, std::size_t size
 void Coordinator::join(int rank, const std::string& name) {
   HVD_CHECK(!joined_.contains(rank));  // a second join is refused on the rank itself
   joined_.add(rank);
-  last_announced_[static_cast<std::size_t>(rank)] = {name, monotonic_now()};
+  last_announced_[static_cast<std::size_t>(rank)] = {nullptr, name, monotonic_now()};
   std::vector<TensorEntry*> waiting;
   for (const auto& [key, entry] : entries_) {
     if (entry->announced > 0 && !entry->ready && entry->description.process_set == 0) {
@@ -42,7 +42,8 @@ void Coordinator::join(int rank, const std::string& name) {
   std::sort(waiting.begin(), waiting.end(), [](const TensorEntry* a, const TensorEntry* b) {
     return a->first_time < b->first_time;
   });
-  for (TensorEntry* entry : waiting) complete_if_all_there(*entry);
+  const Nanos now = monotonic_now();
+  for (TensorEntry* entry : waiting) complete_if_all_there(*entry, now);
   if (joined_.all()) changes_.push_back({OpKind::kJoin, name, {}});
 }
 

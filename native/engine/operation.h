@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -72,6 +74,38 @@ struct TensorMemory {
   void* out = nullptr;  ///< null where the engine allocates the result
 };
 
+/// An allreduce of one tensor in place, as its submitter has it; nothing is copied. What is
+/// submitted for every gradient: usually all but the memory is as the last time.
+struct InPlaceAllreduce {
+  std::string_view name;
+  std::uint32_t process_set = 0;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  DType dtype = DType::kFloat32;
+  std::span<const std::int64_t> shape;
+  void* memory = nullptr;
+
+  [[nodiscard]] wire::Request request() const {
+    wire::Request request;
+    request.process_set = process_set;
+    request.reduce_op = reduce_op;
+    request.prescale = prescale;
+    request.postscale = postscale;
+    request.name = name;
+    request.tensors.push_back({dtype, {shape.begin(), shape.end()}});
+    return request;
+  }
+
+  /// Whether request() would be this one, whose name and process set are known to be the same.
+  [[nodiscard]] bool is(const wire::Request& agreed) const {
+    return agreed.kind == OpKind::kAllreduce && agreed.reduce_op == reduce_op && !agreed.grouped &&
+           agreed.cacheable && agreed.prescale == prescale && agreed.postscale == postscale &&
+           agreed.tensors.size() == 1 && agreed.tensors.front().dtype == dtype &&
+           std::ranges::equal(agreed.tensors.front().shape, shape);
+  }
+};
+
 /// One submitted operation, from submit() until its result is taken.
 struct Operation {
   std::int64_t handle = 0;
@@ -80,6 +114,8 @@ struct Operation {
   std::vector<std::int64_t> splits;  ///< alltoall: rows for each member
   wire::Ticket ticket = 0;
   wire::Slot slot = wire::kNoSlot;  ///< it was announced by this slot
+  /// OperationTable's number of the agreement that `request` equals; 0 = none.
+  std::uint64_t agreement = 0;
   /// It has arrived in this round of the slot without the coordinator, and waits for the others.
   std::atomic<bool> direct{false};
   std::uint32_t direct_round = 0;

@@ -16,20 +16,60 @@ bool OperationTable::begin(const OperationPtr& operation, wire::Slot& known_slot
   known_slot = record.slot;
   if (record.slot != wire::kNoSlot && record.agreed == operation->request) {
     operation->slot = record.slot;
+    operation->agreement = record.agreement;
   }
   return true;
 }
 
-OperationPtr OperationTable::find(std::uint32_t process_set, const wire::BatchEntry& entry) {
-  if (entry.name.empty()) {
-    Record* record = entry.slot < by_slot_.size() ? by_slot_[entry.slot] : nullptr;
-    return record != nullptr ? record->pending : nullptr;
+const wire::Request* OperationTable::known(const InPlaceAllreduce& allreduce) {
+  const auto found = records_.find(KeyView{allreduce.process_set, allreduce.name});
+  if (found == records_.end()) return nullptr;
+  known_ = &found->second;
+  const bool usable = known_->slot != wire::kNoSlot && !known_->pending;
+  return usable && allreduce.is(known_->agreed) ? &known_->agreed : nullptr;
+}
+
+OperationPtr OperationTable::begin_known(const InPlaceAllreduce& allreduce) {
+  Record& record = *known_;
+  OperationPtr operation = std::move(record.spare);
+  if (!operation) {
+    operation = std::make_shared<Operation>();
+    operation->request = record.agreed;
+    operation->agreement = record.agreement;
+    operation->memory.resize(1);
   }
+  operation->memory.front() = {allreduce.memory, allreduce.memory};
+  operation->slot = record.slot;
+  operation->ticket = 0;
+  operation->done.store(false, std::memory_order_relaxed);
+  record.pending = operation;
+  return operation;
+}
+
+void OperationTable::keep(OperationPtr operation) {
+  const wire::Slot slot = operation->slot;
+  if (slot >= by_slot_.size() || by_slot_[slot] == nullptr || operation.use_count() != 1) return;
+  Record& record = *by_slot_[slot];
+  // The slot may be another's by now, and the name may mean something else.
+  if (!record.spare && operation->agreement == record.agreement && record.agreement != 0) {
+    record.spare = std::move(operation);
+  }
+}
+
+const OperationPtr& OperationTable::of_slot(wire::Slot slot) const {
+  static const OperationPtr none;
+  const Record* record = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+  return record != nullptr ? record->pending : none;
+}
+
+OperationPtr OperationTable::find(std::uint32_t process_set, const wire::BatchEntry& entry,
+                                  std::uint32_t next) {
+  if (entry.name.empty()) return of_slot(entry.slot + next);
   auto found = records_.find(KeyView{process_set, entry.name});
   if (entry.description && entry.slot != wire::kNoSlot) {
     // Others use the name while this rank has joined: later it may use the slot like them.
     if (found == records_.end()) found = records_.try_emplace(Key{process_set, entry.name}).first;
-    found->second.agreed = *entry.description;
+    agree(found->second, *entry.description);
   }
   if (found == records_.end()) return nullptr;
   if (entry.slot != wire::kNoSlot) {
@@ -41,6 +81,10 @@ OperationPtr OperationTable::find(std::uint32_t process_set, const wire::BatchEn
 }
 
 void OperationTable::finish(const OperationPtr& operation, bool executed) {
+  if (operation->slot != wire::kNoSlot && of_slot(operation->slot) == operation) {
+    by_slot_[operation->slot]->pending.reset();
+    return;
+  }
   const auto found = find_record(operation->request);
   if (found == records_.end() || found->second.pending != operation) return;
   Record& record = found->second;
@@ -48,7 +92,7 @@ void OperationTable::finish(const OperationPtr& operation, bool executed) {
   if (record.slot == wire::kNoSlot) {
     records_.erase(found);
   } else if (executed && operation->slot == wire::kNoSlot) {
-    record.agreed = operation->request;
+    agree(record, operation->request);
   }
 }
 
@@ -57,6 +101,7 @@ OperationPtr OperationTable::evict(wire::Slot slot) {
   Record& record = *by_slot_[slot];
   by_slot_[slot] = nullptr;
   record.slot = wire::kNoSlot;
+  record.spare.reset();
   if (record.pending) return record.pending;
   const auto found = find_record(record.agreed);
   if (found != records_.end()) records_.erase(found);

@@ -21,9 +21,22 @@ class OperationTable {
   /// when the description has changed.
   bool begin(const OperationPtr& operation, wire::Slot& known_slot);
 
-  /// The operation that a schedule entry means; null when this rank has not submitted it (it is
-  /// no member of the set, or has joined). Learns the slot of a new name.
-  OperationPtr find(std::uint32_t process_set, const wire::BatchEntry& entry);
+  /// What all ranks agreed on last for a name that has a slot and is not in flight, if
+  /// `allreduce` is that; else null.
+  [[nodiscard]] const wire::Request* known(const InPlaceAllreduce& allreduce);
+  /// begin(), of what known() has just found: the name's last operation once more if keep() has
+  /// it, so that nothing is allocated.
+  OperationPtr begin_known(const InPlaceAllreduce& allreduce);
+  /// Takes an operation that was finished, brought nothing but its status and is nobody's any more.
+  void keep(OperationPtr operation);
+
+  /// The operation in flight of a slot, or null.
+  [[nodiscard]] const OperationPtr& of_slot(wire::Slot slot) const;
+  /// The operation that a schedule entry means, or that of slot `next` of its run; null when this
+  /// rank has not submitted it (it is no member of the set, or has joined). Learns the slot of a
+  /// new name.
+  OperationPtr find(std::uint32_t process_set, const wire::BatchEntry& entry,
+                    std::uint32_t next = 0);
 
   /// The name is free again; a record with a slot remembers the description if it was executed.
   void finish(const OperationPtr& operation, bool executed);
@@ -45,6 +58,8 @@ class OperationTable {
     OperationPtr pending;
     wire::Slot slot = wire::kNoSlot;
     wire::Request agreed;
+    std::uint64_t agreement = 0;  // counts whatever any record's `agreed` has been
+    OperationPtr spare;           // done and forgotten; its request is `agreed`
   };
   struct Key {
     std::uint32_t process_set;
@@ -71,11 +86,18 @@ class OperationTable {
   };
   using Records = std::unordered_map<Key, Record, Hash, Equal>;  // node-based: addresses are stable
 
+  void agree(Record& record, const wire::Request& request) {
+    record.agreed = request;
+    record.agreement = ++agreements_;
+    record.spare.reset();
+  }
   Records::iterator find_record(const wire::Request& request) {
     return records_.find(KeyView{request.process_set, request.name});
   }
 
   Records records_;
+  Record* known_ = nullptr;  // what known() found
+  std::uint64_t agreements_ = 0;
   std::vector<Record*> by_slot_;
 };
 

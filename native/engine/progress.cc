@@ -97,13 +97,12 @@ bool Engine::coordinate() {
                         std::memory_order_seq_cst);
   const Nanos now = monotonic_now();
   if (now >= stalls_->deadline()) check_stalls(now);
-  std::vector<std::uint64_t> blocked_on(static_cast<std::size_t>(size_));
+  blocked_on_.clear();
   for (int rank = 0; rank < size_; ++rank) {
-    blocked_on[static_cast<std::size_t>(rank)] =
-        arena_.doorbell(rank).blocked_on.load(std::memory_order_seq_cst);
+    blocked_on_.push_back(arena_.doorbell(rank).blocked_on.load(std::memory_order_seq_cst));
   }
   std::vector<wire::Schedule> schedules;
-  coordinator_->schedule(now, blocked_on, schedules);
+  coordinator_->schedule(now, blocked_on_, schedules);
   arena_.collecting().store(coordinator_->has_ready() ? 1 : 0, std::memory_order_seq_cst);
   if (!schedules.empty()) {
     if (timeline_.active() && timeline_.mark_cycles()) timeline_.cycle_start(now);
@@ -114,27 +113,32 @@ bool Engine::coordinate() {
 
 bool Engine::read_announcements() {
   bool heard = false;
-  std::string bytes;
+  const Nanos now = monotonic_now();
   for (int rank = 0; rank < size_; ++rank) {
-    while (announcements_[static_cast<std::size_t>(rank)].pop(bytes)) {
-      heard = true;
-      wire::Announce announce = wire::decode_announce(bytes);
-      switch (announce.type) {
-        case wire::AnnounceType::kSlot:
-        case wire::AnnounceType::kRequest:
-          coordinator_->announce(rank, std::move(announce));
-          break;
-        case wire::AnnounceType::kShutdown:
-          announce_end("rank " + std::to_string(rank) +
-                       " shut down, or its program ended, while this operation was waiting");
-          break;
-        case wire::AnnounceType::kStackReply:
-          stalls_->stack_of(rank, std::move(announce.text));
-          break;
-      }
-    }
+    heard |= announcements_[static_cast<std::size_t>(rank)].consume(
+        [&](std::string_view bytes) { hear(rank, bytes, now); });
   }
   return heard;
+}
+
+void Engine::hear(int rank, std::string_view bytes, Nanos now) {
+  if (wire::is_announce_slot(bytes)) {
+    return coordinator_->announce(rank, wire::decode_announce_slot(bytes), now);
+  }
+  wire::Announce announce = wire::decode_announce(bytes);
+  switch (announce.type) {
+    case wire::AnnounceType::kSlot:
+    case wire::AnnounceType::kRequest:
+      coordinator_->announce(rank, std::move(announce));
+      break;
+    case wire::AnnounceType::kShutdown:
+      announce_end("rank " + std::to_string(rank) +
+                   " shut down, or its program ended, while this operation was waiting");
+      break;
+    case wire::AnnounceType::kStackReply:
+      stalls_->stack_of(rank, std::move(announce.text));
+      break;
+  }
 }
 
 void Engine::announce_end(const std::string& why) {
@@ -238,10 +242,12 @@ void Engine::execute(const wire::Schedule& schedule) {
   {
     const std::lock_guard lock(table_mutex_);
     for (const wire::BatchEntry& entry : schedule.entries) {
-      if (OperationPtr operation = table_.find(schedule.process_set, entry)) {
-        batch.push_back(std::move(operation));
-      } else if (entry.description) {
-        batch.push_back(zeros_for(*entry.description));
+      for (std::uint32_t next = 0; next < entry.run; ++next) {
+        if (OperationPtr operation = table_.find(schedule.process_set, entry, next)) {
+          batch.push_back(std::move(operation));
+        } else if (entry.description) {
+          batch.push_back(zeros_for(*entry.description));
+        }
       }
     }
   }

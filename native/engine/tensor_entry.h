@@ -19,6 +19,7 @@ struct TensorEntry {
   wire::Slot slot = wire::kNoSlot;
   std::list<TensorEntry*>::iterator recency;  ///< valid while there is a slot
   std::size_t members = 0;
+  std::uint64_t last_step = 0;  ///< StepLog::step() when it was last scheduled; 0 = not yet
 
   // The current round; cleared when it is scheduled or rejected.
   std::size_t announced = 0;
@@ -27,6 +28,9 @@ struct TensorEntry {
   std::vector<wire::Ticket> tickets;  ///< [global rank]
   Nanos first_time = 0;
   Nanos ready_time = 0;
+  // Known once it is ready (measure_for_fusion).
+  std::int64_t fused_bytes = 0;   ///< what it takes in the fusion buffer
+  std::size_t message_bytes = 0;  ///< about what it takes in the batch's message
   /// Descriptions that differ from `description` (allgather's first dimension, or an error).
   std::vector<std::pair<int, wire::Request>> variants;
   bool ready = false;

@@ -14,6 +14,13 @@ void StepLog::tensor(const std::string& identity, std::int64_t tensors, std::int
   current_.bytes += bytes;
 }
 
+void StepLog::known_tensor(std::uint64_t last_step, std::int64_t tensors, std::int64_t bytes,
+                           Nanos now, std::uint64_t epoch) {
+  if (last_step == step()) finish_step(now, epoch);
+  current_.tensors += tensors;
+  current_.bytes += bytes;
+}
+
 void StepLog::finish_step(Nanos now, std::uint64_t epoch) {
   current_.end = now;
   current_.duration = now - step_begin_;

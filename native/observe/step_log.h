@@ -33,6 +33,14 @@ class StepLog {
   /// An operation on `tensors` tensors is scheduled. `identity`: its name, or a description of it.
   void tensor(const std::string& identity, std::int64_t tensors, std::int64_t bytes, Nanos now,
               std::uint64_t epoch);
+  /// The same for one that the caller keeps a record of: `last_step` is step() as it was when the
+  /// tensor was scheduled before.
+  void known_tensor(std::uint64_t last_step, std::int64_t tensors, std::int64_t bytes, Nanos now,
+                    std::uint64_t epoch);
+  /// The number of the current step, from 1.
+  [[nodiscard]] std::uint64_t step() const { return current_.index + 1; }
+  /// The caller's record of a tensor of the current step goes.
+  void remember(const std::string& identity) { seen_.insert(identity); }
   void batch() { ++current_.batches; }
 
   /// Tensors of the current and of the previous step; for closing a batch when a step is complete.
@@ -51,7 +59,7 @@ class StepLog {
   void finish_step(Nanos now, std::uint64_t epoch);
 
   // The coordinator's side.
-  std::unordered_set<std::string> seen_;
+  std::unordered_set<std::string> seen_;  // in this step, and not (only) known by their records
   StepRecord current_;
   Nanos step_begin_ = 0;
   std::int64_t previous_tensors_ = -1;

@@ -151,7 +151,11 @@ void set_stack_source(Engine& engine, const py::function& source) {
 }  // namespace
 
 py::object collect(Engine& engine, std::int64_t handle) {
-  if (!engine.is_done(handle)) wait(engine, handle);
+  if (engine.retire(handle)) return py::none();
+  if (!engine.is_done(handle)) {
+    wait(engine, handle);
+    if (engine.retire(handle)) return py::none();
+  }
   const OperationPtr operation = engine.take(handle);
   if (!operation) return py::none();
   if (!operation->status.ok()) throw Error(operation->status);
@@ -184,7 +188,7 @@ void bind_engine(py::module_& module) {
       .def("__len__", &SharedBlock::bytes);
   py::class_<Engine> engine(module, "Engine",
                             "One rank's communication engine; see native/engine.");
-  add_hot_calls(engine);
+  bind_hot_calls(module, engine);
   engine.def(py::init<EngineOptions>(), py::arg("options"), Release())
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("tensors"),
            py::arg("reduce_op"), py::arg("prescale"), py::arg("postscale"), py::arg("root"),

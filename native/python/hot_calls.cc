@@ -2,100 +2,17 @@
 // argument tuple. pybind11's dispatch and conversions cost more than the engine's own part.
 #include "python/hot_calls.h"
 
-#include <pybind11/numpy.h>
-
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include "engine/engine.h"
+#include "python/tensors.h"
 
 namespace py = pybind11;
 
 namespace hvdtune::python {
 namespace {
-
-/// Interned once; attribute lookups compare pointers then.
-struct Names {
-  PyObject* dtype = PyUnicode_InternFromString("dtype");
-  PyObject* shape = PyUnicode_InternFromString("shape");
-  PyObject* is_cpu = PyUnicode_InternFromString("is_cpu");
-  PyObject* is_contiguous = PyUnicode_InternFromString("is_contiguous");
-  PyObject* is_neg = PyUnicode_InternFromString("is_neg");
-  PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
-};
-
-const Names& names() {
-  static const Names all;  // never freed: they live as long as the interpreter
-  return all;
-}
-
-py::object attribute(PyObject* object, PyObject* name) {
-  return py::reinterpret_steal<py::object>(PyObject_GetAttr(object, name));
-}
-
-py::object call(PyObject* object, PyObject* method) {
-  return py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(object, method));
-}
-
-/// What the engine has to know of a tensor.
-struct Described {
-  std::uintptr_t address = 0;
-  wire::TensorSpec spec;
-};
-
-/// The type's code; negative, perhaps with a Python error set, when `codes` has none.
-int code_of(PyObject* tensor, PyObject* codes) {
-  const py::object dtype = attribute(tensor, names().dtype);
-  if (!dtype) return -1;
-  PyObject* code = PyDict_GetItemWithError(codes, dtype.ptr());
-  return code == nullptr ? -1 : static_cast<int>(PyLong_AsLong(code));
-}
-
-/// By its name: asking pybind11 whether something is an array would import NumPy.
-bool is_array(PyObject* object) {
-  return std::strcmp(Py_TYPE(object)->tp_name, "numpy.ndarray") == 0;
-}
-
-/// The address of a NumPy array that can be written to as it is; 0 if it is none.
-std::uintptr_t address_of_array(PyObject* array) {
-  constexpr int kNeeded = static_cast<int>(py::array::c_style) |
-                          static_cast<int>(py::detail::npy_api::NPY_ARRAY_ALIGNED_) |
-                          static_cast<int>(py::detail::npy_api::NPY_ARRAY_WRITEABLE_);
-  const auto* proxy = py::detail::array_proxy(array);
-  if ((proxy->flags & kNeeded) != kNeeded) return 0;
-  return reinterpret_cast<std::uintptr_t>(proxy->data);
-}
-
-/// The address of a dense torch tensor on the CPU; 0, perhaps with a Python error set, if it is
-/// none.
-std::uintptr_t address_of_tensor(PyObject* tensor) {
-  const Names& n = names();
-  if (attribute(tensor, n.is_cpu).ptr() != Py_True) return 0;
-  if (call(tensor, n.is_contiguous).ptr() != Py_True) return 0;
-  if (call(tensor, n.is_neg).ptr() != Py_False) return 0;
-  const py::object address = call(tensor, n.data_ptr);
-  return address ? PyLong_AsSize_t(address.ptr()) : 0;
-}
-
-/// False, perhaps with a Python error set, for whatever is not dense memory of a type in `codes`
-/// (and for what has none: no elements); the slow path knows the words for it.
-bool describe(PyObject* tensor, PyObject* codes, Described& out) {
-  const int code = code_of(tensor, codes);
-  if (code < 0) return false;
-  out.spec.dtype = static_cast<DType>(code);
-  out.address = is_array(tensor) ? address_of_array(tensor) : address_of_tensor(tensor);
-  if (out.address == 0) return false;
-  const py::object shape = attribute(tensor, names().shape);
-  if (!shape || !PyTuple_Check(shape.ptr())) return false;
-  const Py_ssize_t dims = PyTuple_GET_SIZE(shape.ptr());
-  out.spec.shape.reserve(static_cast<std::size_t>(dims));
-  for (Py_ssize_t dim = 0; dim < dims; ++dim) {
-    out.spec.shape.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), dim)));
-  }
-  return PyErr_Occurred() == nullptr;
-}
 
 template <typename Body>
 PyObject* translated(Body&& body) {
@@ -111,60 +28,147 @@ PyObject* translated(Body&& body) {
   return nullptr;
 }
 
-/// (tensor, name, codes, operator, prescale, postscale, process set): fills in an allreduce in
-/// place. False when the tensor is not one that can be handed over as it is.
-bool prepare(PyObject* const* args, Py_ssize_t count, Submission& submission) {
-  if (count != 7) throw py::type_error("an allreduce in place takes 7 arguments");
-  Described tensor;
-  Py_ssize_t length = 0;
-  const char* name = PyUnicode_Check(args[1]) ? PyUnicode_AsUTF8AndSize(args[1], &length) : nullptr;
-  if (name == nullptr || !describe(args[0], args[2], tensor)) {
-    PyErr_Clear();
-    return false;
-  }
-  wire::Request& request = submission.request;
-  request.kind = OpKind::kAllreduce;
-  constexpr std::string_view kPrefix = "allreduce.";
-  request.name.reserve(kPrefix.size() + static_cast<std::size_t>(length));
-  request.name.append(kPrefix).append(name, static_cast<std::size_t>(length));
-  request.reduce_op = static_cast<ReduceOp>(PyLong_AsLong(args[3]));
-  request.prescale = PyFloat_AsDouble(args[4]);
-  request.postscale = PyFloat_AsDouble(args[5]);
-  request.process_set = static_cast<std::uint32_t>(PyLong_AsLong(args[6]));
-  if (PyErr_Occurred() != nullptr) {  // not a number: the slow path says so
-    PyErr_Clear();
-    return false;
-  }
-  if (std::isnan(request.prescale) || std::isnan(request.postscale)) return false;
-  const bool scales = request.reduce_op == ReduceOp::kAverage || request.prescale != 1.0 ||
-                      request.postscale != 1.0;
-  if (scales && tensor.spec.dtype == DType::kBool) return false;
-  request.tensors.push_back(std::move(tensor.spec));
-  auto* memory = reinterpret_cast<void*>(tensor.address);  // NOLINT(performance-no-int-to-ptr)
-  submission.memory.push_back({memory, memory});
-  return true;
+/// The C++ object of an instance whose type the interpreter has checked.
+template <typename T>
+T& object_in(PyObject* self) {
+  void* object = reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder().value_ptr();
+  if (object == nullptr) throw py::type_error("__init__ was not called");
+  return *static_cast<T*>(object);
 }
+
+/// What Python has to give for the calls that go past its layers: see _native.pyi.
+class HotCalls {
+ public:
+  HotCalls(py::dict world, py::dict pending, py::object whole_job, py::object id_of)
+      : world_(std::move(world)),
+        pending_(std::move(pending)),
+        whole_job_(std::move(whole_job)),
+        id_of_(std::move(id_of)) {}
+
+  /// The running engine, or null.
+  [[nodiscard]] py::object engine() const {
+    static PyObject* const name = PyUnicode_InternFromString("_engine");
+    static PyTypeObject* const type =
+        reinterpret_cast<PyTypeObject*>(py::type::of<Engine>().release().ptr());
+    PyObject* found = PyDict_GetItemWithError(world_.ptr(), name);
+    if (found == nullptr || Py_TYPE(found) != type) return {};
+    return py::reinterpret_borrow<py::object>(found);
+  }
+
+  /// (tensor, codes, average, name, operator, prescale, postscale, process set): fills in an
+  /// allreduce, which refers to `tensor`. False when it is not one that can be handed over as it
+  /// is: the slow path knows what to do or say.
+  bool prepare(PyObject* const* args, Py_ssize_t count, Described& tensor, InPlaceAllreduce& out) {
+    if (count != 8) throw py::type_error("an allreduce in place takes 8 arguments");
+    return args[2] == Py_None && prepare_name(args[3], out) && prepare_operator(args[4], out) &&
+           prepare_factors(args[5], args[6], out) && prepare_tensor(args, tensor, out) &&
+           prepare_set(args[7], out);
+  }
+
+  [[nodiscard]] PyObject* pending() const { return pending_.ptr(); }
+
+  /// False when nobody has it, or another thread was quicker.
+  bool forget(PyObject* handle) const {
+    if (PyDict_DelItem(pending_.ptr(), handle) == 0) return true;
+    PyErr_Clear();
+    return false;
+  }
+
+ private:
+  static bool prepare_name(PyObject* name, InPlaceAllreduce& out) {
+    Py_ssize_t length = 0;
+    const char* text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, &length) : nullptr;
+    if (text == nullptr) {
+      PyErr_Clear();
+      return false;
+    }
+    thread_local std::string whole;  // until the thread's next call
+    whole.assign("allreduce.").append(text, static_cast<std::size_t>(length));
+    out.name = whole;
+    return true;
+  }
+
+  static bool prepare_operator(PyObject* op, InPlaceAllreduce& out) {
+    if (op == Py_None) {
+      out.reduce_op = ReduceOp::kAverage;
+      return true;
+    }
+    if (!PyLong_CheckExact(op)) return false;
+    const long code = PyLong_AsLong(op);
+    PyErr_Clear();
+    out.reduce_op = static_cast<ReduceOp>(code);
+    return code >= 0 && code <= static_cast<long>(ReduceOp::kProduct) &&
+           out.reduce_op != ReduceOp::kAdasum;
+  }
+
+  static bool prepare_factors(PyObject* prescale, PyObject* postscale, InPlaceAllreduce& out) {
+    out.prescale = PyFloat_AsDouble(prescale);
+    out.postscale = PyFloat_AsDouble(postscale);
+    if (PyErr_Occurred() != nullptr) {  // not a number
+      PyErr_Clear();
+      return false;
+    }
+    return !std::isnan(out.prescale) && !std::isnan(out.postscale);
+  }
+
+  static bool prepare_tensor(PyObject* const* args, Described& tensor, InPlaceAllreduce& out) {
+    if (!describe(args[0], args[1], tensor)) return false;
+    out.dtype = tensor.dtype;
+    out.shape = {tensor.shape.data(), tensor.dims};
+    out.memory = tensor.memory;
+    const bool scales =
+        out.reduce_op == ReduceOp::kAverage || out.prescale != 1.0 || out.postscale != 1.0;
+    return !scales || out.dtype != DType::kBool;
+  }
+
+  bool prepare_set(PyObject* set, InPlaceAllreduce& out) const {
+    if (set == whole_job_.ptr()) return true;
+    const auto id = py::reinterpret_steal<py::object>(PyObject_CallOneArg(id_of_.ptr(), set));
+    if (!id) throw py::error_already_set();
+    out.process_set = static_cast<std::uint32_t>(PyLong_AsLong(id.ptr()));
+    return true;
+  }
+
+  py::dict world_;
+  py::dict pending_;
+  py::object whole_job_;
+  py::object id_of_;
+};
 
 /// prepare()'s arguments -> handle, or None.
 PyObject* submit_in_place(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return translated([&]() -> PyObject* {
-    Submission submission;
-    if (!prepare(args, count, submission)) Py_RETURN_NONE;
+    auto& calls = object_in<HotCalls>(self);
+    const py::object engine = calls.engine();
+    Described tensor;
+    InPlaceAllreduce allreduce;
+    if (!engine || !calls.prepare(args, count, tensor, allreduce)) Py_RETURN_NONE;
     // The interpreter lock stays: submitting never waits for anybody.
-    return PyLong_FromLongLong(py::cast<Engine&>(py::handle(self)).submit(std::move(submission)));
+    const std::int64_t number = object_in<Engine>(engine.ptr()).submit(allreduce);
+    const auto handle = py::reinterpret_steal<py::object>(PyLong_FromLongLong(number));
+    const auto pending =
+        py::reinterpret_steal<py::object>(PyTuple_Pack(4, engine.ptr(), Py_None, Py_None, args[0]));
+    if (!handle || !pending || PyDict_SetItem(calls.pending(), handle.ptr(), pending.ptr()) != 0) {
+      Py_INCREF(args[0]);  // the engine works on its memory
+      throw py::error_already_set();
+    }
+    return handle.inc_ref().ptr();
   });
 }
 
-/// prepare()'s arguments -> True when it is done, or None.
+/// prepare()'s arguments -> True when it is done, or False.
 PyObject* allreduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return translated([&]() -> PyObject* {
-    Submission submission;
-    if (!prepare(args, count, submission)) Py_RETURN_NONE;
-    auto& engine = py::cast<Engine&>(py::handle(self));
+    auto& calls = object_in<HotCalls>(self);
+    const py::object owner = calls.engine();
+    Described tensor;
+    InPlaceAllreduce allreduce;
+    if (!owner || !calls.prepare(args, count, tensor, allreduce)) Py_RETURN_FALSE;
+    auto& engine = object_in<Engine>(owner.ptr());
     std::int64_t handle = 0;
     {
       const py::gil_scoped_release release;
-      handle = engine.submit_blocking(std::move(submission));
+      handle = engine.submit_blocking(allreduce);
     }
     try {
       collect(engine, handle);
@@ -177,12 +181,39 @@ PyObject* allreduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t c
   });
 }
 
+/// (handle) -> the tensor of submit_in_place, once it is reduced; None for any other handle.
+PyObject* collect_in_place(PyObject* self, PyObject* handle) {
+  return translated([&]() -> PyObject* {
+    auto& calls = object_in<HotCalls>(self);
+    PyObject* found = PyDict_GetItemWithError(calls.pending(), handle);
+    if (found == nullptr || PyTuple_GET_ITEM(found, 2) != Py_None) {
+      PyErr_Clear();
+      Py_RETURN_NONE;
+    }
+    const auto pending = py::reinterpret_borrow<py::object>(found);
+    const std::int64_t number = PyLong_AsLongLong(handle);
+    try {
+      collect(object_in<Engine>(PyTuple_GET_ITEM(found, 0)), number);
+    } catch (const py::error_already_set& error) {
+      // An interrupted one is still under way, and can be waited for again.
+      if (!error.matches(PyExc_KeyboardInterrupt)) calls.forget(handle);
+      throw;
+    } catch (...) {
+      calls.forget(handle);
+      throw;
+    }
+    // Another thread may have fetched it meanwhile.
+    if (!calls.forget(handle)) Py_RETURN_NONE;
+    return Py_NewRef(PyTuple_GET_ITEM(found, 3));
+  });
+}
+
 /// (handle) -> what wait() and take() give, None when the operation brought nothing.
 PyObject* collect_results(PyObject* self, PyObject* handle) {
   return translated([&]() -> PyObject* {
     const std::int64_t number = PyLong_AsLongLong(handle);
     if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-    return collect(py::cast<Engine&>(py::handle(self)), number).release().ptr();
+    return collect(object_in<Engine>(self), number).release().ptr();
   });
 }
 
@@ -192,25 +223,37 @@ PyCFunction fast(Function* function) {
 }
 
 // The first line of each text is a signature, as pybind11 writes it for the other methods.
-std::array<PyMethodDef, 3> methods = {{
+PyMethodDef collect_method = {"collect", collect_results, METH_O,
+                              "collect(self: Engine, handle: int) -> object"};
+std::array<PyMethodDef, 3> hot_methods = {{
     {"submit_in_place", fast(submit_in_place), METH_FASTCALL,
-     "submit_in_place(self: Engine, tensor: object, name: object, codes: dict, reduce_op: int, "
-     "prescale: float, postscale: float, process_set: int) -> object"},
+     "submit_in_place(self: HotCalls, tensor: object, codes: dict, average: object, name: object, "
+     "op: object, prescale_factor: float, postscale_factor: float, process_set: object) -> object"},
     {"allreduce_in_place", fast(allreduce_in_place), METH_FASTCALL,
-     "allreduce_in_place(self: Engine, tensor: object, name: object, codes: dict, reduce_op: int, "
-     "prescale: float, postscale: float, process_set: int) -> object"},
-    {"collect", collect_results, METH_O, "collect(self: Engine, handle: int) -> object"},
+     "allreduce_in_place(self: HotCalls, tensor: object, codes: dict, average: object, name: "
+     "object, op: object, prescale_factor: float, postscale_factor: float, process_set: object) "
+     "-> bool"},
+    {"collect_in_place", collect_in_place, METH_O,
+     "collect_in_place(self: HotCalls, handle: int) -> object"},
 }};
+
+void add_method(py::handle type, PyMethodDef& method) {
+  const auto descriptor = py::reinterpret_steal<py::object>(
+      PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method));
+  if (!descriptor) throw py::error_already_set();
+  py::setattr(type, method.ml_name, descriptor);
+}
 
 }  // namespace
 
-void add_hot_calls(py::handle engine_type) {
-  auto* type = reinterpret_cast<PyTypeObject*>(engine_type.ptr());
-  for (PyMethodDef& method : methods) {
-    const auto descriptor = py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, &method));
-    if (!descriptor) throw py::error_already_set();
-    py::setattr(engine_type, method.ml_name, descriptor);
-  }
+void bind_hot_calls(py::module_& module, py::handle engine_type) {
+  add_method(engine_type, collect_method);
+  const py::class_<HotCalls> type(module, "HotCalls",
+                                  "The calls that are made for every gradient.");
+  py::class_<HotCalls>(type).def(py::init<py::dict, py::dict, py::object, py::object>(),
+                                 py::arg("world"), py::arg("pending"), py::arg("whole_job"),
+                                 py::arg("id_of"));
+  for (PyMethodDef& method : hot_methods) add_method(type, method);
 }
 
 }  // namespace hvdtune::python

@@ -12,8 +12,8 @@ class Engine;
 
 namespace hvdtune::python {
 
-/// Adds `submit_in_place`, `allreduce_in_place` and `collect` to the class of engines.
-void add_hot_calls(pybind11::handle engine_type);
+/// Adds the class HotCalls, and `collect` to that of engines.
+void bind_hot_calls(pybind11::module_& module, pybind11::handle engine_type);
 
 /// Waits for an operation and fetches its results: (outputs, numbers), or None when there are none.
 /// Throws the operation's error.

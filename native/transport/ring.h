@@ -43,9 +43,17 @@ class RecordRing {
     return written + skip + need;
   }
 
-  /// The record at position `read`, which must be before `written`; copies it out and returns the
+  /// The record at position `read`, which must be before `written`, copied out. Returns the
   /// position behind it.
   std::uint64_t read(std::uint64_t read, std::string& payload) const {
+    std::string_view record;
+    const std::uint64_t next = look(read, record);
+    payload.assign(record);
+    return next;
+  }
+
+  /// The same where it lies: valid until the position behind it is given free.
+  std::uint64_t look(std::uint64_t read, std::string_view& record) const {
     std::uint64_t at = read % capacity_;
     std::uint32_t length = get_length(at);
     if (length == kSkip) {
@@ -54,7 +62,7 @@ class RecordRing {
       length = get_length(0);
     }
     HVD_CHECK(length <= max_record());
-    payload.assign(reinterpret_cast<const char*>(data_ + at + kHeader), length);
+    record = {reinterpret_cast<const char*>(data_ + at + kHeader), length};
     return read + padded(kHeader + length);
   }
 
@@ -94,6 +102,22 @@ class MessageRing {
     const auto next = ring_.write(written, read, payload);
     if (!next) return false;
     head_->written.store(*next, std::memory_order_release);
+    return true;
+  }
+
+  /// Calls visit(record) for every record there is now, where it lies; false when there is none.
+  /// What comes meanwhile is for the next time. When `visit` throws, all of them stay.
+  template <typename Visit>
+  bool consume(Visit&& visit) {
+    auto read = head_->read.load(std::memory_order_relaxed);
+    const auto written = head_->written.load(std::memory_order_acquire);
+    if (read == written) return false;
+    while (read != written) {
+      std::string_view record;
+      read = ring_.look(read, record);
+      visit(record);
+    }
+    head_->read.store(read, std::memory_order_release);
     return true;
   }
 

@@ -1,5 +1,7 @@
 #include "wire/messages.h"
 
+#include <cstring>
+
 namespace hvdtune::wire {
 namespace {
 
@@ -21,15 +23,17 @@ RuntimeSettings decode_settings(Decoder& in) {
 void encode_entries(Encoder& out, const std::vector<BatchEntry>& entries) {
   out.put(static_cast<std::uint32_t>(entries.size()));
   for (const BatchEntry& entry : entries) {
-    out.put(entry.slot).put(entry.name).put(entry.description.has_value());
+    out.put(entry.slot).put(entry.run).put(entry.name).put(entry.description.has_value());
     if (entry.description) entry.description->encode(out);
   }
 }
 
 std::vector<BatchEntry> decode_entries(Decoder& in) {
-  std::vector<BatchEntry> entries(in.get_count(sizeof(Slot) + sizeof(std::uint32_t) + 1));
+  std::vector<BatchEntry> entries(in.get_count(sizeof(Slot) + 2 * sizeof(std::uint32_t) + 1));
   for (BatchEntry& entry : entries) {
     entry.slot = in.get<Slot>();
+    entry.run = in.get<std::uint32_t>();
+    if (entry.run == 0 || entry.run > kMaxRun) throw DecodeError("a run of no or too many slots");
     entry.name = in.get_string();
     if (in.get<std::uint8_t>() != 0) entry.description = Request::decode(in);
   }
@@ -38,10 +42,31 @@ std::vector<BatchEntry> decode_entries(Decoder& in) {
 
 }  // namespace
 
-std::string encode_announce_slot(Slot slot, Ticket ticket, Nanos time, bool registered) {
-  Encoder out;
-  out.put(AnnounceType::kSlot).put(slot).put(ticket).put(time).put(registered);
-  return out.take();
+AnnouncedSlotBytes encode_announce_slot(Slot slot, Ticket ticket, Nanos time,
+                                        bool registered) {
+  AnnouncedSlotBytes announced;
+  char* at = announced.bytes.data();
+  const auto put = [&at](const auto& value) {
+    std::memcpy(at, &value, sizeof(value));
+    at += sizeof(value);
+  };
+  put(AnnounceType::kSlot);
+  put(slot);
+  put(ticket);
+  put(time);
+  put(static_cast<std::uint8_t>(registered));
+  return announced;
+}
+
+AnnouncedSlot decode_announce_slot(std::string_view bytes) {
+  Decoder in(bytes.substr(sizeof(AnnounceType)));
+  AnnouncedSlot announced;
+  announced.slot = in.get<Slot>();
+  announced.ticket = in.get<Ticket>();
+  announced.time = in.get<Nanos>();
+  announced.registered = in.get<std::uint8_t>() != 0;
+  in.finish();
+  return announced;
 }
 
 std::string encode_announce_request(const Request& request, Ticket ticket, Nanos time) {
@@ -62,12 +87,14 @@ Announce decode_announce(std::string_view bytes) {
   Announce announce;
   announce.type = static_cast<AnnounceType>(in.get<std::uint8_t>());
   switch (announce.type) {
-    case AnnounceType::kSlot:
-      announce.slot = in.get<Slot>();
-      announce.ticket = in.get<Ticket>();
-      announce.time = in.get<Nanos>();
-      announce.registered = in.get<std::uint8_t>() != 0;
-      break;
+    case AnnounceType::kSlot: {
+      const AnnouncedSlot announced = decode_announce_slot(bytes);
+      announce.slot = announced.slot;
+      announce.ticket = announced.ticket;
+      announce.time = announced.time;
+      announce.registered = announced.registered;
+      return announce;
+    }
     case AnnounceType::kRequest:
       announce.ticket = in.get<Ticket>();
       announce.time = in.get<Nanos>();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -38,7 +39,27 @@ struct Announce {
   std::string text;                ///< kStackReply
 };
 
-std::string encode_announce_slot(Slot slot, Ticket ticket, Nanos time, bool registered = false);
+/// Everything there is to say of a tensor that has a slot: the announcement made for every
+/// gradient.
+struct AnnouncedSlot {
+  Slot slot = kNoSlot;
+  Ticket ticket = 0;
+  Nanos time = 0;
+  bool registered = false;  ///< Announce::registered
+};
+
+/// The bytes of one, without a string.
+struct AnnouncedSlotBytes {
+  std::array<char, sizeof(AnnounceType) + sizeof(Slot) + sizeof(Ticket) + sizeof(Nanos) + 1>
+      bytes{};
+
+  operator std::string_view() const { return {bytes.data(), bytes.size()}; }  // NOLINT: implicit
+};
+
+AnnouncedSlotBytes encode_announce_slot(Slot slot, Ticket ticket, Nanos time,
+                                        bool registered = false);
+/// `bytes` as is_announce_slot() has found them. Throws DecodeError.
+AnnouncedSlot decode_announce_slot(std::string_view bytes);
 std::string encode_announce_request(const Request& request, Ticket ticket, Nanos time);
 std::string encode_announce_shutdown();
 std::string encode_announce_stack(std::string_view text);
@@ -70,12 +91,18 @@ enum class CloseReason : std::uint8_t {
   kEnd = 4,       ///< shutdown
 };
 
-/// One operation of a batch. Its name travels only when the ranks may not know the slot yet, its
-/// description only when a rank that has joined must take part in it with zeros.
+/// Slots that one BatchEntry can stand for.
+inline constexpr std::uint32_t kMaxRun = 1U << 16;
+
+/// One operation of a batch, or some in slots that follow each other. Its name travels only when
+/// the ranks may not know the slot yet, its description only when a rank that has joined must take
+/// part in it with zeros.
 struct BatchEntry {
   Slot slot = kNoSlot;
   std::string name;
   std::optional<Request> description;
+  /// Without name and description: so many slots, from `slot` on.
+  std::uint32_t run = 1;
 };
 
 /// Settings that may change while running. Numbered: every rank applies an epoch at the same

@@ -46,7 +46,8 @@ Schedule sample_schedule(ScheduleType type) {
       schedule.batch = UINT64_MAX;
       schedule.reason = wire::CloseReason::kStepDone;
       schedule.registered = true;
-      schedule.entries = {{7, "", {}}, {wire::kNoSlot, "a name", {}}, {3, "t", sample_request()}};
+      schedule.entries = {
+          {7, "", {}, 5}, {wire::kNoSlot, "a name", {}}, {3, "t", sample_request()}};
       schedule.status = {ErrorKind::kMismatch, "they differ"};
       break;
     case ScheduleType::kSettings:
@@ -76,7 +77,7 @@ constexpr ScheduleType kScheduleTypes[] = {
     ScheduleType::kAddProcessSet, ScheduleType::kRemoveProcessSet, ScheduleType::kJoined};
 
 std::vector<std::string> announcements() {
-  return {wire::encode_announce_slot(12, 34, -56, true),
+  return {std::string(wire::encode_announce_slot(12, 34, -56, true)),
           wire::encode_announce_request(sample_request(), 78, 90), wire::encode_announce_shutdown(),
           wire::encode_announce_stack("line 1\nline 2")};
 }
@@ -141,6 +142,7 @@ TEST(schedules_survive_the_wire) {
     CHECK_EQ(got.entries.size(), sent.entries.size());
     for (std::size_t i = 0; i < sent.entries.size(); ++i) {
       CHECK_EQ(got.entries[i].slot, sent.entries[i].slot);
+      CHECK_EQ(got.entries[i].run, sent.entries[i].run);
       CHECK_EQ(got.entries[i].name, sent.entries[i].name);
     }
     CHECK(got.status.kind == sent.status.kind);
