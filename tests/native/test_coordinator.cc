@@ -199,7 +199,8 @@ TEST(neighbouring_slots_travel_as_one_entry) {
   Coordinator coordinator = make(1);
   std::map<std::string, wire::Slot> slots;
   for (const char* name : {"a", "b", "c", "d"}) coordinator.announce(0, announced(allreduce(name)));
-  for (const auto& entry : due(coordinator)[0].entries) slots[entry.name] = entry.slot;
+  const auto first = due(coordinator);
+  for (const auto& entry : first[0].entries) slots[entry.name] = entry.slot;
   const auto again = [&](const std::vector<std::string>& names) {
     for (const auto& name : names) {
       coordinator.announce(0, wire::AnnouncedSlot{slots[name], 1, 0}, monotonic_now());
