@@ -33,7 +33,7 @@ DTYPES = {
 _BOOL = DTYPES["bool"]
 
 _LARGEST_ROOT = 2**31 - 1  # what the engine can be asked for
-DIRECT_BYTES = 64  # native/transport/arena.h, kDirectBytes
+DIRECT_BYTES = 4096  # native/transport/arena.h, kDirectBytes
 # From here on `result_memory` is faster than new memory; native/base/large_blocks.h.
 LARGE_RESULT_BYTES = 2 << 20
 

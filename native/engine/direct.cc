@@ -5,6 +5,7 @@
 // and joins are then dealt with as ever.
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/cpu.h"
@@ -19,6 +20,7 @@ namespace {
 // Longer than the others need to come when all are at the same place of the program, even with four
 // ranks on a CPU; short enough not to matter where they are not.
 constexpr Nanos kPatience = 500 * kMicrosecond;
+constexpr Nanos kPolling = 5 * kMicrosecond;
 constexpr int kPollsPerClockRead = 32;
 
 bool small_enough(const wire::Request& request) {
@@ -71,7 +73,7 @@ bool Engine::arrive_direct(Operation& operation) {
   const std::uint32_t current = round.round();
   const wire::TensorSpec& tensor = request.tensors.front();
   const auto bytes = static_cast<std::size_t>(tensor.bytes());
-  std::byte* mine = arena_.direct_data(operation.slot, current, rank_);
+  std::byte* mine = arena_.direct_data(operation.slot, current, rank_, bytes);
   SegmentList data;
   data.add(const_cast<void*>(operation.memory.front().in), bytes);
   pack(data, 0, data.bytes(), mine, tensor.dtype, request.prescale);
@@ -88,7 +90,8 @@ void Engine::wait_direct(const Operation& operation, const SlotRound& round) con
   while (operation.direct && round.state(operation.direct_round) == SlotRound::State::kOpen) {
     const Nanos waited = monotonic_now() - began;
     if (waited > kPatience || operation.done.load(std::memory_order_acquire)) return;
-    if (patience_.gives_way || waited > patience_.awake) {
+    // Soon, even where there are enough CPUs: the awaited rank may have been put on this one.
+    if (patience_.gives_way || waited > std::min(patience_.awake, kPolling)) {
       sched_yield();
       continue;
     }
@@ -130,9 +133,11 @@ void Engine::finish_direct(const OperationPtr& operation) {
   const wire::Request& request = operation->request;
   const std::vector<int>& ranks = sets_.ranks(request.process_set);
   const wire::TensorSpec& tensor = request.tensors.front();
+  const auto bytes = static_cast<std::size_t>(tensor.bytes());
   std::array<const void*, kMaxRanksPerHost> sources;
   for (std::size_t member = 0; member < ranks.size(); ++member) {
-    sources[member] = arena_.direct_data(operation->slot, operation->direct_round, ranks[member]);
+    sources[member] =
+        arena_.direct_data(operation->slot, operation->direct_round, ranks[member], bytes);
   }
   const auto members = static_cast<int>(ranks.size());
   reduce_kernel(tensor.dtype, plain_reduction(request.reduce_op))(

@@ -52,9 +52,18 @@ std::size_t direct_offset(std::size_t header_bytes, int ranks) {
                  static_cast<std::size_t>(ranks) * kAnnounceRing);
 }
 
-std::size_t windows_offset(std::size_t header_bytes, int ranks) {
+/// Space for small tensors; then for larger ones, none of which starts at the same place of a page
+/// as its neighbours: these are read together, and such lines displace each other from caches.
+constexpr std::size_t kDirectStride = kDirectBytes + kDirectLine;
+
+std::size_t large_direct_offset(std::size_t header_bytes, int ranks) {
   return page_up(direct_offset(header_bytes, ranks) +
-                 2 * kDirectSlots * static_cast<std::size_t>(ranks) * kDirectBytes);
+                 2 * kDirectSlots * static_cast<std::size_t>(ranks) * kDirectLine);
+}
+
+std::size_t windows_offset(std::size_t header_bytes, int ranks) {
+  return page_up(large_direct_offset(header_bytes, ranks) +
+                 2 * kDirectSlots * static_cast<std::size_t>(ranks) * kDirectStride);
 }
 
 std::size_t arena_bytes(std::size_t header_bytes, int ranks) {
@@ -152,11 +161,15 @@ SlotRound& Arena::slot_round(std::uint32_t slot) {
   return reinterpret_cast<Header*>(base_)->slot_rounds[slot];
 }
 
-std::byte* Arena::direct_data(std::uint32_t slot, std::uint32_t round, int rank) {
-  HVD_CHECK(slot < kDirectSlots);
+std::byte* Arena::direct_data(std::uint32_t slot, std::uint32_t round, int rank,
+                              std::size_t bytes) {
+  HVD_CHECK(slot < kDirectSlots && bytes <= kDirectBytes);
   const std::size_t line = (std::size_t{slot} * 2 + round % 2) * static_cast<std::size_t>(ranks_) +
                            static_cast<std::size_t>(rank);
-  return base_ + direct_offset(sizeof(Header), ranks_) + line * kDirectBytes;
+  if (bytes <= kDirectLine) {
+    return base_ + direct_offset(sizeof(Header), ranks_) + line * kDirectLine;
+  }
+  return base_ + large_direct_offset(sizeof(Header), ranks_) + line * kDirectStride;
 }
 
 std::atomic<std::uint32_t>& Arena::watched() { return reinterpret_cast<Header*>(base_)->watched; }

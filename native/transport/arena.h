@@ -31,7 +31,9 @@ inline constexpr std::size_t kWindowBytes =
     kRingBytes + (kWindowChunks + 1) * (kMaxExchangeChunk + kMaxExchangeHeader);
 /// Slots whose small tensors may be reduced without the coordinator, and how small they must be.
 inline constexpr std::uint32_t kDirectSlots = 1024;
-inline constexpr std::size_t kDirectBytes = 64;
+inline constexpr std::size_t kDirectBytes = 4096;
+/// Those that fit a cache line lie side by side.
+inline constexpr std::size_t kDirectLine = 64;
 /// Longest text of an abort notice, its terminating zero included.
 inline constexpr int kAbortTextBytes = 1024;
 
@@ -82,9 +84,10 @@ class Arena {
   std::byte* window(int rank);
   /// Who has arrived in the current round of a slot's tensor.
   SlotRound& slot_round(std::uint32_t slot);
-  /// What `rank` contributes directly to a round of `slot` (below kDirectSlots); kDirectBytes, a
-  /// cache line. Two in turn: nobody is in the round after the next before all have read this one.
-  std::byte* direct_data(std::uint32_t slot, std::uint32_t round, int rank);
+  /// What `rank` contributes directly to a round of `slot` (below kDirectSlots): room for `bytes`,
+  /// at most kDirectBytes, at a place that depends on whether they fit a line. Two in turn: nobody
+  /// is in the round after the next before all have read this one.
+  std::byte* direct_data(std::uint32_t slot, std::uint32_t round, int rank, std::size_t bytes);
   /// Set while somebody watches all traffic through the coordinator: nothing goes past it then.
   std::atomic<std::uint32_t>& watched();
   /// Set while the coordinator holds back ready tensors for company.

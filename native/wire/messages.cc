@@ -42,8 +42,7 @@ std::vector<BatchEntry> decode_entries(Decoder& in) {
 
 }  // namespace
 
-AnnouncedSlotBytes encode_announce_slot(Slot slot, Ticket ticket, Nanos time,
-                                        bool registered) {
+AnnouncedSlotBytes encode_announce_slot(Slot slot, Ticket ticket, Nanos time, bool registered) {
   AnnouncedSlotBytes announced;
   char* at = announced.bytes.data();
   const auto put = [&at](const auto& value) {

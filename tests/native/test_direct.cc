@@ -112,9 +112,11 @@ TEST(every_type_and_operator_as_by_the_coordinator) {
         const auto dtype = static_cast<DType>(code);
         if (op == ReduceOp::kAverage && dtype == DType::kBool) continue;
         const std::string name = "t" + std::to_string(code) + std::to_string(static_cast<int>(op));
+        const std::size_t bytes =
+            (code + static_cast<int>(op)) % 2 == 0 ? kDirectLine : kDirectBytes;
         std::vector<std::vector<unsigned char>> results;
         for (int round = 0; round < 4; ++round) {  // the first two by the coordinator
-          std::vector<unsigned char> data(kDirectBytes);
+          std::vector<unsigned char> data(bytes);
           for (std::size_t i = 0; i < data.size(); ++i) {
             data[i] =
                 static_cast<unsigned char>((i * 37 + static_cast<std::size_t>(rank) * 5) % 64);
@@ -126,7 +128,7 @@ TEST(every_type_and_operator_as_by_the_coordinator) {
           submission.request.prescale = dtype == DType::kBool ? 1.0 : 0.5;
           submission.request.postscale = dtype == DType::kBool ? 1.0 : 3.0;
           submission.request.tensors = {
-              {dtype, {static_cast<std::int64_t>(kDirectBytes / dtype_size(dtype))}}};
+              {dtype, {static_cast<std::int64_t>(bytes / dtype_size(dtype))}}};
           submission.memory = {{data.data(), data.data()}};
           finish(engine, round < 2 ? engine.submit(std::move(submission))
                                    : engine.submit_blocking(std::move(submission)));
