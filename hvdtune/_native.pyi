@@ -62,6 +62,25 @@ class HotCalls:
         Small tensors need no coordinator when all ranks do this.
         """
 
+    def allreduce_all(
+        self,
+        tensors: list[Any],
+        codes: dict[Any, int],
+        names: tuple[str, ...],
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: Any,
+        outcomes: list[int | bool | None],
+        /,
+    ) -> bool:
+        """`submit_in_place` of many, then wait for all; whether all are reduced.
+
+        `outcomes` gets one item for each: None if it is reduced, False if it is not one that can be
+        handed over as it is, else a handle: the operation has failed, or this call was interrupted.
+        When one is refused, which raises, it and those behind it have no item.
+        """
+
     def collect_in_place(self, handle: int, /) -> Any:
         """Wait for a handle of `submit_in_place`; its tensor. None for any other handle."""
 

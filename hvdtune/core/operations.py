@@ -130,6 +130,7 @@ _join_hooks: list[Callable[[], None]] = []
 _hot = HotCalls(vars(world), _pending, global_process_set, id_of)
 allreduce_tensor_async = _hot.submit_in_place
 allreduce_tensor = _hot.allreduce_in_place
+allreduce_all = _hot.allreduce_all
 _collect_tensor = _hot.collect_in_place
 
 
@@ -287,46 +288,6 @@ def allreduce_async(
         postscale_factor=postscale_factor,
         grouped=grouped,
     )
-
-
-def allreduce_all(
-    tensors: Sequence[Any],
-    codes: dict[Any, int],
-    names: Sequence[str],
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet,
-    outcomes: list[Any],
-) -> bool:
-    """`allreduce_tensor_async` of many, then wait for all; whether all are reduced.
-
-    `outcomes` gets one item for each: None if it is reduced, False if it is not one that can be
-    handed over as it is, its error, or after an interruption its handle. When one is refused, which
-    raises, it and those behind it have no item, and those before it are under way.
-    """
-    for tensor, name in zip(tensors, names, strict=True):
-        handle = allreduce_tensor_async(
-            tensor, codes, None, name, op, prescale_factor, postscale_factor, process_set
-        )
-        outcomes.append(False if handle is None else handle)
-    # The last one first: a blocked wait makes the engine close its batch.
-    for index in range(len(outcomes) - 1, -1, -1):
-        handle = outcomes[index]
-        if handle is False:
-            continue
-        outcomes[index] = None
-        try:
-            if synchronize(handle) is None:
-                outcomes[index] = HorovodInternalError(
-                    "The job was shut down before the reduction was done."
-                )
-        except Exception as error:
-            outcomes[index] = error
-        except BaseException:
-            outcomes[index] = handle
-            raise
-    return not any(outcome is not None for outcome in outcomes)
 
 
 def allgather_async(

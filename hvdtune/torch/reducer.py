@@ -12,7 +12,6 @@ import operator
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, SupportsIndex
 
 import torch
@@ -361,10 +360,7 @@ class GradientReducer:
             if outcome is None or outcome is False:
                 continue
             submission = Submission((member,), (payload,), (None,), (payload._version,))
-            if isinstance(outcome, Exception):
-                submission.wait = partial(_raise, outcome)
-            else:
-                submission.handle = outcome
+            submission.handle = outcome
             self._submissions[member.unit] = submission
 
     def _settle(self) -> None:
@@ -529,10 +525,6 @@ def _take_apart(hooks: list[RemovableHandle], units: dict[Unit, None]) -> None:
     remove_all(hooks)
     for unit in units:
         unit.members.clear()
-
-
-def _raise(error: Exception) -> Sequence[torch.Tensor]:
-    raise error
 
 
 def _is_view(gradient: torch.Tensor | None) -> bool:

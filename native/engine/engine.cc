@@ -275,9 +275,30 @@ void Engine::announce(const OperationPtr& operation, wire::Slot known_slot) {
     }
     push_announcement(bytes);
   }
-  const Urgency urgency = arrival_urgency(operation->request, known_slot);
-  // Somebody still comes, who rings.
-  if (urgency != Urgency::kNone) arena_.doorbell(0).ring(urgency);
+  ring_coordinator(arrival_urgency(operation->request, known_slot));
+}
+
+/// The caller holds table_mutex_.
+void Engine::ring_coordinator(Urgency urgency) {
+  if (urgency == Urgency::kNone) return;  // somebody still comes, who rings
+  if (ring_holders_ > 0) {
+    held_ring_ = std::max(held_ring_, urgency);
+  } else {
+    arena_.doorbell(0).ring(urgency);
+  }
+}
+
+Engine::HeldRings::HeldRings(Engine& engine) : engine_(engine) {
+  const std::lock_guard lock(engine_.table_mutex_);
+  ++engine_.ring_holders_;
+}
+
+Engine::HeldRings::~HeldRings() {
+  const std::lock_guard lock(engine_.table_mutex_);
+  if (--engine_.ring_holders_ > 0) return;
+  const Urgency held = std::exchange(engine_.held_ring_, Urgency::kNone);
+  // Who waits on the coordinator's rank, drives.
+  if (!then_waits_ || !engine_.is_coordinator()) engine_.ring_coordinator(held);
 }
 
 /// Whether the coordinator has anything to do now. A tensor that others still miss needs no

@@ -80,6 +80,24 @@ class Engine final : private CoordinatorObserver {
   /// is copied or allocated.
   std::int64_t submit(const InPlaceAllreduce& allreduce);
 
+  /// While one lives, nothing that any thread submits wakes the coordinator: at its end it hears of
+  /// everything together. For many submissions in a row; must not live while one waits.
+  class HeldRings {
+   public:
+    explicit HeldRings(Engine& engine);
+    ~HeldRings();
+    HeldRings(const HeldRings&) = delete;
+    HeldRings& operator=(const HeldRings&) = delete;
+
+    /// The caller goes on to wait() for what it has submitted, whatever happens in between: the
+    /// rank that coordinates need not wake its own thread.
+    void then_waits() { then_waits_ = true; }
+
+   private:
+    Engine& engine_;
+    bool then_waits_ = false;
+  };
+
   /// The same, for a caller that waits at once. A small allreduce whose members all do that is done
   /// when this returns; otherwise it is on its way like any other.
   std::int64_t submit_blocking(Submission submission);
@@ -163,6 +181,7 @@ class Engine final : private CoordinatorObserver {
   void announce_entered(const OperationPtr& operation, wire::Slot known_slot);
   void announce(const OperationPtr& operation, wire::Slot known_slot);
   [[nodiscard]] Urgency arrival_urgency(const wire::Request& request, wire::Slot known_slot);
+  void ring_coordinator(Urgency urgency);
   void push_announcement(std::string_view bytes);
   OperationPtr find(std::int64_t handle);
   void watch_traffic();
@@ -246,8 +265,10 @@ class Engine final : private CoordinatorObserver {
   wire::Ticket next_ticket_ = 1;
   MessageRing my_announcements_;
   std::deque<std::string> announce_backlog_;
-  bool joined_ = false;  // until all ranks have
-  Status ended_;         // set once, when no more operations are accepted
+  int ring_holders_ = 0;
+  Urgency held_ring_ = Urgency::kNone;  // the most urgent that was held back
+  bool joined_ = false;                 // until all ranks have
+  Status ended_;                        // set once, when no more operations are accepted
   StackQuery stack_query_;
   wire::RuntimeSettings applied_;
 

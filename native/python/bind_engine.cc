@@ -46,16 +46,6 @@ std::int64_t submit(Engine& engine, int kind, std::string name,
   return engine.submit(std::move(submission));
 }
 
-void wait(Engine& engine, std::int64_t handle) {
-  while (true) {
-    {
-      const py::gil_scoped_release release;
-      if (engine.wait(handle, monotonic_now() + kSignalSlice)) return;
-    }
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
-}
-
 /// A Ctrl-C while other ranks do not agree to the end (one is stopped, say) ends it without them.
 void shutdown(Engine& engine) {
   bool interrupted = false;
@@ -149,6 +139,16 @@ void set_stack_source(Engine& engine, const py::function& source) {
 }
 
 }  // namespace
+
+void wait(Engine& engine, std::int64_t handle) {
+  while (true) {
+    {
+      const py::gil_scoped_release release;
+      if (engine.wait(handle, monotonic_now() + kSignalSlice)) return;
+    }
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
 
 py::object collect(Engine& engine, std::int64_t handle) {
   if (engine.retire(handle)) return py::none();

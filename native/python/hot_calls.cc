@@ -65,6 +65,20 @@ class HotCalls {
            prepare_set(args[7], out);
   }
 
+  /// Lets Python's side wait for a handle later, and keeps the tensor until then. Null, with a
+  /// Python error set, when there is no memory for that; the tensor is then kept for good.
+  [[nodiscard]] py::object keep(const py::object& engine, std::int64_t number,
+                                PyObject* tensor) const {
+    auto handle = py::reinterpret_steal<py::object>(PyLong_FromLongLong(number));
+    const auto pending =
+        py::reinterpret_steal<py::object>(PyTuple_Pack(4, engine.ptr(), Py_None, Py_None, tensor));
+    if (handle && pending && PyDict_SetItem(pending_.ptr(), handle.ptr(), pending.ptr()) == 0) {
+      return handle;
+    }
+    Py_INCREF(tensor);  // the engine works on its memory
+    return {};
+  }
+
   [[nodiscard]] PyObject* pending() const { return pending_.ptr(); }
 
   /// False when nobody has it, or another thread was quicker.
@@ -145,14 +159,103 @@ PyObject* submit_in_place(PyObject* self, PyObject* const* args, Py_ssize_t coun
     if (!engine || !calls.prepare(args, count, tensor, allreduce)) Py_RETURN_NONE;
     // The interpreter lock stays: submitting never waits for anybody.
     const std::int64_t number = object_in<Engine>(engine.ptr()).submit(allreduce);
-    const auto handle = py::reinterpret_steal<py::object>(PyLong_FromLongLong(number));
-    const auto pending =
-        py::reinterpret_steal<py::object>(PyTuple_Pack(4, engine.ptr(), Py_None, Py_None, args[0]));
-    if (!handle || !pending || PyDict_SetItem(calls.pending(), handle.ptr(), pending.ptr()) != 0) {
-      Py_INCREF(args[0]);  // the engine works on its memory
-      throw py::error_already_set();
+    py::object handle = calls.keep(engine, number, args[0]);
+    if (!handle) throw py::error_already_set();
+    return handle.release().ptr();
+  });
+}
+
+/// The work of allreduce_all().
+class Together {
+ public:
+  Together(HotCalls& calls, py::object engine, const py::list& tensors)
+      : calls_(calls), owner_(std::move(engine)), tensors_(tensors) {
+    handles_.reserve(tensors_.size());
+  }
+
+  /// `rest`: operator, prescale, postscale, process set. Throws at the first tensor that is
+  /// refused; those before it are under way.
+  void submit(PyObject* codes, const py::tuple& names, PyObject* const* rest) {
+    Engine::HeldRings held(engine());
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const std::array<PyObject*, 8> args = {
+          tensor(i), codes,   Py_None, PyTuple_GET_ITEM(names.ptr(), static_cast<Py_ssize_t>(i)),
+          rest[0],   rest[1], rest[2], rest[3]};
+      Described described;
+      InPlaceAllreduce allreduce;
+      const bool fits = calls_.prepare(args.data(), args.size(), described, allreduce);
+      handles_.push_back(fits ? engine().submit(allreduce) : kNotSubmitted);
     }
-    return handle.inc_ref().ptr();
+    held.then_waits();
+  }
+
+  /// Throws when it is interrupted.
+  void wait() {
+    // The last one first: a blocked wait makes the coordinator close its batch.
+    for (auto handle = handles_.rbegin(); handle != handles_.rend(); ++handle) {
+      if (*handle == kNotSubmitted) continue;
+      if (!engine().is_done(*handle)) python::wait(engine(), *handle);
+      if (engine().retire(*handle)) *handle = kReduced;  // what failed stays
+    }
+  }
+
+  /// Appends to a list what has become of each so far; false unless all are reduced.
+  bool report(py::list outcomes) const {
+    bool all = handles_.size() == tensors_.size();
+    for (std::size_t i = 0; i < handles_.size(); ++i) {
+      if (handles_[i] == kReduced) {
+        outcomes.append(py::none());
+        continue;
+      }
+      all = false;
+      if (handles_[i] == kNotSubmitted) {
+        outcomes.append(py::bool_(false));
+      } else {
+        outcomes.append(calls_.keep(owner_, handles_[i], tensor(i)));
+      }
+    }
+    return all;
+  }
+
+ private:
+  static constexpr std::int64_t kNotSubmitted = -1;  // the engine counts from 1
+  static constexpr std::int64_t kReduced = 0;
+
+  [[nodiscard]] Engine& engine() const { return object_in<Engine>(owner_.ptr()); }
+  [[nodiscard]] PyObject* tensor(std::size_t i) const {
+    return PyTuple_GET_ITEM(tensors_.ptr(), static_cast<Py_ssize_t>(i));
+  }
+
+  HotCalls& calls_;
+  py::object owner_;
+  py::tuple tensors_;  // a copy: the list may change while this waits
+  std::vector<std::int64_t> handles_;
+};
+
+/// (tensors, codes, names, operator, prescale, postscale, process set, outcomes) -> whether all are
+/// reduced.
+PyObject* allreduce_all(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  return translated([&]() -> PyObject* {
+    if (count != 8 || !PyList_Check(args[0]) || !PyTuple_Check(args[2]) || !PyList_Check(args[7]) ||
+        PyList_GET_SIZE(args[0]) != PyTuple_GET_SIZE(args[2])) {
+      throw py::type_error("allreduce_all takes a list of tensors and a tuple of their names");
+    }
+    auto& calls = object_in<HotCalls>(self);
+    py::object engine = calls.engine();
+    auto outcomes = py::reinterpret_borrow<py::list>(args[7]);
+    if (!engine) {
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args[0]); ++i) outcomes.append(py::bool_(false));
+      Py_RETURN_FALSE;
+    }
+    Together together(calls, std::move(engine), py::reinterpret_borrow<py::list>(args[0]));
+    try {
+      together.submit(args[1], py::reinterpret_borrow<py::tuple>(args[2]), args + 3);
+      together.wait();
+    } catch (...) {
+      together.report(outcomes);
+      throw;
+    }
+    return PyBool_FromLong(together.report(outcomes) ? 1 : 0);
   });
 }
 
@@ -225,13 +328,17 @@ PyCFunction fast(Function* function) {
 // The first line of each text is a signature, as pybind11 writes it for the other methods.
 PyMethodDef collect_method = {"collect", collect_results, METH_O,
                               "collect(self: Engine, handle: int) -> object"};
-std::array<PyMethodDef, 3> hot_methods = {{
+std::array<PyMethodDef, 4> hot_methods = {{
     {"submit_in_place", fast(submit_in_place), METH_FASTCALL,
      "submit_in_place(self: HotCalls, tensor: object, codes: dict, average: object, name: object, "
      "op: object, prescale_factor: float, postscale_factor: float, process_set: object) -> object"},
     {"allreduce_in_place", fast(allreduce_in_place), METH_FASTCALL,
      "allreduce_in_place(self: HotCalls, tensor: object, codes: dict, average: object, name: "
      "object, op: object, prescale_factor: float, postscale_factor: float, process_set: object) "
+     "-> bool"},
+    {"allreduce_all", fast(allreduce_all), METH_FASTCALL,
+     "allreduce_all(self: HotCalls, tensors: list, codes: dict, names: tuple, op: object, "
+     "prescale_factor: float, postscale_factor: float, process_set: object, outcomes: list) "
      "-> bool"},
     {"collect_in_place", collect_in_place, METH_O,
      "collect_in_place(self: HotCalls, handle: int) -> object"},
