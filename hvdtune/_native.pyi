@@ -103,6 +103,7 @@ class EngineOptions:
         fusion_threshold: int,
         cycle_time_ms: float,
         chunk_size: int,
+        one_shot_limit: int,
         spin_us: int,
         affinity: int,
         process_sets: Sequence[Sequence[int]],
@@ -212,11 +213,13 @@ class Engine:
     def steps_closed(self) -> bool:
         """Whether no further step will come."""
 
-    def change_settings(self, fusion_threshold: int, cycle_time_ms: float, chunk_size: int) -> int:
+    def change_settings(
+        self, fusion_threshold: int, cycle_time_ms: float, chunk_size: int, one_shot_limit: int
+    ) -> int:
         """Rank 0: settings for all ranks from one batch on; the number of their epoch."""
 
-    def settings(self) -> tuple[int, int, float, int]:
-        """Those in force: epoch, fusion threshold, cycle time in ms, chunk size."""
+    def settings(self) -> tuple[int, int, float, int, int]:
+        """Those in force: epoch, fusion threshold, cycle time in ms, chunk size, one-shot limit."""
 
 def configure_logging(level: str, hide_time: bool) -> None:
     """What is printed, and whether with the time."""

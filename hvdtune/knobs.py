@@ -62,6 +62,13 @@ _TABLE = (
         tune_range=(64 * 1024, 4 * MIB),
     ),
     Knob(
+        "one_shot_limit", "HVDTUNE_ONE_SHOT_LIMIT", "size", 0,
+        "Longest message, in bytes, that every rank reduces whole for itself; 0 lets the engine "
+        "choose.",
+        yaml="params.one_shot_limit", unit="bytes",
+        minimum=1, maximum=4 * MIB, zero_is_auto=True,
+    ),
+    Knob(
         "disable_group_fusion", "HOROVOD_DISABLE_GROUP_FUSION", "bool", False,
         "Fuse a group only within itself, and nothing else.",
     ),

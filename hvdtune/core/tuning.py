@@ -45,12 +45,13 @@ def read_steps(timeout_s: float) -> list[StepRecord]:
 
 
 def current() -> dict[str, float]:
-    """The settings in force on this rank, by knob: bytes, milliseconds, bytes."""
-    _, fusion_threshold, cycle_time_ms, chunk_size = world.engine().settings()
+    """The settings in force on this rank, by knob: sizes in bytes, the cycle time in ms."""
+    _, fusion_threshold, cycle_time_ms, chunk_size, one_shot_limit = world.engine().settings()
     return {
         "fusion_threshold": fusion_threshold,
         "cycle_time": cycle_time_ms,
         "chunk_size": chunk_size,
+        "one_shot_limit": one_shot_limit,
     }
 
 
@@ -59,10 +60,14 @@ def apply(values: Mapping[str, float]) -> int:
 
     `values` may hold any of the keys of `current`; the others stay.
     """
-    wanted = {**current(), **values}
-    unknown = set(wanted) - {"fusion_threshold", "cycle_time", "chunk_size"}
+    in_force = current()
+    unknown = set(values) - set(in_force)
     if unknown:
         raise ValueError(f"not tunable while running: {', '.join(sorted(unknown))}")
+    wanted = {**in_force, **values}
     return world.engine().change_settings(
-        int(wanted["fusion_threshold"]), float(wanted["cycle_time"]), int(wanted["chunk_size"])
+        int(wanted["fusion_threshold"]),
+        float(wanted["cycle_time"]),
+        int(wanted["chunk_size"]),
+        int(wanted["one_shot_limit"]),
     )

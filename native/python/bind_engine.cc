@@ -109,11 +109,12 @@ py::list read_steps(Engine& engine, double timeout_s) {
 }
 
 std::uint64_t change_settings(Engine& engine, std::int64_t fusion_threshold, double cycle_time_ms,
-                              std::int64_t chunk_size) {
+                              std::int64_t chunk_size, std::int64_t one_shot_limit) {
   wire::RuntimeSettings settings;
   settings.fusion_threshold = fusion_threshold;
   settings.cycle_time = static_cast<Nanos>(cycle_time_ms * static_cast<double>(kMillisecond));
   settings.chunk_size = chunk_size;
+  settings.one_shot_limit = one_shot_limit;
   const py::gil_scoped_release release;
   return engine.change_settings(settings);
 }
@@ -122,7 +123,7 @@ py::tuple settings(Engine& engine) {
   const wire::RuntimeSettings s = engine.settings();
   return py::make_tuple(s.epoch, s.fusion_threshold,
                         static_cast<double>(s.cycle_time) / static_cast<double>(kMillisecond),
-                        s.chunk_size);
+                        s.chunk_size, s.one_shot_limit);
 }
 
 void set_stack_source(Engine& engine, const py::function& source) {
@@ -221,7 +222,8 @@ void bind_engine(py::module_& module) {
       .def("read_steps", &read_steps, py::arg("timeout_s"))
       .def("steps_closed", [](Engine& engine) { return engine.steps().closed(); })
       .def("change_settings", &change_settings, py::arg("fusion_threshold"),
-           py::arg("cycle_time_ms"), py::arg("chunk_size"))
+           py::arg("cycle_time_ms"), py::arg("chunk_size"),
+           py::arg("one_shot_limit"))
       .def("settings", &settings);
 }
 

@@ -39,6 +39,7 @@ EngineOptions make_options(const py::kwargs& values) {
   options.settings.fusion_threshold = number("fusion_threshold");
   options.settings.cycle_time = from_seconds(real("cycle_time_ms") / 1e3);
   options.settings.chunk_size = number("chunk_size");
+  options.settings.one_shot_limit = number("one_shot_limit");
   options.spin = number("spin_us") < 0 ? -1 : number("spin_us") * kMicrosecond;
   options.affinity = static_cast<int>(number("affinity"));
   options.process_sets = values["process_sets"].cast<std::vector<std::vector<int>>>();
