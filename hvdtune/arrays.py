@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hvdtune.core import operations
+from hvdtune.core import operations, results
 from hvdtune.core.objects import allgather_object, broadcast_object
 from hvdtune.core.operations import Buffer, Completed, barrier, join, poll, synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
@@ -77,11 +77,11 @@ def _buffer(array: Array, written: bool = False) -> Buffer:
 
 def _fresh(array: Array) -> Array:
     """An uninitialised array of the type and shape of `array`."""
-    if type(array) is not np.ndarray or array.nbytes < operations.LARGE_RESULT_BYTES:
+    if type(array) is not np.ndarray or array.nbytes < results.LARGE_RESULT_BYTES:
         return np.empty_like(array)
     if array.dtype not in _CODES:
         return array  # refused by `_buffer`, in words
-    memory: Array = operations.result_memory(array.nbytes)
+    memory: Array = results.result_memory(array.nbytes)
     return memory.view(array.dtype).reshape(array.shape)
 
 

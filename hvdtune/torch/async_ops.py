@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from hvdtune.core import operations
+from hvdtune.core import operations, results
 from hvdtune.core.operations import Completed, barrier, join, poll, synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Average
@@ -64,9 +64,9 @@ def _all(dtypes: Sequence[torch.dtype], completed: Completed) -> tuple[torch.Ten
 def _fresh(tensor: torch.Tensor) -> torch.Tensor:
     """An uninitialised tensor of the type and shape of ``tensor``, dense in memory."""
     size = tensor.numel() * tensor.element_size()
-    if size < operations.LARGE_RESULT_BYTES:
+    if size < results.LARGE_RESULT_BYTES:
         return torch.empty(tensor.shape, dtype=tensor.dtype)
-    return torch.frombuffer(operations.result_memory(size), dtype=tensor.dtype).view(tensor.shape)
+    return torch.frombuffer(results.result_memory(size), dtype=tensor.dtype).view(tensor.shape)
 
 
 def allreduce_async(
