@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvdtune._native import HotCalls, array_address, result_memory
+from hvdtune._native import HotCalls, array_address
 from hvdtune.core import reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
@@ -34,8 +34,6 @@ _BOOL = DTYPES["bool"]
 
 _LARGEST_ROOT = 2**31 - 1  # what the engine can be asked for
 DIRECT_BYTES = 4096  # native/transport/arena.h, kDirectBytes
-# From here on `result_memory` is faster than new memory; native/base/large_blocks.h.
-LARGE_RESULT_BYTES = 2 << 20
 
 # Codes of native/base/op_kind.h.
 _ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER, _BARRIER = range(6)
