@@ -58,7 +58,6 @@ _REDUCTIONS = {
 __all__ = [
     "DIRECT_BYTES",
     "DTYPES",
-    "LARGE_RESULT_BYTES",
     "Buffer",
     "Completed",
     "add_join_hook",
@@ -77,7 +76,6 @@ __all__ = [
     "join_async",
     "poll",
     "reducescatter_async",
-    "result_memory",
     "synchronize",
     "wait_native",
 ]
