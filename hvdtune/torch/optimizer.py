@@ -152,10 +152,10 @@ def DistributedOptimizer(
 ) -> Any:
     """An optimizer of the same class as ``optimizer`` that reduces gradients over the ranks.
 
-    Every parameter's gradient is handed to the engine as soon as the backward pass has it, or all of
-    them in ``step()`` where the backward passes keep every CPU of the host busy. Which parameters
-    require gradients may change between steps, equally on all ranks: frozen ones are left alone,
-    thawed and added ones take part. Ranks make their optimizers in the same order.
+    Every parameter's gradient is handed to the engine as soon as the backward pass has it, or all
+    of them in ``step()`` where the backward passes keep every CPU of the host busy. Which
+    parameters require gradients may change between steps, equally on all ranks: frozen ones are
+    left alone, thawed and added ones take part. Ranks make their optimizers in the same order.
     The result shares ``param_groups`` with ``optimizer``, not its state.
 
     named_parameters: (name, parameter) pairs, as ``model.named_parameters()`` gives them.
