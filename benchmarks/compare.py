@@ -59,6 +59,9 @@ MOST_CALLS = 20_000
 #: Seconds; a work of which one call takes longer is measured in one round only.
 PATIENCE = 4.0
 
+#: Of a job of hvdtune on one machine.
+MOST_RANKS = 64
+
 INTERRUPTED = "what came after the interruption"
 
 
@@ -135,6 +138,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     args.seconds = args.seconds or (0.2 if args.quick else 0.4)
     if args.seconds <= 0 or args.limit <= 0:
         parser.error("--seconds and --limit must be positive")
+    for path in filter(None, (args.json, args.plot)):
+        if not os.access(path.absolute().parent, os.W_OK):
+            parser.error(f"cannot write {path}: its folder does not exist or is read-only")
+    if args.load and not args.load.is_file():
+        parser.error(f"cannot read {args.load}: no such file")
     return args
 
 
@@ -243,11 +251,12 @@ def _memory(args: argparse.Namespace, cpus: int) -> MemoryCurve:
     """The rates of this machine's memory, all usable CPUs at work; raises JobFailed."""
     largest = max(work.size_bytes for work in args.works)
     sizes = [memory.LEAST_SIZE, *memory.sizes_up_to(2 * largest)]
-    start = systems.hvdtune_job("memory_rank.py", cpus)
+    workers = min(cpus, MOST_RANKS)
+    start = systems.hvdtune_job("memory_rank.py", workers)
     with tempfile.TemporaryDirectory(prefix="hvdtune-compare-") as name:
         path = Path(name, "curve.json")
         arguments = [str(path), *map(str, sizes)]
-        jobs.run(start, cpus, arguments, Path(name), args.limit)
+        jobs.run(start, workers, arguments, Path(name), args.limit)
         return results.curve_from_json(json.loads(path.read_text()))
 
 

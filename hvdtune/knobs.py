@@ -63,8 +63,8 @@ _TABLE = (
     ),
     Knob(
         "one_shot_limit", "HVDTUNE_ONE_SHOT_LIMIT", "size", 0,
-        "Longest message, in bytes, that every rank reduces whole for itself; 0 lets the engine "
-        "choose.",
+        "Longest message that every rank reduces whole for itself, at most a chunk; 0 lets the "
+        "engine choose.",
         yaml="params.one_shot_limit", unit="bytes",
         minimum=1, maximum=4 * MIB, zero_is_auto=True,
     ),

@@ -37,7 +37,13 @@ def measure(
         folder = Path(name)
         arguments = [name, f"{seconds:g}", str(most), *(work.argument(folder) for work in works)]
         run(start, ranks, arguments, folder, limit)
-        return pace([np.fromfile(folder / f"rank-{rank}") for rank in range(ranks)], len(works))
+        try:
+            clocks = [np.fromfile(folder / f"rank-{rank}") for rank in range(ranks)]
+        except FileNotFoundError:
+            raise JobFailed(
+                "not every rank wrote results; does the launcher start single processes?"
+            ) from None
+        return pace(clocks, len(works))
 
 
 def pace(clocks: Sequence[np.ndarray], works: int) -> list[np.ndarray]:

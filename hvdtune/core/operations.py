@@ -454,16 +454,23 @@ def synchronize(handle: int) -> Any:
     engine, _, finish, result = pending
     try:
         taken = engine.collect(handle)
-    except KeyboardInterrupt:
-        raise  # it is still under way, and can be waited for again
     except BaseException:
-        _pending.pop(handle, None)
+        # Else a signal's handler has raised: it is still under way, in memory that is kept here.
+        if _has_ended(engine, handle):
+            _pending.pop(handle, None)
         raise
     if _pending.pop(handle, None) is None:  # another thread has fetched it meanwhile
         return None
     if finish is None:
         return result
     return finish(Completed() if taken is None else Completed(*taken))
+
+
+def _has_ended(engine: Any, handle: int) -> bool:
+    try:
+        return bool(engine.poll(handle))
+    except ValueError:  # fetched: its error is what was raised
+        return True
 
 
 def wait_native(engine: Any, native: int) -> tuple[list[Any], list[int]]:

@@ -64,7 +64,8 @@ class GradientViews:
         working on the place.
         """
         place = self._places.get(parameter)
-        if place is None:
+        # A parameter may change its type or shape and stay the same object: `model.half()` does it.
+        if place is None or place.dtype != parameter.dtype or place.shape != parameter.shape:
             return False
         gradient = parameter.grad
         if gradient is place:

@@ -330,8 +330,8 @@ class GradientReducer:
                 plain.append(unit.members[0])
             else:
                 self._submit(unit, patient=True)
-        if plain:
-            self._reduce_now([m for m in plain if m.parameter.requires_grad])
+        if members := [member for member in plain if member.parameter.requires_grad]:
+            self._reduce_now(members)
 
     def _reduce_now(self, members: Sequence[Member]) -> None:
         """Reduce the gradients of plain units, which costs less together, and wait.
@@ -344,6 +344,8 @@ class GradientReducer:
         try:
             done = self._sender.all_at_once(members, payloads, outcomes)
         except NAMED_ERRORS as error:
+            if len(outcomes) == len(members):
+                raise  # not of a submission: a signal's handler raised it during the wait
             raise named(error, [members[len(outcomes)]]) from error
         finally:
             if not done:

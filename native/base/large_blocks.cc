@@ -1,9 +1,11 @@
 #include "base/large_blocks.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 
@@ -39,7 +41,7 @@ struct Kept {
     std::uint64_t since;  // `allocations` when it came
   };
 
-  std::mutex mutex;  // only ever tried: a fork may happen while another thread holds it
+  std::mutex mutex;
   std::array<Entry, kMostBlocks> entries;
   std::size_t count = 0;
   std::size_t bytes = 0;
@@ -61,10 +63,17 @@ struct Kept {
   }
 };
 
-Kept& kept() {
-  static auto* instance = new Kept;  // never destroyed: results may outlive static objects
-  return *instance;
+/// Never destroyed: results may outlive static objects. A forked child begins with a pool of its
+/// own: a thread that it does not have may hold the lock, and what is kept is its parent's to use.
+std::atomic<Kept*>& pool_of_process() {
+  static std::atomic<Kept*> instance = [] {
+    pthread_atfork(nullptr, nullptr, [] { pool_of_process().store(new Kept); });
+    return new Kept;
+  }();
+  return instance;
 }
+
+Kept& kept() { return *pool_of_process().load(); }
 
 }  // namespace
 
@@ -106,7 +115,7 @@ KeepLargeBlocks::KeepLargeBlocks() {
 
 KeepLargeBlocks::~KeepLargeBlocks() {
   const std::lock_guard lock(kept().mutex);
-  if (--kept().users == 0) kept().free_oldest_while([] { return true; });
+  if (kept().users > 0 && --kept().users == 0) kept().free_oldest_while([] { return true; });
 }
 
 std::size_t kept_large_bytes() {

@@ -50,7 +50,7 @@ void ShmCommunicator::tune(const Tuning& tuning) {
       std::clamp(exchange_wanted, unit, kMaxExchangeChunk) / unit * unit;
   if (chunk != chunk_bytes_ || exchange_chunk != exchange_chunk_) {
     // A peer may still read what lies elsewhere in the new order of things.
-    if (chunk_bytes_ != 0) barrier();
+    if (window_.used() || exchange_window_.used()) barrier();
     window_.resize(standard.ring, chunk);
     exchange_window_.resize(0, exchange_chunk + kMaxExchangeHeader);
     chunk_bytes_ = chunk;

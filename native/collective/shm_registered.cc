@@ -61,8 +61,8 @@ PhaseTimes ShmRegistered::allreduce(const RegisteredJob& job) {
       reduce_range(job, begin, std::min(begin + block, total));
       ++finished;
     }
-    progress.store(2 * number_ + 2, std::memory_order_relaxed);
     finish_blocks(finished, blocks);
+    progress.store(2 * number_ + 2, std::memory_order_relaxed);
     wait_for_others();
     ++number_;
   }

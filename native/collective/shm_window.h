@@ -29,6 +29,8 @@ class ShmWindow {
   /// Starts the next chunk, of `bytes` bytes; the one before the last three is lost. Returns its
   /// number, which counts on over messages.
   std::uint64_t open(std::size_t bytes);
+  /// Whether a chunk has ever been opened: the same on all members.
+  [[nodiscard]] bool used() const { return next_ != 0; }
   /// Of one of the last four chunks, its distance from the window's start in bytes.
   [[nodiscard]] std::size_t place(std::uint64_t chunk) const {
     return places_[chunk % kWindowChunks];

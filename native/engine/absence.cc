@@ -12,12 +12,15 @@ double seconds(Nanos time) { return static_cast<double>(time) / static_cast<doub
 
 }  // namespace
 
-/// Called from within Executor::run, by one of the waiting ranks.
+/// Called while this rank, one of those that wait, runs a batch or changes what batches run on.
 void Engine::on_absence(const std::vector<int>& ranks, Nanos waited) {
-  const auto& batch = executor_.running();
   std::vector<StalledTensor> tensors;
-  for (const OperationPtr& operation : batch) {
-    tensors.push_back({operation->request.name, waited, ranks});
+  if (const auto* batch = executor_.running()) {
+    for (const OperationPtr& operation : *batch) {
+      tensors.push_back({operation->request.name, waited, ranks});
+    }
+  } else {
+    tensors.push_back({"(a change of settings or process sets)", waited, ranks});
   }
   std::vector<RankState> states;
   for (const int rank : ranks) {
@@ -26,7 +29,7 @@ void Engine::on_absence(const std::vector<int>& ranks, Nanos waited) {
     state.rank = rank;
     state.host = peer.hostname;
     state.pid = peer.pid;
-    state.last_operation = batch.back()->request.name;
+    state.last_operation = tensors.back().name;
     state.process_state = process_state_of(peer.pid);
     states.push_back(std::move(state));
   }
@@ -39,7 +42,7 @@ void Engine::on_absence(const std::vector<int>& ranks, Nanos waited) {
   }
   HVD_LOG_RANK(kError, rank_) << report;
   arena_.abort("Horovod has been shut down: rank " + std::to_string(ranks.front()) +
-               " did not go on in " + batch.front()->request.name +
+               " did not go on in " + tensors.front().name +
                " for longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.");
 }
 

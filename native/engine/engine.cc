@@ -281,7 +281,7 @@ void Engine::announce(const OperationPtr& operation, wire::Slot known_slot) {
 /// The caller holds table_mutex_.
 void Engine::ring_coordinator(Urgency urgency) {
   if (urgency == Urgency::kNone) return;  // somebody still comes, who rings
-  if (ring_holders_ > 0) {
+  if (ring_holder_ == std::this_thread::get_id()) {
     held_ring_ = std::max(held_ring_, urgency);
   } else {
     arena_.doorbell(0).ring(urgency);
@@ -290,14 +290,16 @@ void Engine::ring_coordinator(Urgency urgency) {
 
 Engine::HeldRings::HeldRings(Engine& engine) : engine_(engine) {
   const std::lock_guard lock(engine_.table_mutex_);
-  ++engine_.ring_holders_;
+  active_ = engine_.ring_holder_ == std::thread::id{};
+  if (active_) engine_.ring_holder_ = std::this_thread::get_id();
 }
 
 Engine::HeldRings::~HeldRings() {
+  if (!active_) return;
   const std::lock_guard lock(engine_.table_mutex_);
-  if (--engine_.ring_holders_ > 0) return;
+  engine_.ring_holder_ = {};
   const Urgency held = std::exchange(engine_.held_ring_, Urgency::kNone);
-  // Who waits on the coordinator's rank, drives.
+  // Who waits on the coordinator's rank, drives; if all is done by then, all has been read.
   if (!then_waits_ || !engine_.is_coordinator()) engine_.ring_coordinator(held);
 }
 

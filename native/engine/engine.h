@@ -80,8 +80,9 @@ class Engine final : private CoordinatorObserver {
   /// is copied or allocated.
   std::int64_t submit(const InPlaceAllreduce& allreduce);
 
-  /// While one lives, nothing that any thread submits wakes the coordinator: at its end it hears of
-  /// everything together. For many submissions in a row; must not live while one waits.
+  /// While one lives, nothing that its thread submits wakes the coordinator: at its end it hears of
+  /// everything together. For many submissions in a row; must not live while one waits. Of several
+  /// at a time, in different threads, only the first has this effect.
   class HeldRings {
    public:
     explicit HeldRings(Engine& engine);
@@ -95,6 +96,7 @@ class Engine final : private CoordinatorObserver {
 
    private:
     Engine& engine_;
+    bool active_ = false;
     bool then_waits_ = false;
   };
 
@@ -265,8 +267,8 @@ class Engine final : private CoordinatorObserver {
   wire::Ticket next_ticket_ = 1;
   MessageRing my_announcements_;
   std::deque<std::string> announce_backlog_;
-  int ring_holders_ = 0;
-  Urgency held_ring_ = Urgency::kNone;  // the most urgent that was held back
+  std::thread::id ring_holder_;         // none, or whose rings are held back
+  Urgency held_ring_ = Urgency::kNone;  // the most urgent of them
   bool joined_ = false;                 // until all ranks have
   Status ended_;                        // set once, when no more operations are accepted
   StackQuery stack_query_;

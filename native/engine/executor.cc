@@ -109,40 +109,46 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial,
   running_ = &batch;
   trace_start(batch);
   try {
-    switch (head.kind) {
-      case OpKind::kAllreduce:
-        if (registered) {
-          allreduce_registered(batch);
-        } else {
-          allreduce(batch);
-        }
-        break;
-      case OpKind::kAllgather:
-        allgather(batch);
-        break;
-      case OpKind::kBroadcast:
-        broadcast(*batch.front());
-        break;
-      case OpKind::kAlltoall:
-        alltoall(*batch.front());
-        break;
-      case OpKind::kReducescatter:
-        reducescatter(batch);
-        break;
-      case OpKind::kBarrier:
-        communicator_->barrier();
-        break;
-      case OpKind::kJoin:
-      case OpKind::kAddProcessSet:
-      case OpKind::kRemoveProcessSet:
-        HVD_CHECK(false);  // scheduled by entries of their own
-    }
+    run_as_kind(batch, registered);
   } catch (const Error& error) {
     for (const OperationPtr& operation : batch) operation->status = error.status();
     trace_end(batch, serial, false);
+    running_ = nullptr;
     throw;
   }
   trace_end(batch, serial, true);
+  running_ = nullptr;
+}
+
+void Executor::run_as_kind(const std::vector<OperationPtr>& batch, bool registered) {
+  switch (batch.front()->request.kind) {
+    case OpKind::kAllreduce:
+      if (registered) {
+        allreduce_registered(batch);
+      } else {
+        allreduce(batch);
+      }
+      break;
+    case OpKind::kAllgather:
+      allgather(batch);
+      break;
+    case OpKind::kBroadcast:
+      broadcast(*batch.front());
+      break;
+    case OpKind::kAlltoall:
+      alltoall(*batch.front());
+      break;
+    case OpKind::kReducescatter:
+      reducescatter(batch);
+      break;
+    case OpKind::kBarrier:
+      communicator_->barrier();
+      break;
+    case OpKind::kJoin:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+      HVD_CHECK(false);  // scheduled by entries of their own
+  }
 }
 
 void Executor::allreduce(const std::vector<OperationPtr>& batch) {

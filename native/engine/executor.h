@@ -36,10 +36,11 @@ class Executor {
   void add_registered_set(std::uint32_t set, std::unique_ptr<ShmRegistered> registered);
   void remove_set(std::uint32_t set);
 
-  /// The batch that run() is at; to be used only from what run() calls.
-  [[nodiscard]] const std::vector<OperationPtr>& running() const { return *running_; }
+  /// The batch that run() is at, for what run() calls; null outside it.
+  [[nodiscard]] const std::vector<OperationPtr>* running() const { return running_; }
 
  private:
+  void run_as_kind(const std::vector<OperationPtr>& batch, bool registered);
   void allreduce(const std::vector<OperationPtr>& batch);
   void allreduce_registered(const std::vector<OperationPtr>& batch);
   void allgather(const std::vector<OperationPtr>& batch);

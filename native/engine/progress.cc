@@ -271,6 +271,7 @@ void Engine::execute(const wire::Schedule& schedule) {
     table_.finish(operation, operation->status.ok());
     operation->done.store(true, std::memory_order_release);
   }
+  batch.clear();  // under the lock: only what nobody else holds is used again by retire()
 }
 
 void Engine::reject(const wire::Schedule& schedule) {

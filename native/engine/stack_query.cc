@@ -1,5 +1,6 @@
 #include "engine/stack_query.h"
 
+#include <system_error>
 #include <utility>
 
 namespace hvdtune {
@@ -14,15 +15,19 @@ void StackQuery::start() {
   if (stopped_ || !source_ || under_way_) return;
   if (thread_.joinable()) thread_.join();  // the last query's, which has ended
   under_way_ = true;
-  thread_ = std::thread([this, source = source_] {
-    std::string text = source();
-    {
-      const std::lock_guard answer_lock(mutex_);
-      answer_ = std::move(text);
-    }
-    doorbell_.wake_all();
-    under_way_ = false;
-  });
+  try {
+    thread_ = std::thread([this, source = source_] {
+      std::string text = source();
+      {
+        const std::lock_guard answer_lock(mutex_);
+        answer_ = std::move(text);
+      }
+      doorbell_.wake_all();
+      under_way_ = false;
+    });
+  } catch (const std::system_error&) {
+    under_way_ = false;  // no more threads: the report does without
+  }
 }
 
 std::optional<std::string> StackQuery::take() {

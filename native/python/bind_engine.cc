@@ -222,8 +222,7 @@ void bind_engine(py::module_& module) {
       .def("read_steps", &read_steps, py::arg("timeout_s"))
       .def("steps_closed", [](Engine& engine) { return engine.steps().closed(); })
       .def("change_settings", &change_settings, py::arg("fusion_threshold"),
-           py::arg("cycle_time_ms"), py::arg("chunk_size"),
-           py::arg("one_shot_limit"))
+           py::arg("cycle_time_ms"), py::arg("chunk_size"), py::arg("one_shot_limit"))
       .def("settings", &settings);
 }
 

@@ -60,9 +60,11 @@ class HotCalls {
   /// is: the slow path knows what to do or say.
   bool prepare(PyObject* const* args, Py_ssize_t count, Described& tensor, InPlaceAllreduce& out) {
     if (count != 8) throw py::type_error("an allreduce in place takes 8 arguments");
-    return args[2] == Py_None && prepare_name(args[3], out) && prepare_operator(args[4], out) &&
-           prepare_factors(args[5], args[6], out) && prepare_tensor(args, tensor, out) &&
-           prepare_set(args[7], out);
+    // The name last: it lies in a string that a call within this one, from Python code that the
+    // others may run, would overwrite.
+    return args[2] == Py_None && prepare_operator(args[4], out) &&
+           prepare_factors(args[5], args[6], out) && prepare_set(args[7], out) &&
+           prepare_tensor(args, tensor, out) && prepare_name(args[3], out);
   }
 
   /// Lets Python's side wait for a handle later, and keeps the tensor until then. Null, with a
@@ -295,11 +297,12 @@ PyObject* collect_in_place(PyObject* self, PyObject* handle) {
     }
     const auto pending = py::reinterpret_borrow<py::object>(found);
     const std::int64_t number = PyLong_AsLongLong(handle);
+    if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
     try {
       collect(object_in<Engine>(PyTuple_GET_ITEM(found, 0)), number);
-    } catch (const py::error_already_set& error) {
-      // An interrupted one is still under way, and can be waited for again.
-      if (!error.matches(PyExc_KeyboardInterrupt)) calls.forget(handle);
+    } catch (const py::error_already_set&) {
+      // A signal's handler has raised: the operation is still under way, works on memory that is
+      // kept here, and can be waited for again.
       throw;
     } catch (...) {
       calls.forget(handle);

@@ -70,23 +70,31 @@ void SharedHeap::give_back(std::uint64_t offset, std::uint64_t bytes) {
 }
 
 std::shared_ptr<SharedBlock> SharedHeap::allocate(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
   const std::size_t mapped = page_up(bytes);
+  // Not while the kernel is at work, which takes long: submitting asks for offsets.
+  std::unique_lock lock(mutex_);
   const std::uint64_t offset = take(grain_up(mapped));
+  lock.unlock();
   void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                       file_->fd(), static_cast<off_t>(file_->region_start(rank_) + offset));
   if (memory == MAP_FAILED) {
     const std::string why = std::strerror(errno);
+    lock.lock();
     give_back(offset, grain_up(mapped));
     refuse(bytes, why);
   }
   madvise(memory, mapped, MADV_HUGEPAGE);  // where the administrator allows it for shared memory
   // Now, and not page by page in the first backward pass; older kernels do not know it.
-  if (madvise(memory, mapped, MADV_POPULATE_WRITE) != 0 && errno == ENOMEM) {
+  // EFAULT: where touching a page would be a bus error, under strict overcommit for one.
+  if (madvise(memory, mapped, MADV_POPULATE_WRITE) != 0 && (errno == ENOMEM || errno == EFAULT)) {
+    fallocate(file_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(file_->region_start(rank_) + offset), static_cast<off_t>(mapped));
     munmap(memory, mapped);
+    lock.lock();
     give_back(offset, grain_up(mapped));
     refuse(bytes, std::strerror(ENOMEM));
   }
+  lock.lock();
   auto* data = static_cast<std::byte*>(memory);
   by_address_[data] = {mapped, offset};
   blocks_.fetch_add(1, std::memory_order_relaxed);

@@ -15,7 +15,8 @@ namespace hvdtune {
 class SharedHeap;
 
 /// Memory in this rank's region of the heap file: zeros at first, and the process's own for as long
-/// as the object lives, whatever becomes of the job. Given back to the system at its end.
+/// as the object lives, whatever becomes of the job (after an abort a peer may still finish what it
+/// was writing into a tensor that was being reduced). Given back to the system at its end.
 class SharedBlock {
  public:
   ~SharedBlock();

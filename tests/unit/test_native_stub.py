@@ -23,7 +23,7 @@ def stub_signatures(body: list[ast.stmt]) -> Signatures:
             if argument.arg != "self"
         ]
         for node in body
-        if isinstance(node, ast.FunctionDef)
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
     }
 
 
