@@ -87,8 +87,8 @@ def _too_many_ranks(report: Report) -> str:
         for ranks in (report.ranks, fewer)
     ]
     return (
-        f"{head}: {format_size(row.size_bytes)} cost memory at least {bounds[0] * 1e3:.0f} ms "
-        f"among {report.ranks} ranks (measured: {row.best_known().time.mean * 1e3:.0f} ms), but "
+        f"{head}: copying {format_size(row.size_bytes)} through memory takes {bounds[0] * 1e3:.0f} "
+        f"ms among {report.ranks} ranks (measured: {row.best_known().time.mean * 1e3:.0f} ms), but "
         f"{bounds[1] * 1e3:.0f} ms among {fewer}: for speed, start {fewer}."
     )
 

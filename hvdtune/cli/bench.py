@@ -22,7 +22,8 @@ columns:
   time     mean over ranks and iterations; out of place, it includes allocating the result
   p50 p99  percentiles of the same durations (in place where the operation has such a form)
   algbw    size / time; busbw: algbw x nccl-tests' factor; 1 GB = 10^9 bytes
-  share    the time memory needs at least / the time measured (from 64 KiB on)
+  share    the time of copies through memory / the time measured (from 64 KiB on); above 100 %
+           where pieces stay in cache
   #wrong   wrong elements on all ranks
 
 examples:

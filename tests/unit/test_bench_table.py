@@ -118,7 +118,7 @@ FAST, SLOW = 64 * MIB * (14 / 15e9 + 9 / 50e9) / 0.8, 64 * MIB * (14 / 15e9 + 9 
         ),
         (
             make_report([sweep_row(64 * MIB, FAST)], cpus=2),
-            "8 ranks share 2 CPUs: 64 MiB cost memory at least",
+            "8 ranks share 2 CPUs: copying 64 MiB through memory takes",
         ),
         (make_report([sweep_row(64, 1e-3)], cpus=1), "8 ranks share 1 CPU: for speed, start 2"),
         (make_report([sweep_row(64 * MIB, FAST)]), "runs at 80 % of what this machine's memory"),
