@@ -22,6 +22,7 @@ import os
 import shutil
 import socket
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,27 +40,27 @@ class Start:
     per_rank: bool = False
 
 
-class Peer:
+class Peer(ABC):
     """One system; `prepare` before `start`."""
 
     key: str
     title: str
 
+    @abstractmethod
     def prepare(self, folder: Path) -> None:
         """Install and compile what is missing below `folder`; raises Unavailable."""
-        raise NotImplementedError
 
+    @abstractmethod
     def version(self) -> str:
         """What was prepared."""
-        raise NotImplementedError
 
     def settings(self, ranks: int, cpus: int) -> str:
         """What differs from a plain start, as the report says it; empty if nothing."""
         return ""
 
+    @abstractmethod
     def start(self, ranks: int, cpus: int) -> Start:
         """How to start `ranks` ranks on `cpus` usable CPUs."""
-        raise NotImplementedError
 
 
 class HvdtunePeer(Peer):

@@ -12,12 +12,12 @@ namespace hvdtune {
 
 /// Collectives among ranks of one host, through the arena's fusion buffer.
 ///
-/// A message streams through a window of kWindowChunks chunks a rank. In step s a member packs
-/// chunk s into its own window, reduces its share of chunk s-1 straight from the peers' windows,
-/// and unpacks chunk s-2 from the windows of those who reduced it; one split barrier a step tells
-/// the peers that all three are done. A chunk stays in cache between its three uses, however
-/// long the message. Nothing is packed that only this member would read: its own share is reduced
-/// from the tensors themselves.
+/// A message streams through a window a rank, of which kWindowChunks chunks are alive at a time. In
+/// step s a member packs chunk s into its own window, reduces its share of chunk s-1 straight from
+/// the peers' windows, and unpacks chunk s-2 from the windows of those who reduced it; one split
+/// barrier a step tells the peers that all three are done. A chunk stays in cache between its three
+/// uses, however long the message. Nothing is packed that only this member would read: its own
+/// share is reduced from the tensors themselves.
 ///
 /// Why four chunks: chunk s may be packed as soon as everybody has *arrived* at step s-2, that is,
 /// has unpacked chunk s-4. With four, packing runs ahead of the barrier by a whole step.
