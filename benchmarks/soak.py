@@ -119,12 +119,33 @@ def make_job(seed: int, np: int) -> Job:
     )
 
 
-def watch(ranks: Ranks, job: Job, patience: float) -> None:
+class Interruption:
+    """Notes that the user wants to stop; `check` then raises KeyboardInterrupt.
+
+    Python would raise it anywhere, also between a rank's start and the note that it was started.
+    """
+
+    def __init__(self) -> None:
+        self._wanted = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if a signal has come."""
+        if self._wanted:
+            raise KeyboardInterrupt
+
+    def _note(self, number: int, frame: object) -> None:
+        self._wanted = True
+
+
+def watch(ranks: Ranks, job: Job, patience: float, interruption: Interruption) -> None:
     """Pause ranks until they end. Raises RanksFailed when they print nothing for `patience`."""
     choice = random.Random(job.seed)
     count = len(ranks.processes)
     seen, moved = 0, time.monotonic()
     while any(process.poll() is None for process in ranks.processes):
+        interruption.check()
         if any(process.poll() for process in ranks.processes):  # the others will end, too
             break
         if job.load.pause_every:
@@ -139,16 +160,17 @@ def watch(ranks: Ranks, job: Job, patience: float) -> None:
             ranks.wait(timeout=0.0)
 
 
-def run_job(job: Job, plan: soak.Plan, patience: float) -> list[soak.Outcome]:
-    """Run a job; what each rank returned. Raises RanksFailed."""
+def run_job(
+    job: Job, plan: soak.Plan, patience: float, interruption: Interruption
+) -> list[soak.Outcome]:
+    """Run a job; what each rank returned. Raises RanksFailed, KeyboardInterrupt."""
     settings = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", **job.settings}
     with (
-        tempfile.TemporaryDirectory() as os.environ["HVDTUNE_TEST_DIRECTORY"],
         burning(job.load.burners),
         start_ranks(job.np, soak.run, plan, env=settings) as ranks,
     ):
         set_priorities(ranks, job.load)
-        watch(ranks, job, patience)
+        watch(ranks, job, patience, interruption)
         return list(ranks.wait(timeout=60.0).values)
 
 
@@ -207,8 +229,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Run jobs until the time is over."""
     args = parse(arguments)
+    # One directory for everybody, made before anything can be interrupted: a rank that is killed
+    # may leave a file of its own there, and all of it goes with the directory.
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ["TMPDIR"] = os.environ["HVDTUNE_TEST_DIRECTORY"] = directory
+        return run_jobs(args, Interruption())
+
+
+def run_jobs(args: argparse.Namespace, interruption: Interruption) -> int:
+    """Run jobs until the time is over; the exit status."""
     seed = args.seed if args.seed is not None else 2 * random.randrange(100_000)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"soak: seed {seed}, np {' '.join(map(str, args.np))}", flush=True)
     totals = Totals()
     began = time.monotonic()
@@ -223,7 +253,9 @@ def main(arguments: list[str] | None = None) -> int:
             job = make_job(seed + count, np)
             if job.seed % 2 == 0:
                 known.clear()
-            one_job(job, min(args.job_seconds, max(left, 0.0)), args, known, totals)
+            interruption.check()
+            plan = make_plan(job, min(args.job_seconds, max(left, 0.0)), args.programs)
+            one_job(job, plan, args.patience, interruption, known, totals)
             totals.seconds = time.monotonic() - began
     except KeyboardInterrupt:
         print("interrupted")
@@ -232,21 +264,26 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if totals.failures else 0
 
 
+def make_plan(job: Job, seconds: float, programs: int | None) -> soak.Plan:
+    """What a job's ranks run: as many programs, or for so long."""
+    first = job.seed // 2 * PROGRAMS_OF_A_PAIR
+    return soak.Plan(first, seconds, programs, job.threads, job.nap)
+
+
 def one_job(
     job: Job,
-    seconds: float,
-    args: argparse.Namespace,
+    plan: soak.Plan,
+    patience: float,
+    interruption: Interruption,
     known: dict[tuple[int, ...], int],
     totals: Totals,
 ) -> None:
     """Run a job, print what it did, add it up."""
     print(job.describe(), flush=True)
-    first = job.seed // 2 * PROGRAMS_OF_A_PAIR
-    plan = soak.Plan(first, seconds, args.programs, job.threads, job.nap)
     began = time.monotonic()
     totals.jobs += 1
     try:
-        outcomes = run_job(job, plan, args.patience)
+        outcomes = run_job(job, plan, patience, interruption)
     except RanksFailed as failure:
         totals.failures += 1
         print(f"  FAILED\n{failure}\n  again: {repeat_command(job, 10_000)}", flush=True)
