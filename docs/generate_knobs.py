@@ -27,8 +27,8 @@ came from.
 
 - Sizes take a unit: `64MB`, `1GiB`, `65536`. `KB`, `MB` and `GB` are powers of 1024.
 - Switches take `1` or `0`; `true`/`false`, `yes`/`no` and `on`/`off` are understood too.
-- An empty variable counts as absent. A value that is not accepted ends the program with a sentence
-  that names the setting, the value and what is accepted.
+- An empty variable counts as absent, but for `HVDTUNE_AUTOTUNE_STORE`. A value that is not accepted
+  ends the program with a sentence that names the setting, the value and what is accepted.
 - **Tunable** settings are moved by the autotuner ([`HOROVOD_AUTOTUNE`](#horovod_autotune)), except
   those that are fixed because their variable is present.
 - Settings are read once, when `init` is called. Give every rank the same ones.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 INT_LIMIT = 2**31 - 1
@@ -31,6 +32,7 @@ class Knob(NamedTuple):
     variables are always in `unit`. `yaml_inverted` marks booleans whose YAML key means the
     opposite. `requires` is the key of the setting without which this one does nothing. `inert`
     says why a setting that exists for compatibility has no effect; it is empty for the others.
+    `empty_counts` marks those for which an empty variable says something ("none of them").
     `tune_range` and `scale` are for the autotuner and only present on tunable settings.
     """
 
@@ -51,6 +53,7 @@ class Knob(NamedTuple):
     zero_is_auto: bool = False
     requires: str | None = None
     inert: str = ""
+    empty_counts: bool = False
     internal: bool = False
     tunable: bool = False
     scale: str | None = None
@@ -73,6 +76,8 @@ def parse(knob: Knob, value: Any, setting: str, multiplier: int = 1) -> Any:
     text = _as_text(value)
     try:
         parsed = _PARSERS[knob.kind](knob, text, multiplier)
+    except KnobError as error:
+        raise KnobError(f"{setting}: {error}") from None
     except ValueError:
         raise KnobError(
             f"{setting} is {value!r}, which is not accepted: give {accepted(knob, multiplier)}."
@@ -88,6 +93,8 @@ def to_text(knob: Knob, value: Any) -> str:
         return "1" if value else "0"
     if knob.kind == "int_list":
         return ",".join(str(item) for item in value)
+    if knob.kind == "assignments":
+        return ",".join(f"{key}={item}" for key, item in value)
     return str(value)
 
 
@@ -99,6 +106,8 @@ def accepted(knob: Knob, multiplier: int = 1) -> str:
         return "one of " + ", ".join(knob.choices)
     if knob.kind == "int_list":
         return "whole numbers, 0 or more, separated by commas, such as 0,2,4"
+    if knob.kind == "assignments":
+        return "tunable settings and values, such as cycle_time_ms=100,fusion_threshold_mb=0"
     if knob.kind == "str":
         return "some text"
     noun = {"int": "a whole number", "float": "a number", "size": "a size"}[knob.kind]
@@ -157,6 +166,8 @@ def parse_size(text: str, multiplier: int = 1) -> int:
 def _as_text(value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
         return ",".join(str(item) for item in value)
     return str(value).strip()
@@ -197,6 +208,33 @@ def _parse_int_list(_knob: Knob, text: str, _multiplier: int) -> tuple[int, ...]
     return numbers
 
 
+def _parse_assignments(_knob: Knob, text: str, _multiplier: int) -> tuple[tuple[str, Any], ...]:
+    """Read "cycle_time_ms=100,fusion_threshold_mb=0": names as in YAML, or a setting's key."""
+    from hvdtune.knobs import KNOBS  # the table of settings is made of this module's parts
+
+    named: dict[str, tuple[Knob, int]] = {}
+    for knob in KNOBS.values():
+        if knob.tunable:
+            named[knob.key] = knob, 1
+            if knob.yaml:
+                named[knob.yaml.rpartition(".")[2]] = knob, knob.flag_multiplier
+    values: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not value:
+            raise ValueError(part)
+        if name not in named:
+            raise KnobError(
+                f"{name!r} is not a setting that the autotuner may move: give one of "
+                f"{', '.join(sorted(named))}."
+            )
+        knob, multiplier = named[name]
+        if knob.key in values:
+            raise KnobError(f"{name!r} is given twice: give each setting once.")
+        values[knob.key] = parse(knob, value, name, multiplier)
+    return tuple(values.items())
+
+
 def _parse_str(_knob: Knob, text: str, _multiplier: int) -> str:
     return text
 
@@ -225,5 +263,6 @@ _PARSERS = {
     "float": _parse_float,
     "choice": _parse_choice,
     "int_list": _parse_int_list,
+    "assignments": _parse_assignments,
     "str": _parse_str,
 }

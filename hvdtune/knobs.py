@@ -11,7 +11,7 @@ A setting counts as *fixed* for the autotuner when its variable is present in th
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from hvdtune.knob_values import Knob, KnobError, accepted, parse, size_words, to_text
@@ -25,6 +25,7 @@ __all__ = [
     "from_environ",
     "parse",
     "size_words",
+    "starting_point",
     "to_text",
 ]
 
@@ -140,6 +141,25 @@ _TABLE = (
         "autotune_seed", "HVDTUNE_AUTOTUNE_SEED", "int", 0,
         "Seed of the search; the same seed and samples give the same decisions.",
         flags=("--autotune-seed",), yaml="autotune.seed", minimum=0, requires="autotune",
+    ),
+    Knob(
+        "autotune_start", "HVDTUNE_AUTOTUNE_START", "assignments", (),
+        "Settings that tuning begins with, without fixing them, such as "
+        "cycle_time_ms=100,fusion_threshold_mb=0.",
+        flags=("--autotune-start",), yaml="autotune.start", requires="autotune",
+    ),
+    Knob(
+        "autotune_store", "HVDTUNE_AUTOTUNE_STORE", "str", None,
+        "JSON file that remembers what tuning found, autotune.json in the user's cache folder if "
+        "not set; empty: none.",
+        flags=("--autotune-store",), yaml="autotune.store", unit="path", requires="autotune",
+        empty_counts=True,
+    ),
+    Knob(
+        "autotune_watch", "HVDTUNE_AUTOTUNE_WATCH", "bool", False,
+        "Go on watching the step time after tuning, and tune again when it has changed.",
+        flags=("--autotune-watch",), off_flags=("--no-autotune-watch",), yaml="autotune.watch",
+        requires="autotune",
     ),
     # -- timeline --
     Knob(
@@ -287,15 +307,24 @@ class Settings:
 def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read every setting from environment variables; an empty variable counts as absent.
 
-    Raises `KnobError` naming the variable, its value and what is accepted.
+    Starting points of the autotuner become values of their settings, which stay unfixed. Raises
+    `KnobError` naming the variable, its value and what is accepted.
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for key, knob in KNOBS.items():
         text = environ.get(knob.env, "")
-        if text.strip():
+        if text.strip() or (knob.empty_counts and knob.env in environ):
             values[key] = parse(knob, text, knob.env)
             sources[key] = knob.env
         else:
             values[key] = knob.default
+    values.update(starting_point(values, sources))
     return Settings(values, sources)
+
+
+def starting_point(values: Mapping[str, Any], fixed: Container[str]) -> dict[str, Any]:
+    """What `autotune_start` among `values` says about settings that are not `fixed`, by key."""
+    if not values["autotune"]:
+        return {}
+    return {key: value for key, value in values["autotune_start"] if key not in fixed}

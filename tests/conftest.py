@@ -18,7 +18,8 @@ def nothing_left_behind(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[None]:
-    """Fail a test that leaves a process or a file in /dev/shm."""
+    """Fail a test that leaves a process or a file in /dev/shm; keep the user's cache as it is."""
+    monkeypatch.setenv("HVDTUNE_AUTOTUNE_STORE", "")
     if any(directory in request.path.parents for directory in WITHOUT_PROCESSES):
         yield
         return

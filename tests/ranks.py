@@ -80,6 +80,8 @@ def clean_environment(extra: Mapping[str, str | None] | None = None) -> dict[str
         if name == MARK or not (name.startswith(LAUNCHER_PREFIXES) or name in LAUNCHER_NAMES)
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
+    # What a test tunes must not be remembered in the cache folder of whoever runs the tests.
+    environment["HVDTUNE_AUTOTUNE_STORE"] = ""
     environment["PYTHONUNBUFFERED"] = "1"
     for name, text in (extra or {}).items():
         if text is None:

@@ -2,8 +2,9 @@
 
 A row is written for every sample and flushed at once, the header when tuning starts. Units:
 cycle_time_ms in ms, tensor_fusion_threshold in MB (2^20 bytes), score in MB/s (10^6 bytes, higher
-is better), step times in ms, chunk_size_kb in kB (2^10 bytes, 0: the engine chooses). The last row
-has the phase "final" and is what is in force at the end; its `accepted` is 1 if that is a change.
+is better), seconds and step times as they say, other sizes in kB (2^10 bytes, 0: the engine
+chooses). The last row has the phase "final" and is what is in force at the end; its `accepted` is
+1 if that is a change, and its `decision` the verdict.
 
 `read` also takes the files Horovod writes, which have a blank after the third comma.
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from hvdtune.autotune.score import Sample
+from hvdtune.knobs import KNOBS, Knob
 
 HOROVOD_COLUMNS = (
     "hierarchical_allreduce",
@@ -29,17 +31,34 @@ HOROVOD_COLUMNS = (
     "tensor_fusion_threshold",
     "score",
 )
+# Tunable settings that Horovod's log has no column for.
+OTHER_KNOBS = tuple(
+    knob
+    for knob in KNOBS.values()
+    if knob.tunable
+    and knob.key not in (*HOROVOD_COLUMNS, "cache_capacity", "cycle_time", "fusion_threshold")
+)
+
+
+def column(knob: Knob) -> str:
+    """The column of one of OTHER_KNOBS: its key with the unit."""
+    if knob.kind == "size":
+        return f"{knob.key}_kb"
+    return knob.key + (f"_{knob.unit}" if knob.unit and not knob.key.endswith(knob.unit) else "")
+
+
 OWN_COLUMNS = (
     "sample",
     "phase",
+    "steps",
+    "seconds",
     "step_time_ms",
     "step_time_stderr_ms",
-    "steps",
-    "outliers",
-    "chunk_size_kb",
     "epoch",
+    *(column(knob) for knob in OTHER_KNOBS),
+    "outliers",
     "accepted",
-    "note",
+    "decision",
 )
 COLUMNS = HOROVOD_COLUMNS + OWN_COLUMNS
 PHASES = ("warmup", "baseline", "search", "confirm", "final")
@@ -48,14 +67,19 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the log. `values` are all settings in force, by key and in the knobs' units."""
+    """One line of the log.
+
+    `values` are all settings in force, by key and in the knobs' units; `seconds` is the time from
+    the change of settings to the end of the sample.
+    """
 
     values: Mapping[str, float | int | bool]
     sample: Sample | None
     number: int
     phase: str
     epoch: int
-    note: str = ""
+    decision: str = ""
+    seconds: float = 0.0
     accepted: bool | None = None
 
 
@@ -67,14 +91,15 @@ def format_row(row: Row) -> str:
         number(sample.score) if sample else "",
         str(row.number),
         row.phase,
+        str(sample.steps) if sample else "0",
+        number(row.seconds),
         number(sample.step_time_ms) if sample else "",
         number(sample.stderr_ms) if sample else "",
-        str(sample.steps) if sample else "0",
-        str(sample.outliers) if sample else "0",
-        number(row.values.get("chunk_size", 0) / 1024),
         str(row.epoch),
+        *(_other_field(knob, row.values) for knob in OTHER_KNOBS),
+        str(sample.outliers) if sample else "0",
         "" if row.accepted is None else str(int(row.accepted)),
-        row.note,
+        row.decision,
     ]
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(fields)
@@ -176,6 +201,12 @@ def read(path: str | Path) -> list[dict[str, str]]:
             )
         rows.append(dict(zip(header, (field.strip() for field in line), strict=True)))
     return rows
+
+
+def _other_field(knob: Knob, values: Mapping[str, float | int | bool]) -> str:
+    if knob.key not in values:
+        return ""
+    return number(values[knob.key] / 1024 if knob.kind == "size" else values[knob.key])
 
 
 def _horovod_fields(values: Mapping[str, float | int | bool]) -> list[str]:

@@ -100,6 +100,7 @@ class Session:
         self._typical_bytes = 0.0
         self._window = Window(0, self._steps, 0)
         self._steps_seen = 0
+        self._trial_ns = 0  # since the trial's settings were put into force
         self._began = time.monotonic()
 
     def stop_soon(self) -> None:
@@ -142,6 +143,7 @@ class Session:
             self._steps_seen += len(steps)
             for step in steps:
                 self._window.add(step)
+                self._trial_ns += max(0, step.duration_ns)
             try:
                 self._consult()
             except ServiceError as error:
@@ -203,6 +205,7 @@ class Session:
         if self._tuner.trial is not None:
             settle = self._put_into_force(self._tuner.trial.values)
             self._window = Window(self._epoch, self._steps, settle, self._typical_bytes)
+            self._trial_ns = 0
 
     def _put_into_force(self, values: Values) -> int:
         """Apply what is different. Returns how many steps must settle."""
@@ -293,7 +296,16 @@ class Session:
     ) -> None:
         if self._writer is not None:
             self._writer.write(
-                log.Row(self._values(), sample, number, phase, self._epoch, note, accepted)
+                log.Row(
+                    values=self._values(),
+                    sample=sample,
+                    number=number,
+                    phase=phase,
+                    epoch=self._epoch,
+                    decision=note,
+                    seconds=self._trial_ns / 1e9,
+                    accepted=accepted,
+                )
             )
 
 

@@ -6,9 +6,12 @@ import argparse
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hvdtune.knobs import KNOBS, Knob, size_words
+from hvdtune.knobs import KNOBS, Knob, size_words, to_text
+
+if TYPE_CHECKING:
+    from hvdtune.launch.settings import Choice
 
 HELP = "show every setting: its value, unit, source, and whether it is fixed for the autotuner"
 
@@ -29,25 +32,25 @@ def run(args: argparse.Namespace) -> int:
 
         config = read_config_file(args.config_file)
     choice = choose({}, config, os.environ)
-    rows = [
-        _row(knob, choice.values[knob.key], choice.sources.get(knob.key, "default"))
-        for knob in KNOBS.values()
-        if not knob.internal
-    ]
+    rows = [_row(knob, choice) for knob in KNOBS.values() if not knob.internal]
     print(json.dumps(rows, indent=2) if args.json else _table(rows))
     for notice in choice.notices:
         print(f"hvdtune config: {notice}", file=sys.stderr)
     return 0
 
 
-def _row(knob: Knob, value: Any, source: str) -> dict[str, Any]:
+def _row(knob: Knob, choice: Choice) -> dict[str, Any]:
+    value = choice.values[knob.key]
+    if knob.kind == "assignments":
+        value = to_text(knob, value)
+    source = choice.sources.get(knob.key) or choice.starts.get(knob.key, "default")
     return {
         "setting": knob.key,
         "value": list(value) if isinstance(value, tuple) else value,
         "unit": knob.unit,
         "source": source,
         "tunable": knob.tunable,
-        "fixed": knob.tunable and source != "default",
+        "fixed": knob.tunable and knob.key in choice.sources,
         "variable": knob.env,
         "flag": knob.flags[0] if knob.flags else None,
         "yaml": knob.yaml,

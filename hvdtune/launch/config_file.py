@@ -85,7 +85,7 @@ def _value(knob: Knob, value: Any, path: str) -> Any:
     if value is None:
         return None
     setting = f"{knob.yaml} in {path}"
-    if isinstance(value, dict):
+    if isinstance(value, dict) and knob.kind != "assignments":
         raise KnobError(f"{setting} is a section, which is not accepted: give one value.")
     parsed = parse(knob, value, setting, knob.flag_multiplier)
     return not parsed if knob.yaml_inverted else parsed

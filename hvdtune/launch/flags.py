@@ -17,7 +17,10 @@ _TITLES = {
     "logging": "logging",
     "": "other settings",
 }
-_METAVARS = {"int": "N", "float": "X", "size": "SIZE", "choice": "LEVEL", "int_list": "N,N,…"}
+_METAVARS = {
+    **{"int": "N", "float": "X", "size": "SIZE", "choice": "LEVEL", "int_list": "N,N,…"},
+    "assignments": "NAME=X,…",
+}
 
 
 def add_knob_flags(parser: argparse.ArgumentParser) -> None:

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 
 class Choice:
-    """The values in force: `values` by key, `sources` in words, `notices` worth printing."""
+    """The values in force: `values` by key, `sources` in words, `notices` worth printing.
+
+    `starts` are the sources of settings that only begin with their value (`--autotune-start`).
+    """
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
         self.sources: dict[str, str] = {}
+        self.starts: dict[str, str] = {}
         self.notices: list[str] = []
 
     def variables(self) -> dict[str, str]:
@@ -56,6 +60,7 @@ def choose(
         elif given.is_fixed(key):
             choice.sources[key] = f"environment: {knob.env}"
     _drop_dependents(choice)
+    _add_starts(choice)
     _add_notices(choice, config)
     return choice
 
@@ -71,6 +76,19 @@ def _drop_dependents(choice: Choice) -> None:
             choice.notices.append(f"{source} has no effect without {main.flags[0]}.")
         choice.values[key] = knob.default
         del choice.sources[key]
+
+
+def _add_starts(choice: Choice) -> None:
+    starting_point = knobs.starting_point(choice.values, choice.sources)
+    source = choice.sources.get("autotune_start", "")
+    choice.values.update(starting_point)
+    choice.starts = dict.fromkeys(starting_point, source)
+    if choice.values["autotune"]:
+        choice.notices += [
+            f"{source} says nothing for {key}: {choice.sources[key]} fixes it."
+            for key, _ in choice.values["autotune_start"]
+            if key not in starting_point
+        ]
 
 
 def _add_notices(choice: Choice, config: ConfigFile | None) -> None:

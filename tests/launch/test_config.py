@@ -144,6 +144,23 @@ def test_flags_that_need_another_are_not_exported_without_it():
     assert with_variable.notices == []
 
 
+def test_a_starting_point_fixes_nothing_and_wins_over_the_default_only(config):
+    file = read_config_file(config("autotune: {enabled: true, start: {cycle_time_ms: 100}}\n"))
+    choice = choose({"fusion_threshold": ("--fusion-threshold-mb", 0)}, file, {})
+    assert choice.values["cycle_time"] == 100.0
+    assert "cycle_time" not in choice.sources
+    assert choice.starts["cycle_time"].endswith(": autotune.start")
+    assert choice.variables()["HVDTUNE_AUTOTUNE_START"] == "cycle_time=100.0"
+    assert choice.notices == []
+    start = {"autotune_start": ("--autotune-start", (("fusion_threshold", 5),))}
+    flag = {"autotune": ("--autotune", True), "fusion_threshold": ("--fusion-threshold-mb", 0)}
+    choice = choose({**start, **flag}, None, {})
+    assert choice.values["fusion_threshold"] == 0
+    assert choice.notices == [
+        "--autotune-start says nothing for fusion_threshold: --fusion-threshold-mb fixes it."
+    ]
+
+
 @pytest.mark.parametrize("position", ["before", "after"])
 def test_a_flag_wins_wherever_the_config_file_is_named(tmp_path, config, position):
     file = ["--config-file", config(FILE)]

@@ -39,22 +39,25 @@ def check_end(result: RanksResult, rows: list[dict[str, str]]) -> None:
         assert float(last["chunk_size_kb"]) == pytest.approx(in_force["chunk_size"] / 1024)
 
 
-def test_from_the_current_settings_to_those_in_force(tmp_path: Path) -> None:
+def test_from_the_starting_point_to_the_settings_in_force(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
-    result = tuned_run(path)
+    result = tuned_run(path, "--autotune-start", "cycle_time_ms=2")
     rows = log.read(path)
     assert tuple(rows[0]) == log.COLUMNS
     first = rows[0]
     assert (first["phase"], first["cycle_time_ms"], first["tensor_fusion_threshold"]) == (
-        "warmup", "1", "128",
+        "warmup", "2", "128",
     )  # fmt: skip
+    assert len({row["cycle_time_ms"] for row in rows}) > 2, "a starting point is not fixed"
     assert [row["phase"] for row in rows[:3]] == ["warmup", "baseline", "search"]
-    candidates = [row for row in rows if row["phase"] == "search" and row["note"] != "incumbent"]
+    candidates = [
+        row for row in rows if row["phase"] == "search" and row["decision"] != "incumbent"
+    ]
     assert len(candidates) == 6
     assert all(float(row["score"]) > 0 for row in rows)
     check_end(result, rows)
     assert "hvdtune autotune: " in result[0].stderr
-    assert rows[-1]["note"] in result[0].stderr
+    assert rows[-1]["decision"] in result[0].stderr
 
 
 def test_a_fixed_setting_is_never_moved(tmp_path: Path) -> None:
@@ -72,7 +75,7 @@ def test_training_that_ends_first(tmp_path: Path) -> None:
     result = run_ranks(2, tuned.train, str(path), 25, env=env)
     rows = log.read(path)
     check_end(result, rows)
-    assert "tuning was not finished: training ended during warmup" in rows[-1]["note"]
+    assert "tuning was not finished: training ended during warmup" in rows[-1]["decision"]
     assert "tuning was not finished" in result[0].stderr
     assert result[1].stderr == ""
 

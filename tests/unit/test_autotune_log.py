@@ -24,13 +24,14 @@ SAMPLE = Sample(10, 12.3456789, 0.25, 1e6, 41.48987654, outliers=1)
 
 def row(**changes: object) -> log.Row:
     fields = {
-        "values": VALUES, "sample": SAMPLE, "number": 7, "phase": "search", "epoch": 3, "note": "",
+        "values": VALUES, "sample": SAMPLE, "number": 7, "phase": "search", "epoch": 3,
+        "seconds": 0.5,
     }  # fmt: skip
     return log.Row(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def test_a_row_in_horovods_units_and_digits() -> None:
-    assert log.format_row(row()) == ("0,0,0,1,5,4,41.4899,7,search,12.3457,0.25,10,1,256,3,,\n")
+    assert log.format_row(row()) == ("0,0,0,1,5,4,41.4899,7,search,10,0.5,12.3457,0.25,3,256,1,,\n")
     odd = {**VALUES, "cache_capacity": 0, "cycle_time": 28.20612, "fusion_threshold": 30190000}
     assert log.format_row(row(values=odd)).startswith("0,0,0,0,28.2061,28.7914,")
 
@@ -50,11 +51,11 @@ def test_every_row_is_on_disk_when_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     writer = log.LogWriter(str(path), pytest.fail)
     note = 'no significant gain (0.3 % ± 0.9 %), "kept"'
-    writer.write(row(note=note))
+    writer.write(row(decision=note))
     writer.write(row(phase="final", accepted=True))
     rows = log.read(path)
     assert [one["phase"] for one in rows] == ["search", "final"]
-    assert rows[0]["note"] == note
+    assert rows[0]["decision"] == note
     assert [one["accepted"] for one in rows] == ["", "1"]
     writer.close()
     assert log.read(path) == rows
@@ -90,7 +91,7 @@ def test_horovods_own_log_is_read() -> None:
 def test_a_reader_of_horovods_logs_reads_ours(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     writer = log.LogWriter(str(path), pytest.fail)
-    writer.write(row(note="two, or more"))
+    writer.write(row(decision="two, or more"))
     writer.close()
     with open(path, newline="") as file:
         only = next(csv.DictReader(file))

@@ -125,7 +125,7 @@ def test_a_gain_is_adopted_applied_logged_and_told(
     assert (last["phase"], last["accepted"]) == ("final", "1")
     assert float(last["cycle_time_ms"]) == pytest.approx(engine.values["cycle_time"], rel=1e-4)
     assert engine.values["cycle_time"] < 0.4
-    assert last["note"].startswith("adopted: ")
+    assert last["decision"].startswith("adopted: ")
     assert float(last["score"]) > float(rows[0]["score"])
     output = capfd.readouterr()
     assert output.out == ""
@@ -153,7 +153,7 @@ def test_no_gain_leaves_everything_as_it_was(path: Path) -> None:
     assert engine.values == {"fusion_threshold": 2**27, "cycle_time": 3.0, "chunk_size": 0}
     last = log.read(path)[-1]
     assert (last["accepted"], last["cycle_time_ms"]) == ("0", "3")
-    assert "no significant gain" in last["note"]
+    assert "no significant gain" in last["decision"]
 
 
 def test_a_fixed_setting_is_never_moved(path: Path) -> None:
@@ -170,7 +170,7 @@ def test_nothing_to_tune_is_said_at_once(path: Path, capfd: pytest.CaptureFixtur
     }  # fmt: skip
     engine = SimulatedEngine(flat, steps=0)
     session(engine, path, fixed).run()
-    assert log.read(path)[-1]["note"] == (
+    assert log.read(path)[-1]["decision"] == (
         "kept the current settings: every tunable setting is fixed"
     )
     assert engine.applied == []
@@ -179,7 +179,7 @@ def test_nothing_to_tune_is_said_at_once(path: Path, capfd: pytest.CaptureFixtur
 
 def test_one_rank_has_nothing_to_tune(path: Path) -> None:
     session(SimulatedEngine(flat, steps=0), path, size=1).run()
-    assert "there is one rank" in log.read(path)[-1]["note"]
+    assert "there is one rank" in log.read(path)[-1]["decision"]
 
 
 @pytest.mark.parametrize(("steps", "phase"), [(5, "warmup"), (38, "baseline"), (60, "search")])
@@ -190,7 +190,7 @@ def test_training_that_ends_early(
     session(engine, path).run()
     last = log.read(path)[-1]
     assert (last["phase"], last["accepted"]) == ("final", "0")
-    assert f"tuning was not finished: training ended during {phase}" in last["note"]
+    assert f"tuning was not finished: training ended during {phase}" in last["decision"]
     assert float(last["cycle_time_ms"]) == pytest.approx(engine.values["cycle_time"], rel=1e-4)
     assert capfd.readouterr().err.count("\n") == 1
 
@@ -212,7 +212,7 @@ def test_a_broken_optimiser_ends_tuning_and_keeps_the_settings(
     session(engine, path, optimiser=BrokenOptimiser).run()
     assert engine.values["cycle_time"] == 1.0
     last = log.read(path)[-1]
-    assert last["note"] == ("kept the current settings: the optimiser ended with exit status 1")
+    assert last["decision"] == ("kept the current settings: the optimiser ended with exit status 1")
     error = capfd.readouterr().err
     assert error.count("tuning ended: the optimiser ended with exit status 1") == 1
 

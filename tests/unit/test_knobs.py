@@ -122,6 +122,48 @@ def test_what_is_written_to_the_environment_reads_back():
     assert environ["HOROVOD_CYCLE_TIME"] == "20.0"
 
 
+def test_a_starting_point_is_a_value_that_is_not_fixed():
+    text = " cycle_time_ms=100, fusion_threshold_mb=0,chunk_size=1MB "
+    settings = from_environ({"HOROVOD_AUTOTUNE": "1", "HVDTUNE_AUTOTUNE_START": text})
+    assert (settings.cycle_time, settings.fusion_threshold) == (100.0, 0)
+    assert settings.chunk_size == 2**20
+    assert not settings.is_fixed("cycle_time")
+    # Written for the workers, it reads back.
+    written = to_text(KNOBS["autotune_start"], settings.autotune_start)
+    assert parse(KNOBS["autotune_start"], written, "x") == settings.autotune_start
+    mapping = {"cycle_time_ms": 100, "fusion_threshold_mb": 0, "chunk_size": "1MB"}
+    assert parse(KNOBS["autotune_start"], mapping, "x") == settings.autotune_start
+
+
+def test_a_starting_point_yields_to_what_is_fixed_and_needs_the_autotuner():
+    start = {"HVDTUNE_AUTOTUNE_START": "cycle_time_ms=100"}
+    assert from_environ(start).cycle_time == 1.0
+    fixed = {**start, "HOROVOD_AUTOTUNE": "1", "HOROVOD_CYCLE_TIME": "3"}
+    assert from_environ(fixed).cycle_time == 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cycle_time_ms", "give tunable settings and values, such as cycle_time_ms=100"),
+        ("cycle_time_ms=", "give tunable settings and values"),
+        ("cycle_time_ms=fast", "cycle_time_ms is 'fast', which is not accepted: give a number"),
+        ("cycle_time_ms=-1", "from 0 to 10000"),
+        ("cycle_time_ms=1,cycle_time=2", "'cycle_time' is given twice"),
+        ("cache_capacity=5", "not a setting that the autotuner may move: give one of chunk_size"),
+    ],
+)
+def test_a_starting_point_that_is_not_accepted(text, words):
+    with pytest.raises(KnobError, match="HVDTUNE_AUTOTUNE_START") as caught:
+        from_environ({"HVDTUNE_AUTOTUNE_START": text})
+    assert words in str(caught.value)
+
+
+def test_an_empty_store_is_not_an_absent_one():
+    assert from_environ({}).autotune_store is None
+    assert from_environ({"HVDTUNE_AUTOTUNE_STORE": " "}).autotune_store == ""
+
+
 def test_every_row_of_the_table_is_consistent():
     seen: set[str] = set()
     for key, knob in KNOBS.items():
