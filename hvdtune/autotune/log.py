@@ -61,7 +61,7 @@ OWN_COLUMNS = (
     "decision",
 )
 COLUMNS = HOROVOD_COLUMNS + OWN_COLUMNS
-PHASES = ("warmup", "baseline", "search", "confirm", "final")
+PHASES = ("warmup", "baseline", "verify", "search", "confirm", "final")
 MIB = 2**20
 
 

@@ -2,6 +2,8 @@
 
     warm-up     the current settings; samples are thrown away
     baseline    the current settings, the *incumbent*: what every candidate is compared with
+    verify      settings remembered from an earlier run, if there are any, against the incumbent as
+                in `confirm`; the search is left out unless they are shown to be no faster
     search      candidate, incumbent, candidate, incumbent … : a candidate's gain is taken against
                 the incumbent's level around it in time, so that drift of the machine cancels.
                 Candidates: the shipped defaults, points that cover the space, then the optimiser's
@@ -167,6 +169,7 @@ class Tuner:
         self._is_posed = False
         self._last: Answer | None = None
         self._harm_steps = 0.0
+        self._recalled: Values | None = None
         self._search_end = f"all {config.max_samples} samples were used"
         self._course = self._run()
         self._trial: Trial | None = next(self._course)
@@ -185,6 +188,10 @@ class Tuner:
     def searched(self) -> int:
         """How many candidates have been measured in the search."""
         return sum(len(candidate.measurements) for candidate in self._candidates)
+
+    def recall(self, values: Values) -> None:
+        """Settings an earlier run found best: verified behind the baseline, before any search."""
+        self._recalled = {key: values[key] for key in self._space.keys}
 
     def report(self, sample: Sample) -> Measurement:
         """The sample of the current trial. Returns it numbered; `trial` is the next one."""
@@ -212,7 +219,7 @@ class Tuner:
         `seen_ns` are the steps since the change that ran wholly under it, `sample` is made of
         those that count so far.
         """
-        if self._trial is None or not self._trial.candidate or self._trial.phase != "search":
+        if self._trial is None or not self._trial.candidate or self._trial.phase == "confirm":
             return False
         level = self._level(len(self.history) + 1)
         usual_ns = math.exp(level.value) * 1e6
@@ -236,6 +243,11 @@ class Tuner:
         for left in range(self._config.warmup_samples - 1, -1, -1):
             yield Trial("warmup", self._incumbent, note=f"{left} remaining")
         yield Trial("baseline", self._incumbent)
+        if self._recalled is not None:
+            yield from self._confirm(_Best(self._recalled, 0.0, 0.0), "verify")
+            if not self._is_refuted():
+                return
+            self.outcome = None
         yield from self._search()
         answer = self._last or (yield from self._ask())
         best = self._best(answer)
@@ -287,7 +299,17 @@ class Tuner:
                 )
                 return
 
-    def _confirm(self, best: _Best) -> _Course:
+    def _is_refuted(self) -> bool:
+        """Whether the comparison that has just ended showed its candidate to be no faster."""
+        found = self.outcome
+        assert found is not None
+        if found.adopted:
+            return False
+        if found.gain is None or found.margin is None:
+            return True  # abandoned
+        return found.gain + found.margin < self._config.min_gain
+
+    def _confirm(self, best: _Best, phase: str = "confirm") -> _Course:
         noise = inference.noise_between(
             [one.log_time for one in self.history if self._is_incumbent(one)]
         )
@@ -305,8 +327,11 @@ class Tuner:
             for is_candidate in (candidate_first, not candidate_first):
                 values = best.values if is_candidate else self._incumbent
                 note = f"pair {len(differences) + 1} of at most {CONFIRM_LOOKS[-1]}"
-                sample = yield Trial("confirm", values, is_candidate, note=note)
+                sample = yield Trial(phase, values, is_candidate, note=note)
                 assert sample is not None
+                if sample.abandoned:
+                    self._keep("no significant gain: the candidate was clearly slower")
+                    return
                 pair[is_candidate] = sample
             disturbed = max(one.relative_error for one in pair.values()) > DISTURBED * usual_error
             if disturbed and repeats < CONFIRM_REPEATS:
@@ -319,7 +344,7 @@ class Tuner:
             margin = estimate.margin(confidence)
             gain = -estimate.value
             if gain > margin and gain >= self._config.min_gain:
-                self._adopt(best.values, gain, margin)
+                self._adopt(best.values, gain, margin, phase)
                 return
             is_last = len(differences) == CONFIRM_LOOKS[-1]
             if is_last or gain + margin < self._config.min_gain:
@@ -423,14 +448,14 @@ class Tuner:
 
     # -- the end --
 
-    def _adopt(self, values: Values, log_gain: float, margin: float) -> None:
+    def _adopt(self, values: Values, log_gain: float, margin: float, phase: str) -> None:
         gain = 1 - math.exp(-log_gain)
         self.outcome = Outcome(
             values=dict(values),
             adopted=True,
             verdict=f"adopted: {_percent(gain)} ± {_percent(margin)} less time a step "
             f"than the current settings, at {self._sure()}",
-            sample=_together([one.sample for one in self.history if one.trial.phase == "confirm"
+            sample=_together([one.sample for one in self.history if one.trial.phase == phase
                               and one.trial.candidate]),
             gain=gain,
             margin=margin,

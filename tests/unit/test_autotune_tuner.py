@@ -80,6 +80,40 @@ def test_the_course_with_a_gain() -> None:
     assert tuner.trial is None
 
 
+@pytest.mark.parametrize(
+    ("ms", "noise", "course", "adopted"),
+    [
+        (9.0, 0.002, {"verify"}, True),  # still faster
+        (12.0, 0.002, {"verify", "search"}, False),  # slower by now: abandoned, and searched anew
+        (10.0, 0.0002, {"verify", "search"}, False),  # no faster by now: searched anew
+        (10.0, 0.05, {"verify"}, False),  # nobody can tell: a search could not, either
+    ],
+)
+def test_remembered_settings_are_verified_before_any_search(
+    ms: float, noise: float, course: set[str], adopted: bool
+) -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(warmup_samples=1, max_samples=4))
+    tuner.recall(OTHER)
+    jitter = wobble(noise)
+    while tuner.trial is not None:
+        slow = tuner.trial.values == OTHER
+        one = sample((ms if slow else 10.0) * (1 + next(jitter)), noise)
+        if tuner.hopeless([int(one.step_time_ms * 1e6)] * 2, one):
+            one = sample(ms, abandoned=True)
+        tuner.report(one)
+        request = tuner.take_request()
+        if request is not None:
+            count = len(request.observations)
+            tuner.offer(Answer(FAST, 0.0, [0.0] * count, [0.001] * count))
+    assert phases(tuner)[:3] == ["warmup", "baseline", "verify"]
+    assert set(phases(tuner)[2:]) == course
+    assert tuner.outcome is not None
+    assert (tuner.outcome.adopted, tuner.outcome.values) == (
+        adopted,
+        OTHER if adopted else DEFAULTS,
+    )
+
+
 def test_the_incumbent_is_measured_first_and_the_defaults_second() -> None:
     tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(warmup_samples=0, max_samples=4))
     scripted(tuner, {}, wobble(0.001))
