@@ -54,6 +54,7 @@ class SimulatedStep:
     duration_ns: int
     bytes: int = STEP_BYTES
     epoch: int = 0
+    tensors: int = 10
 
 
 @dataclass

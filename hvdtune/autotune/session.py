@@ -9,13 +9,17 @@ Only this module of the package touches the engine.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
-from hvdtune.autotune import log, space
+from hvdtune.autotune import account, identity, log, space, store
 from hvdtune.autotune.client import ServiceClient, ServiceError
+from hvdtune.autotune.identity import CountedStep
+from hvdtune.autotune.memory import Found, Memory
 from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.score import Sample, Step, Window
 from hvdtune.autotune.space import Space, Value, Values
@@ -35,6 +39,10 @@ _LOGGED = (
 )
 
 
+class TunedStep(Step, CountedStep, Protocol):
+    """A training step as the session reads it."""
+
+
 class Engine(Protocol):
     """What the session needs of the engine (`hvdtune.core.tuning` is it)."""
 
@@ -42,7 +50,7 @@ class Engine(Protocol):
     def EngineStopped(self) -> type[Exception]:
         """Raised by `read_steps` when the engine is shut down."""
 
-    def read_steps(self, timeout_s: float) -> Sequence[Step]:
+    def read_steps(self, timeout_s: float) -> Sequence[TunedStep]:
         """The steps since the last call; waits for one, at most `timeout_s` seconds."""
 
     def apply(self, values: Mapping[str, Value]) -> int:
@@ -81,6 +89,7 @@ class Session:
         messenger: Messenger,
         writer: log.LogWriter | None = None,
         start_optimiser: Callable[[Space], Optimiser] = ServiceClient,
+        memory: Memory | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
@@ -88,6 +97,8 @@ class Session:
         self._messenger = messenger
         self._writer = writer
         self._start_optimiser = start_optimiser
+        self._memory = memory
+        self._found: Found | None = None
         self._optimiser: Optimiser | None = None
         self._stop = threading.Event()
         self._in_force: Values = dict(engine.current())
@@ -144,6 +155,8 @@ class Session:
             for step in steps:
                 self._window.add(step)
                 self._trial_ns += max(0, step.duration_ns)
+                if self._memory is not None:
+                    self._memory.add(step)
             try:
                 self._consult()
             except ServiceError as error:
@@ -197,8 +210,20 @@ class Session:
         sample = self._window.sample(abandon)
         if not trial.candidate:
             self._typical_bytes = sample.bytes_per_step
+        if trial.phase == "baseline":
+            self._recall()
         self._record(self._tuner.report(sample))
+        if self._found is not None and self._found.values == self._tuner.incumbent:
+            self._tuner.abort(f"they are those remembered from {self._found.origin}")
         self._begin()
+
+    def _recall(self) -> None:
+        """Look for what an earlier run found; by now it is known what kind of job this is."""
+        if self._memory is None:
+            return
+        self._found = self._memory.recall(self._space.keys)
+        if self._found is not None and self._found.values != self._tuner.incumbent:
+            self._tuner.recall(self._found.values)
 
     def _begin(self) -> None:
         """Put the next trial's settings into force and start collecting."""
@@ -253,17 +278,29 @@ class Session:
         )
         score = outcome.sample.score if outcome.sample else 0.0
         self._messenger.info(f"Autotuner: Best params {log.message(self._values(), score)}")
-        seconds = time.monotonic() - self._began
-        cost = f"{self._steps_seen} steps, {seconds:.1f} s"
-        if self._optimiser is not None:
-            cost += f", optimiser {self._optimiser.computing_ms / 1e3:.1f} s in its own process"
-        self._messenger.result(f"{outcome.verdict}{self._changes(outcome)} ({cost})")
+        self._messenger.result(self._sentence(outcome))
 
-    def _changes(self, outcome: Outcome) -> str:
-        if not outcome.adopted:
-            return ""
-        pins = " ".join(f"{KNOBS[key].env}={value}" for key, value in outcome.values.items())
-        return f"; to start with these settings: {pins}"
+    def _sentence(self, outcome: Outcome) -> str:
+        seconds = time.monotonic() - self._began
+        cost = [f"{self._steps_seen} steps", f"{seconds:.1f} s"]
+        if self._optimiser is not None:
+            computing = self._optimiser.computing_ms / 1e3
+            cost.append(f"optimiser {computing:.1f} s in its own process")
+        verified = self._found is not None and self._tuner.searched == 0
+        stored = None
+        # Nothing was learned when there was nothing to compare; and that remembered settings could
+        # not be verified in the noise does not make them wrong.
+        if self._memory and outcome.gain is not None and (outcome.adopted or not verified):
+            start = self._tuner.incumbent
+            stored = self._memory.remember(outcome, start, self._steps_seen, seconds)
+        return account.sentence(
+            outcome.verdict,
+            changed=account.changes(self._tuner.incumbent, outcome.values),
+            origin=self._found.origin if self._found and verified and outcome.adopted else None,
+            cost=cost,
+            stored=stored,
+            pins=account.as_environment(outcome.values) if outcome.adopted else None,
+        )
 
     def _finish_quietly(self) -> None:
         """Return to the settings tuning began with; the engine may not be able to any more."""
@@ -318,6 +355,36 @@ def _config(settings: Settings) -> TunerConfig:
     )
 
 
+def _memory(settings: Settings, messenger: Messenger) -> Memory | None:
+    """The run's memory, if it is to have one."""
+    from hvdtune import __version__
+    from hvdtune.core import machine, tuning, world
+
+    try:
+        kept = store.open_store(settings.autotune_store)
+    except store.StoreError as error:
+        messenger.warn(f"Autotuner: {error}; nothing is remembered")
+        return None
+    if kept is None:
+        return None
+    free = space.build(settings, tuning.current()).keys
+    fixed = {
+        key: getattr(settings, key)
+        for key, knob in KNOBS.items()
+        if knob.tunable and key not in free
+    }
+    describe = partial(
+        identity.describe,
+        size=world.size(),
+        local_size=world.local_size(),
+        cpus=machine.usable_cpus(),
+        version=__version__,
+        free=free,
+        fixed=fixed,
+    )
+    return Memory(kept, describe, identity.program_name(sys.argv), messenger.warn)
+
+
 _running: tuple[Session, threading.Thread] | None = None
 _logs_begun: set[str] = set()
 
@@ -338,7 +405,8 @@ def start() -> None:
         writer = log.LogWriter(settings.autotune_log, messenger.warn, append)
         _logs_begun.add(settings.autotune_log)
     try:
-        session = Session(tuning, settings, world.size(), messenger, writer)
+        memory = _memory(settings, messenger)
+        session = Session(tuning, settings, world.size(), messenger, writer, memory=memory)
     except Exception as error:
         messenger.warn(f"Autotuner: tuning did not start: {type(error).__name__}: {error}")
         return

@@ -9,6 +9,7 @@ from rank_programs import tuned
 from ranks import RanksResult, hvdtune_command, run_ranks, run_under
 
 from hvdtune.autotune import log
+from hvdtune.autotune.store import Store
 
 MIB = 2**20
 ENDLESS = 10**9
@@ -41,7 +42,9 @@ def check_end(result: RanksResult, rows: list[dict[str, str]]) -> None:
 
 def test_from_the_starting_point_to_the_settings_in_force(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
-    result = tuned_run(path, "--autotune-start", "cycle_time_ms=2")
+    store = tmp_path / "store.json"
+    flags = ("--autotune-start", "cycle_time_ms=2", "--autotune-store", str(store))
+    result = tuned_run(path, *flags)
     rows = log.read(path)
     assert tuple(rows[0]) == log.COLUMNS
     first = rows[0]
@@ -58,6 +61,19 @@ def test_from_the_starting_point_to_the_settings_in_force(tmp_path: Path) -> Non
     check_end(result, rows)
     assert "hvdtune autotune: " in result[0].stderr
     assert rows[-1]["decision"] in result[0].stderr
+    [(key, profile)] = Store(store).read().items()
+    assert f"remembered as {key} in {store}" in result[0].stderr
+    assert profile.verdict == rows[-1]["decision"]
+    # What the first run found spares the second one the search, or is shown to be no faster.
+    again = tuned_run(path, *flags)
+    rows = log.read(path)
+    check_end(again, rows)
+    phases = [row["phase"] for row in rows]
+    if profile.is_change:
+        assert phases[:3] == ["warmup", "baseline", "verify"]
+    else:
+        assert phases == ["warmup", "baseline", "final"]
+        assert "they are those remembered from" in again[0].stderr
 
 
 def test_a_fixed_setting_is_never_moved(tmp_path: Path) -> None:

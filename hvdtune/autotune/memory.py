@@ -1,0 +1,103 @@
+"""A run's access to the store: which profile is its own, and what is to be remembered of it.
+
+Whatever goes wrong with the store is one warning; tuning goes on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from hvdtune.autotune.identity import CountedStep, Signature
+from hvdtune.autotune.space import Value, Values
+from hvdtune.autotune.store import Profile, Store, StoreError, key_of
+from hvdtune.autotune.tuner import Outcome
+
+Describe = Callable[[Mapping[str, int]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """An earlier run's settings, and when and for which program they were found, in words."""
+
+    values: Values
+    origin: str
+
+
+class Memory:
+    """The memory of one run. Feed it the first steps, `recall` once, `remember` at the end.
+
+    `describe` makes the identity from a step's work (`identity.describe`); `warn` takes a sentence.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        describe: Describe,
+        program: str,
+        warn: Callable[[str], None],
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
+        self._store: Store | None = store
+        self._describe = describe
+        self._program = program
+        self._warn = warn
+        self._now = now
+        self._signature = Signature()
+        self._identity: dict[str, Any] | None = None
+
+    def add(self, step: CountedStep) -> None:
+        """Take a step of the run's own settings; without effect after `recall`."""
+        if self._identity is None:
+            self._signature.add(step)
+
+    def recall(self, keys: tuple[str, ...]) -> Found | None:
+        """What was found for such a job before, if anything: values for exactly these `keys`."""
+        work = self._signature.work()
+        if work is None or self._store is None:
+            return None
+        self._identity = self._describe(work)
+        try:
+            profile = self._store.read().get(key_of(self._identity))
+        except StoreError as error:
+            self._warn(f"Autotuner: {error}; nothing is remembered from earlier runs")
+            return None
+        if profile is None or set(profile.values) != set(keys):
+            return None
+        return Found(dict(profile.values), origin(profile))
+
+    def remember(
+        self, outcome: Outcome, start: Mapping[str, Value], steps: int, seconds: float
+    ) -> str | None:
+        """Store how it ended; returns where, in words, or None."""
+        if self._store is None or self._identity is None:
+            return None
+        profile = Profile(
+            identity=self._identity,
+            values=dict(outcome.values),
+            start=dict(start),
+            verdict=outcome.verdict,
+            when=self._now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+            program=self._program,
+            gain=outcome.gain,
+            margin=outcome.margin,
+            step_time_ms=outcome.sample.step_time_ms if outcome.sample else None,
+            steps=steps,
+            seconds=round(seconds, 3),
+        )
+        try:
+            moved = self._store.put(profile)
+        except StoreError as error:
+            self._warn(f"Autotuner: {error}; the outcome is not remembered")
+            return None
+        if moved is not None:
+            self._warn(f"Autotuner: {self._store.path} was no autotune store; it is {moved} now")
+        return f"{key_of(self._identity)} in {self._store.path}"
+
+
+def origin(profile: Profile) -> str:
+    """When and for which program a profile was found: "2026-01-31 12:00 UTC, train.py"."""
+    when = profile.when.replace("T", " ")[:16] + " UTC"
+    return f"{when}, {profile.program}" if profile.program else when

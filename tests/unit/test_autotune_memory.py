@@ -1,0 +1,122 @@
+"""Sessions that remember: what a later run makes of what an earlier one found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+
+import pytest
+from simulated_training import Landscape, flat, short_cycle_is_best
+from test_autotune_session import DirectOptimiser, SimulatedEngine
+
+from hvdtune import knobs
+from hvdtune.autotune import identity, log
+from hvdtune.autotune.memory import Memory
+from hvdtune.autotune.messages import Messenger
+from hvdtune.autotune.session import Session
+from hvdtune.autotune.store import Profile, Store
+
+LESS = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "8"}
+
+
+def slow_cycle_is_best(values: Mapping[str, float]) -> float:
+    return 1 + 0.3 / max(values["cycle_time"], 0.1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store.json")
+
+
+@pytest.fixture
+def tune(
+    store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[SimulatedEngine, list[dict[str, str]], str]]:
+    """Run a session with this store on a landscape: the engine, the log's rows, stderr."""
+
+    def run(
+        landscape: Landscape, ranks: int = 2, start: dict[str, float] | None = None
+    ) -> tuple[SimulatedEngine, list[dict[str, str]], str]:
+        engine = SimulatedEngine(landscape, start=start)
+        settings = knobs.from_environ(LESS)
+        messenger = Messenger("WARNING", hide_time=True)
+        describe = partial(
+            identity.describe, size=ranks, local_size=ranks, cpus=2, version="0.1",
+            free=tuple(engine.values), fixed={}, processor="P",
+        )  # fmt: skip
+        when = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+        memory = Memory(store, describe, "train.py", messenger.warn, lambda: when)
+        path = tmp_path / "log.csv"
+        writer = log.LogWriter(str(path), messenger.warn)
+        Session(engine, settings, ranks, messenger, writer, DirectOptimiser, memory).run()
+        return engine, log.read(path), capfd.readouterr().err
+
+    return run
+
+
+def only(store: Store) -> Profile:
+    [profile] = store.read().values()
+    return profile
+
+
+def test_a_later_run_verifies_and_does_not_search(store, tune) -> None:
+    engine, rows, told = tune(short_cycle_is_best)
+    profile = only(store)
+    assert profile.is_change
+    assert profile.values == engine.values
+    assert (profile.program, profile.when) == ("train.py", "2026-01-31T12:00:00Z")
+    assert f"; remembered as {next(iter(store.read()))} in {store.path}; to pin it: " in told
+    again, later, told = tune(short_cycle_is_best)
+    assert [row["phase"] for row in later[:5]] == ["warmup"] * 3 + ["baseline", "verify"]
+    assert {row["phase"] for row in later} == {"warmup", "baseline", "verify", "final"}
+    assert again.values == engine.values
+    assert later[-1]["accepted"] == "1"
+    assert "with the settings remembered from 2026-01-31 12:00 UTC, train.py: HOROVOD_" in told
+    assert len(later) < len(rows) / 2
+
+
+def test_that_nothing_was_faster_is_remembered_too(store, tune) -> None:
+    tune(flat)
+    assert not only(store).is_change
+    engine, rows, told = tune(flat)
+    assert [row["phase"] for row in rows] == ["warmup"] * 3 + ["baseline", "final"]
+    assert "kept the current settings: they are those remembered from 2026-01-31" in told
+    assert engine.applied == []
+
+
+def test_what_is_no_longer_true_is_searched_anew_and_replaced(store, tune) -> None:
+    tune(short_cycle_is_best)
+    first = only(store)
+    engine, rows, _ = tune(slow_cycle_is_best)
+    assert "search" in {row["phase"] for row in rows}
+    assert only(store) != first
+    assert only(store).values == engine.values
+    assert engine.values["cycle_time"] >= 1.0
+
+
+def test_another_kind_of_job_does_not_use_it(store, tune) -> None:
+    tune(flat)
+    _, rows, _ = tune(flat, ranks=4)
+    assert "search" in {row["phase"] for row in rows}
+    assert len(store.read()) == 2
+
+
+def test_a_corrupt_store_is_a_warning(store, tune) -> None:
+    store.path.write_text("{")
+    engine, rows, told = tune(short_cycle_is_best)
+    assert told.count("is no autotune store: ") == 1
+    assert "nothing is remembered from earlier runs" in told
+    assert f"it is {store.path}.corrupt now" in told
+    assert rows[-1]["accepted"] == "1"
+    assert only(store).values == engine.values
+
+
+def test_an_unwritable_store_is_a_warning(store, tune) -> None:
+    store.path.mkdir()
+    engine, rows, told = tune(short_cycle_is_best)
+    assert "cannot be read (Is a directory)" in told
+    assert "the outcome is not remembered" in told
+    assert rows[-1]["accepted"] == "1"
+    assert engine.values["cycle_time"] < 0.5
