@@ -18,10 +18,22 @@ if TYPE_CHECKING:
 HELP = "show, export or forget what the autotuner has found; make a report of its log"
 FORMATS = ("flags", "env", "yaml")
 _KEY = "KEY"
+EPILOG = """\
+examples:
+  hvdtune autotune list [--json]
+  hvdtune autotune show 8c12
+  hvdtune autotune export 8c12 --format flags      # or env, yaml
+  hvdtune autotune forget 8c12                     # or --all
+
+The store is HVDTUNE_AUTOTUNE_STORE, else hvdtune/autotune.json in the user's cache folder;
+--autotune-store FILE names another one.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the sub-commands."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     about = "list what is remembered, the newest last"
     command = commands.add_parser("list", help=about, description=about)
