@@ -41,9 +41,10 @@ REFERENCE = {
     "chunk_size": 0,
     "one_shot_limit": 0,
 }
-REFERENCE_EVERY = 8  # points
-VISIT_S = 0.04  # a visit measures so long, or LEAST_STEPS
-LEAST_STEPS = 3
+REFERENCE_EVERY = 6  # points
+REFERENCES = 4  # visits of the reference, two before and two after, that a point is compared with
+VISIT_S = 0.08  # a visit measures so long, and at least LEAST_STEPS
+LEAST_STEPS = 5
 FAR_OFF = 4.0  # a point that takes this many times the reference's step is measured once only
 
 Values = dict[str, float]
@@ -194,7 +195,9 @@ def worker(surface: Surface, number: int, results: Path) -> None:
         if index >= 0 and slowest > FAR_OFF * usual_s:
             count = 1  # how bad it is exactly does not matter
         times = [time_of(step) for _ in range(count)]
-        visits.append((index, 1e3 * float(np.median(times))))
+        # Whatever disturbs a step makes it longer: the lower quartile is the least disturbed
+        # figure that a single lucky step does not decide.
+        visits.append((index, 1e3 * float(np.quantile(times, 0.25))))
 
     usual_s = math.inf
     for _ in range(3):
@@ -213,16 +216,15 @@ def worker(surface: Surface, number: int, results: Path) -> None:
 
 def summary(visits: list[tuple[int, float]], count: int) -> dict[str, Any]:
     """A round: the reference's median time, and every point's log time over the reference's."""
-    places = [at for at, (index, _) in enumerate(visits) if index < 0]
-    levels = [math.log(visits[at][1]) for at in places]
+    references = [(at, math.log(ms)) for at, (index, ms) in enumerate(visits) if index < 0]
     logs = [0.0] * count
     for at, (index, ms) in enumerate(visits):
         if index >= 0:
-            after = next(i for i, place in enumerate(places) if place > at)
-            left, right = places[after - 1], places[after]
-            share = (at - left) / (right - left)
-            level = (1 - share) * levels[after - 1] + share * levels[after]
-            logs[index] = round(math.log(ms) - level, 4)
+            after = next(i for i, (place, _) in enumerate(references) if place > at)
+            first = min(max(0, after - REFERENCES // 2), len(references) - REFERENCES)
+            near = [level for _, level in references[first : first + REFERENCES]]
+            logs[index] = round(math.log(ms) - ranks.median(near), 4)
+    levels = [level for _, level in references]
     return {"reference_ms": round(math.exp(ranks.median(levels)), 4), "log_ratio": logs}
 
 
