@@ -67,7 +67,8 @@ _TABLE = (
         "Longest message that every rank reduces whole for itself, at most a chunk; 0 lets the "
         "engine choose.",
         yaml="params.one_shot_limit", unit="bytes",
-        minimum=1, maximum=4 * MIB, zero_is_auto=True,
+        minimum=1, maximum=4 * MIB, zero_is_auto=True, tunable=True, scale="log",
+        tune_range=(1024, MIB),
     ),
     Knob(
         "disable_group_fusion", "HOROVOD_DISABLE_GROUP_FUSION", "bool", False,
