@@ -4,6 +4,7 @@ works          what is reduced: arrays of a size, or the tensors of a training s
 systems        the peers: where each comes from and how its ranks are started
 environments   installs and compiles them, in folders of their own
 jobs           runs one peer's ranks and reads their clocks
+shared_memory  finds the files that a job which was ended by force would leave
 results        all figures of a run, as JSON and back
 report, plot   what a person reads
 

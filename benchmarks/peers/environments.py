@@ -6,6 +6,7 @@ removing the folder removes everything.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -43,6 +44,7 @@ def install(folder: Path, requirements: Sequence[str]) -> str:
         known = json.loads(marker.read_text())
         if known["requirements"] == wanted:
             return str(known["version"])
+    _check_this_python()
     shutil.rmtree(folder, ignore_errors=True)
     try:
         _run([sys.executable, "-m", "venv", str(folder)], INSTALL_SECONDS)
@@ -57,6 +59,19 @@ def install(folder: Path, requirements: Sequence[str]) -> str:
     version = next(line.split()[1] for line in shown.splitlines() if line.startswith("Version:"))
     marker.write_text(json.dumps({"requirements": wanted, "version": version}))
     return version
+
+
+def _check_this_python() -> None:
+    """Raises Unavailable, saying what to install, if this Python makes no environment with pip."""
+    # Debian ships Python without them; what `python -m venv` says there takes ten lines.
+    missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
+    if missing:
+        debian = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+        raise Unavailable(
+            f"{sys.executable} cannot make virtual environments: it has no module "
+            f"{' and no module '.join(missing)}; install it (Debian: apt-get install {debian}), "
+            "or start compare.py with a Python that has it"
+        )
 
 
 def compile_mpi(compiler: str, output: Path, environ: Mapping[str, str]) -> None:
@@ -107,7 +122,14 @@ def _run(command: Sequence[str], seconds: float, environ: Mapping[str, str] | No
 
 
 def reason(output: str) -> str:
-    """The line of a program's output that says most: the first with `error`, else the last."""
+    """The line of a program's output that says most: the first error, else the last line.
+
+    `error:` marks one, more surely than the word `error` (which pip's warnings of a network that
+    is down have in them, too).
+    """
     lines = [line.strip() for line in output.splitlines() if any(map(str.isalnum, line))]
-    errors = [line for line in lines if "error" in line.lower()]
-    return (errors[0] if errors else lines[-1] if lines else "")[:300]
+    for mark in ("error:", "error"):
+        errors = [line for line in lines if mark in line.lower()]
+        if errors:
+            return errors[0][:300]
+    return lines[-1][:300] if lines else ""

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from peers import environments
+from peers.shared_memory import SharedMemory
 from peers.systems import Start
 from peers.works import Work
 
@@ -31,7 +32,7 @@ def measure(
     """Seconds of every call, one array a work: what `pace` says. Raises JobFailed.
 
     A work is timed for about `seconds` and at most `most` calls; the job is ended after `limit`
-    seconds. No process is left behind, however this ends.
+    seconds. No process and no shared memory is left behind, however this ends.
     """
     with tempfile.TemporaryDirectory(prefix="hvdtune-compare-") as name:
         folder = Path(name)
@@ -69,10 +70,14 @@ def pace(clocks: Sequence[np.ndarray], works: int) -> list[np.ndarray]:
 
 
 def run(start: Start, ranks: int, arguments: Sequence[str], folder: Path, limit: float) -> None:
-    """Run a job to its end, its output in `folder`; raises JobFailed, leaves no process."""
+    """Run a job to its end, its output in `folder`, which its command line has to mention.
+
+    Raises JobFailed. Leaves no process, and no file in shared memory that one of them made.
+    """
     output = folder / "output"
     environ = {**os.environ, **start.environ}
     processes: list[subprocess.Popen[bytes]] = []
+    memory = SharedMemory()
     try:
         with output.open("wb") as stream:
             for rank in range(ranks if start.per_rank else 1):
@@ -86,17 +91,24 @@ def run(start: Start, ranks: int, arguments: Sequence[str], folder: Path, limit:
                         start_new_session=True,
                     )
                 )
-        _wait(processes, limit, output)
+        _wait(processes, limit, output, lambda: memory.look(lambda: _mentioning(str(folder))))
     except OSError as error:
         raise JobFailed(f"cannot be started: {error}") from None
     finally:
-        _end(processes, str(folder))
+        with _undisturbed():
+            _end(processes, str(folder), memory)
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], limit: float, output: Path) -> None:
+def _wait(
+    processes: Sequence[subprocess.Popen[bytes]],
+    limit: float,
+    output: Path,
+    meanwhile: Callable[[], None],
+) -> None:
     deadline = time.monotonic() + limit
     pending = list(processes)
     while pending:
+        meanwhile()
         for process in list(pending):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = process.wait(0.02)
@@ -108,8 +120,29 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], limit: float, output: Pa
             raise JobFailed(f"took longer than {limit:g} s")
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]], token: str) -> None:
-    """End what still runs: the launchers first, then any rank that outlived its launcher."""
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C has to wait, or it would leave half of the job behind."""
+    # Not by a mask, which is a thread's own: another thread would take the signal.
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]], token: str, memory: SharedMemory) -> None:
+    """End what still runs: the ranks, their launchers, any rank that outlived its launcher."""
+    launchers = {process.pid for process in processes if process.poll() is None}
+    if launchers:
+        _end_ranks(token, memory, launchers)
     for process in processes:
         if process.poll() is None:
             process.terminate()
@@ -119,9 +152,41 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], token: str) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    for pid in _mentioning(token):
+    _end_ranks(token, memory, set())
+    memory.remove()
+
+
+def _end_ranks(token: str, memory: SharedMemory, spared: set[int]) -> None:
+    """Kill all processes of the job but the spared ones, once it is known what they hold.
+
+    Stopped first: what a rank made between the look and its end would stay for ever.
+    """
+    ranks: list[int] = []
+    while new := [pid for pid in _mentioning(token) if pid not in spared and pid not in ranks]:
+        _signal_all(new, signal.SIGSTOP)
+        _await_stop(new)
+        ranks += new
+    if ranks:
+        memory.look(lambda: ranks, last=True)
+        _signal_all(ranks, signal.SIGKILL)
+
+
+def _await_stop(pids: Sequence[int]) -> None:
+    """Return when none of the processes runs any more; soon, even if one hangs in the kernel."""
+    deadline = time.monotonic() + 1.0
+    for pid in pids:
         with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+            # The state follows the name, which may contain anything.
+            while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "RSD":
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.001)
+
+
+def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
 
 
 def _mentioning(token: str) -> list[int]:

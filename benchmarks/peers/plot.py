@@ -24,7 +24,7 @@ text { fill: #ddd } .grid { stroke: #333 } .frame { stroke: #777 } .bound { stro
 """
 
 _WIDTH, _HEIGHT = 290, 230  # of a chart's frame
-_LEFT, _TOP, _GAP_X, _GAP_Y, _LEGEND = 62, 34, 62, 62, 28
+_LEFT, _TOP, _GAP_X, _GAP_Y, _LEGEND = 62, 62, 62, 62, 28
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,11 @@ def svg(comparison: Comparison) -> str:
         for is_set in (False, True)
         if any(about["is_set"] == is_set for about in comparison.works.values())
     ]
-    width = _LEFT + len(columns) * (_WIDTH + _GAP_X) - _GAP_X + 20
+    heading = f"{_title(comparison)}: time of a call, median; lower is better"
+    # However few charts there are, the heading and the legend need their room.
+    legend_width, legend = _legend(comparison)
+    charts_width = len(columns) * (_WIDTH + _GAP_X) - _GAP_X
+    width = _LEFT + max(charts_width, round(7.2 * len(heading)), legend_width) + 20
     height = _TOP + len(rows) * (_HEIGHT + _GAP_Y) + _LEGEND
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -63,13 +67,14 @@ def svg(comparison: Comparison) -> str:
         f"<title>{escape(_title(comparison))}</title>",
         f"<style>{_STYLE}</style>",
         f'<rect class="back" width="{width}" height="{height}"/>',
+        f'<text class="title" x="{_LEFT}" y="22">{escape(heading)}</text>',
     ]
     for row, charts in enumerate(rows):
         limits = _limits([value for chart in charts for value in _values(chart)])
         for column, chart in enumerate(charts):
             left = _LEFT + column * (_WIDTH + _GAP_X)
             parts += _draw(chart, left, _TOP + row * (_HEIGHT + _GAP_Y), limits)
-    parts += _legend(comparison, height - _LEGEND)
+    parts += [f'<g transform="translate({_LEFT} {height - _LEGEND})">', *legend, "</g>"]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -176,14 +181,15 @@ def _power(power: int) -> str:
     return f"{10.0**power * 1e6:g} us"
 
 
-def _legend(comparison: Comparison, top: float) -> list[str]:
+def _legend(comparison: Comparison) -> tuple[int, list[str]]:
+    """(its width, its parts)."""
     parts = []
-    x = float(_LEFT)
+    x = 0.0
     for peer, style in _styles(comparison).items():
         title = comparison.peers[peer]["title"]
-        parts.append(f'<circle cx="{x:.0f}" cy="{top + 4}" r="4" fill="{style}"/>')
-        parts.append(f'<text x="{x + 9:.0f}" y="{top + 8}">{escape(title)}</text>')
+        parts.append(f'<circle cx="{x:.0f}" cy="4" r="4" fill="{style}"/>')
+        parts.append(f'<text x="{x + 9:.0f}" y="8">{escape(title)}</text>')
         x += 30 + 7.2 * len(title)
-    parts.append(f'<path class="bound" stroke-dasharray="4 3" d="M{x:.0f} {top + 4}h22"/>')
-    parts.append(f'<text x="{x + 28:.0f}" y="{top + 8}">what memory allows</text>')
-    return parts
+    parts.append(f'<path class="bound" stroke-dasharray="4 3" d="M{x:.0f} 4h22"/>')
+    parts.append(f'<text x="{x + 28:.0f}" y="8">what memory allows</text>')
+    return round(x) + 160, parts

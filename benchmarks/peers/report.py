@@ -77,6 +77,8 @@ def _cells(cells: tuple[str, ...]) -> str:
 def summary(comparison: Comparison) -> list[str]:
     """hvdtune's time as a multiple of the fastest peer's, one column a number of ranks."""
     every = _ranks(comparison)
+    if not every:
+        return ["nothing was measured"]
     lines = ["", "hvdtune's time / the fastest peer's (below 1: hvdtune is faster)"]
     lines.append(" " * 14 + "".join(f"np {ranks}".ljust(26) for ranks in every).rstrip())
     for work, about in comparison.works.items():

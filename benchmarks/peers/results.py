@@ -166,16 +166,19 @@ class Collector:
 
     def take(self, peer: str, ranks: int, work: str, number: int, times: np.ndarray) -> None:
         """Add one peer's calls of one work in round `number`."""
+        # Everything is computed before anything is kept: Ctrl-C leaves no half of a case.
+        turn = Turn(number, len(times), float(np.median(times)))
+        earlier = self._times.get((peer, ranks, work), [])
+        pooled = np.sort(np.concatenate([*earlier, times]))
+        p95, mean = float(metrics.percentile(pooled.tolist(), 0.95)), float(pooled.mean())
         case = self.comparison.case(peer, ranks, work)
         if case is None:
-            case = Case(peer, ranks, work)
+            case = Case(peer, ranks, work, [turn], p95, mean)
             self.comparison.cases.append(case)
-        case.turns.append(Turn(number, len(times), float(np.median(times))))
-        kept = self._times.setdefault((peer, ranks, work), [])
-        kept.append(times)
-        pooled = np.sort(np.concatenate(kept))
-        case.p95 = float(metrics.percentile(pooled.tolist(), 0.95))
-        case.mean = float(pooled.mean())
+        else:
+            case.turns.append(turn)
+            case.p95, case.mean = p95, mean
+        self._times[peer, ranks, work] = [*earlier, times]
 
     def finish(self) -> None:
         """Compute what relates cases to each other; may be called again after more calls."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import signal
 import sys
 import time
 import types
@@ -225,6 +227,15 @@ def test_tables(comparison):
     assert all(line == line.rstrip() for line in report.tables(comparison))
 
 
+def test_a_comparison_without_figures_says_so(comparison):
+    from peers import plot, report
+
+    comparison.cases.clear()
+    assert report.tables(comparison) == []
+    assert report.summary(comparison) == ["nothing was measured"]
+    ElementTree.fromstring(plot.svg(comparison))
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
@@ -248,6 +259,7 @@ def test_the_picture_is_one_self_contained_file(comparison):
     text = plot.svg(comparison)
     root = ElementTree.fromstring(text)
     words = "".join(root.itertext())
+    assert "on 2 CPUs (Some CPU): time of a call" in words
     assert "2 ranks, one array" in words
     assert "2 ranks, one step's gradients" in words
     assert "Slow & co: 4.00 us" in words
@@ -298,10 +310,142 @@ def test_a_job_that_hangs_leaves_no_process(tmp_path, monkeypatch):
     start = Start(("/bin/sh", str(launcher)))
     with pytest.raises(jobs.JobFailed, match=r"took longer than 1 s"):
         jobs.run(start, 2, [str(tmp_path)], tmp_path, 1)
-    deadline = time.monotonic() + 30
-    while jobs._mentioning(str(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.01)  # killed, and not gone yet
-    assert jobs._mentioning(str(tmp_path)) == []
+    _await(lambda: not jobs._mentioning(str(tmp_path)))  # killed, and not gone yet
+
+
+#: Makes two files in shared memory, maps one and keeps the other open.
+_RANK = """
+import mmap, pathlib, sys, time
+folder, shared = map(pathlib.Path, sys.argv[1:])
+opened = open(shared / "opened", "w+b")
+with open(shared / "mapped", "w+b") as file:
+    file.truncate(mmap.PAGESIZE)
+    mapped = mmap.mmap(file.fileno(), 0)
+(shared / "made by somebody else").touch()
+(folder / "ready").touch()
+while not (folder / "seen").exists():
+    time.sleep(0.01)
+sys.exit(3)
+"""
+
+
+def _await(true):
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def job_with_memory(tmp_path, monkeypatch):
+    """(how to start it, its folder, its shared memory), with a file there from before."""
+    from peers import shared_memory
+    from peers.systems import Start
+
+    folder, shared, rank = tmp_path / "job", tmp_path / "shm", tmp_path / "rank.py"
+    folder.mkdir()
+    shared.mkdir()
+    (shared / "from before").touch()
+    rank.write_text(_RANK)
+    monkeypatch.setattr(shared_memory, "FOLDER", shared)
+    # Like a launcher of MPI: the rank is not the process that is started.
+    script = f'{sys.executable} {rank} "$0" {shared} & wait $!'
+    return Start(("/bin/sh", "-c", script)), folder, shared
+
+
+@pytest.mark.parametrize("expected", ["JobFailed", "KeyboardInterrupt"])
+def test_an_ended_job_leaves_no_shared_memory(job_with_memory, monkeypatch, expected):
+    from peers import jobs
+
+    start, folder, shared = job_with_memory
+    error = {"JobFailed": jobs.JobFailed, "KeyboardInterrupt": KeyboardInterrupt}[expected]
+
+    def wait(*ignored):
+        _await((folder / "ready").exists)
+        raise error
+
+    monkeypatch.setattr(jobs, "_wait", wait)
+    with pytest.raises(error):
+        jobs.run(start, 2, [str(folder)], folder, 30)
+    left = sorted(path.name for path in shared.iterdir())
+    assert left == ["from before", "made by somebody else"]
+
+
+def test_a_second_interruption_waits_for_the_end_of_the_job(job_with_memory, monkeypatch):
+    from peers import jobs, shared_memory
+
+    start, folder, shared = job_with_memory
+    look = shared_memory.SharedMemory.look
+
+    def interrupted(memory, job, *, last=False):
+        signal.raise_signal(signal.SIGINT)
+        look(memory, job, last=last)
+
+    monkeypatch.setattr(shared_memory.SharedMemory, "look", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+
+    def wait(*ignored):
+        _await((folder / "ready").exists)
+        raise jobs.JobFailed("took too long")
+
+    monkeypatch.setattr(jobs, "_wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        jobs.run(start, 2, [str(folder)], folder, 30)
+    assert signal.getsignal(signal.SIGINT) is before
+    left = sorted(path.name for path in shared.iterdir())
+    assert left == ["from before", "made by somebody else"]
+    _await(lambda: not jobs._mentioning(str(folder)))
+
+
+def test_an_interrupted_figure_is_no_figure(comparison, monkeypatch):
+    from peers import results
+
+    before = comparison.to_json()
+
+    def interrupted(values):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(results.np, "median", interrupted)
+    collector = results.Collector(comparison)
+    for peer in ("hvdtune", "new"):
+        with pytest.raises(KeyboardInterrupt):
+            collector.take(peer, 2, "4", 2, np.array([1.0]))
+    collector.finish()
+    assert comparison.to_json() == before
+
+
+def test_a_job_that_fails_leaves_no_shared_memory(job_with_memory, monkeypatch):
+    from peers import jobs, shared_memory
+
+    start, folder, shared = job_with_memory
+    look = shared_memory.SharedMemory.look
+
+    def spied(memory, job, *, last=False):
+        look(memory, job, last=last)
+        if (folder / "ready").exists():
+            (folder / "seen").touch()
+
+    monkeypatch.setattr(shared_memory.SharedMemory, "look", spied)
+    # Looks at unknown files end some time, which is not what this is about.
+    monkeypatch.setattr(shared_memory, "_LOOKS", 1_000_000)
+    with pytest.raises(jobs.JobFailed, match="status 3"):
+        jobs.run(start, 2, [str(folder)], folder, 30)
+    left = sorted(path.name for path in shared.iterdir())
+    assert left == ["from before", "made by somebody else"]
+
+
+def test_files_of_other_jobs_are_not_looked_at_for_ever(tmp_path, monkeypatch):
+    from peers import shared_memory
+
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    memory = shared_memory.SharedMemory()
+    asked = []
+    (tmp_path / "other").touch()
+    for _ in range(20):
+        memory.look(lambda: asked.append("again") or [])
+    assert 1 <= len(asked) < 20
+    memory.remove()
+    assert (tmp_path / "other").exists()
 
 
 def test_ranks_of_one_command_each_know_their_rank(tmp_path):
@@ -320,7 +464,31 @@ def test_the_line_that_says_most():
         environments.reason("a\nERROR: no such package\nhint\n====\n") == "ERROR: no such package"
     )
     assert environments.reason("first\nlast\n===\n\n") == "last"
+    # As pip without a network and a compiler say it.
+    warned = "WARNING: Retrying after connection broken by NewConnectionError('...')\n"
+    assert environments.reason(warned + "ERROR: No matching distribution") == (
+        "ERROR: No matching distribution"
+    )
+    assert environments.reason("In function main:\nx.c:3:1: fatal error: mpi.h: No such file") == (
+        "x.c:3:1: fatal error: mpi.h: No such file"
+    )
     assert environments.reason("") == ""
+
+
+@pytest.mark.parametrize("missing", ["venv", "ensurepip"])
+def test_a_python_without_environments_says_what_to_install(tmp_path, monkeypatch, missing):
+    from peers import environments
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == missing else find(name)
+    )
+    package = f"python3.{sys.version_info.minor}-venv"
+    with pytest.raises(
+        environments.Unavailable, match=rf"no module {missing}; .*apt-get install {package}"
+    ):
+        environments.install(tmp_path / "peer", ["peer"])
+    assert not (tmp_path / "peer").exists()
 
 
 @pytest.mark.parametrize("fails", ["venv", "pip"])
