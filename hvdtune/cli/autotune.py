@@ -24,6 +24,7 @@ examples:
   hvdtune autotune show 8c12
   hvdtune autotune export 8c12 --format flags      # or env, yaml
   hvdtune autotune forget 8c12                     # or --all
+  hvdtune autotune report log.csv -o report.html
 
 The store is HVDTUNE_AUTOTUNE_STORE, else hvdtune/autotune.json in the user's cache folder;
 --autotune-store FILE names another one.
@@ -56,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     command = commands.add_parser("forget", help=about, description=about)
     _add_store(command, key=True, optional=True)
     command.add_argument("--all", action="store_true", help="forget every profile")
+    about = "make a page of a log, hvdtune's or Horovod's: one HTML file that needs no network"
+    command = commands.add_parser("report", help=about, description=about)
+    command.add_argument("log", metavar="LOG", help="the CSV file of --autotune-log-file")
+    command.add_argument(
+        "-o", "--output", metavar="FILE", help="the page (default: LOG with the ending .html)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -158,7 +165,24 @@ def _forget(args: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {"list": _list, "show": _show, "export": _export, "forget": _forget}
+def _report(args: argparse.Namespace) -> int:
+    from hvdtune.autotune import report
+
+    target = args.output or os.path.splitext(args.log)[0] + ".html"
+    if os.path.exists(target) and os.path.samefile(args.log, target):
+        raise ValueError(f"--output {target} is the log itself: give another file.")
+    told = report.write(args.log, target)
+    print(f"{target}: {told}")
+    return 0
+
+
+_COMMANDS = {
+    "list": _list,
+    "show": _show,
+    "export": _export,
+    "forget": _forget,
+    "report": _report,
+}
 
 
 def _add_store(parser: argparse.ArgumentParser, key: bool = False, optional: bool = False) -> None:
