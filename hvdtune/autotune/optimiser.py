@@ -23,12 +23,14 @@ This module imports scikit-optimize, which takes over a second: only `service` a
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 from skopt.acquisition import gaussian_ei
 from skopt.learning import GaussianProcessRegressor
 from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -44,6 +46,10 @@ LOCAL_POINTS = 256
 LOCAL_CENTRES = 4
 LOCAL_WIDTHS = (0.1, 0.03)
 SAME_POINT = 1e-3
+# Priors of the kernel: log-normal around these, with these standard deviations of the logarithm.
+USUAL_LENGTH, PRIOR_LENGTH = 0.6, 0.8
+USUAL_NOISE, PRIOR_NOISE = 1e-2, 1.5
+PRIOR_SCALE = 1.0
 _THREADS = ThreadpoolController()
 
 
@@ -60,12 +66,14 @@ class Observation:
 class Problem:
     """What to propose for.
 
-    `observations` hold the incumbent (y = 0) first. `noise` is a standard deviation in units of s
-    that is added to every observation's own error (Horovod's knob; 0: none).
+    `observations` hold the settings the run began with (y = 0) first; `incumbent` is the place of
+    those that are compared with now, which need not be proposed. `noise` is a standard deviation in
+    units of s that is added to every observation's own error (Horovod's knob; 0: none).
     """
 
     space: Space
     observations: tuple[Observation, ...]
+    incumbent: int = 0
     seed: int = 0
     noise: float = 0.0
 
@@ -78,6 +86,7 @@ class Problem:
                 Observation(tuple(row["point"]), row["y"], row["error"])
                 for row in data["observations"]
             ),
+            incumbent=data["incumbent"],
             seed=data["seed"],
             noise=data["noise"],
         )
@@ -170,14 +179,15 @@ def _fit(
 ) -> GaussianProcessRegressor:
     width = points.shape[1]
     kernel = ConstantKernel(1.0, (0.05, 20.0)) * Matern(
-        length_scale=[0.5] * width, length_scale_bounds=[(0.1, 4.0)] * width, nu=2.5
-    ) + WhiteKernel(1e-2, (1e-5, 0.1))
+        length_scale=[USUAL_LENGTH] * width, length_scale_bounds=[(0.1, 4.0)] * width, nu=2.5
+    ) + WhiteKernel(USUAL_NOISE, (1e-5, 0.1))
     # noise="gaussian" makes skopt take the white kernel out of predictions: they are of f itself.
     model = GaussianProcessRegressor(
         kernel=kernel,
         alpha=variances + 1e-8,
         noise="gaussian",
-        n_restarts_optimizer=1,
+        optimizer=_most_plausible,
+        n_restarts_optimizer=0,
         random_state=seed,
     )
     with warnings.catch_warnings():
@@ -185,6 +195,34 @@ def _fit(
         warnings.simplefilter("ignore")
         model.fit(points, y)
     return model
+
+
+def _most_plausible(
+    loss: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    start: np.ndarray,
+    bounds: np.ndarray,
+) -> tuple[np.ndarray, float]:
+    """The kernel's logarithms of greatest posterior density; `loss` is -ln(likelihood), gradient.
+
+    Few points leave the likelihood nearly flat in most of the length scales; the prior keeps those
+    where it began.
+    """
+    widths = np.array([PRIOR_SCALE, *[PRIOR_LENGTH] * (len(start) - 2), PRIOR_NOISE])
+
+    def penalised(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = loss(theta)
+        away = (theta - start) / widths
+        return value + 0.5 * float(away @ away), gradient + away / widths
+
+    found = minimize(
+        penalised, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 20}
+    )
+    return found.x, float(found.fun)
+
+
+@functools.lru_cache(maxsize=4)
+def _even_points(width: int) -> np.ndarray:
+    return np.array(Halton().generate([(0.0, 1.0)] * width, GLOBAL_POINTS, random_state=0))
 
 
 def _predict(model: GaussianProcessRegressor, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -198,8 +236,7 @@ def _candidates(problem: Problem, points: np.ndarray, means: np.ndarray) -> np.n
     """Points to choose from: the cube evenly, and the neighbourhood of the best points."""
     rng = np.random.default_rng([problem.seed, len(points)])
     width = problem.space.width
-    even = np.array(Halton().generate([(0.0, 1.0)] * width, GLOBAL_POINTS, random_state=0))
-    even = (even + rng.random(width)) % 1.0
+    even = (_even_points(width) + rng.random(width)) % 1.0
     best = np.clip(points[np.argsort(means)[:LOCAL_CENTRES]], 0.0, 1.0)
     near = [
         centre + spread * rng.standard_normal((LOCAL_POINTS, width))
@@ -235,6 +272,6 @@ def _most_improving(
     gains = gaussian_ei(candidates, model, y_opt=best_mean, xi=0.0)
     for at in np.argsort(-gains):
         point = problem.space.encode(problem.space.decode(candidates[at]))
-        if np.abs(np.asarray(point) - points[0]).max() > SAME_POINT:
+        if np.abs(np.asarray(point) - points[problem.incumbent]).max() > SAME_POINT:
             return point, float(gains[at])
-    return tuple(points[0]), 0.0
+    return tuple(points[problem.incumbent]), 0.0

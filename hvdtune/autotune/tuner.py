@@ -8,8 +8,11 @@
                 the incumbent's level around it in time, so that drift of the machine cancels.
                 Candidates: the shipped defaults, points that cover the space, then the optimiser's
     confirm     the best candidate (by the model's mean, not by its luckiest sample) against the
-                incumbent on fresh samples, in the order C I I C, C I I C …
+                incumbent on fresh samples, in the order C I I C, C I I C … (`comparison`)
     finished    the candidate if it is faster by more than the noise, else the incumbent
+
+A candidate that is faster by far (PROMOTE_GAIN) is confirmed at once and is the incumbent from then
+on: a run that began with bad settings need not go on with them while better ones are refined.
 
 The law: what the user had is only left for something shown to be faster at the stated confidence.
 A candidate that is clearly bad is abandoned after a few steps, and the search ends when bad
@@ -21,15 +24,17 @@ Nothing here reads a clock, a file or the engine; the same answers lead to the s
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hvdtune.autotune import inference
-from hvdtune.autotune.inference import Estimate
+from hvdtune.autotune.comparison import Comparison, Finding
+from hvdtune.autotune.record import Measurement, Record, Trial, together
 from hvdtune.autotune.score import Sample
 from hvdtune.autotune.space import Space, Values
+
+__all__ = ["Answer", "Measurement", "Outcome", "Request", "Trial", "Tuner", "TunerConfig"]
 
 # A candidate is abandoned if its first whole step takes ABANDON_AT_ONCE times the incumbent's, if
 # the better of two takes ABANDON_RATIO times, or if the mean of a few steps is slower by
@@ -38,21 +43,19 @@ ABANDON_AT_ONCE = 10.0
 ABANDON_RATIO = 1.3
 ABANDON_LOSS = 0.05
 ABANDON_STEPS = 3
-# So rough is what a few steps say about an abandoned candidate.
-ABANDONED_ERROR = 0.2
 SPREAD_SHARE = 0.6  # spread points lie in this share of every axis, around the shipped defaults
-# After these many pairs the confirmation may end; the chance of a false gain is spent evenly.
-CONFIRM_LOOKS = (4, 8, 12)
-# A pair with a sample this much rougher than usual is measured again, but only so many times: what
-# keeps happening is what the candidate does.
-DISTURBED = 5.0
-CONFIRM_REPEATS = 3
 QUIET_PROPOSALS = 2  # so many proposals in a row without expected gain end the search
+SEARCH_SHARE = 0.9  # of what slow candidates may cost: the search ends there
+PROMOTE_GAIN = 0.1  # seen so much faster, by five standard errors: confirmed at once
+PROMOTE_ERRORS = 5.0
 
 
 @dataclass(frozen=True)
 class TunerConfig:
-    """How long to look and how sure to be. Confidence is one-sided: 0.99 errs once in 100."""
+    """How long to look and how sure to be. Confidence is one-sided: 0.99 errs once in 100.
+
+    `max_pairs` is for all comparisons of a run together.
+    """
 
     warmup_samples: int = 3
     max_samples: int = 20
@@ -60,33 +63,9 @@ class TunerConfig:
     confidence: float = 0.99
     min_gain: float = 0.002
     harm_limit_steps: float = 200.0
+    max_pairs: int = 40
     noise: float = 0.0
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Settings to measure. `waiting`: run them, but nothing is to be measured yet."""
-
-    phase: str
-    values: Values
-    candidate: bool = False
-    waiting: bool = False
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A trial and what came of it; `number` counts all measurements from 1."""
-
-    number: int
-    trial: Trial
-    sample: Sample
-
-    @property
-    def log_time(self) -> float:
-        """Natural logarithm of the step time."""
-        return math.log(self.sample.step_time_ms)
 
 
 @dataclass(frozen=True)
@@ -97,6 +76,7 @@ class Request:
     observations: list[dict[str, Any]]
     seed: int
     noise: float
+    incumbent: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The request as plain data."""
@@ -134,15 +114,8 @@ class _Best:
     deviation: float
 
 
-@dataclass
-class _Candidate:
-    """A settings point of the search; `measurements` are its own, by number."""
-
-    values: Values
-    measurements: list[Measurement] = field(default_factory=list)
-
-
 _Course = Generator[Trial, Sample | None, None]
+_Compared = Generator[Trial, Sample | None, bool]
 
 
 class Tuner:
@@ -157,19 +130,23 @@ class Tuner:
     def __init__(
         self, space: Space, incumbent: Values, defaults: Values, config: TunerConfig
     ) -> None:
-        self.history: list[Measurement] = []
         self.outcome: Outcome | None = None
+        self._record = Record()
         self._space = space
-        self._incumbent = {key: incumbent[key] for key in space.keys}
+        self._start = {key: incumbent[key] for key in space.keys}
+        self._incumbent = self._start
         self._defaults = {key: defaults[key] for key in space.keys}
         self._config = config
-        self._candidates: list[_Candidate] = []
+        self._queue: list[Values] = []
+        self._tried = 0
+        self._pairs = 0
         self._request: Request | None = None
         self._answer: Answer | None = None
         self._is_posed = False
         self._last: Answer | None = None
         self._harm_steps = 0.0
         self._recalled: Values | None = None
+        self._findings: list[Finding] = []
         self._search_end = f"all {config.max_samples} samples were used"
         self._course = self._run()
         self._trial: Trial | None = next(self._course)
@@ -182,12 +159,17 @@ class Tuner:
     @property
     def incumbent(self) -> Values:
         """The settings that tuning began with."""
-        return dict(self._incumbent)
+        return dict(self._start)
+
+    @property
+    def history(self) -> Sequence[Measurement]:
+        """All measurements so far, in order."""
+        return self._record.history
 
     @property
     def searched(self) -> int:
         """How many candidates have been measured in the search."""
-        return sum(len(candidate.measurements) for candidate in self._candidates)
+        return self._tried
 
     def recall(self, values: Values) -> None:
         """Settings an earlier run found best: verified behind the baseline, before any search."""
@@ -197,8 +179,10 @@ class Tuner:
         """The sample of the current trial. Returns it numbered; `trial` is the next one."""
         if self._trial is None or self._trial.waiting:
             raise RuntimeError("there is no trial to report a sample for")
-        measurement = Measurement(len(self.history) + 1, self._trial, sample)
-        self.history.append(measurement)
+        if self._trial.candidate:
+            usual_ms = math.exp(self._record.usual().value)
+            self._harm_steps += max(0.0, sample.step_time_ms / usual_ms - 1) * sample.steps
+        measurement = self._record.add(self._trial, sample)
         self._advance(sample)
         return measurement
 
@@ -219,17 +203,22 @@ class Tuner:
         `seen_ns` are the steps since the change that ran wholly under it, `sample` is made of
         those that count so far.
         """
-        if self._trial is None or not self._trial.candidate or self._trial.phase == "confirm":
+        if self._trial is None or not self._trial.candidate:
             return False
-        level = self._level(len(self.history) + 1)
-        usual_ns = math.exp(level.value) * 1e6
+        usual = self._record.usual()
+        usual_ns = math.exp(usual.value) * 1e6
+        lost = sum(seen_ns) / usual_ns - len(seen_ns)
+        if self._harm_steps + lost > self._config.harm_limit_steps:
+            return True
+        if self._trial.phase == "confirm":
+            return False
         ratio = ABANDON_AT_ONCE if len(seen_ns) == 1 else ABANDON_RATIO
         if seen_ns and min(seen_ns) > ratio * usual_ns:
             return True
         if sample is None or sample.steps < ABANDON_STEPS:
             return False
-        loss = math.log(sample.step_time_ms) - level.value
-        return loss > ABANDON_LOSS + 3 * math.hypot(sample.relative_error, level.error)
+        loss = math.log(sample.step_time_ms) - usual.value
+        return loss > ABANDON_LOSS + 3 * math.hypot(sample.relative_error, usual.error)
 
     def abort(self, reason: str) -> None:
         """End tuning here; the incumbent stays."""
@@ -244,17 +233,19 @@ class Tuner:
             yield Trial("warmup", self._incumbent, note=f"{left} remaining")
         yield Trial("baseline", self._incumbent)
         if self._recalled is not None:
-            yield from self._confirm(_Best(self._recalled, 0.0, 0.0), "verify")
+            yield from self._compare(self._recalled, "verify")
             if not self._is_refuted():
                 return
             self.outcome = None
-        yield from self._search()
+        self._queue = self._first_candidates()
+        while (yield from self._search()):
+            pass
         answer = self._last or (yield from self._ask())
         best = self._best(answer)
         if best is None:
             self._keep("no significant gain: no candidate was measured")
         elif best.gain < self._config.min_gain:
-            margin = max(best.deviation, self._incumbent_error()) * self._normal()
+            margin = max(best.deviation, self._record.usual().error) * self._normal()
             self._keep(
                 f"no significant gain ({_percent(best.gain)} ± {_percent(margin)} for the best "
                 f"candidate; {self._search_end})",
@@ -262,42 +253,95 @@ class Tuner:
                 margin,
             )
         else:
-            yield from self._confirm(best)
+            yield from self._compare(best.values, "confirm")
 
-    def _search(self) -> _Course:
-        """Measure candidates; if the last answer already knows all of them it is `_last`."""
-        queue = self._first_candidates()
+    def _search(self) -> _Compared:
+        """Measure candidates, until one is promoted (True: go on) or to the end of the search.
+
+        If the last answer already knows all candidates it is `_last`.
+        """
         quiet = 0
-        for number in range(self._config.max_samples):
-            if queue:
-                values = queue.pop(0)
+        while self._tried < self._config.max_samples:
+            if self._queue:
+                values = self._queue.pop(0)
             else:
                 must_wait = self._answer is None
                 answer = yield from self._ask()
                 quiet = quiet + 1 if answer.expected_gain < self._config.min_gain else 0
                 # A model of a few points is too easily content.
-                if quiet >= QUIET_PROPOSALS and number >= self._config.max_samples // 2:
+                if quiet >= QUIET_PROPOSALS and self._tried >= self._config.max_samples // 2:
                     self._search_end = (
                         f"the model expects less than {_percent(self._config.min_gain)} more"
                     )
                     self._last = answer
-                    return
+                    return False
                 values = answer.values
                 if must_wait:
                     # The incumbent's last sample is old by now, and nobody knows how old.
                     yield Trial("search", self._incumbent, note="incumbent")
             yield Trial("search", values, candidate=True)
-            self._remember(values)
+            self._tried += 1
             # Asked before the incumbent is measured, so that the optimiser thinks meanwhile.
-            if not queue:
+            if not self._queue:
                 self._pose()
             yield Trial("search", self._incumbent, note="incumbent")
-            if self._harm_steps > self._config.harm_limit_steps:
+            if self._over_limit():
                 self._search_end = (
                     f"slow candidates had cost {self._harm_steps:.0f} steps' time, "
                     f"over the limit of {self._config.harm_limit_steps:.0f}"
                 )
-                return
+                return False
+            if self._is_far_better(values) and (yield from self._compare(values, "confirm")):
+                return True
+        return False
+
+    def _over_limit(self) -> bool:
+        # The comparison may cost something, too.
+        return self._harm_steps > SEARCH_SHARE * self._config.harm_limit_steps
+
+    def _is_far_better(self, values: Values) -> bool:
+        candidate = self._record.find(values)
+        if candidate is None:
+            return False
+        y, error = self._record.observe(candidate)
+        gain = self._record.baseline - y
+        return gain > PROMOTE_GAIN + PROMOTE_ERRORS * error
+
+    def _compare(self, values: Values, phase: str) -> _Compared:
+        """Compare with the incumbent on fresh samples; True: these are the incumbent now."""
+        compared = Comparison(
+            self._record.noise(),
+            self._record.usual_error(),
+            self._config.confidence,
+            self._config.min_gain,
+            self._config.max_pairs - self._pairs,
+        )
+        finding = None
+        while finding is None:
+            pair = {}
+            first = compared.candidate_first
+            for is_candidate in (first, not first):
+                tried = values if is_candidate else self._incumbent
+                number, most = len(compared.differences) + 1, compared.looks[-1]
+                note = f"pair {number} of at most {most}"
+                sample = yield Trial(phase, tried, is_candidate, note=note)
+                assert sample is not None
+                if sample.abandoned:
+                    self._keep("no significant gain: the candidate was clearly slower")
+                    return False
+                pair[is_candidate] = sample
+            finding = compared.add(pair[True], pair[False])
+        self._pairs += finding.pairs
+        if finding.faster:
+            self._adopt(values, finding)
+        else:
+            self._keep(
+                f"no significant gain ({_percent(finding.gain)} ± {_percent(finding.margin)} for "
+                f"the best candidate in {finding.pairs} pairs at {self._sure()})",
+                finding.gain,
+                finding.margin,
+            )
+        return finding.faster
 
     def _is_refuted(self) -> bool:
         """Whether the comparison that has just ended showed its candidate to be no faster."""
@@ -308,53 +352,6 @@ class Tuner:
         if found.gain is None or found.margin is None:
             return True  # abandoned
         return found.gain + found.margin < self._config.min_gain
-
-    def _confirm(self, best: _Best, phase: str = "confirm") -> _Course:
-        noise = inference.noise_between(
-            [one.log_time for one in self.history if self._is_incumbent(one)]
-        )
-        # Bonferroni: the looks together err as rarely as the confidence says.
-        confidence = 1 - (1 - self._config.confidence) / len(CONFIRM_LOOKS)
-        usual_error = statistics.median(
-            one.sample.relative_error for one in self.history if self._is_incumbent(one)
-        )
-        differences: list[float] = []
-        repeats = 0
-        while True:
-            # Candidate first in every other pair: a linear drift cancels over two pairs.
-            candidate_first = len(differences) % 2 == 0
-            pair = {}
-            for is_candidate in (candidate_first, not candidate_first):
-                values = best.values if is_candidate else self._incumbent
-                note = f"pair {len(differences) + 1} of at most {CONFIRM_LOOKS[-1]}"
-                sample = yield Trial(phase, values, is_candidate, note=note)
-                assert sample is not None
-                if sample.abandoned:
-                    self._keep("no significant gain: the candidate was clearly slower")
-                    return
-                pair[is_candidate] = sample
-            disturbed = max(one.relative_error for one in pair.values()) > DISTURBED * usual_error
-            if disturbed and repeats < CONFIRM_REPEATS:
-                repeats += 1
-                continue
-            differences.append(math.log(pair[True].step_time_ms / pair[False].step_time_ms))
-            if len(differences) not in CONFIRM_LOOKS:
-                continue
-            estimate = inference.paired(differences, noise)
-            margin = estimate.margin(confidence)
-            gain = -estimate.value
-            if gain > margin and gain >= self._config.min_gain:
-                self._adopt(best.values, gain, margin, phase)
-                return
-            is_last = len(differences) == CONFIRM_LOOKS[-1]
-            if is_last or gain + margin < self._config.min_gain:
-                self._keep(
-                    f"no significant gain ({_percent(gain)} ± {_percent(margin)} for the best "
-                    f"candidate in {len(differences)} pairs at {self._sure()})",
-                    gain,
-                    margin,
-                )
-                return
 
     def _pose(self) -> None:
         self._request, self._is_posed = self._question(), True
@@ -368,11 +365,6 @@ class Tuner:
         return answer
 
     def _advance(self, sample: Sample | None) -> None:
-        trial = self._trial
-        if sample is not None and trial is not None and trial.candidate:
-            level = self._level(len(self.history))
-            lost = sample.step_time_ms / math.exp(level.value) - 1
-            self._harm_steps += max(0.0, lost) * sample.steps
         try:
             self._trial = self._course.send(sample)
         except StopIteration:
@@ -390,81 +382,49 @@ class Tuner:
                 candidates.append(values)
         return candidates
 
-    def _remember(self, values: Values) -> None:
-        known = next((one for one in self._candidates if one.values == values), None)
-        if known is None:
-            known = _Candidate(values)
-            self._candidates.append(known)
-        known.measurements.append(self.history[-1])
-
-    def _is_incumbent(self, measurement: Measurement) -> bool:
-        return not measurement.trial.candidate and measurement.trial.phase != "warmup"
-
-    def _level(self, position: float) -> Estimate:
-        known = [one for one in self.history if self._is_incumbent(one)]
-        return inference.level(
-            position,
-            [one.number for one in known],
-            [one.log_time for one in known],
-            [one.sample.relative_error for one in known],
-        )
-
-    def _incumbent_error(self) -> float:
-        return self._level(len(self.history)).error
-
-    def _observe(self, candidate: _Candidate) -> tuple[float, float]:
-        """y and its error (see `optimiser`) of a candidate, over all its measurements."""
-        weights, values = [], []
-        for one in candidate.measurements:
-            level = self._level(one.number)
-            error = math.hypot(one.sample.relative_error, level.error)
-            if one.sample.abandoned:
-                error = min(error, ABANDONED_ERROR)
-            weights.append(1 / error**2)
-            values.append(one.log_time - level.value)
-        total = sum(weights)
-        mean = sum(w * value for w, value in zip(weights, values, strict=True)) / total
-        return mean, 1 / math.sqrt(total)
-
     def _question(self) -> Request:
-        # The incumbent's own gain is zero by definition: exactly known.
+        # The first incumbent's own gain is zero by definition: exactly known.
         rows: list[dict[str, Any]] = [
-            {"point": self._space.encode(self._incumbent), "y": 0.0, "error": 0.0}
+            {"point": self._space.encode(self._start), "y": 0.0, "error": 0.0}
         ]
-        for candidate in self._candidates:
-            y, error = self._observe(candidate)
+        at = 0
+        for candidate in self._record.candidates:
+            y, error = self._record.observe(candidate)
+            if candidate.values == self._incumbent:
+                at = len(rows)
             rows.append({"point": self._space.encode(candidate.values), "y": y, "error": error})
-        return Request(self._space.to_json(), rows, self._config.seed, self._config.noise)
+        return Request(self._space.to_json(), rows, self._config.seed, self._config.noise, at)
 
     def _best(self, answer: Answer) -> _Best | None:
-        # means[0] is the incumbent's; candidates follow in the order they were asked in.
+        # means[0] is the first incumbent's; candidates follow in the order they were asked in.
+        asked = zip(self._record.candidates, answer.means[1:], answer.deviations[1:], strict=True)
         offered = [
-            _Best(candidate.values, 1 - math.exp(mean), deviation)
-            for candidate, mean, deviation in zip(
-                self._candidates, answer.means[1:], answer.deviations[1:], strict=True
-            )
+            _Best(candidate.values, 1 - math.exp(mean - self._record.baseline), deviation)
+            for candidate, mean, deviation in asked
+            if candidate.values != self._incumbent
         ]
         return max(offered, key=lambda best: best.gain, default=None)
 
     # -- the end --
 
-    def _adopt(self, values: Values, log_gain: float, margin: float, phase: str) -> None:
-        gain = 1 - math.exp(-log_gain)
-        self.outcome = Outcome(
-            values=dict(values),
-            adopted=True,
-            verdict=f"adopted: {_percent(gain)} ± {_percent(margin)} less time a step "
-            f"than the current settings, at {self._sure()}",
-            sample=_together([one.sample for one in self.history if one.trial.phase == phase
-                              and one.trial.candidate]),
-            gain=gain,
-            margin=margin,
-        )  # fmt: skip
+    def _adopt(self, values: Values, finding: Finding) -> None:
+        self._incumbent = values
+        self._record.adopt(finding.gain)
+        self._findings.append(finding)
+        self._keep("")
 
     def _keep(self, verdict: str, gain: float | None = None, margin: float | None = None) -> None:
-        known = [one.sample for one in self.history if self._is_incumbent(one)]
+        """The outcome: the present incumbent stays, which may have been adopted before."""
+        if self._findings:
+            gain = 1 - math.exp(-sum(finding.gain for finding in self._findings))
+            margin = math.hypot(*(finding.margin for finding in self._findings))
+            verdict = (
+                f"adopted: {_percent(gain)} ± {_percent(margin)} less time a step "
+                f"than the current settings, at {self._sure()}"
+            )
+        sample = together(self._record.samples(self._incumbent))
         self.outcome = Outcome(
-            dict(self._incumbent), False, verdict, _together(known), gain, margin
+            dict(self._incumbent), bool(self._findings), verdict, sample, gain, margin
         )
 
     def _sure(self) -> str:
@@ -476,18 +436,3 @@ class Tuner:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _together(samples: Sequence[Sample]) -> Sample | None:
-    """Several samples of the same settings as one: means, and the mean's standard error."""
-    if not samples:
-        return None
-    count = len(samples)
-    return Sample(
-        steps=sum(sample.steps for sample in samples),
-        step_time_ms=sum(sample.step_time_ms for sample in samples) / count,
-        stderr_ms=math.sqrt(sum(sample.stderr_ms**2 for sample in samples)) / count,
-        bytes_per_step=sum(sample.bytes_per_step for sample in samples) / count,
-        score=sum(sample.score for sample in samples) / count,
-        outliers=sum(sample.outliers for sample in samples),
-    )

@@ -17,8 +17,9 @@ from simulated_training import (
 )
 
 from hvdtune.autotune import space
+from hvdtune.autotune.comparison import LOOKS as CONFIRM_LOOKS
 from hvdtune.autotune.score import Sample
-from hvdtune.autotune.tuner import CONFIRM_LOOKS, Answer, Trial, Tuner, TunerConfig
+from hvdtune.autotune.tuner import Answer, Trial, Tuner, TunerConfig
 
 SPACE = full_space()
 DEFAULTS = space.shipped_defaults(SPACE)

@@ -1,0 +1,68 @@
+"""A training job that is replayed: steps of a surface with noise, drift and outliers.
+
+t_k      time of step k, ms: T exp(s(values) + d sin(2 pi k / p + phase) + e_k), and `LONG`
+         times that in a share `outliers` of the steps
+s        the surface, T the reference's step time
+e_k      noise, normal with standard deviation `noise`
+d, p     slow drift of the machine
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+LONG = 4.0
+DRIFT = 0.02
+DRIFT_PERIOD = 1500  # steps
+OUTLIERS = 0.01
+STEP_BYTES = 100_000_000
+
+Settings = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the tuner sees of a step (`autotune.score.Step`)."""
+
+    duration_ns: int
+    epoch: int
+    bytes: int = STEP_BYTES
+
+
+class Job:
+    """A run of a training script. `steps` counts, `spent` is the sum of the steps' true times.
+
+    `spent` is in units of a step with the settings the run began with, without drift and noise:
+    what the tuner's trials cost, and nothing else.
+    """
+
+    def __init__(
+        self, surface: Callable[[Settings], float], start: Settings, noise: float, seed: int,
+        step_ms: float = 50.0,
+    ) -> None:  # fmt: skip
+        self._surface = surface
+        self._noise = noise
+        self._rng = random.Random(f"{seed} {noise}")
+        self._phase = self._rng.uniform(0, 2 * math.pi)
+        self._step_ns = step_ms * 1e6
+        self._start = surface(start)
+        self.steps = 0
+        self.spent = 0.0
+
+    def step(self, values: Settings, epoch: int = 0) -> Step:
+        """Do one step with these settings."""
+        level = self._surface(values)
+        self.steps += 1
+        self.spent += math.exp(level - self._start)
+        angle = 2 * math.pi * self.steps / DRIFT_PERIOD + self._phase
+        log_time = level + DRIFT * math.sin(angle) + self._rng.gauss(0, self._noise)
+        long = LONG if self._rng.random() < OUTLIERS else 1.0
+        return Step(int(self._step_ns * long * math.exp(log_time)), epoch)
+
+    @property
+    def slowdown(self) -> float:
+        """How much longer the run has taken than with the settings it began with."""
+        return self.spent / max(1, self.steps) - 1
