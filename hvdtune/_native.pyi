@@ -104,6 +104,7 @@ class EngineOptions:
         cycle_time_ms: float,
         chunk_size: int,
         one_shot_limit: int,
+        writing: str,
         spin_us: int,
         affinity: int,
         process_sets: Sequence[Sequence[int]],

@@ -71,6 +71,13 @@ _TABLE = (
         tune_range=(1024, MIB),
     ),
     Knob(
+        "writing", "HVDTUNE_WRITING", "choice", "auto",
+        "How a rank writes what other ranks read next: into the cache that it shares with them, or "
+        "past the caches, which is faster where their CPUs share none; auto measures now and then "
+        "which it is.",
+        yaml="params.writing", choices=("auto", "cached", "streamed"),
+    ),
+    Knob(
         "disable_group_fusion", "HOROVOD_DISABLE_GROUP_FUSION", "bool", False,
         "Fuse a group only within itself, and nothing else.",
     ),

@@ -212,6 +212,7 @@ def _engine_options(
         cycle_time_ms=float(settings.cycle_time),
         chunk_size=settings.chunk_size,
         one_shot_limit=settings.one_shot_limit,
+        writing=settings.writing,
         spin_us=settings.spin_us,
         affinity=affinity[topology.local_rank] if topology.local_rank < len(affinity) else -1,
         process_sets=static,

@@ -76,10 +76,18 @@ struct SendrecvJob {
 /// Who keeps a member waiting, and for how long already.
 using AbsenceReport = std::function<void(const std::vector<int>& missing, Nanos waited)>;
 
+/// How to write what other members read.
+enum class Writing : std::uint8_t {
+  kMeasured,  ///< whichever is faster at the time
+  kCached,    ///< into the cache that they share with this CPU
+  kStreamed,  ///< past the caches
+};
+
 /// How a communicator goes about it. Sizes in bytes; 0 = its own choice.
 struct Tuning {
   std::int64_t chunk_size = 0;      ///< largest piece of a message that is worked on at once
   std::int64_t one_shot_limit = 0;  ///< longest message that every member reduces whole
+  Writing writing = Writing::kMeasured;
 };
 
 /// `size()` members, this one's index, and the collectives on their buffers: what a data plane has

@@ -18,6 +18,8 @@ constexpr std::size_t kUsualCache = 32 << 20;
 constexpr std::size_t kLine = 64;
 // Below this the fence at the end costs more than it saves.
 constexpr std::size_t kLeastStreamed = 4 << 10;
+// Below this a copy is mostly the parts of lines at its ends, which are not streamed.
+constexpr std::size_t kLeastUnordered = 512;
 
 /// Whole cache lines; `to` is aligned to one.
 void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
@@ -42,7 +44,6 @@ void copy_streamed(std::byte* to, const std::byte* from, std::size_t bytes) {
   stream_lines(to + head, from + head, lines);
   const std::size_t done = head + lines * kLine;
   std::memcpy(to + done, from + done, bytes - done);
-  _mm_sfence();  // the stores above are ordered by nothing else
 }
 #endif
 
@@ -50,13 +51,39 @@ void copy_streamed(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 void copy_bytes(void* to, const void* from, std::size_t bytes, CopyKind kind) {
 #if defined(__SSE2__)
-  if (kind == CopyKind::kStreamed && bytes >= kLeastStreamed) {
+  if (bytes < kLeastStreamed) kind = CopyKind::kCached;
+#endif
+  copy_unordered(to, from, bytes, kind);
+  order_copies(kind);
+}
+
+void copy_unordered(void* to, const void* from, std::size_t bytes, CopyKind kind) {
+#if defined(__SSE2__)
+  if (kind == CopyKind::kStreamed && bytes >= kLeastUnordered) {
     copy_streamed(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
     return;
   }
 #endif
   (void)kind;
   std::memcpy(to, from, bytes);
+}
+
+void order_copies(CopyKind kind) {
+#if defined(__SSE2__)
+  if (kind == CopyKind::kStreamed) _mm_sfence();
+#endif
+  (void)kind;
+}
+
+void copy_line(std::byte* to, const std::byte* from, CopyKind kind) {
+#if defined(__SSE2__)
+  if (kind == CopyKind::kStreamed) {
+    stream_lines(to, from, 1);
+    return;
+  }
+#endif
+  (void)kind;
+  std::memcpy(to, from, 64);
 }
 
 std::size_t shared_cache_bytes() {

@@ -30,9 +30,11 @@ PhaseTimes ShmCommunicator::allreduce_alone(const AllreduceJob& job) {
 PhaseTimes ShmCommunicator::allreduce_one_shot(const AllreduceJob& job) {
   PhaseTimes times;
   const std::size_t bytes = job.in.bytes();
+  const CopyKind writing = distance_.writing(bytes);
   const std::uint64_t chunk = window_.open(bytes);
   std::byte* mine = window(static_cast<std::size_t>(index_), chunk);
-  pack(job.in, 0, bytes, mine, job.dtype, job.prescale);
+  pack(job.in, 0, bytes, mine, job.dtype, job.prescale, writing);
+  order_copies(writing);
   barrier_.arrive();
   times.packed = monotonic_now();
   barrier_.wait();
@@ -46,64 +48,115 @@ PhaseTimes ShmCommunicator::allreduce_one_shot(const AllreduceJob& job) {
   return times;
 }
 
-PhaseTimes ShmCommunicator::allreduce_streamed(const AllreduceJob& job) {
-  PhaseTimes times;
-  const std::size_t members = members_.size();
-  const auto self = static_cast<std::size_t>(index_);
-  const std::size_t total = job.in.bytes();
-  const std::size_t chunks = (total + chunk_bytes_ - 1) / chunk_bytes_;
-  const bool direct = job.prescale == 1.0;  // scaled data exist only in the window
+/// A message longer than that, chunk by chunk (shm_communicator.h).
+class ShmCommunicator::StreamedAllreduce {
+ public:
+  StreamedAllreduce(ShmCommunicator& communicator, const AllreduceJob& job)
+      : c_(communicator),
+        job_(job),
+        members_(c_.members_.size()),
+        self_(static_cast<std::size_t>(c_.index_)),
+        total_(job.in.bytes()),
+        writing_(c_.distance_.writing(total_)),
+        direct_(job.prescale == 1.0) {}
 
-  const auto part_of = [&](std::size_t chunk, std::size_t member) {
-    return chunk_part(chunk * chunk_bytes_, std::min(chunk_bytes_, total - chunk * chunk_bytes_),
-                      member, members);
-  };
-  std::uint64_t first = 0;
-  const auto pack_chunk = [&](std::size_t chunk) {
-    const std::uint64_t serial = window_.open(std::min(chunk_bytes_, total - chunk * chunk_bytes_));
-    if (chunk == 0) first = serial;
-    std::byte* mine = window(self, serial);
-    for (std::size_t member = 0; member < members; ++member) {
-      if (member == self && direct) continue;
-      const Part part = part_of(chunk, member);
-      pack(job.in, part.begin, part.bytes, mine + part.in_chunk, job.dtype, job.prescale);
+  PhaseTimes run() {
+    PhaseTimes times;
+    const std::size_t chunks = (total_ + c_.chunk_bytes_ - 1) / c_.chunk_bytes_;
+    pack_chunk(0);
+    arrive();
+    times.packed = monotonic_now();
+    for (std::size_t step = 1; step <= chunks + 1; ++step) {
+      if (step < chunks) pack_chunk(step);
+      c_.barrier_.wait();
+      if (step == chunks + 1) times.unpacking = monotonic_now();
+      if (step <= chunks) reduce_chunk(step - 1);
+      if (step >= 2) unpack_chunk(step - 2);
+      if (step <= chunks) arrive();
     }
-  };
-  const auto reduce_chunk = [&](std::size_t chunk) {
-    const Part part = part_of(chunk, self);
-    std::array<const std::byte*, kMaxRanksPerHost> sources;
-    for (std::size_t member = 0; member < members; ++member) {
-      sources[member] = window(member, first + chunk) + part.in_chunk;
-    }
-    std::byte* result = window(self, first + chunk) + part.in_chunk;
-    if (direct) {
-      reduce_with_own(sources.data(), members, self, job.in, part.begin, part.bytes, result,
-                      job.dtype, job.op, job.postscale);
-    } else {
-      reduce_block(sources.data(), members, result, part.bytes, job.dtype, job.op, job.postscale);
-    }
-  };
-  const auto unpack_chunk = [&](std::size_t chunk) {
-    // Start with the own part, still in cache, and go round: members read different windows.
-    for (std::size_t turn = 0; turn < members; ++turn) {
-      const std::size_t member = (self + turn) % members;
-      const Part part = part_of(chunk, member);
-      job.out.copy_in(part.begin, part.bytes, window(member, first + chunk) + part.in_chunk);
-    }
-  };
-
-  pack_chunk(0);
-  barrier_.arrive();
-  times.packed = monotonic_now();
-  for (std::size_t step = 1; step <= chunks + 1; ++step) {
-    if (step < chunks) pack_chunk(step);
-    barrier_.wait();
-    if (step == chunks + 1) times.unpacking = monotonic_now();
-    if (step <= chunks) reduce_chunk(step - 1);
-    if (step >= 2) unpack_chunk(step - 2);
-    if (step <= chunks) barrier_.arrive();
+    return times;
   }
-  return times;
+
+ private:
+  [[nodiscard]] std::size_t bytes_of(std::size_t chunk) const {
+    return std::min(c_.chunk_bytes_, total_ - chunk * c_.chunk_bytes_);
+  }
+  [[nodiscard]] Part part_of(std::size_t chunk, std::size_t member) const {
+    return chunk_part(chunk * c_.chunk_bytes_, bytes_of(chunk), member, members_);
+  }
+  [[nodiscard]] std::byte* window(std::size_t member, std::size_t chunk) const {
+    return c_.window(member, first_ + chunk);
+  }
+
+  void arrive() {
+    order_copies(writing_);
+    c_.barrier_.arrive();
+  }
+
+  void pack_chunk(std::size_t chunk) {
+    const std::uint64_t serial = c_.window_.open(bytes_of(chunk));
+    if (chunk == 0) first_ = serial;
+    std::byte* mine = window(self_, chunk);
+    for (std::size_t member = 0; member < members_; ++member) {
+      if (member == self_ && direct_) continue;
+      const Part part = part_of(chunk, member);
+      pack(job_.in, part.begin, part.bytes, mine + part.in_chunk, job_.dtype, job_.prescale,
+           writing_);
+    }
+  }
+
+  void reduce_chunk(std::size_t chunk) {
+    const Part part = part_of(chunk, self_);
+    std::byte* result = window(self_, chunk) + part.in_chunk;
+    if (writing_ == CopyKind::kCached) {
+      reduce(chunk, part, 0, part.bytes, result);
+      return;
+    }
+    for_tiles(part.bytes, [&](std::size_t at, std::size_t bytes, std::byte* tile) {
+      reduce(chunk, part, at, bytes, tile);
+      copy_unordered(result + at, tile, bytes, writing_);
+      // The window has left the cache: nothing is read back from there.
+      job_.out.copy_in(part.begin + at, bytes, tile);
+    });
+  }
+
+  /// Reduces [at, at + bytes) of the own part, from all windows.
+  void reduce(std::size_t chunk, const Part& part, std::size_t at, std::size_t bytes,
+              std::byte* result) {
+    std::array<const std::byte*, kMaxRanksPerHost> sources;
+    for (std::size_t member = 0; member < members_; ++member) {
+      sources[member] = window(member, chunk) + part.in_chunk + at;
+    }
+    if (direct_) {
+      reduce_with_own(sources.data(), members_, self_, job_.in, part.begin + at, bytes, result,
+                      job_.dtype, job_.op, job_.postscale);
+    } else {
+      reduce_block(sources.data(), members_, result, bytes, job_.dtype, job_.op, job_.postscale);
+    }
+  }
+
+  void unpack_chunk(std::size_t chunk) {
+    // Start with the own part, still in cache (if it is not in place already), and go round:
+    // members read different windows.
+    for (std::size_t turn = writing_ == CopyKind::kCached ? 0 : 1; turn < members_; ++turn) {
+      const std::size_t member = (self_ + turn) % members_;
+      const Part part = part_of(chunk, member);
+      job_.out.copy_in(part.begin, part.bytes, window(member, chunk) + part.in_chunk);
+    }
+  }
+
+  ShmCommunicator& c_;
+  const AllreduceJob& job_;
+  std::size_t members_;
+  std::size_t self_;
+  std::size_t total_;
+  CopyKind writing_;
+  bool direct_;  // what is scaled before exists in the window only
+  std::uint64_t first_ = 0;
+};
+
+PhaseTimes ShmCommunicator::allreduce_streamed(const AllreduceJob& job) {
+  return StreamedAllreduce(*this, job).run();
 }
 
 }  // namespace hvdtune

@@ -32,11 +32,13 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Arena> arena, std::vector<int> 
       members_(std::move(members)),
       index_(index),
       barrier_(*arena_, arena_->barrier(cell), static_cast<int>(members_.size()), index, patience),
+      distance_(arena_->distance(cell), static_cast<int>(members_.size()), index),
       crowded_(arena_->oversubscribed()) {
   tune({});
 }
 
 void ShmCommunicator::tune(const Tuning& tuning) {
+  distance_.choose(tuning.writing);
   const ShmTuning standard = standard_tuning(members_.size(), crowded_);
   const auto chosen = [](std::int64_t wanted, std::size_t otherwise) {
     return wanted > 0 ? static_cast<std::size_t>(wanted) : otherwise;

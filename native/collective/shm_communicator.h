@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "collective/cache_distance.h"
 #include "collective/communicator.h"
 #include "collective/shm_barrier.h"
 #include "collective/shm_window.h"
@@ -50,6 +51,8 @@ class ShmCommunicator final : public Communicator {
   void report_absence(Nanos patience, AbsenceReport report) override;
 
  private:
+  class StreamedAllreduce;
+
   PhaseTimes allreduce_alone(const AllreduceJob& job);
   PhaseTimes allreduce_one_shot(const AllreduceJob& job);
   PhaseTimes allreduce_streamed(const AllreduceJob& job);
@@ -71,6 +74,7 @@ class ShmCommunicator final : public Communicator {
   std::vector<int> members_;
   int index_;
   ShmBarrier barrier_;
+  CacheDistance distance_;
   bool crowded_;  // more ranks than CPUs
   std::size_t chunk_bytes_ = 0;
   std::size_t exchange_chunk_ = 0;

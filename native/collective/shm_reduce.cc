@@ -26,14 +26,24 @@ Part chunk_part(std::size_t begin, std::size_t bytes, std::size_t member, std::s
 }
 
 void pack(const SegmentList& from, std::size_t begin, std::size_t bytes, std::byte* to, DType dtype,
-          double scale) {
+          double scale, CopyKind kind) {
   if (scale == 1.0) {
-    from.copy_out(begin, bytes, to);
+    from.for_range(begin, bytes, [&to, kind](const std::byte* piece, std::size_t length) {
+      copy_unordered(to, piece, length, kind);
+      to += length;
+    });
     return;
   }
   const ScaleKernel kernel = scale_kernel(dtype);
   from.for_range(begin, bytes, [&](const std::byte* piece, std::size_t length) {
-    kernel(to, piece, length / dtype_size(dtype), scale);
+    if (kind == CopyKind::kCached) {
+      kernel(to, piece, length / dtype_size(dtype), scale);
+    } else {
+      for_tiles(length, [&](std::size_t at, std::size_t part, std::byte* tile) {
+        kernel(tile, piece + at, part / dtype_size(dtype), scale);
+        copy_unordered(to + at, tile, part, kind);
+      });
+    }
     to += length;
   });
 }

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "base/dtype.h"
 #include "base/op_kind.h"
+#include "collective/copy.h"
 #include "collective/segments.h"
 
 namespace hvdtune {
@@ -21,12 +23,22 @@ struct Part {
 /// the last ones may be shorter or empty.
 Part chunk_part(std::size_t begin, std::size_t bytes, std::size_t member, std::size_t members);
 
-/// Copies [begin, begin + bytes) of `from` to `to`, multiplied by `scale`.
+/// Copies [begin, begin + bytes) of `from` to `to`, multiplied by `scale`. What is streamed needs
+/// order_copies().
 void pack(const SegmentList& from, std::size_t begin, std::size_t bytes, std::byte* to, DType dtype,
-          double scale);
+          double scale, CopyKind kind = CopyKind::kCached);
 
 /// Multiplies every element in place.
 void scale_segments(const SegmentList& data, DType dtype, double scale);
+
+/// Calls visit(begin, bytes, tile) for pieces of [0, bytes), in order: `tile` has room for as many
+/// bytes, is in the first-level cache, and is the same memory every time.
+template <typename Visit>
+void for_tiles(std::size_t bytes, Visit&& visit) {
+  constexpr std::size_t kTile = 8 << 10;
+  alignas(kCacheLine) std::byte tile[kTile];
+  for (std::size_t at = 0; at < bytes; at += kTile) visit(at, std::min(kTile, bytes - at), tile);
+}
 
 /// result = post * (sources[0] OP … OP sources[count-1]), `bytes` bytes each, in that order.
 void reduce_block(const std::byte* const* sources, std::size_t count, std::byte* result,

@@ -42,6 +42,7 @@ ShmRegistered::ShmRegistered(std::shared_ptr<Arena> arena, std::shared_ptr<HeapF
       members_(std::move(members)),
       index_(static_cast<std::size_t>(index)),
       cell_(file_->work_cell(number)),
+      distance_(arena_->distance(number), static_cast<int>(members_.size()), index),
       patience_(patience) {}
 
 PhaseTimes ShmRegistered::allreduce(const RegisteredJob& job) {
@@ -51,6 +52,7 @@ PhaseTimes ShmRegistered::allreduce(const RegisteredJob& job) {
   const std::size_t block = block_bytes(total, members_.size());
   const auto blocks = static_cast<std::uint32_t>((total + block - 1) / block);
   if (blocks > 0) {
+    writing_ = distance_.writing(total);
     std::atomic<std::uint32_t>& progress = cell_.members[index_].value;
     progress.store(2 * number_ + 1, std::memory_order_relaxed);
     std::uint32_t finished = 0;
@@ -61,6 +63,7 @@ PhaseTimes ShmRegistered::allreduce(const RegisteredJob& job) {
       reduce_range(job, begin, std::min(begin + block, total));
       ++finished;
     }
+    order_copies(writing_);
     finish_blocks(finished, blocks);
     progress.store(2 * number_ + 2, std::memory_order_relaxed);
     wait_for_others();
@@ -250,7 +253,7 @@ void ShmRegistered::reduce_tile(const RegisteredJob& job, std::byte* const* copi
   std::byte* result = copies[index_];
   reduce_block(sources.data(), members, result, bytes, job.dtype, job.op, job.postscale);
   for (std::size_t member = 0; member < members; ++member) {
-    if (member != index_) std::memcpy(copies[member], result, bytes);
+    if (member != index_) copy_unordered(copies[member], result, bytes, writing_);
   }
 }
 

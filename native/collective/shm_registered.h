@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/patience.h"
+#include "collective/cache_distance.h"
 #include "collective/communicator.h"
 #include "transport/heap_file.h"
 #include "transport/peer_heaps.h"
@@ -52,6 +53,9 @@ class ShmRegistered {
   /// have the same bits as those of any Communicator.
   PhaseTimes allreduce(const RegisteredJob& job);
 
+  /// How to write what other members read; chunks and sizes mean nothing here.
+  void tune(const Tuning& tuning) { distance_.choose(tuning.writing); }
+
   /// As Communicator::report_absence: a member is missing that has begun a block and does not
   /// finish it.
   void report_absence(Nanos limit, AbsenceReport report);
@@ -80,10 +84,12 @@ class ShmRegistered {
   std::vector<int> members_;
   std::size_t index_;
   WorkCell& cell_;
+  CacheDistance distance_;
   Patience patience_;
   Nanos absence_limit_ = kForever;
   AbsenceReport report_;
-  std::uint32_t number_ = 0;  // of the reduction under way; the same on all members
+  CopyKind writing_ = CopyKind::kCached;  // in the reduction under way
+  std::uint32_t number_ = 0;              // of the reduction under way; the same on all members
 
   // Layout of the reduction under way; kept for its memory.
   std::vector<std::size_t> order_;

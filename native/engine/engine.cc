@@ -48,7 +48,7 @@ Engine::Engine(EngineOptions options)
       my_announcements_(arena_.announcements(rank_)),
       stack_query_(doorbell_),
       applied_(options_.settings) {
-  executor_.tune({applied_.chunk_size, applied_.one_shot_limit});
+  executor_.tune(tuning_of(applied_));
   if (session_.heap) {
     registration_.emplace(session_.heap, rank_);
     for (std::uint32_t set = 0; set < sets_.numbers(); ++set) {
@@ -116,6 +116,10 @@ std::unique_ptr<ShmRegistered> Engine::make_registered(std::uint32_t set) {
         [this](const std::vector<int>& ranks, Nanos waited) { on_absence(ranks, waited); });
   }
   return registered;
+}
+
+Tuning Engine::tuning_of(const wire::RuntimeSettings& settings) const {
+  return {settings.chunk_size, settings.one_shot_limit, options_.writing};
 }
 
 std::shared_ptr<SharedBlock> Engine::allocate_shared(std::size_t bytes) {

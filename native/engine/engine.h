@@ -37,6 +37,7 @@ struct EngineOptions {
   Nanos spin = -1;
   /// CPU for the communication thread; negative = not pinned.
   int affinity = -1;
+  Writing writing = Writing::kMeasured;  ///< this rank's; the others' may differ
   /// Global ranks of the process sets 1, 2, … (set 0 is the whole job), each ascending.
   std::vector<std::vector<int>> process_sets;
   StallOptions stall;
@@ -174,6 +175,7 @@ class Engine final : private CoordinatorObserver {
   std::unique_ptr<Communicator> make_communicator(std::uint32_t set);
   std::vector<std::unique_ptr<Communicator>> make_communicators();
   std::unique_ptr<ShmRegistered> make_registered(std::uint32_t set);
+  [[nodiscard]] Tuning tuning_of(const wire::RuntimeSettings& settings) const;
   [[nodiscard]] std::string members_text(std::uint32_t set) const;
   void check(const wire::Request& request) const;
   void check_fit(const Submission& submission) const;

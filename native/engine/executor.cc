@@ -87,6 +87,7 @@ void Executor::add_set(std::uint32_t set, std::unique_ptr<Communicator> communic
 
 void Executor::add_registered_set(std::uint32_t set, std::unique_ptr<ShmRegistered> registered) {
   if (registered_.size() <= set) registered_.resize(set + 1);
+  if (registered) registered->tune(tuning_);
   registered_[set] = std::move(registered);
 }
 
@@ -99,6 +100,9 @@ void Executor::tune(const Tuning& tuning) {
   tuning_ = tuning;
   for (const auto& communicator : communicators_) {
     if (communicator) communicator->tune(tuning);
+  }
+  for (const auto& registered : registered_) {
+    if (registered) registered->tune(tuning);
   }
 }
 

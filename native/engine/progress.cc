@@ -89,7 +89,7 @@ bool Engine::coordinate() {
     arena_.slot_round(slot).reset();
   }
   for (const std::uint32_t set : coordinator_->release_sets(passed_by_all)) {
-    arena_.reset_barrier(static_cast<int>(set));
+    arena_.reset_cells(static_cast<int>(set));
     if (session_.heap) session_.heap->reset_work_cell(static_cast<int>(set));
   }
   // Announcements that did not ring because they came before this are read in the next turn.
@@ -209,7 +209,7 @@ bool Engine::read_schedule() {
         evict(schedule.entries.front().slot);
         break;
       case wire::ScheduleType::kSettings: {
-        executor_.tune({schedule.settings.chunk_size, schedule.settings.one_shot_limit});
+        executor_.tune(tuning_of(schedule.settings));
         const std::lock_guard lock(table_mutex_);
         applied_ = schedule.settings;
         break;

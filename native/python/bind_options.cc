@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include "base/check.h"
 #include "engine/engine.h"
 #include "python/bindings.h"
 
@@ -16,6 +17,13 @@ void raise_signals() {
 
 Nanos from_seconds(double seconds) {
   return static_cast<Nanos>(seconds * static_cast<double>(kSecond));
+}
+
+Writing writing_named(const std::string& name) {
+  if (name == "cached") return Writing::kCached;
+  if (name == "streamed") return Writing::kStreamed;
+  HVD_CHECK(name == "auto");
+  return Writing::kMeasured;
 }
 
 EngineOptions make_options(const py::kwargs& values) {
@@ -40,6 +48,7 @@ EngineOptions make_options(const py::kwargs& values) {
   options.settings.cycle_time = from_seconds(real("cycle_time_ms") / 1e3);
   options.settings.chunk_size = number("chunk_size");
   options.settings.one_shot_limit = number("one_shot_limit");
+  options.writing = writing_named(text("writing"));
   options.spin = number("spin_us") < 0 ? -1 : number("spin_us") * kMicrosecond;
   options.affinity = static_cast<int>(number("affinity"));
   options.process_sets = values["process_sets"].cast<std::vector<std::vector<int>>>();

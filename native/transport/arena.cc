@@ -38,6 +38,7 @@ struct Arena::Header {
   ReadCursor cursors[kMaxRanksPerHost];
   RingHead announce_heads[kMaxRanksPerHost];
   BarrierCell barriers[kMaxProcessSets];
+  DistanceCell distances[kMaxProcessSets];
   SlotRound slot_rounds[kMaxSlots];
 };
 
@@ -144,11 +145,20 @@ BarrierCell& Arena::barrier(int index) {
   return reinterpret_cast<Header*>(base_)->barriers[index];
 }
 
-void Arena::reset_barrier(int index) {
+DistanceCell& Arena::distance(int index) {
+  HVD_CHECK(index >= 0 && index < kMaxProcessSets);
+  return reinterpret_cast<Header*>(base_)->distances[index];
+}
+
+void Arena::reset_cells(int index) {
   BarrierCell& cell = barrier(index);
   cell.arrived.store(0, std::memory_order_seq_cst);
   cell.generation.store(0, std::memory_order_seq_cst);
   for (BarrierCell::Arrival& arrival : cell.arrivals) arrival.generation.store(0);
+  DistanceCell& far = distance(index);
+  far.probe.store(0, std::memory_order_seq_cst);
+  far.far.store(0, std::memory_order_seq_cst);
+  for (DistanceCell::Reader& reader : far.readers) reader.probe.store(0);
 }
 
 std::byte* Arena::window(int rank) {

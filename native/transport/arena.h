@@ -49,6 +49,22 @@ struct BarrierCell {
   Arrival arrivals[kMaxRanksPerHost];
 };
 
+/// What the members of a communicator need to find out how far apart their CPUs are; see
+/// collective/cache_distance.h.
+struct DistanceCell {
+  static constexpr std::size_t kProbeBytes = 4096;
+  /// Number of the last probe that was written, and what the ones before have shown.
+  alignas(64) std::atomic<std::uint32_t> probe{0};
+  std::atomic<std::uint32_t> far{0};
+  /// The last probe that each member has read.
+  struct alignas(64) Reader {
+    std::atomic<std::uint32_t> probe{0};
+  };
+  Reader readers[kMaxRanksPerHost];
+  alignas(64) std::byte cached[kProbeBytes];
+  std::byte streamed[kProbeBytes];
+};
+
 /// The memory that all ranks of a host share: doorbells, message rings, barriers and the fusion
 /// buffer. A memfd: it has no name in any file system and vanishes with its last process, however
 /// that ends. Pages are committed when first touched.
@@ -77,9 +93,11 @@ class Arena {
   MessageRing announcements(int rank);
   /// The coordinator's schedule, read by every rank.
   BroadcastRing schedule();
+  /// Of the communicator of process set `index`.
   BarrierCell& barrier(int index);
-  /// Makes a barrier as new. Nobody may be using it.
-  void reset_barrier(int index);
+  DistanceCell& distance(int index);
+  /// Makes both as new. Nobody may be using them.
+  void reset_cells(int index);
   /// `rank`'s window of the fusion buffer: kWindowBytes bytes.
   std::byte* window(int rank);
   /// Who has arrived in the current round of a slot's tensor.

@@ -189,6 +189,26 @@ TEST(chunks_of_any_size_give_the_same_result) {
   }
 }
 
+/// Whatever the members find out about their caches, each for itself.
+TEST(ways_of_writing_give_the_same_result) {
+  for (const int ranks : {2, 3, 8}) {
+    World world(ranks);
+    for (const std::vector<Writing>& kinds :
+         {std::vector{Writing::kStreamed}, std::vector{Writing::kStreamed, Writing::kCached}}) {
+      world.run([&](int rank, ShmCommunicator& communicator) {
+        const Writing writing = kinds[static_cast<std::size_t>(rank) % kinds.size()];
+        communicator.tune({.chunk_size = 100000, .one_shot_limit = 8192, .writing = writing});
+      });
+      for (const std::size_t count : {1, 100, 1500, 5000, 70001}) {
+        check_allreduce(world, DType::kFloat32, ReduceOp::kSum, count, {});
+        check_allreduce(world, DType::kFloat32, ReduceOp::kMax, count, {0.5, 1.0});
+        check_allreduce(world, DType::kFloat16, ReduceOp::kSum, count, {0.5, 0.5});
+        check_allreduce(world, DType::kUint8, ReduceOp::kSum, count, {1.0, 1.0});
+      }
+    }
+  }
+}
+
 TEST(broadcast_from_every_root) {
   for (const int ranks : kWorlds) {
     World world(ranks);
