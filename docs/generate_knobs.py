@@ -101,7 +101,8 @@ def entry(knob: Knob) -> str:
     if knob.requires:
         facts.append(f"Does nothing without [`{KNOBS[knob.requires].env}`](#{anchor(knob)}).")
     if knob.tunable:
-        facts.append(f"Tunable: {tuning_words(knob)}.")
+        who = "Tunable by `hvdtune tune` only" if knob.restart else "Tunable"
+        facts.append(f"{who}: {tuning_words(knob)}.")
     if knob.inert:
         facts.append(f"No effect: {knob.inert}.")
     listed = "\n".join(f"- {fact}" for fact in facts)

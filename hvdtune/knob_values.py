@@ -33,7 +33,8 @@ class Knob(NamedTuple):
     opposite. `requires` is the key of the setting without which this one does nothing. `inert`
     says why a setting that exists for compatibility has no effect; it is empty for the others.
     `empty_counts` marks those for which an empty variable says something ("none of them").
-    `tune_range` and `scale` are for the autotuner and only present on tunable settings.
+    `tune_range` and `scale` are for the autotuner and only present on tunable settings; `restart`
+    marks those that only a new start of the job changes, so that `hvdtune tune` alone moves them.
     """
 
     key: str
@@ -56,6 +57,7 @@ class Knob(NamedTuple):
     empty_counts: bool = False
     internal: bool = False
     tunable: bool = False
+    restart: bool = False
     scale: str | None = None
     tune_range: tuple[float, float] | None = None
     since: str = "0.1"

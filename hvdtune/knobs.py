@@ -53,7 +53,8 @@ _TABLE = (
         "Tensors whose description is sent only once (all process sets together); 0 turns the "
         "cache off.",
         flags=("--cache-capacity",), yaml="params.cache_capacity", unit="entries",
-        minimum=0, maximum=32768,
+        minimum=0, maximum=32768, tunable=True, restart=True, scale="log",
+        tune_range=(256, 32768),
     ),
     Knob(
         "chunk_size", "HVDTUNE_CHUNK_SIZE", "size", 0,
@@ -266,6 +267,10 @@ _TABLE = (
         flags=("--start-timeout",), unit="s", minimum=0,
     ),
     # -- given by the launcher --
+    Knob(
+        "autotune_driver", "HVDTUNE_AUTOTUNE_DRIVER", "str", None,
+        "Socket of the `hvdtune tune` that started the job.", internal=True,
+    ),
     Knob("job_id", "HVDTUNE_JOB_ID", "str", None, "Name of the job.", internal=True),
     Knob("secret", "HVDTUNE_SECRET", "str", None, "Key shared by the job's ranks.", internal=True),
 )  # fmt: skip

@@ -4,7 +4,7 @@ work       tensors and bytes that one training step allreduces, seen in the firs
 topology   ranks, ranks on each host, usable CPUs and the processor's name
 backend    what carries the tensors
 versions   hvdtune's
-tuned      the settings that were free, and the values of the tunable ones that were fixed
+fixed      tunable settings that the user fixed, and to what
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ def describe(
     local_size: int,
     cpus: int,
     version: str,
-    free: Sequence[str],
     fixed: Mapping[str, Value],
     backend: str = "shared memory",
     processor: str | None = None,
@@ -82,7 +81,6 @@ def describe(
         },
         "backend": backend,
         "versions": {"hvdtune": version},
-        "tuned": sorted(free),
         "fixed": dict(sorted(fixed.items())),
     }
 

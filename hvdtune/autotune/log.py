@@ -35,8 +35,7 @@ HOROVOD_COLUMNS = (
 OTHER_KNOBS = tuple(
     knob
     for knob in KNOBS.values()
-    if knob.tunable
-    and knob.key not in (*HOROVOD_COLUMNS, "cache_capacity", "cycle_time", "fusion_threshold")
+    if knob.tunable and knob.key not in (*HOROVOD_COLUMNS, "cycle_time", "fusion_threshold")
 )
 
 

@@ -30,6 +30,7 @@ class Memory:
     """The memory of one run. Feed it the first steps, `recall` once, `remember` at the end.
 
     `describe` makes the identity from a step's work (`identity.describe`); `warn` takes a sentence.
+    Without `uses`, earlier runs are not looked at: for those who have asked for a search.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Memory:
         program: str,
         warn: Callable[[str], None],
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        uses: bool = True,
     ) -> None:
         self._store: Store | None = store
         self._describe = describe
         self._program = program
         self._warn = warn
         self._now = now
+        self._uses = uses
         self._signature = Signature()
         self._identity: dict[str, Any] | None = None
 
@@ -53,8 +56,11 @@ class Memory:
         if self._identity is None:
             self._signature.add(step)
 
-    def recall(self, keys: tuple[str, ...]) -> Found | None:
-        """What was found for such a job before, if anything: values for exactly these `keys`."""
+    def recall(self, current: Mapping[str, Value]) -> Found | None:
+        """What was found for such a job before, if anything, for the settings of `current`.
+
+        What the profile does not say, because it could not be moved then, stays as it is.
+        """
         work = self._signature.work()
         if work is None or self._store is None:
             return None
@@ -64,9 +70,10 @@ class Memory:
         except StoreError as error:
             self._warn(f"Autotuner: {error}; nothing is remembered from earlier runs")
             return None
-        if profile is None or set(profile.values) != set(keys):
+        if profile is None or not self._uses:
             return None
-        return Found(dict(profile.values), origin(profile))
+        values = {key: profile.values.get(key, value) for key, value in current.items()}
+        return Found(values, origin(profile))
 
     def remember(
         self, outcome: Outcome, start: Mapping[str, Value], steps: int, seconds: float

@@ -64,15 +64,27 @@ class Run:
             if len({one.settings[name] for one in self.samples if name in one.settings}) > 1
         ]
 
-    def pairs(self) -> list[tuple[Sample, Sample]]:
-        """The pairs (candidate, incumbent) of the comparison, each as last measured."""
-        found: dict[int, dict[bool, Sample]] = {}
+    def comparisons(self) -> list[list[tuple[Sample, Sample]]]:
+        """All comparisons in order, each as its pairs (candidate, incumbent) as last measured."""
+        found: list[dict[int, list[Sample]]] = []
+        number = 0
         for one in self.samples:
             match = _PAIR.search(one.decision)
-            if one.phase in COMPARING and match and one.cost is not None:
-                pair = found.setdefault(int(match[1]), {})
-                pair[self.is_candidate(one)] = one
-        return [(pair[True], pair[False]) for pair in found.values() if len(pair) == 2]
+            if one.phase not in COMPARING or not match:
+                continue
+            before, number = number, int(match[1])
+            if number < before or not found:
+                found.append({})
+            found[-1].setdefault(number, []).append(one)
+        return [
+            [_in_order(number, rows) for number, rows in pairs.items() if _is_whole(rows)]
+            for pairs in found
+        ]
+
+    def pairs(self) -> list[tuple[Sample, Sample]]:
+        """The pairs (candidate, incumbent) of the comparison that decided: the last one."""
+        comparisons = self.comparisons()
+        return comparisons[-1] if comparisons else []
 
 
 def read(path: str | Path) -> list[Run]:
@@ -146,6 +158,16 @@ def _sample(row: Mapping[str, str], at: int) -> Sample:
         seconds=_number(row, "seconds") or 0.0,
         decision=row.get("decision", ""),
     )
+
+
+def _is_whole(rows: list[Sample]) -> bool:
+    return len(rows) % 2 == 0 and all(one.cost is not None for one in rows[-2:])
+
+
+def _in_order(number: int, rows: list[Sample]) -> tuple[Sample, Sample]:
+    # The candidate comes first in every other pair; a pair that was disturbed is there twice.
+    first, second = rows[-2:]
+    return (first, second) if number % 2 else (second, first)
 
 
 def _number(row: Mapping[str, str], name: str) -> float | None:

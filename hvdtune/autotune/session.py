@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol
 
 from hvdtune.autotune import account, identity, log, space, store
+from hvdtune.autotune.agent import Agent
 from hvdtune.autotune.client import ServiceClient, ServiceError
 from hvdtune.autotune.identity import CountedStep
 from hvdtune.autotune.memory import Found, Memory
@@ -75,6 +76,16 @@ class Optimiser(Protocol):
         """End the optimiser."""
 
 
+class Writer(Protocol):
+    """Where the rows of the log go (`log.LogWriter` is one)."""
+
+    def write(self, row: log.Row) -> None:
+        """Write a row."""
+
+    def close(self) -> None:
+        """There will be no more rows."""
+
+
 class Session:
     """One run of the tuner, from the engine's start to its end or the tuner's.
 
@@ -87,7 +98,7 @@ class Session:
         settings: Settings,
         size: int,
         messenger: Messenger,
-        writer: log.LogWriter | None = None,
+        writer: Writer | None = None,
         start_optimiser: Callable[[Space], Optimiser] = ServiceClient,
         memory: Memory | None = None,
     ) -> None:
@@ -117,6 +128,15 @@ class Session:
     def stop_soon(self) -> None:
         """Make `run` return within READ_TIMEOUT_S. May be called from any thread."""
         self._stop.set()
+
+    def end_search_soon(self, reason: str) -> None:
+        """Let only the comparison follow. May be called from any thread."""
+        self._tuner.end_search(reason)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether `run` has returned before the tuner had come to an end."""
+        return self._tuner.outcome is None
 
     def run(self) -> None:
         """Tune until done, stopped, or the engine has stopped. Raises nothing."""
@@ -221,7 +241,7 @@ class Session:
         """Look for what an earlier run found; by now it is known what kind of job this is."""
         if self._memory is None:
             return
-        self._found = self._memory.recall(self._space.keys)
+        self._found = self._memory.recall(self._tuner.incumbent)
         if self._found is not None and self._found.values != self._tuner.incumbent:
             self._tuner.recall(self._found.values)
 
@@ -355,10 +375,19 @@ def _config(settings: Settings) -> TunerConfig:
     )
 
 
+def fixed_settings(settings: Settings) -> dict[str, Value]:
+    """The tunable settings that the user has fixed, by key."""
+    return {
+        key: getattr(settings, key)
+        for key, knob in KNOBS.items()
+        if knob.tunable and settings.is_fixed(key)
+    }
+
+
 def _memory(settings: Settings, messenger: Messenger) -> Memory | None:
     """The run's memory, if it is to have one."""
     from hvdtune import __version__
-    from hvdtune.core import machine, tuning, world
+    from hvdtune.core import machine, world
 
     try:
         kept = store.open_store(settings.autotune_store)
@@ -367,25 +396,18 @@ def _memory(settings: Settings, messenger: Messenger) -> Memory | None:
         return None
     if kept is None:
         return None
-    free = space.build(settings, tuning.current()).keys
-    fixed = {
-        key: getattr(settings, key)
-        for key, knob in KNOBS.items()
-        if knob.tunable and key not in free
-    }
     describe = partial(
         identity.describe,
         size=world.size(),
         local_size=world.local_size(),
         cpus=machine.usable_cpus(),
         version=__version__,
-        free=free,
-        fixed=fixed,
+        fixed=fixed_settings(settings),
     )
     return Memory(kept, describe, identity.program_name(sys.argv), messenger.warn)
 
 
-_running: tuple[Session, threading.Thread] | None = None
+_running: tuple[Session | Agent, threading.Thread] | None = None
 _logs_begun: set[str] = set()
 
 
@@ -398,6 +420,12 @@ def start() -> None:
         stop()
     settings = world.settings()
     messenger = Messenger(settings.log_level, settings.log_hide_time, world.rank())
+    if settings.autotune_driver:
+        try:
+            _run(Agent(tuning, settings.autotune_driver))
+        except OSError as error:
+            messenger.warn(f"Autotuner: hvdtune tune cannot be reached: {error}")
+        return
     writer = None
     if settings.autotune_log:
         # A second init in this process continues the log rather than wiping the first one's.
@@ -410,8 +438,13 @@ def start() -> None:
     except Exception as error:
         messenger.warn(f"Autotuner: tuning did not start: {type(error).__name__}: {error}")
         return
-    thread = threading.Thread(target=session.run, name="hvdtune-autotune", daemon=True)
-    _running = session, thread
+    _run(session)
+
+
+def _run(worker: Session | Agent) -> None:
+    global _running
+    thread = threading.Thread(target=worker.run, name="hvdtune-autotune", daemon=True)
+    _running = worker, thread
     thread.start()
 
 
@@ -420,7 +453,7 @@ def stop() -> None:
     global _running
     if _running is None:
         return
-    session, thread = _running
+    worker, thread = _running
     _running = None
-    session.stop_soon()
+    worker.stop_soon()
     thread.join(STOP_S)

@@ -146,6 +146,7 @@ class Tuner:
         self._last: Answer | None = None
         self._harm_steps = 0.0
         self._recalled: Values | None = None
+        self._hurry: str | None = None
         self._findings: list[Finding] = []
         self._search_end = f"all {config.max_samples} samples were used"
         self._course = self._run()
@@ -220,6 +221,10 @@ class Tuner:
         loss = math.log(sample.step_time_ms) - usual.value
         return loss > ABANDON_LOSS + 3 * math.hypot(sample.relative_error, usual.error)
 
+    def end_search(self, reason: str) -> None:
+        """Measure no further candidates; the best so far is compared as usual."""
+        self._hurry = reason
+
     def abort(self, reason: str) -> None:
         """End tuning here; the incumbent stays."""
         self._course.close()
@@ -262,6 +267,9 @@ class Tuner:
         """
         quiet = 0
         while self._tried < self._config.max_samples:
+            if self._hurry is not None:
+                self._search_end = self._hurry
+                return False
             if self._queue:
                 values = self._queue.pop(0)
             else:
@@ -373,8 +381,9 @@ class Tuner:
     # -- what is known --
 
     def _first_candidates(self) -> list[Values]:
-        # At most a quarter of the samples goes to spread points: the rest is for the model.
-        count = min(self._config.spread_points, self._config.max_samples // 4)
+        # At most a quarter of the samples goes to spread points: the rest is for the model, which
+        # needs one of them at least.
+        count = min(self._config.spread_points, max(1, self._config.max_samples // 4))
         spread = self._space.spread(count, self._config.seed, self._defaults, SPREAD_SHARE)
         candidates: list[Values] = []
         for values in [self._defaults, *spread]:

@@ -68,7 +68,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
                 row["setting"],
                 _value_words(row),
                 row["unit"],
-                ("fixed" if row["fixed"] else "may move it") if row["tunable"] else "",
+                _autotuner_words(row),
                 row["source"] + (" (no effect here)" if row["no_effect_because"] else ""),
                 row["variable"],
             )
@@ -79,6 +79,14 @@ def _table(rows: list[dict[str, Any]]) -> str:
         for line in cells
     ]
     return "\n".join(lines)
+
+
+def _autotuner_words(row: dict[str, Any]) -> str:
+    if not row["tunable"]:
+        return ""
+    if row["fixed"]:
+        return "fixed"
+    return "hvdtune tune may move it" if KNOBS[row["setting"]].restart else "may move it"
 
 
 def _value_words(row: dict[str, Any]) -> str:

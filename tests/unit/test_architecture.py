@@ -29,7 +29,10 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "launch": {"core", "knobs"},
     "bench": {"arrays", "core", "knobs", "launch"},
     "alias": {"launch"},
-    "cli": {"alias", "autotune", "bench", "core", "knobs", "launch", "timeline"},
+    "cli": {
+        *("alias", "autotune", "autotune.session", "bench", "core", "knobs", "launch"),
+        "timeline",
+    },
     "__main__": {"alias", "cli"},
     "_alias": {"cli", "core", "elastic", "launch", "torch"},
 }

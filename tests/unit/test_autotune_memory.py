@@ -44,7 +44,7 @@ def tune(
         messenger = Messenger("WARNING", hide_time=True)
         describe = partial(
             identity.describe, size=ranks, local_size=ranks, cpus=2, version="0.1",
-            free=tuple(engine.values), fixed={}, processor="P",
+            fixed={}, processor="P",
         )  # fmt: skip
         when = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
         memory = Memory(store, describe, "train.py", messenger.warn, lambda: when)

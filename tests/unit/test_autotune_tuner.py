@@ -81,6 +81,37 @@ def test_the_course_with_a_gain() -> None:
     assert tuner.trial is None
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_search_of_very_few_samples_asks_with_something_to_go_by(most: int) -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(warmup_samples=0, max_samples=most))
+    while tuner.trial is not None:
+        if not tuner.trial.waiting:
+            tuner.report(sample(10.0))
+        request = tuner.take_request()
+        if request is not None:
+            count = len(request.observations)
+            assert count >= 2
+            tuner.offer(Answer(FAST, 0.05, [0.0] * count, [0.001] * count))
+    assert tuner.searched == most
+
+
+@pytest.mark.parametrize("asked", [0, 2])
+def test_a_search_that_is_to_end_is_followed_by_the_comparison(asked: int) -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=20))
+    while tuner.trial is not None:
+        if tuner.searched == asked and tuner.trial.phase in ("baseline", "search"):
+            tuner.end_search("the time was over")
+        if not tuner.trial.waiting:
+            tuner.report(sample(9.0 if tuner.trial.candidate else 10.0))
+        request = tuner.take_request()
+        if request is not None:
+            count = len(request.observations)
+            tuner.offer(Answer(FAST, 0.05, [0.0] + [-0.1] * (count - 1), [0.001] * count))
+    assert tuner.searched in (asked, asked + 1)
+    assert tuner.outcome is not None
+    assert tuner.outcome.adopted == (tuner.searched > 0)
+
+
 @pytest.mark.parametrize(
     ("ms", "noise", "course", "adopted"),
     [

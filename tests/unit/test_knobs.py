@@ -150,7 +150,10 @@ def test_a_starting_point_yields_to_what_is_fixed_and_needs_the_autotuner():
         ("cycle_time_ms=fast", "cycle_time_ms is 'fast', which is not accepted: give a number"),
         ("cycle_time_ms=-1", "from 0 to 10000"),
         ("cycle_time_ms=1,cycle_time=2", "'cycle_time' is given twice"),
-        ("cache_capacity=5", "not a setting that the autotuner may move: give one of chunk_size"),
+        (
+            "stall_check_time=5",
+            "not a setting that the autotuner may move: give one of cache_capacity",
+        ),
     ],
 )
 def test_a_starting_point_that_is_not_accepted(text, words):

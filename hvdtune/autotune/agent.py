@@ -1,0 +1,137 @@
+"""The job's end of offline tuning: tells `hvdtune tune` the steps, and puts settings into force.
+
+The driver (`offline.RemoteEngine`) listens on a Unix socket; the agent on rank 0 connects when the
+engine is up. One JSON object a line:
+
+    agent → driver   {"settings": {key: value}}                     first, what is in force
+                     {"steps": [[duration_ns, bytes, tensors, number], …]}
+                     {"error": "…"}                                 a change was refused
+    driver → agent   {"apply": {key: value}, "number": n}
+
+`number` is that of the last `apply` which a step ran under, -1 before the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from hvdtune.autotune.space import Value
+
+READ_TIMEOUT_S = 0.05
+
+
+class Step(Protocol):
+    """What the driver is told about a step."""
+
+    duration_ns: int
+    bytes: int
+    tensors: int
+    epoch: int
+
+
+class Engine(Protocol):
+    """What the agent needs of the engine (`hvdtune.core.tuning` is it)."""
+
+    @property
+    def EngineStopped(self) -> type[Exception]:
+        """Raised by `read_steps` when the engine is shut down."""
+
+    def read_steps(self, timeout_s: float) -> Sequence[Any]:
+        """The steps since the last call; waits for one, at most `timeout_s` seconds."""
+
+    def apply(self, values: Mapping[str, Value]) -> int:
+        """Put settings into force on all ranks; the number of the epoch they begin."""
+
+    def current(self) -> Mapping[str, Value]:
+        """The settings in force."""
+
+
+class Lines:
+    """JSON objects, one a line, over a connected socket. Raises EOFError when it is closed."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._buffer = b""
+
+    def fileno(self) -> int:
+        """The socket's file descriptor, for `select`."""
+        return self._connection.fileno()
+
+    def send(self, data: Mapping[str, Any]) -> None:
+        """Send one object. Raises OSError."""
+        self._connection.sendall(json.dumps(data).encode() + b"\n")
+
+    def received(self) -> list[dict[str, Any]]:
+        """The objects that have come; none if nothing has."""
+        if not select.select([self._connection], [], [], 0)[0]:
+            return []
+        data = self._connection.recv(1 << 16)
+        if not data:
+            raise EOFError
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        """Close the socket."""
+        with contextlib.suppress(OSError):
+            self._connection.close()
+
+
+class Agent:
+    """Serves one driver until it, or the engine, ends. `run` belongs in a thread of rank 0."""
+
+    def __init__(self, engine: Engine, path: str) -> None:
+        """Connect to the driver at `path`. Raises OSError if there is none."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(path)
+        except OSError:
+            connection.close()
+            raise
+        self._engine = engine
+        self._lines = Lines(connection)
+        self._stop = threading.Event()
+        self._changes: list[tuple[int, int]] = []  # (epoch of the engine, the driver's number)
+
+    def stop_soon(self) -> None:
+        """Make `run` return within READ_TIMEOUT_S. May be called from any thread."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Serve. Raises nothing: training goes on, whatever becomes of the driver."""
+        try:
+            self._lines.send({"settings": dict(self._engine.current())})
+            while not self._stop.is_set():
+                steps = self._engine.read_steps(READ_TIMEOUT_S)
+                for request in self._lines.received():
+                    self._apply(request)
+                if steps:
+                    self._lines.send({"steps": [self._told(step) for step in steps]})
+        except self._engine.EngineStopped:
+            pass
+        except (OSError, EOFError, ValueError, KeyError):
+            pass  # the driver has gone, or speaks another language
+        finally:
+            self._lines.close()
+
+    def _apply(self, request: Mapping[str, Any]) -> None:
+        wanted: dict[str, Value] = request["apply"]
+        in_force = self._engine.current()
+        epoch = 0
+        if any(in_force[key] != value for key, value in wanted.items()) or self._changes:
+            try:
+                epoch = self._engine.apply(wanted)
+            except Exception as error:
+                self._lines.send({"error": f"{type(error).__name__}: {error}"})
+                return
+        self._changes.append((epoch, request["number"]))
+
+    def _told(self, step: Step) -> list[int]:
+        numbers = [number for epoch, number in self._changes if epoch <= step.epoch]
+        return [step.duration_ns, step.bytes, step.tensors, numbers[-1] if numbers else -1]

@@ -1,0 +1,309 @@
+"""`hvdtune tune -np 4 -- python train.py`: find settings before training, not during it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any
+
+from hvdtune.launch.flags import add_knob_flags
+
+if TYPE_CHECKING:
+    from hvdtune.autotune.messages import Messenger
+    from hvdtune.autotune.session import Session
+    from hvdtune.knobs import Settings
+
+HELP = "find the fastest settings for a script or a bench workload by running it again and again"
+
+DESCRIPTION = """\
+Runs the program until the search is over, again if it ends before: for scripts that are too short
+to be tuned while they run, and for settings that need a new start. The laws are those of
+HOROVOD_AUTOTUNE=1: nothing is adopted that was not shown to be faster. The program runs unchanged,
+with everything it does: give it a short one, or one that saves nothing.
+"""
+
+EPILOG = """\
+examples:
+  hvdtune tune -np 4 --budget 10m -- python train.py
+  hvdtune tune --workload bert-base --np 8
+  hvdtune tune -np 2 --cycle-time-ms 1 --autotune-log-file log.csv -- python train.py
+
+The outcome is remembered, as after a run with HOROVOD_AUTOTUNE=1 (see: hvdtune autotune list).
+Settings given as flags, in --config-file or as variables are fixed, as for hvdtune run.
+"""
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+TAIL_LINES = 20
+SEARCH_SHARE = 0.6  # of the budget; the rest is for the comparison that decides
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags; everything after the first other word is the command."""
+    parser.usage = "hvdtune tune -np N [options] (--workload NAME | [--] command [argument …])"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument(
+        "-np", "--np", "--num-proc", dest="np", type=_count, metavar="N", required=True,
+        help="number of processes",
+    )  # fmt: skip
+    parser.add_argument(
+        "--budget", type=_duration, default=600.0, metavar="TIME",
+        help="longest time it may take: 90s, 10m, 1h (default: 10m)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--workload", type=_workload, metavar="NAME",
+        help="tune on the gradients of a model instead of a program: resnet50, vgg16, "
+        "inception3, bert-base, gpt2 or tiny",
+    )  # fmt: skip
+    parser.add_argument(
+        "--skip-steps", type=_steps, default=3, metavar="N",
+        help="steps left out after every start (default: 3)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--show-output", action="store_true",
+        help="pass the program's output on to stderr, instead of its last lines when it fails",
+    )  # fmt: skip
+    parser.add_argument("--config-file", metavar="FILE", help="settings in YAML")
+    add_knob_flags(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tune; 0 when it came to an end, 1 when the program failed or the time was over before."""
+    from hvdtune.autotune.offline import JobsEnded, RemoteEngine
+
+    command = _command(args)
+    environ, settings = _settings(args)
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="hvdtune-tune-") as folder,
+            open(Path(folder, "output"), "w+b") as output,
+        ):
+            start = partial(_start, args, command, environ, output)
+            engine = RemoteEngine(start, Path(folder), _restarting(settings), args.skip_steps)
+            try:
+                finished = _tune(args, engine, settings, command)
+            except JobsEnded:
+                finished = False
+            finally:
+                engine.close()
+            if engine.failure is not None:
+                print(f"hvdtune tune: {engine.failure}.{_tail(output)}", file=sys.stderr)
+            return 0 if finished else 1
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _tune(args: argparse.Namespace, engine: Any, settings: Settings, command: list[str]) -> bool:
+    """Run the session; whether it came to an end."""
+    from hvdtune.autotune import log
+    from hvdtune.autotune.messages import Messenger
+    from hvdtune.autotune.session import Session
+    from hvdtune.bench.progress import Display
+
+    began = time.monotonic()
+    messenger = Messenger(settings.log_level, settings.log_hide_time)
+    display = Display()
+    # Warm-up and baseline, a candidate and the incumbent in turns, and at most 12 pairs.
+    display.total = settings.autotune_warmup_samples + 1
+    display.total += 2 * settings.autotune_bayes_opt_max_samples + 24
+    display.phase(f"starting {' '.join(command)}")
+    engine.start(began + args.budget)
+    path = settings.autotune_log or os.devnull
+    writer = _ProgressWriter(log.LogWriter(path, messenger.warn), display)
+    memory = _memory(args, settings, messenger, command)
+    session = Session(engine, settings, args.np, messenger, writer, memory=memory)
+    timers = _Budget(session, args.budget - (time.monotonic() - began))
+    try:
+        with timers:
+            session.run()
+    finally:
+        display.clear()
+    return writer.ended and not session.unfinished
+
+
+class _Budget:
+    """Ends the search, then the session, when their time is over."""
+
+    def __init__(self, session: Session, seconds: float) -> None:
+        import threading
+
+        why = "the time for searching was over"
+        self._timers = [
+            threading.Timer(max(0.0, SEARCH_SHARE * seconds), session.end_search_soon, (why,)),
+            threading.Timer(max(0.0, seconds), session.stop_soon),
+        ]
+
+    def __enter__(self) -> None:
+        for timer in self._timers:
+            timer.daemon = True
+            timer.start()
+
+    def __exit__(self, *exception: object) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+
+class _ProgressWriter:
+    """A log writer that shows on the bar what it writes."""
+
+    def __init__(self, writer: Any, display: Any) -> None:
+        self._writer = writer
+        self._display = display
+        self.ended = False
+
+    def write(self, row: Any) -> None:
+        """Write the row and show it."""
+        self._writer.write(row)
+        self.ended = self.ended or row.phase == "final"
+        time_ms = f", {row.sample.step_time_ms:.4g} ms a step" if row.sample else ""
+        self._display.phase(f"{row.phase}{time_ms}")
+
+    def close(self) -> None:
+        """Close the log."""
+        self._writer.close()
+
+
+def _command(args: argparse.Namespace) -> list[str]:
+    from hvdtune.launch.bootstrap import python_command
+
+    command = args.command[1:] if args.command[:1] == ["--"] else list(args.command)
+    if args.workload and command:
+        raise ValueError("give a command or --workload, not both.")
+    if args.workload:
+        return python_command("hvdtune.bench.training", args.workload)
+    if not command:
+        raise ValueError(
+            f"give the command to run: hvdtune tune -np {args.np} -- python train.py, or --workload"
+        )
+    return command
+
+
+def _settings(args: argparse.Namespace) -> tuple[dict[str, str], Settings]:
+    """The job's environment, and the settings as it will read them."""
+    from hvdtune import knobs
+    from hvdtune.launch.config_file import read_config_file
+    from hvdtune.launch.settings import choose
+
+    config = read_config_file(args.config_file) if args.config_file else None
+    flags = {**args.knobs, "autotune": ("hvdtune tune", True)}
+    choice = choose(flags, config, os.environ)
+    for notice in choice.notices:
+        print(f"hvdtune tune: {notice}", file=sys.stderr)
+    environ = {**os.environ, **choice.variables()}
+    settings = knobs.from_environ(environ)
+    # In the job, the first two would be a tuner's of its own.
+    for key in ("autotune_log", "autotune_store", "autotune_start"):
+        environ.pop(knobs.KNOBS[key].env, None)
+    return environ, settings
+
+
+def _restarting(settings: Settings) -> dict[str, Any]:
+    """The settings that a new start changes and that are free, with their values."""
+    from hvdtune.knobs import KNOBS
+
+    return {
+        key: getattr(settings, key)
+        for key, knob in KNOBS.items()
+        if knob.tunable and knob.restart and not settings.is_fixed(key)
+    }
+
+
+def _memory(
+    args: argparse.Namespace, settings: Settings, messenger: Messenger, command: list[str]
+) -> Any:
+    from hvdtune import __version__
+    from hvdtune.autotune import identity, store
+    from hvdtune.autotune.memory import Memory
+    from hvdtune.autotune.session import fixed_settings
+    from hvdtune.core.machine import usable_cpus
+
+    try:
+        kept = store.open_store(settings.autotune_store)
+    except store.StoreError as error:
+        messenger.warn(f"Autotuner: {error}; nothing is remembered")
+        return None
+    if kept is None:
+        return None
+    describe = partial(
+        identity.describe,
+        size=args.np,
+        local_size=args.np,
+        cpus=usable_cpus(),
+        version=__version__,
+        fixed=fixed_settings(settings),
+    )
+    scripts = [word for word in command if word.endswith(".py")]
+    program = identity.program_name(scripts or command)
+    return Memory(kept, describe, args.workload or program, messenger.warn, uses=False)
+
+
+def _start(
+    args: argparse.Namespace,
+    command: list[str],
+    environ: Mapping[str, str],
+    output: IO[bytes],
+    extra: Mapping[str, str],
+) -> subprocess.Popen[bytes]:
+    from hvdtune.launch.bootstrap import python_command
+
+    launcher = python_command("hvdtune.cli.main", "run", "-np", str(args.np))
+    output.seek(0)
+    output.truncate()
+    return subprocess.Popen(
+        [*launcher, *command],
+        env={**environ, **extra},
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr if args.show_output else output,
+        stderr=None if args.show_output else output,
+    )
+
+
+def _tail(output: IO[bytes]) -> str:
+    output.seek(0)
+    lines = output.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+    return "".join(f"\n  {line}" for line in lines)
+
+
+def _terminated(signum: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
+
+
+def _workload(text: str) -> str:
+    from hvdtune.bench.workloads import WORKLOADS
+
+    if text not in WORKLOADS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not accepted: give one of {', '.join(WORKLOADS)}"
+        )
+    return text
+
+
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text, re.ASCII)
+    if not match or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: give a time: 90s, 10m or 1h")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def _count(text: str, least: int = 1) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) >= least):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not accepted: give a whole number, {least} or more"
+        )
+    return int(text)
+
+
+def _steps(text: str) -> int:
+    return _count(text, 0)

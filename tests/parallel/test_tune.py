@@ -1,0 +1,56 @@
+"""`hvdtune tune`, started as users start it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from ranks import clean_environment, hvdtune_command
+
+from hvdtune.autotune import log
+from hvdtune.autotune.store import Store
+
+SCRIPT = str(Path(__file__).parents[1] / "rank_programs" / "short_training.py")
+# As little as it takes; the budget only matters if something hangs.
+LITTLE = (
+    *("--budget", "10m", "--autotune-warmup-samples", "1", "--autotune-steps-per-sample", "3"),
+    *("--autotune-bayes-opt-max-samples", "2", "--fusion-threshold-mb", "128"),
+    *("--chunk-size", "0"),
+)
+
+
+def tune(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        hvdtune_command("tune", *arguments),
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_short_script_is_run_until_the_end_of_the_search(tmp_path: Path) -> None:
+    store, path = tmp_path / "store.json", tmp_path / "log.csv"
+    files = ("--autotune-store", str(store), "--autotune-log-file", str(path))
+    ended = tune("-np", "2", *LITTLE, *files, "--", sys.executable, SCRIPT, "150")
+    assert ended.returncode == 0, ended.stderr
+    rows = log.read(path)
+    assert [row["phase"] for row in rows[:3]] == ["warmup", "baseline", "search"]
+    assert rows[-1]["phase"] == "final"
+    # More steps than one run of the script has.
+    assert sum(int(row["steps"]) for row in rows[:-1]) > 150
+    assert {row["tensor_fusion_threshold"] for row in rows} == {"128"}
+    assert ended.stderr.count("hvdtune autotune: ") == 1
+    assert rows[-1]["decision"] in ended.stderr
+    [profile] = Store(store).read().values()
+    assert profile.program == "short_training.py"
+    assert profile.identity["work"] == {"tensors": 10, "bytes": 40_000}
+
+
+def test_a_program_that_fails_is_shown(tmp_path: Path) -> None:
+    ended = tune("-np", "2", *LITTLE, sys.executable, SCRIPT, "30", "fail")
+    assert ended.returncode == 1
+    assert "hvdtune tune: the program ended with exit status 3." in ended.stderr
+    assert "about to fail" in ended.stderr
+    assert ended.stdout == ""

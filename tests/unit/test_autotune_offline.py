@@ -1,0 +1,211 @@
+"""Jobs that are started again and again, seen from `hvdtune tune`: agent and engine together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from simulated_training import SimulatedStep
+
+from hvdtune import knobs
+from hvdtune.autotune.agent import Agent
+from hvdtune.autotune.offline import JobsEnded, RemoteEngine, RemoteStep
+
+FAR = float("inf")
+
+
+class Stopped(Exception):
+    pass
+
+
+class ShortEngine:
+    """The engine in a job of so many steps; a change is in force at the next step."""
+
+    EngineStopped = Stopped
+
+    def __init__(self, settings: knobs.Settings, steps: int, refuses: bool, tensors: int) -> None:
+        self.values = {"cycle_time": settings.cycle_time, "chunk_size": settings.chunk_size}
+        self.left = steps
+        self.epoch = 0
+        self._refuses = refuses
+        self._tensors = tensors
+        self._go_on = threading.Event()
+
+    def current(self) -> dict[str, float]:
+        return dict(self.values)
+
+    def apply(self, values: Mapping[str, float]) -> int:
+        if self._refuses:
+            raise RuntimeError("no")
+        self.values.update(values)
+        self.epoch += 1
+        return self.epoch
+
+    def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+        if self.left == 0:
+            raise Stopped
+        self._go_on.wait(0.001)  # leaves the processor to the other end
+        self.left -= 1
+        # The duration tells the test what was in force.
+        duration = int(1000 * self.values["cycle_time"])
+        return [SimulatedStep(duration, epoch=self.epoch, tensors=self._tensors)]
+
+
+class Job:
+    """Stands for the launcher's process: ends when its agent has."""
+
+    def __init__(self, environment: Mapping[str, str], steps: int, **engine: object) -> None:
+        self.environment = dict(environment)
+        self.settings = knobs.from_environ(environment)
+        self.status = engine.pop("status", 0)
+        self.engine = ShortEngine(self.settings, steps, **engine)  # type: ignore[arg-type]
+        self._agent = None
+        if steps >= 0:
+            assert self.settings.autotune_driver is not None
+            self._agent = Agent(self.engine, self.settings.autotune_driver)
+            self._thread = threading.Thread(target=self._agent.run)
+            self._thread.start()
+
+    @property
+    def returncode(self) -> object:
+        return self.poll()
+
+    def poll(self) -> object:
+        return None if self._agent and self._thread.is_alive() else self.status
+
+    def terminate(self) -> None:
+        assert self._agent is not None
+        self._agent.stop_soon()
+
+    def wait(self, timeout: float | None = None) -> object:
+        self._thread.join(60)
+        return self.poll()
+
+
+class Jobs:
+    """Starts jobs and remembers them."""
+
+    def __init__(self, steps: int = 10**9, status: int = 0, tensors: int = 10) -> None:
+        self.started: list[Job] = []
+        self.steps, self.status, self.tensors, self.refuses = steps, status, tensors, False
+
+    def __call__(self, environment: Mapping[str, str]) -> Job:
+        job = Job(
+            environment, self.steps,
+            status=self.status, refuses=self.refuses, tensors=self.tensors,
+        )  # fmt: skip
+        self.started.append(job)
+        return job
+
+
+@pytest.fixture
+def engines(tmp_path: Path) -> Iterator[list[RemoteEngine]]:
+    made: list[RemoteEngine] = []
+    yield made
+    for engine in made:
+        engine.close()
+
+
+def remote(
+    engines: list[RemoteEngine], jobs: Jobs, folder: Path, **options: object
+) -> RemoteEngine:
+    engines.append(RemoteEngine(jobs, folder, **options))  # type: ignore[arg-type]
+    return engines[-1]
+
+
+def steps_of(engine: RemoteEngine, epoch: int, count: int) -> list[RemoteStep]:
+    """Read until `count` steps of an epoch have come."""
+    found: list[RemoteStep] = []
+    while len(found) < count:
+        found += [step for step in engine.read_steps(1.0) if step.epoch == epoch]
+    return found
+
+
+def read_forever(engine: RemoteEngine, starts: bool = True) -> None:
+    if starts:
+        engine.start(FAR)
+    while True:
+        engine.read_steps(0.1)
+
+
+def test_a_change_reaches_the_running_job(engines, tmp_path) -> None:
+    jobs = Jobs()
+    engine = remote(engines, jobs, tmp_path)
+    engine.start(FAR)
+    assert engine.current() == {"cycle_time": 1.0, "chunk_size": 0}
+    number = engine.apply({"cycle_time": 5.0})
+    assert {step.duration_ns for step in steps_of(engine, number, 3)} == {5000}
+    assert engine.current() == {"cycle_time": 5.0, "chunk_size": 0}
+    assert len(jobs.started) == 1
+
+
+def test_a_job_that_ends_is_started_again_with_what_was_in_force(engines, tmp_path) -> None:
+    jobs = Jobs(steps=40)
+    engine = remote(engines, jobs, tmp_path, skip=5)
+    engine.start(FAR)
+    number = engine.apply({"cycle_time": 5.0})
+    assert {step.duration_ns for step in steps_of(engine, number, 100)} == {5000}
+    assert len(jobs.started) >= 3
+    assert jobs.started[1].settings.cycle_time == 5.0
+    assert not jobs.started[1].settings.is_fixed("cycle_time")
+
+
+def test_some_settings_need_a_new_start(engines, tmp_path) -> None:
+    jobs = Jobs(tensors=3000)
+    engine = remote(engines, jobs, tmp_path, restart={"cache_capacity": 1024})
+    engine.start(FAR)
+    assert engine.current()["cache_capacity"] == 1024
+    number = engine.apply({"cycle_time": 2.0, "cache_capacity": 4096})
+    assert {step.duration_ns for step in steps_of(engine, number, 3)} == {2000}
+    assert len(jobs.started) == 2
+    assert jobs.started[1].settings.cache_capacity == 4096
+    engine.apply({"cycle_time": 3.0, "cache_capacity": 4096})
+    assert len(jobs.started) == 2
+
+
+def test_a_cache_that_all_tensors_fit_into_is_left_alone(engines, tmp_path) -> None:
+    engine = remote(engines, Jobs(), tmp_path, restart={"cache_capacity": 1024})
+    engine.start(FAR)
+    assert "cache_capacity" not in engine.current()
+
+
+@pytest.mark.parametrize(
+    ("steps", "status", "words"),
+    [
+        (30, 3, "the program ended with exit status 3"),
+        (0, 0, "ended 2 times without a training step to measure"),
+        (3, 0, "the first 3 of every start are left out"),
+        (-1, 0, "ended 2 times without a training step"),  # init() was never called
+    ],
+)
+def test_a_program_that_cannot_be_tuned(engines, tmp_path, steps, status, words) -> None:
+    engine = remote(engines, Jobs(steps, status), tmp_path)
+    with pytest.raises(JobsEnded, match=words) as caught:
+        read_forever(engine)
+    assert engine.failure == str(caught.value)
+
+
+def test_the_deadline_ends_the_wait_for_the_first_step(engines, tmp_path) -> None:
+    class Silent(Jobs):
+        def __call__(self, environment: Mapping[str, str]) -> Job:
+            job = Job(environment, -1, refuses=False, tensors=1)
+            job.status = None
+            job.terminate = lambda: None  # type: ignore[method-assign]
+            job.wait = lambda timeout=None: 0  # type: ignore[method-assign]
+            return job
+
+    engine = remote(engines, Silent(), tmp_path)
+    with pytest.raises(JobsEnded, match=r"had not called init\(\) when the time was over"):
+        engine.start(-FAR)
+
+
+def test_an_engine_that_refuses_ends_it(engines, tmp_path) -> None:
+    jobs = Jobs()
+    jobs.refuses = True
+    engine = remote(engines, jobs, tmp_path)
+    engine.start(FAR)
+    engine.apply({"cycle_time": 5.0})
+    with pytest.raises(JobsEnded, match="refused settings: RuntimeError: no"):
+        read_forever(engine, starts=False)
