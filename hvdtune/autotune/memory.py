@@ -50,11 +50,20 @@ class Memory:
         self._uses = uses
         self._signature = Signature()
         self._identity: dict[str, Any] | None = None
+        self._before: dict[str, Any] | None = None
 
     def add(self, step: CountedStep) -> None:
         """Take a step of the run's own settings; without effect after `recall`."""
         if self._identity is None:
             self._signature.add(step)
+
+    def begin_again(self) -> None:
+        """The training has changed: find out anew what kind of job it is.
+
+        What is remembered for the kind it was before is not recalled: that is what has just failed.
+        """
+        self._before, self._identity = self._identity, None
+        self._signature = Signature()
 
     def recall(self, current: Mapping[str, Value]) -> Found | None:
         """What was found for such a job before, if anything, for the settings of `current`.
@@ -65,6 +74,8 @@ class Memory:
         if work is None or self._store is None:
             return None
         self._identity = self._describe(work)
+        if self._identity == self._before:
+            return None
         try:
             profile = self._store.read().get(key_of(self._identity))
         except StoreError as error:

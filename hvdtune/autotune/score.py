@@ -151,7 +151,7 @@ class Window:
 
     def add(self, step: Step) -> None:
         """Take the next step of the run."""
-        if step.epoch < self._epoch or not step.duration_ns > 0:
+        if step.epoch < self._epoch or not 0 < step.duration_ns < math.inf:
             return
         if self._is_other_work(step.bytes):
             self._other += 1

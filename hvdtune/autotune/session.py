@@ -9,10 +9,12 @@ Only this module of the package touches the engine.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -25,6 +27,7 @@ from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.score import Sample, Step, Window
 from hvdtune.autotune.space import Space, Value, Values
 from hvdtune.autotune.tuner import Answer, Measurement, Outcome, Request, Tuner, TunerConfig
+from hvdtune.autotune.watch import Watch
 from hvdtune.knobs import KNOBS, Settings
 
 SETTLE_STEPS = 2
@@ -32,6 +35,9 @@ LEAST_STEPS = 3  # fewer steps have no scatter, and so no error, to speak of
 READ_TIMEOUT_S = 0.1  # how long `stop` may have to wait for the thread
 PAUSE_S = 0.02  # steps shorter than this are read several at a time, to leave the training alone
 STOP_S = 2.0
+WATCH_PAUSE_S = 0.2  # between looks at what has come, when tuning is over
+WATCH_SAMPLES = 8  # candidates of a search that a change has started
+WATCH_SEARCHES = 3  # so many of them; a job that changes all the time is not worth following
 _LOGGED = (
     "hierarchical_allreduce",
     "hierarchical_allgather",
@@ -118,7 +124,9 @@ class Session:
             self._space, self._in_force, space.shipped_defaults(self._space), _config(settings)
         )
         self._steps = max(LEAST_STEPS, settings.autotune_steps_per_sample)
-        self._epoch = 0
+        self._first = dict(self._in_force)
+        self._searches = 1
+        self._epoch: int | None = None  # not known before the first step
         self._typical_bytes = 0.0
         self._window = Window(0, self._steps, 0)
         self._steps_seen = 0
@@ -143,6 +151,9 @@ class Session:
         try:
             self._messenger.info(f"Autotuner: {log.tunable_params()}")
             self._tune()
+            while self._settings.autotune_watch and self._has_changed():
+                self._begin_again()
+                self._tune()
         except self._engine.EngineStopped:
             self._unfinished()
         except Exception as error:
@@ -171,10 +182,16 @@ class Session:
                 self._unfinished()
                 return
             steps = self._engine.read_steps(READ_TIMEOUT_S)
+            if self._epoch is None and steps:
+                self._expect(steps[0].epoch)
+            if self._epoch is not None and any(step.epoch > self._epoch for step in steps):
+                self._give_way()
+                break
             self._steps_seen += len(steps)
             for step in steps:
                 self._window.add(step)
-                self._trial_ns += max(0, step.duration_ns)
+                if 0 < step.duration_ns < math.inf:
+                    self._trial_ns += step.duration_ns
                 if self._memory is not None:
                     self._memory.add(step)
             try:
@@ -187,6 +204,57 @@ class Session:
             self._pause(steps)
         if self._tuner.outcome is not None:
             self._finish(self._tuner.outcome)
+
+    def _expect(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._window = Window(epoch, self._steps, 0)
+
+    def _give_way(self) -> None:
+        """Somebody else has changed settings: theirs stay, and tuning ends."""
+        now = dict(self._engine.current())
+        changed = account.changes(self._in_force, now)
+        self._in_force = now
+        self._tuner.abort(f"the program has changed settings itself ({changed or 'to the same'})")
+        assert self._tuner.outcome is not None
+        kept = {key: now[key] for key in self._space.keys}
+        self._tuner.outcome = replace(self._tuner.outcome, values=kept)
+
+    # -- watching --
+
+    def _has_changed(self) -> bool:
+        """Wait until the step time has changed; False if there is no (more) reason to."""
+        if self._why_not() or self._tuner.outcome is None or self._searches > WATCH_SEARCHES:
+            return False
+        watch = Watch()
+        while not self._stop.is_set():
+            try:
+                steps = self._engine.read_steps(READ_TIMEOUT_S)
+            except self._engine.EngineStopped:
+                return False
+            for step in steps:
+                change = watch.add(step)
+                if change is not None:
+                    self._messenger.result(f"{change.words()}: searching again")
+                    return True
+            self._stop.wait(WATCH_PAUSE_S)
+        return False
+
+    def _begin_again(self) -> None:
+        """A new, bounded search from the settings in force; the first ones are a candidate."""
+        self._searches += 1
+        if self._optimiser is not None:
+            self._optimiser.close()
+            self._optimiser = None
+        config = _config(self._settings)
+        config = replace(config, max_samples=min(config.max_samples, WATCH_SAMPLES))
+        self._tuner = Tuner(self._space, self._in_force, self._first, config)
+        self._window = Window(self._epoch or 0, self._steps, 0)
+        self._typical_bytes = 0.0
+        self._trial_ns = self._steps_seen = 0
+        self._began = time.monotonic()
+        self._found = None
+        if self._memory is not None:
+            self._memory.begin_again()
 
     def _why_not(self) -> str | None:
         if not self._space.dimensions:
@@ -249,7 +317,7 @@ class Session:
         """Put the next trial's settings into force and start collecting."""
         if self._tuner.trial is not None:
             settle = self._put_into_force(self._tuner.trial.values)
-            self._window = Window(self._epoch, self._steps, settle, self._typical_bytes)
+            self._window = Window(self._epoch or 0, self._steps, settle, self._typical_bytes)
             self._trial_ns = 0
 
     def _put_into_force(self, values: Values) -> int:
@@ -257,10 +325,11 @@ class Session:
         changes = {key: value for key, value in values.items() if self._in_force[key] != value}
         if not changes:
             return 0
-        self._in_force.update(changes)
         # All of them: the engine fills gaps from what is in force, which a change that is still
         # under way is not.
-        self._epoch = self._engine.apply(self._in_force)
+        wanted = {**self._in_force, **changes}
+        self._epoch = self._engine.apply(wanted)
+        self._in_force = wanted
         return SETTLE_STEPS
 
     def _pause(self, steps: Sequence[Step]) -> None:
@@ -310,7 +379,9 @@ class Session:
         stored = None
         # Nothing was learned when there was nothing to compare; and that remembered settings could
         # not be verified in the noise does not make them wrong.
-        if self._memory and outcome.gain is not None and (outcome.adopted or not verified):
+        # Nor does a disturbance that was searched again without a gain say anything about the rest.
+        is_news = outcome.adopted or not (verified or self._searches > 1)
+        if self._memory and outcome.gain is not None and is_news:
             start = self._tuner.incumbent
             stored = self._memory.remember(outcome, start, self._steps_seen, seconds)
         return account.sentence(
@@ -339,6 +410,11 @@ class Session:
             f"tuning was not finished: training ended during {phase} after "
             f"{len(self._tuner.history)} samples; these settings were in force"
         )
+        if not self._steps_seen:
+            verdict += (
+                "; no training step was seen: one is over when a tensor of the global process set "
+                "is allreduced again under its name"
+            )
         last: Sample | None = self._window.sample() if self._window.kept else None
         self._write(last, len(self._tuner.history) + 1, "final", verdict, False)
         self._messenger.result(verdict)
@@ -358,7 +434,7 @@ class Session:
                     sample=sample,
                     number=number,
                     phase=phase,
-                    epoch=self._epoch,
+                    epoch=self._epoch or 0,
                     decision=note,
                     seconds=self._trial_ns / 1e9,
                     accepted=accepted,

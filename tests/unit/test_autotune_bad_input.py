@@ -1,0 +1,105 @@
+"""Steps that are no steps, ends that come early, others that meddle: one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from simulated_training import SimulatedStep, flat, short_cycle_is_best
+from test_autotune_session import SimulatedEngine, session
+
+from hvdtune.autotune import log
+
+LESS = {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "6"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.csv"
+
+
+def last(path: Path) -> dict[str, str]:
+    return log.read(path)[-1]
+
+
+def test_steps_without_any_variance(path: Path) -> None:
+    class Exact(SimulatedEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            return [SimulatedStep(20_000_000, epoch=step.epoch) for step in super().read_steps(0)]
+
+    engine = Exact(flat)
+    session(engine, path, LESS).run()
+    assert last(path)["decision"].startswith("no significant gain (")
+    assert last(path)["step_time_stderr_ms"] == "0"
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 0, -20_000_000])
+def test_times_that_are_no_times_are_left_out(path: Path, wrong: float) -> None:
+    class Odd(SimulatedEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            steps = super().read_steps(timeout_s)
+            return [*steps, SimulatedStep(wrong, epoch=steps[0].epoch)]  # type: ignore[arg-type]
+
+    engine = Odd(short_cycle_is_best)
+    session(engine, path, LESS).run()
+    rows = log.read(path)
+    assert rows[-1]["accepted"] == "1"
+    assert all(40 < float(row["step_time_ms"]) < 100 for row in rows)
+    assert all(0 <= float(row["seconds"]) < 1e6 for row in rows)
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_run_with_hardly_a_step(
+    path: Path, steps: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session(SimulatedEngine(flat, steps), path).run()
+    row = last(path)
+    assert (row["phase"], row["accepted"], row["steps"]) == ("final", "0", str(steps))
+    assert "training ended during warmup after 0 samples" in row["decision"]
+    assert ("no training step was seen" in row["decision"]) == (steps == 0)
+    assert row["decision"] in capfd.readouterr().err
+
+
+def test_a_setting_that_the_program_changes_stays_as_the_program_wants(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Meddling(SimulatedEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            if self.left == 900:  # in the middle of the search
+                super().apply({**self.values, "cycle_time": 3.0})
+            return super().read_steps(timeout_s)
+
+    engine = Meddling(short_cycle_is_best, 1000)
+    session(engine, path).run()
+    assert engine.values["cycle_time"] == 3.0
+    assert engine.left > 800
+    decision = last(path)["decision"]
+    assert decision.startswith(
+        "kept the current settings: the program has changed settings itself (HOROVOD_"
+    )
+    assert "→ 3 ms" in decision
+    assert last(path)["cycle_time_ms"] == "3"
+    assert decision in capfd.readouterr().err
+
+
+def test_an_engine_that_has_changed_settings_before_is_not_meddling(path: Path) -> None:
+    engine = SimulatedEngine(flat)
+    engine.epoch = 7
+    engine._pending = (7, engine.values)
+    session(engine, path, LESS).run()
+    assert "no significant gain" in last(path)["decision"]
+
+
+def test_an_engine_that_dies_while_a_trial_is_put_into_force(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Dying(SimulatedEngine):
+        def apply(self, values: Mapping[str, float]) -> int:
+            raise RuntimeError("rank 1 has died")
+
+    engine = Dying(flat)
+    session(engine, path).run()
+    told = capfd.readouterr().err
+    assert "tuning ended: RuntimeError: rank 1 has died" in told
+    assert last(path)["phase"] == "final"
