@@ -105,6 +105,34 @@ def test_a_second_init_continues_the_log(tmp_path: Path) -> None:
     assert phases[-1] == "final"
 
 
+def test_a_rank_that_dies_during_a_trial(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("")
+    store = tmp_path / "store.json"
+    env = {
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_LOG": str(path),
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "0",
+        "HVDTUNE_AUTOTUNE_STORE": str(store),
+    }
+    result = run_ranks(2, tuned.train_until_a_rank_dies, str(path), env=env, check=False)
+    # The training learns of it as ever, and the tuner says in one sentence how far it came.
+    assert "rank 1" in result.values[0]
+    assert result[0].returncode == 0
+    last = log.read(path)[-1]
+    assert (last["phase"], last["accepted"]) == ("final", "0")
+    assert "training ended during search" in last["decision"]
+    told = [line for line in result[0].stderr.splitlines() if "autotune" in line.lower()]
+    assert told == [f"hvdtune autotune: {last['decision']}"]
+    assert not store.exists()
+
+
+def test_a_job_of_process_sets_has_no_steps_to_tune(tmp_path: Path) -> None:
+    result = run_ranks(3, tuned.train_in_a_set, 50, env={"HOROVOD_AUTOTUNE": "1"})
+    assert result.values == ("done",) * 3
+    assert "no training step was seen: one is over when a tensor of the global" in result[0].stderr
+
+
 def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("")

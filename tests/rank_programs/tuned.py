@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 
 import hvdtune as hvd
 from hvdtune.core import tuning
+from hvdtune.core.exceptions import HorovodInternalError
 
 SIZES = (1000,) * 20 + (50_000,) * 3
 
@@ -47,3 +50,36 @@ def train(log: str, most_steps: int, pauses: int = 0) -> dict[str, Any]:
 def read(path: str) -> str:
     with open(path, encoding="utf-8") as file:
         return file.read()
+
+
+def train_in_a_set(steps: int) -> str:
+    """Ranks 0 and 1 allreduce in a set of their own, which the autotuner does not see."""
+    both = hvd.ProcessSet([0, 1])
+    hvd.init(process_sets=[both])
+    for _ in range(steps if hvd.rank() < 2 else 0):
+        gradient = np.ones(1000, np.float32)
+        hvd.allreduce(gradient, name="gradient", op=hvd.Sum, process_set=both)
+    hvd.barrier()
+    hvd.shutdown()
+    return "done"
+
+
+def train_until_a_rank_dies(log: str) -> str:
+    """Train until the log has a candidate, when rank 1 is killed; returns what rank 0 is told."""
+    hvd.init()
+    dies = np.zeros(1, np.int32)
+    try:
+        while True:
+            gradient = np.ones(50_000, np.float32)
+            dies[0] = hvd.rank() == 0 and ",search," in read(log)
+            handles = [
+                hvd.allreduce_async_(gradient, name="gradient", op=hvd.Sum),
+                hvd.allreduce_async_(dies, name="dies", op=hvd.Max),
+            ]
+            for handle in handles:
+                hvd.synchronize(handle)
+            if dies[0] and hvd.rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.001)
+    except HorovodInternalError as error:
+        return str(error)
