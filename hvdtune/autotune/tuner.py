@@ -245,10 +245,14 @@ class Tuner:
         self._queue = self._first_candidates()
         while (yield from self._search()):
             pass
+        if not self._record.candidates:
+            # The optimiser could say nothing about the incumbent alone.
+            self._keep(f"no significant gain: no candidate was measured; {self._search_end}")
+            return
         answer = self._last or (yield from self._ask())
         best = self._best(answer)
         if best is None:
-            self._keep("no significant gain: no candidate was measured")
+            self._keep("no significant gain: no other candidate was measured")
         elif best.gain < self._config.min_gain:
             margin = max(best.deviation, self._record.usual().error) * self._normal()
             self._keep(

@@ -106,6 +106,7 @@ def test_a_search_that_is_to_end_is_followed_by_the_comparison(asked: int) -> No
         request = tuner.take_request()
         if request is not None:
             count = len(request.observations)
+            assert count >= 2
             tuner.offer(Answer(FAST, 0.05, [0.0] + [-0.1] * (count - 1), [0.001] * count))
     assert tuner.searched in (asked, asked + 1)
     assert tuner.outcome is not None
