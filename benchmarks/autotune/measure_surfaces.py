@@ -1,6 +1,6 @@
 """Measure how long a training step takes over a grid of settings, with the real engine.
 
-  python benchmarks/autotune/measure_surfaces.py                 what is missing, about 40 minutes
+  python benchmarks/autotune/measure_surfaces.py                 what is missing, some 20 minutes a round
   python benchmarks/autotune/measure_surfaces.py --only tiny     the surfaces whose name has "tiny"
 
 A surface is one workload on one number of ranks: the gradients of a model (`hvdtune bench` has
@@ -43,22 +43,22 @@ REFERENCE = {
 }
 REFERENCE_EVERY = 6  # points
 REFERENCES = 4  # visits of the reference, two before and two after, that a point is compared with
-VISIT_S = 0.08  # a visit measures so long, and at least LEAST_STEPS
-LEAST_STEPS = 5
+VISIT_S = 0.06  # a visit measures so long, and at least LEAST_STEPS
+LEAST_STEPS = 4
 FAR_OFF = 4.0  # a point that takes this many times the reference's step is measured once only
 
 Values = dict[str, float]
 
 _LARGE: dict[str, list[float]] = {
-    "fusion_threshold": [0, 1 * MIB, 8 * MIB, 32 * MIB, 128 * MIB, 256 * MIB],
-    "cycle_time": [0.1, 0.5, 1, 5, 25, 100],
-    "chunk_size": [0, 64 * KIB, 256 * KIB, 1 * MIB, 4 * MIB],
+    "fusion_threshold": [0, 2 * MIB, 16 * MIB, 128 * MIB],
+    "cycle_time": [0.1, 1, 5, 25, 100],
+    "chunk_size": [0, 64 * KIB, 256 * KIB, 2 * MIB],
 }
 _SMALL: dict[str, list[float]] = {
     "fusion_threshold": [0, 256 * KIB, 2 * MIB, 128 * MIB],
-    "cycle_time": [0.1, 0.5, 1, 5, 25, 100],
-    "chunk_size": [0, 64 * KIB, 1 * MIB],
-    "one_shot_limit": [0, 1 * KIB, 32 * KIB, 1 * MIB],
+    "cycle_time": [0.1, 1, 5, 25, 100],
+    "chunk_size": [0, 1 * MIB],
+    "one_shot_limit": [0, 1 * KIB, 1 * MIB],
 }
 
 
@@ -113,12 +113,16 @@ def main() -> int:
     made.add_argument("--rounds", type=int, default=5, help="rounds of each (default: 5)")
     made.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     made.add_argument("--list", action="store_true", help="show what is there and end")
+    made.add_argument("--points", type=int, default=1000, help="of a job; what it finds is stored")
+    made.add_argument("--skip", type=int, default=0, help=argparse.SUPPRESS)
     made.add_argument("--round", type=int, default=0, help=argparse.SUPPRESS)
     made.add_argument("--worker", type=Path, default=None, help=argparse.SUPPRESS)
     args = made.parse_args()
     chosen = [surface for surface in SURFACES if args.only in surface.name]
     if args.worker:
-        worker(chosen[0], args.round, args.worker)
+        surface = next(one for one in chosen if one.name == args.only)
+        order = order_of(surface, args.round)[args.skip : args.skip + args.points]
+        worker(surface, order, args.worker)
         return 0
     if not chosen:
         made.error(f"no surface has {args.only!r} in its name")
@@ -132,17 +136,37 @@ def main() -> int:
             if args.list and number == 0:
                 print(f"{surface.name:<26}{len(surface.points):5d} points, "
                       f"{len(stored['rounds'])} rounds")  # fmt: skip
-            if args.list or len(stored["rounds"]) > number:
-                continue
-            if time.monotonic() > until:
-                return 0
-            began = time.monotonic()
-            arguments = ["--only", surface.name, "--round", str(number)]
-            stored["rounds"].append(ranks.measure(__file__, surface.ranks, arguments))
-            save(surface, stored)
-            took = time.monotonic() - began
-            print(f"{surface.name}: round {number + 1} in {took:.0f} s", flush=True)
+            while not args.list and len(stored["rounds"]) <= number:
+                if time.monotonic() > until:
+                    return 0
+                measure_part(surface, stored, number, args.points)
     return 0
+
+
+def measure_part(surface: Surface, stored: dict[str, Any], number: int, points: int) -> None:
+    """Measure the next points of a round and store them."""
+    began = time.monotonic()
+    arguments = ["--only", surface.name, "--round", str(number)]
+    arguments += ["--points", str(points), "--skip", str(len(stored["part"]))]
+    part = ranks.measure(__file__, surface.ranks, arguments)
+    stored["part"] += part["log_ratio"]
+    stored["reference_ms"].append(part["reference_ms"])
+    order = order_of(surface, number)
+    if len(stored["part"]) == len(order):
+        logs = dict(zip(order, stored["part"], strict=True))
+        stored["rounds"].append([logs[at] for at in range(len(order))])
+        stored["part"] = []
+    save(surface, stored)
+    left = f", {len(stored['part'])} points of it" if stored["part"] else ""
+    took = time.monotonic() - began
+    print(f"{surface.name}: round {number + 1}{left} in {took:.0f} s", flush=True)
+
+
+def order_of(surface: Surface, number: int) -> list[int]:
+    """The order in which a round visits the points."""
+    order = list(range(len(surface.points)))
+    random.Random(number).shuffle(order)
+    return order
 
 
 def load(surface: Surface) -> dict[str, Any]:
@@ -152,13 +176,15 @@ def load(surface: Surface) -> dict[str, Any]:
         "ranks": surface.ranks,
         "compute_ms": surface.compute_ms,
         "axes": surface.axes,
+        "reference_ms": [],
+        "part": [],
         "rounds": [],
     }
     path = FOLDER / f"{surface.name}.json"
     if not path.exists():
         return empty
     stored: dict[str, Any] = json.loads(path.read_text())
-    return stored if stored["axes"] == surface.axes else empty
+    return {**empty, **stored} if stored["axes"] == surface.axes else empty
 
 
 def save(surface: Surface, stored: dict[str, Any]) -> None:
@@ -171,8 +197,8 @@ def save(surface: Surface, stored: dict[str, Any]) -> None:
     made.replace(path)
 
 
-def worker(surface: Surface, number: int, results: Path) -> None:
-    """One rank of a round; rank 0 writes the round."""
+def worker(surface: Surface, order: list[int], results: Path) -> None:
+    """One rank of a job that visits the points of `order`; rank 0 writes what was found."""
     import numpy as np
 
     import hvdtune as hvd
@@ -180,8 +206,6 @@ def worker(surface: Surface, number: int, results: Path) -> None:
 
     hvd.init()
     step = make_step(surface, hvd, np)
-    order = list(range(len(surface.points)))
-    random.Random(number).shuffle(order)
     visits: list[tuple[int, float]] = []  # index of the point (-1: the reference), ms
 
     def visit(index: int) -> None:
@@ -210,14 +234,14 @@ def worker(surface: Surface, number: int, results: Path) -> None:
             visit(-1)
         visit(index)
     visit(-1)
-    ranks.report(results, hvd.rank(), summary(visits[2:], len(surface.points)))
+    ranks.report(results, hvd.rank(), summary(visits[2:], order))
     hvd.shutdown()
 
 
-def summary(visits: list[tuple[int, float]], count: int) -> dict[str, Any]:
-    """A round: the reference's median time, and every point's log time over the reference's."""
+def summary(visits: list[tuple[int, float]], order: list[int]) -> dict[str, Any]:
+    """The reference's median time, and the points' log times over the reference's, in order."""
     references = [(at, math.log(ms)) for at, (index, ms) in enumerate(visits) if index < 0]
-    logs = [0.0] * count
+    logs: dict[int, float] = {}
     for at, (index, ms) in enumerate(visits):
         if index >= 0:
             after = next(i for i, (place, _) in enumerate(references) if place > at)
@@ -225,7 +249,10 @@ def summary(visits: list[tuple[int, float]], count: int) -> dict[str, Any]:
             near = [level for _, level in references[first : first + REFERENCES]]
             logs[index] = round(math.log(ms) - ranks.median(near), 4)
     levels = [level for _, level in references]
-    return {"reference_ms": round(math.exp(ranks.median(levels)), 4), "log_ratio": logs}
+    return {
+        "reference_ms": round(math.exp(ranks.median(levels)), 4),
+        "log_ratio": [logs[index] for index in order],
+    }
 
 
 def make_step(surface: Surface, hvd: Any, np: Any) -> Any:

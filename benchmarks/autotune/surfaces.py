@@ -89,7 +89,8 @@ def _between(key: str, axis: tuple[float, ...], value: float) -> list[tuple[int,
 
 def load_all(only: str = "", folder: Path = FOLDER) -> list[Surface]:
     """The surfaces whose names contain `only`, by name. Raises ValueError if there is none."""
-    found = [load(path) for path in sorted(folder.glob("*.json")) if only in path.stem]
+    paths = [path for path in sorted(folder.glob("*.json")) if only in path.stem]
+    found = [load(path) for path in paths if json.loads(path.read_text())["rounds"]]
     if not found:
         raise ValueError(f"no surface in {folder} has {only!r} in its name")
     return found
@@ -100,12 +101,12 @@ def load(path: Path) -> Surface:
     stored = json.loads(path.read_text())
     axes = {key: tuple(values) for key, values in stored["axes"].items()}
     shape = tuple(len(values) for values in axes.values())
-    rounds = np.array([row["log_ratio"] for row in stored["rounds"]]).reshape(-1, *shape)
+    rounds = np.array(stored["rounds"]).reshape(-1, *shape)
     return Surface(
         name=path.stem,
         ranks=stored["ranks"],
         rounds=len(rounds),
-        reference_ms=float(np.median([row["reference_ms"] for row in stored["rounds"]])),
+        reference_ms=float(np.median(stored["reference_ms"])),
         axes=axes,
         log_ratio=smooth(rounds),
     )
