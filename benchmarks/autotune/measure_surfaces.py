@@ -1,7 +1,7 @@
 """Measure how long a training step takes over a grid of settings, with the real engine.
 
-  python benchmarks/autotune/measure_surfaces.py                 what is missing, some 20 minutes a round
-  python benchmarks/autotune/measure_surfaces.py --only tiny     the surfaces whose name has "tiny"
+  python benchmarks/autotune/measure_surfaces.py              what is missing, 20 minutes a round
+  python benchmarks/autotune/measure_surfaces.py --only tiny  the surfaces whose name has "tiny"
 
 A surface is one workload on one number of ranks: the gradients of a model (`hvdtune bench` has
 them), submitted in the order a backward pass finishes them. Where `compute` is not 0, every rank

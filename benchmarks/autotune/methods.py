@@ -2,10 +2,11 @@
 
   hvdtune       the tuner of this package with its default settings, step by step as in a session
   random        the start, then random settings; the one with the best sample is kept
-  scikit-optimize   the start, then skopt.Optimizer with its defaults; the best sample is kept
+  skopt         the start, then skopt.Optimizer's proposals (expected improvement at
+                sampled points, otherwise its defaults); the best sample is kept
   Horovod       its published procedure (`horovod_procedure`)
 
-`random` and scikit-optimize get as many steps as hvdtune is allowed: SAMPLES samples of STEPS
+random and skopt get as many steps as hvdtune is allowed: SAMPLES samples of STEPS
 steps, over the same space. Horovod's procedure has its own budget and its own space.
 """
 
@@ -87,11 +88,13 @@ def random_search(job: Job, start: Values, seed: int) -> Result:
 
 
 def scikit_optimize(job: Job, start: Values, seed: int) -> Result:
-    """The best of the start and what scikit-optimize proposes with its defaults."""
+    """The best of the start and what scikit-optimize proposes."""
     from skopt import Optimizer
 
     searched = full_space()
-    optimizer = Optimizer([(0.0, 1.0)] * searched.width, random_state=seed)
+    optimizer = Optimizer(
+        [(0.0, 1.0)] * searched.width, acq_func="EI", acq_optimizer="sampling", random_state=seed
+    )
     best = (_sample(job, start), start)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

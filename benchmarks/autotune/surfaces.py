@@ -13,7 +13,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,8 @@ def load(path: Path) -> Surface:
     axes = {key: tuple(values) for key, values in stored["axes"].items()}
     shape = tuple(len(values) for values in axes.values())
     rounds = np.array(stored["rounds"]).reshape(-1, *shape)
+    # As a point of the grid it was visited once a round, as the reference all the time.
+    rounds[(..., *(values.index(DEFAULTS[key]) for key, values in axes.items()))] = 0.0
     return Surface(
         name=path.stem,
         ranks=stored["ranks"],
@@ -115,50 +117,66 @@ def load(path: Path) -> Surface:
 def smooth(rounds: Any) -> Any:
     """What repeated measurements of a grid (rounds, *grid) have in common, as an array (*grid)."""
     known = np.median(rounds, axis=0)
-    dimensions = range(known.ndim)
-    orders = [
+    subsets = [
         set(subset)
         for size in range(known.ndim + 1)
-        for subset in itertools.combinations(dimensions, size)
+        for subset in itertools.combinations(range(known.ndim), size)
     ]
-    for _ in range(4):
-        effects = _effects(known, orders)
-        low = sum(effect for subset, effect in zip(orders, effects, strict=True) if len(subset) < 3)
-        residual = known - low
-        limit = _OUTLIER * 1.4826 * np.median(np.abs(residual))
-        if len(rounds) < 3:  # the median of three rounds needs no such help
-            known = low + np.clip(residual, -limit, limit)
-    freedom = [math.prod(known.shape[axis] - 1 for axis in subset) for subset in orders]
-    freedom[0] = 0  # the mean is not shrunk
-    high = [len(subset) >= 3 for subset in orders]
-    noise = _noise(rounds, effects, freedom, high)
+    alone = len(rounds) == 1
+    for _ in range(4):  # draw outliers in towards what the pairs of settings explain
+        effects = _effects(known, subsets)
+        explained = _sum(effects, subsets, lambda subset: len(subset) < 3, known.shape)
+        left = known - explained
+        limit = _OUTLIER * 1.4826 * np.median(np.abs(left))
+        known = explained + np.clip(left, -limit, limit)
+    freedom = {
+        frozenset(subset): math.prod(known.shape[axis] - 1 for axis in subset) for subset in subsets
+    }
+    if alone:
+        # What the pairs leave unexplained is taken for noise.
+        unexplained = sum(own for subset, own in freedom.items() if len(subset) >= 3)
+        noise = float(np.sum((known - explained) ** 2)) / unexplained
+    else:
+        noise = _noise_of_median(rounds)
+    # Until a median has outvoted the disturbances the noise is larger than it looks.
+    caution = 2.0 if len(rounds) < 3 else 1.0
     total = np.zeros_like(known)
-    for effect, own, is_high in zip(effects, freedom, high, strict=True):
+    for subset, effect in zip(subsets, effects, strict=True):
         energy = float(np.sum(np.broadcast_to(effect, known.shape) ** 2))
-        if energy > 0 and not (is_high and len(rounds) == 1):
-            total = total + effect * max(0.0, 1.0 - own * noise / energy)
+        own = freedom[frozenset(subset)] if subset else 0  # the mean is not shrunk
+        if energy > 0 and not (alone and len(subset) >= 3):
+            total = total + effect * max(0.0, 1.0 - caution * own * noise / energy)
     return total
 
 
-def _effects(known: Any, orders: list[set[int]]) -> list[Any]:
+def _effects(known: Any, subsets: list[set[int]]) -> list[Any]:
     """The analysis of variance: one array of effects for every set of axes (broadcastable)."""
     effects: list[Any] = []
-    for subset in orders:
+    for subset in subsets:
         others = tuple(axis for axis in range(known.ndim) if axis not in subset)
         mean = known.mean(axis=others, keepdims=True) if others else known
-        smaller = [e for s, e in zip(orders, effects, strict=False) if s < subset]
-        effects.append(mean - sum(smaller))
+        effects.append(mean - sum(e for s, e in zip(subsets, effects, strict=False) if s < subset))
     return effects
 
 
-def _noise(rounds: Any, effects: list[Any], freedom: list[int], high: list[bool]) -> float:
-    """Variance of the noise of one grid point."""
-    if len(rounds) > 1:
-        # Robust, from the scatter of the rounds; 1.57: a median varies more than a mean.
-        spread = np.abs(rounds - np.median(rounds, axis=0))
-        deviation = 1.4826 * float(np.median(spread[spread > 0])) if spread.any() else 0.0
-        return 1.57 * deviation**2 / len(rounds)
-    # One round: what main effects and pairs leave unexplained is taken for noise.
-    left = sum(effect for effect, is_high in zip(effects, high, strict=True) if is_high)
-    share = sum(own for own, is_high in zip(freedom, high, strict=True) if is_high) / left.size
-    return (1.4826 * float(np.median(np.abs(left)))) ** 2 / share
+def _sum(
+    effects: list[Any],
+    subsets: list[set[int]],
+    wanted: Callable[[set[int]], bool],
+    shape: tuple[int, ...],
+) -> Any:
+    total = np.zeros(shape)
+    for subset, effect in zip(subsets, effects, strict=True):
+        if wanted(subset):
+            total = total + effect
+    return total
+
+
+def _noise_of_median(rounds: Any) -> float:
+    """Variance of the noise that the median of the rounds has at a grid point."""
+    spread = rounds - np.median(rounds, axis=0)
+    limit = _OUTLIER * 1.4826 * float(np.median(np.abs(spread[spread != 0])))
+    variance = float(np.mean(np.clip(spread, -limit, limit) ** 2))
+    count = len(rounds)
+    # A median varies pi / 2 times as much as a mean; of two rounds it is the mean.
+    return (math.pi / 2 if count > 2 else 1.0) * variance * count / (count - 1) / count

@@ -3,8 +3,9 @@
     n        pairs so far
     d_i      ln(candidate's step time / incumbent's) of pair i; g = -mean(d): the gain
     looks    the numbers of pairs after which it may end
-    margin   how much of the gain may be luck, at a one-sided confidence shared evenly among all
-             looks (Bonferroni): looking several times errs no more often than once
+    margin   how much of the gain may be luck. The chance of an error is shared among the looks so
+             that up to a look the square of its share of all pairs is spent: looking several times
+             errs no more often than the confidence says, and the last look keeps most of it
 
 It ends at a look when the gain is beyond its margin (faster); when gain and margin together are
 below what is worth having (no faster); when the gain is so small that the last look would hardly
@@ -21,11 +22,12 @@ from hvdtune.autotune import inference
 from hvdtune.autotune.inference import Estimate
 from hvdtune.autotune.score import Sample
 
-LOOKS = (4, 8, 12, 18, 26, 36)
+LOOKS = (4, 8, 12, 18, 24, 30)
 # A pair with a sample this much rougher than usual is measured again, but only so many times: what
 # keeps happening is what the candidate does.
 DISTURBED = 5.0
 REPEATS = 3
+LUCK = 1.5  # standard errors
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,20 @@ class Comparison:
     def _look(self) -> Finding | None:
         pairs, last = len(self.differences), self.looks[-1]
         estimate = inference.paired(self.differences, self.noise)
-        margin = estimate.margin(1 - (1 - self.confidence) / len(self.looks))
+        margin = estimate.margin(1 - self._chance(pairs))
         gain = -estimate.value
         if gain > margin and gain >= self.min_gain:
             return Finding(True, gain, margin, pairs)
-        # One standard error of luck more, and still not significant at the end: why go on.
-        hopeless = gain + estimate.error < margin * math.sqrt(pairs / last)
+        # With some luck more it would still not be significant at the end: why go on.
+        at_end = estimate.error * math.sqrt(pairs / last)
+        at_end *= inference.student_quantile(1 - self._chance(last), math.inf)
+        hopeless = gain + LUCK * estimate.error < at_end
         if pairs == last or hopeless or gain + margin < self.min_gain:
             return Finding(False, gain, margin, pairs)
         return None
+
+    def _chance(self, pairs: int) -> float:
+        """The chance of an error that the look after so many pairs may spend."""
+        last = self.looks[-1]
+        before = max((look for look in self.looks if look < pairs), default=0)
+        return (1 - self.confidence) * (pairs**2 - before**2) / last**2

@@ -39,7 +39,7 @@ from threadpoolctl import ThreadpoolController
 
 from hvdtune.autotune.space import Space
 
-LEAST_SCALE = 0.01
+LEAST_SCALE = 0.05
 LEAST_WARP = 0.05  # c: points that are much more than this above the best are merely bad
 GLOBAL_POINTS = 1024
 LOCAL_POINTS = 256

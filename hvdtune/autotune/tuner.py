@@ -44,8 +44,10 @@ ABANDON_RATIO = 1.3
 ABANDON_LOSS = 0.05
 ABANDON_STEPS = 3
 SPREAD_SHARE = 0.6  # spread points lie in this share of every axis, around the shipped defaults
-QUIET_PROPOSALS = 2  # so many proposals in a row without expected gain end the search
+QUIET_PROPOSALS = 3  # so many proposals in a row without expected gain end the search
 SEARCH_SHARE = 0.9  # of what slow candidates may cost: the search ends there
+RACE_DEVIATIONS = 1.0
+RACE_RIVALS = 4  # measured again before the model is asked anew
 PROMOTE_GAIN = 0.1  # seen so much faster, by five standard errors: confirmed at once
 PROMOTE_ERRORS = 5.0
 
@@ -63,7 +65,8 @@ class TunerConfig:
     confidence: float = 0.99
     min_gain: float = 0.002
     harm_limit_steps: float = 200.0
-    max_pairs: int = 40
+    race_samples: int = 10
+    max_pairs: int = 34
     noise: float = 0.0
     seed: int = 0
 
@@ -249,11 +252,11 @@ class Tuner:
             # The optimiser could say nothing about the incumbent alone.
             self._keep(f"no significant gain: no candidate was measured; {self._search_end}")
             return
-        answer = self._last or (yield from self._ask())
+        answer = yield from self._race()
         best = self._best(answer)
         if best is None:
             self._keep("no significant gain: no other candidate was measured")
-        elif best.gain < self._config.min_gain:
+        elif best.gain + best.deviation < self._config.min_gain:
             margin = max(best.deviation, self._record.usual().error) * self._normal()
             self._keep(
                 f"no significant gain ({_percent(best.gain)} ± {_percent(margin)} for the best "
@@ -306,6 +309,28 @@ class Tuner:
             if self._is_far_better(values) and (yield from self._compare(values, "confirm")):
                 return True
         return False
+
+    def _race(self) -> Generator[Trial, Sample | None, Answer]:
+        """Measure those again that may be the best, as long as there are several; the last answer.
+
+        A candidate may be the best if its mean without RACE_DEVIATIONS standard deviations is below
+        the least mean.
+        """
+        answer = self._last or (yield from self._ask())
+        left = self._config.race_samples
+        while left > 0 and self._hurry is None and not self._over_limit():
+            offered = self._offered(answer)
+            best = max((one.gain for one in offered), default=0.0)
+            rivals = [one for one in offered if one.gain + RACE_DEVIATIONS * one.deviation > best]
+            rivals.sort(key=lambda one: -one.gain)
+            if len(rivals) < 2 or best + rivals[0].deviation < self._config.min_gain:
+                break
+            for rival in rivals[: min(RACE_RIVALS, left)]:
+                yield Trial("search", rival.values, candidate=True, note="measured again")
+                yield Trial("search", self._incumbent, note="incumbent")
+                left -= 1
+            answer = yield from self._ask()
+        return answer
 
     def _over_limit(self) -> bool:
         # The comparison may cost something, too.
@@ -409,14 +434,16 @@ class Tuner:
         return Request(self._space.to_json(), rows, self._config.seed, self._config.noise, at)
 
     def _best(self, answer: Answer) -> _Best | None:
+        return max(self._offered(answer), key=lambda best: best.gain, default=None)
+
+    def _offered(self, answer: Answer) -> list[_Best]:
         # means[0] is the first incumbent's; candidates follow in the order they were asked in.
         asked = zip(self._record.candidates, answer.means[1:], answer.deviations[1:], strict=True)
-        offered = [
+        return [
             _Best(candidate.values, 1 - math.exp(mean - self._record.baseline), deviation)
             for candidate, mean, deviation in asked
             if candidate.values != self._incumbent
         ]
-        return max(offered, key=lambda best: best.gain, default=None)
 
     # -- the end --
 

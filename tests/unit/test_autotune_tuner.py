@@ -54,7 +54,7 @@ def phases(tuner: Tuner) -> list[str]:
 def test_the_course_without_any_gain() -> None:
     tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=8))
     assert tuner.trial == Trial("warmup", DEFAULTS, note="2 remaining")
-    scripted(tuner, {tuple(FAST.values()): 10.0}, wobble(0.001))
+    scripted(tuner, {tuple(FAST.values()): 10.0}, wobble(0.0005))
     assert phases(tuner)[:4] == ["warmup"] * 3 + ["baseline"]
     assert set(phases(tuner)[4:]) == {"search"}
     assert all(one.trial.values == DEFAULTS for one in tuner.history[:4])
