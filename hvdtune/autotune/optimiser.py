@@ -48,7 +48,7 @@ LOCAL_WIDTHS = (0.1, 0.03)
 SAME_POINT = 1e-3
 # Priors of the kernel: log-normal around these, with these standard deviations of the logarithm.
 USUAL_LENGTH, PRIOR_LENGTH = 0.6, 0.8
-USUAL_NOISE, PRIOR_NOISE = 1e-2, 1.5
+USUAL_NOISE, PRIOR_NOISE = 1e-3, 1.0
 PRIOR_SCALE = 1.0
 _THREADS = ThreadpoolController()
 
@@ -180,7 +180,7 @@ def _fit(
     width = points.shape[1]
     kernel = ConstantKernel(1.0, (0.05, 20.0)) * Matern(
         length_scale=[USUAL_LENGTH] * width, length_scale_bounds=[(0.1, 4.0)] * width, nu=2.5
-    ) + WhiteKernel(USUAL_NOISE, (1e-5, 0.1))
+    ) + WhiteKernel(USUAL_NOISE, (1e-5, 0.03))
     # noise="gaussian" makes skopt take the white kernel out of predictions: they are of f itself.
     model = GaussianProcessRegressor(
         kernel=kernel,

@@ -6,7 +6,8 @@
                 in `confirm`; the search is left out unless they are shown to be no faster
     search      candidate, incumbent, candidate, incumbent … : a candidate's gain is taken against
                 the incumbent's level around it in time, so that drift of the machine cancels.
-                Candidates: the shipped defaults, points that cover the space, then the optimiser's
+                Candidates: the shipped defaults, points that cover the space, then the optimiser's;
+                at last those that may be the best are measured again
     confirm     the best candidate (by the model's mean, not by its luckiest sample) against the
                 incumbent on fresh samples, in the order C I I C, C I I C … (`comparison`)
     finished    the candidate if it is faster by more than the noise, else the incumbent
@@ -43,9 +44,10 @@ ABANDON_AT_ONCE = 10.0
 ABANDON_RATIO = 1.3
 ABANDON_LOSS = 0.05
 ABANDON_STEPS = 3
-SPREAD_SHARE = 0.6  # spread points lie in this share of every axis, around the shipped defaults
 QUIET_PROPOSALS = 3  # so many proposals in a row without expected gain end the search
 SEARCH_SHARE = 0.9  # of what slow candidates may cost: the search ends there
+# After the search, candidates whose predicted time is within so many standard deviations of the
+# best are measured again.
 RACE_DEVIATIONS = 1.0
 RACE_RIVALS = 4  # measured again before the model is asked anew
 PROMOTE_GAIN = 0.1  # seen so much faster, by five standard errors: confirmed at once
@@ -61,7 +63,7 @@ class TunerConfig:
 
     warmup_samples: int = 3
     max_samples: int = 20
-    spread_points: int = 4
+    spread_points: int = 5
     confidence: float = 0.99
     min_gain: float = 0.002
     harm_limit_steps: float = 200.0
@@ -413,7 +415,7 @@ class Tuner:
         # At most a quarter of the samples goes to spread points: the rest is for the model, which
         # needs one of them at least.
         count = min(self._config.spread_points, max(1, self._config.max_samples // 4))
-        spread = self._space.spread(count, self._config.seed, self._defaults, SPREAD_SHARE)
+        spread = self._space.spread(count, self._config.seed, self._defaults)
         candidates: list[Values] = []
         for values in [self._defaults, *spread]:
             if values != self._incumbent and values not in candidates:

@@ -1,0 +1,98 @@
+"""Paired comparisons: what is adopted, when it ends, and how often it errs."""
+
+import math
+import random
+
+import pytest
+
+from hvdtune.autotune.comparison import LOOKS, REPEATS, Comparison, Finding
+from hvdtune.autotune.inference import Estimate
+from hvdtune.autotune.score import Sample
+
+
+def sample(ms: float, error: float = 0.002) -> Sample:
+    return Sample(10, ms, ms * error, 1e6, 1e3 / ms)
+
+
+def comparison(noise: float = 0.002, most_pairs: int = LOOKS[-1]) -> Comparison:
+    return Comparison(Estimate(0.0, noise, 8.0), noise, 0.99, 0.002, most_pairs)
+
+
+def simulated(truth: float, noise: float, seed: int) -> Finding:
+    rng = random.Random(seed)
+    compared = comparison(noise)
+    while True:
+        candidate, incumbent = (10 * math.exp(rng.gauss(at, noise)) for at in (truth, 0.0))
+        finding = compared.add(sample(candidate, noise), sample(incumbent, noise))
+        if finding is not None:
+            return finding
+
+
+def test_a_clear_gain_is_found_at_the_first_look() -> None:
+    compared = comparison()
+    findings = [compared.add(sample(9.0 + 0.01 * at), sample(10.0)) for at in range(4)]
+    assert findings[:3] == [None] * 3
+    assert findings[3] is not None
+    assert findings[3].faster
+    assert findings[3].gain == pytest.approx(-math.log(0.9015), abs=1e-3)
+    assert 0 < findings[3].margin < 0.02
+    assert findings[3].pairs == LOOKS[0]
+
+
+def test_a_clear_loss_ends_at_the_first_look() -> None:
+    compared = comparison()
+    findings = [compared.add(sample(10.5 + 0.01 * at), sample(10.0)) for at in range(4)]
+    assert findings[3] is not None
+    assert not findings[3].faster
+
+
+def test_candidate_and_incumbent_take_turns_in_going_first() -> None:
+    compared = comparison()
+    orders = []
+    for _ in range(3):
+        orders.append(compared.candidate_first)
+        compared.add(sample(9.0), sample(10.0))
+    assert orders == [True, False, True]
+
+
+def test_a_rough_pair_is_measured_again_but_not_for_ever() -> None:
+    compared = comparison()
+    for _ in range(REPEATS):
+        assert compared.add(sample(30.0, 0.3), sample(10.0)) is None
+    assert compared.differences == []
+    compared.add(sample(30.0, 0.3), sample(10.0))
+    assert len(compared.differences) == 1
+
+
+@pytest.mark.parametrize("most", [3, 10, 100])
+def test_it_ends_within_the_pairs_that_are_left(most: int) -> None:
+    compared = comparison(0.02, most)
+    assert compared.looks[-1] <= most
+    finding = None
+    pairs = 0
+    while finding is None:
+        # Too good to be given up, too rough to be significant.
+        pairs += 1
+        finding = compared.add(sample(9.7 if pairs % 2 else 10.2, 0.02), sample(10.0, 0.02))
+    assert pairs == finding.pairs <= compared.looks[-1]
+
+
+def test_chances_of_error_add_up_to_what_the_confidence_leaves() -> None:
+    compared = comparison()
+    spent = [compared._chance(look) for look in LOOKS]
+    assert sum(spent) == pytest.approx(0.01)
+    assert spent == sorted(spent)
+
+
+def test_no_gain_is_adopted_as_rarely_as_the_confidence_says() -> None:
+    runs = 400
+    wrong = sum(simulated(0.0, 0.02, seed).faster for seed in range(runs))
+    # At 99 % four are expected; twelve would be a chance of one in a thousand.
+    assert wrong < 12
+    assert sum(simulated(0.005, 0.02, seed).faster for seed in range(runs)) <= 2
+
+
+def test_a_gain_worth_having_is_found_in_noise() -> None:
+    found = [simulated(-0.03, 0.025, seed) for seed in range(100)]
+    assert sum(finding.faster for finding in found) > 80
+    assert all(finding.pairs <= LOOKS[-1] for finding in found)
