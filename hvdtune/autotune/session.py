@@ -118,6 +118,7 @@ class Session:
         self._found: Found | None = None
         self._optimiser: Optimiser | None = None
         self._stop = threading.Event()
+        self._why_stopped = "training ended"
         self._in_force: Values = dict(engine.current())
         self._space = space.build(settings, self._in_force)
         self._tuner = Tuner(
@@ -133,8 +134,9 @@ class Session:
         self._trial_ns = 0  # since the trial's settings were put into force
         self._began = time.monotonic()
 
-    def stop_soon(self) -> None:
+    def stop_soon(self, why: str = "training ended") -> None:
         """Make `run` return within READ_TIMEOUT_S. May be called from any thread."""
+        self._why_stopped = why
         self._stop.set()
 
     def end_search_soon(self, reason: str) -> None:
@@ -407,7 +409,7 @@ class Session:
         trial = self._tuner.trial
         phase = trial.phase if trial is not None else "final"
         verdict = (
-            f"tuning was not finished: training ended during {phase} after "
+            f"tuning was not finished: {self._why_stopped} during {phase} after "
             f"{len(self._tuner.history)} samples; these settings were in force"
         )
         if not self._steps_seen:

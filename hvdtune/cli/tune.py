@@ -142,7 +142,7 @@ class _Budget:
         why = "the time for searching was over"
         self._timers = [
             threading.Timer(max(0.0, SEARCH_SHARE * seconds), session.end_search_soon, (why,)),
-            threading.Timer(max(0.0, seconds), session.stop_soon),
+            threading.Timer(max(0.0, seconds), session.stop_soon, ("the time was over",)),
         ]
 
     def __enter__(self) -> None:
@@ -202,9 +202,11 @@ def _settings(args: argparse.Namespace) -> tuple[dict[str, str], Settings]:
     for notice in choice.notices:
         print(f"hvdtune tune: {notice}", file=sys.stderr)
     environ = {**os.environ, **choice.variables()}
+    # Here the job's end is tuning's beginning: there is no afterwards to watch.
+    environ.pop(knobs.KNOBS["autotune_watch"].env, None)
     settings = knobs.from_environ(environ)
-    # In the job, the first two would be a tuner's of its own.
-    for key in ("autotune_log", "autotune_store", "autotune_start"):
+    # In the job, these would be a tuner's of its own.
+    for key in ("autotune_log", "autotune_store"):
         environ.pop(knobs.KNOBS[key].env, None)
     return environ, settings
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
+from hvdtune.cli import tune
 from hvdtune.cli.main import main
-from hvdtune.cli.tune import _duration
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,29 @@ def test_mistakes_are_one_sentence(
     assert error.count("\n") == 1
 
 
+def test_the_job_gets_the_users_settings_but_no_tuner_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HVDTUNE_AUTOTUNE_WATCH", "1")
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "3")
+    flags = ["-np", "2", "--autotune-log-file", "l.csv", "--autotune-store", "s.json"]
+    parser = argparse.ArgumentParser()
+    tune.add_arguments(parser)
+    args = parser.parse_args([*flags, "--autotune-start", "chunk_size=65536", "--", "x"])
+    environ, settings = tune._settings(args)
+    assert settings.autotune
+    assert not settings.autotune_watch
+    assert (settings.autotune_log, settings.autotune_store) == ("l.csv", "s.json")
+    assert (settings.chunk_size, settings.is_fixed("chunk_size")) == (65536, False)
+    assert settings.is_fixed("cycle_time")
+    assert environ["HOROVOD_CYCLE_TIME"] == "3"
+    assert not {"HOROVOD_AUTOTUNE_LOG", "HVDTUNE_AUTOTUNE_STORE"} & set(environ)
+    # The first start begins where the user says; later ones with what is in force.
+    assert environ["HVDTUNE_AUTOTUNE_START"] == "chunk_size=65536"
+    assert tune._restarting(settings) == {"cache_capacity": 1024}
+    assert tune._command(args) == ["x"]
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1h", 3600), ("7", 7)])
 def test_a_budget_is_a_time(text: str, seconds: float) -> None:
-    assert _duration(text) == seconds
+    assert tune._duration(text) == seconds
