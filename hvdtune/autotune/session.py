@@ -35,6 +35,7 @@ LEAST_STEPS = 3  # fewer steps have no scatter, and so no error, to speak of
 READ_TIMEOUT_S = 0.1  # how long `stop` may have to wait for the thread
 PAUSE_S = 0.02  # steps shorter than this are read several at a time, to leave the training alone
 STOP_S = 2.0
+CLEAR_MARGIN = 0.05  # of the gain; "nothing is faster" is only remembered when it is known so well
 WATCH_PAUSE_S = 0.2  # between looks at what has come, when tuning is over
 WATCH_SAMPLES = 8  # candidates of a search that a change has started
 WATCH_SEARCHES = 3  # so many of them; a job that changes all the time is not worth following
@@ -382,8 +383,10 @@ class Session:
         # Nothing was learned when there was nothing to compare; and that remembered settings could
         # not be verified in the noise does not make them wrong.
         # Nor does a disturbance that was searched again without a gain say anything about the rest.
-        is_news = outcome.adopted or not (verified or self._searches > 1)
-        if self._memory and outcome.gain is not None and is_news:
+        # And what was lost in noise had better be looked for again.
+        is_clear = outcome.margin is not None and outcome.margin <= CLEAR_MARGIN
+        is_news = outcome.adopted or (is_clear and not verified and self._searches == 1)
+        if self._memory and is_news:
             start = self._tuner.incumbent
             stored = self._memory.remember(outcome, start, self._steps_seen, seconds)
         return account.sentence(

@@ -61,6 +61,11 @@ def test_from_the_starting_point_to_the_settings_in_force(tmp_path: Path) -> Non
     check_end(result, rows)
     assert "hvdtune autotune: " in result[0].stderr
     assert rows[-1]["decision"] in result[0].stderr
+    if "remembered" not in result[0].stderr:
+        # So rough was the machine that nothing is certain.
+        assert rows[-1]["accepted"] == "0"
+        assert not store.exists()
+        return
     [(key, profile)] = Store(store).read().items()
     assert f"remembered as {key} in {store}" in result[0].stderr
     assert profile.verdict == rows[-1]["decision"]

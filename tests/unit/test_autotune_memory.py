@@ -12,7 +12,7 @@ from simulated_training import Landscape, flat, short_cycle_is_best
 from test_autotune_session import DirectOptimiser, SimulatedEngine
 
 from hvdtune import knobs
-from hvdtune.autotune import identity, log
+from hvdtune.autotune import identity, log, session
 from hvdtune.autotune.memory import Memory
 from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.session import Session
@@ -84,6 +84,14 @@ def test_that_nothing_was_faster_is_remembered_too(store, tune) -> None:
     assert [row["phase"] for row in rows] == ["warmup"] * 3 + ["baseline", "final"]
     assert "kept the current settings: they are those remembered from 2026-01-31" in told
     assert engine.applied == []
+
+
+def test_what_was_lost_in_noise_is_looked_for_again(store, tune, monkeypatch) -> None:
+    monkeypatch.setattr(session, "CLEAR_MARGIN", 1e-6)
+    _, rows, told = tune(flat)
+    assert "no significant gain" in rows[-1]["decision"]
+    assert "remembered" not in told
+    assert store.read() == {}
 
 
 def test_what_is_no_longer_true_is_searched_anew_and_replaced(store, tune) -> None:
