@@ -9,6 +9,7 @@ from rank_programs import tuned
 from ranks import RanksResult, hvdtune_command, run_ranks, run_under
 
 from hvdtune.autotune import log
+from hvdtune.autotune.runs import SETTINGS
 from hvdtune.autotune.store import Store
 
 MIB = 2**20
@@ -56,7 +57,8 @@ def test_from_the_starting_point_to_the_settings_in_force(tmp_path: Path) -> Non
     candidates = [
         row for row in rows if row["phase"] == "search" and row["decision"] != "incumbent"
     ]
-    assert len(candidates) == 6
+    # Some are measured again.
+    assert 2 <= len({tuple(row[name] for name in SETTINGS) for row in candidates}) <= 6
     assert all(float(row["score"]) > 0 for row in rows)
     check_end(result, rows)
     assert "hvdtune autotune: " in result[0].stderr
