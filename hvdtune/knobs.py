@@ -152,6 +152,13 @@ _TABLE = (
         flags=("--autotune-seed",), yaml="autotune.seed", minimum=0, requires="autotune",
     ),
     Knob(
+        "autotune_harm_limit", "HVDTUNE_AUTOTUNE_HARM_LIMIT", "int", 200,
+        "How much candidates slower than the current settings may cost in all, in steps' time: 200 "
+        "are one per cent of 20000 steps.",
+        flags=("--autotune-harm-limit",), yaml="autotune.harm_limit", unit="steps",
+        minimum=1, requires="autotune",
+    ),
+    Knob(
         "autotune_start", "HVDTUNE_AUTOTUNE_START", "assignments", (),
         "Settings that tuning begins with, without fixing them, such as "
         "cycle_time_ms=100,fusion_threshold_mb=0.",

@@ -31,7 +31,9 @@ import methods
 import numpy as np
 from job import Job
 from surfaces import DEFAULTS, Surface, load_all
+from threadpoolctl import ThreadpoolController
 
+_THREADS = ThreadpoolController()
 HERE = Path(__file__).resolve().parent
 NOISES = (0.01, 0.02, 0.04, 0.08)
 WORSE = 0.005
@@ -118,7 +120,8 @@ def run(method: str, surface: Surface, start: str, noise: float, seed: int) -> R
     """Let a method tune a job."""
     settings = STARTS[start]
     job = Job(surface, settings, noise, seed)
-    result = methods.METHODS[method](job, dict(settings), seed)
+    with _THREADS.limit(limits=1):  # the matrices are small
+        result = methods.METHODS[method](job, dict(settings), seed)
     final = surface(result.values)
     return Run(
         method,

@@ -175,6 +175,8 @@ def _sum(
 def _noise_of_median(rounds: Any) -> float:
     """Variance of the noise that the median of the rounds has at a grid point."""
     spread = rounds - np.median(rounds, axis=0)
+    if not spread.any():
+        return 0.0
     limit = _OUTLIER * 1.4826 * float(np.median(np.abs(spread[spread != 0])))
     variance = float(np.mean(np.clip(spread, -limit, limit) ** 2))
     count = len(rounds)

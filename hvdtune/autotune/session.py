@@ -451,6 +451,7 @@ def _config(settings: Settings) -> TunerConfig:
     return TunerConfig(
         warmup_samples=settings.autotune_warmup_samples,
         max_samples=settings.autotune_bayes_opt_max_samples,
+        harm_limit_steps=settings.autotune_harm_limit,
         noise=settings.autotune_gaussian_process_noise,
         seed=settings.autotune_seed,
     )

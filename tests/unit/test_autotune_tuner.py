@@ -340,3 +340,54 @@ def test_leaves_a_bad_start_behind() -> None:
 def test_a_machine_without_noise_ends_too() -> None:
     run = tune(SimulatedSteps(flat, noise=0.0))
     assert not run.outcome.adopted
+
+
+def test_a_candidate_is_abandoned_where_the_limit_of_harm_is_reached() -> None:
+    config = TunerConfig(warmup_samples=0, harm_limit_steps=2)
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, config)
+    tuner.report(sample(10.0))
+    ms = 1_000_000
+    # Twelve per cent slower: two steps' time are lost with the eighteenth.
+    assert not tuner.hopeless([int(11.2 * ms)] * 17, None)
+    assert tuner.hopeless([int(11.2 * ms)] * 18, None)
+    # One long step may be a checkpoint.
+    assert not tuner.hopeless([10 * ms] * 9 + [90 * ms], None)
+
+
+def test_a_far_better_candidate_is_the_incumbent_at_once() -> None:
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8))
+    better = {tuple(DEFAULTS.values()): 6.0, tuple(FAST.values()): 5.4}
+    scripted(tuner, better, wobble(0.002))
+    measured = [(one.trial.phase, one.trial.candidate) for one in tuner.history]
+    # The defaults are the first candidate, and compared before anything else is tried.
+    first = measured.index(("confirm", True))
+    assert first == 6
+    assert tuner.history[first].trial.values == DEFAULTS
+    after = tuner.history[first + 2 * CONFIRM_LOOKS[0] :]
+    assert all(one.trial.values != OTHER for one in after)
+    assert tuner.incumbent == OTHER
+    assert tuner.outcome is not None
+    assert tuner.outcome.values == FAST
+    assert tuner.outcome.gain == pytest.approx(0.46, abs=0.01)
+
+
+def test_a_confirmed_candidate_stays_when_nothing_better_follows() -> None:
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8))
+    scripted(tuner, {tuple(DEFAULTS.values()): 6.0, tuple(FAST.values()): 6.1}, wobble(0.002))
+    assert tuner.outcome is not None
+    assert tuner.outcome.adopted
+    assert tuner.outcome.values == DEFAULTS
+
+
+def test_rivals_are_measured_again_before_they_are_compared() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=8))
+    jitter = wobble(0.002)
+    while tuner.trial is not None:
+        tuner.report(sample((9.5 if tuner.trial.candidate else 10.0) * (1 + next(jitter))))
+        request = tuner.take_request()
+        if request is not None:
+            means = [row["y"] for row in request.observations]
+            tuner.offer(Answer(FAST, 0.05, means, [0.02] * len(means)))
+    again = [one for one in tuner.history if one.trial.note == "measured again"]
+    assert len(again) == 10
+    assert phases(tuner).index("confirm") > again[-1].number - 1
