@@ -13,8 +13,9 @@ namespace hvdtune {
 /// several sockets, or on several core complexes of one), a store has to take each line away from
 /// the readers' cache first, and a copy that goes past the caches is several times as fast. What a
 /// machine says of its caches does not tell: a virtual machine's CPUs move about on those of its
-/// host, from second to second. So it is measured. Now and then, member 0 writes a page that all
-/// others have read, and another one past the caches, and compares what the two took.
+/// host, from second to second. So it is measured. Now and then, member 0 writes two pages and has
+/// all others read them; then it writes one page again, the other past the caches, and compares
+/// what the two took.
 ///
 /// One thread at a time. Several objects may serve the same cell, in the same thread.
 class CacheDistance {
@@ -25,21 +26,24 @@ class CacheDistance {
   /// Takes the user's word for it, or goes back to measuring.
   void choose(Writing writing) { chosen_ = writing; }
 
-  /// How to write in an operation of `bytes` bytes. Each member asks at the beginning of every
-  /// operation, which costs a few nanoseconds; the members' answers may differ, as a change comes
-  /// to each in its own time. Never blocks.
+  /// How to write the next chunk, of `bytes` bytes. Each member asks before every chunk, which
+  /// costs a few nanoseconds; the members' answers may differ, as a change comes to each in its own
+  /// time. Never blocks.
   CopyKind writing(std::size_t bytes);
 
  private:
   void acknowledge(std::uint32_t probe);
   [[nodiscard]] bool read_by_all(std::uint32_t probe) const;
-  void measure();
+  void advance(std::uint32_t probe);
+  void measure(std::uint32_t probe);
 
   DistanceCell& cell_;
   int members_;
   int index_;
   Writing chosen_ = Writing::kMeasured;
-  std::size_t unmeasured_ = 0;  // bytes of operations since the clock was read
+  // Of member 0:
+  std::size_t unmeasured_ = 0;  // bytes of chunks since the clock was read
+  bool probing_ = false;        // the others are to read the pages
   Nanos measured_ = 0;          // when
   bool seemed_far_ = false;     // the last measurement's result
 };

@@ -6,6 +6,12 @@
 #include "collective/shm_reduce.h"
 
 namespace hvdtune {
+namespace {
+
+// Of a share, what is reduced and published while it is in the first-level cache.
+constexpr std::size_t kTile = 8 << 10;
+
+}  // namespace
 
 PhaseTimes ShmCommunicator::allreduce(const AllreduceJob& job) {
   HVD_CHECK(job.in.bytes() == job.out.bytes());
@@ -27,6 +33,8 @@ PhaseTimes ShmCommunicator::allreduce_alone(const AllreduceJob& job) {
 
 /// Small messages: everybody publishes all of its data and reduces all of it for itself. One
 /// barrier instead of two; the redundant arithmetic is cheaper than a second synchronisation.
+/// What this member has published it does not read again: its peers read it just then, and a line
+/// that two CPUs read costs more to write the next time.
 PhaseTimes ShmCommunicator::allreduce_one_shot(const AllreduceJob& job) {
   PhaseTimes times;
   const std::size_t bytes = job.in.bytes();
@@ -43,8 +51,13 @@ PhaseTimes ShmCommunicator::allreduce_one_shot(const AllreduceJob& job) {
   for (std::size_t member = 0; member < members_.size(); ++member) {
     sources[member] = window(member, chunk);
   }
-  reduce_to_segments(sources.data(), members_.size(), job.out, 0, bytes, job.dtype, job.op,
-                     job.postscale);
+  if (job.prescale == 1.0) {
+    reduce_with_own_to_segments(sources.data(), members_.size(), static_cast<std::size_t>(index_),
+                                job.in, job.out, 0, bytes, job.dtype, job.op, job.postscale);
+  } else {
+    reduce_to_segments(sources.data(), members_.size(), job.out, 0, bytes, job.dtype, job.op,
+                       job.postscale);
+  }
   return times;
 }
 
@@ -57,7 +70,6 @@ class ShmCommunicator::StreamedAllreduce {
         members_(c_.members_.size()),
         self_(static_cast<std::size_t>(c_.index_)),
         total_(job.in.bytes()),
-        writing_(c_.distance_.writing(total_)),
         direct_(job.prescale == 1.0) {}
 
   PhaseTimes run() {
@@ -94,6 +106,7 @@ class ShmCommunicator::StreamedAllreduce {
   }
 
   void pack_chunk(std::size_t chunk) {
+    writing_ = c_.distance_.writing(bytes_of(chunk));
     const std::uint64_t serial = c_.window_.open(bytes_of(chunk));
     if (chunk == 0) first_ = serial;
     std::byte* mine = window(self_, chunk);
@@ -105,40 +118,32 @@ class ShmCommunicator::StreamedAllreduce {
     }
   }
 
+  /// Into the output first, then published from there: see allreduce_one_shot().
   void reduce_chunk(std::size_t chunk) {
     const Part part = part_of(chunk, self_);
-    std::byte* result = window(self_, chunk) + part.in_chunk;
-    if (writing_ == CopyKind::kCached) {
-      reduce(chunk, part, 0, part.bytes, result);
-      return;
-    }
-    for_tiles(part.bytes, [&](std::size_t at, std::size_t bytes, std::byte* tile) {
-      reduce(chunk, part, at, bytes, tile);
-      copy_unordered(result + at, tile, bytes, writing_);
-      // The window has left the cache: nothing is read back from there.
-      job_.out.copy_in(part.begin + at, bytes, tile);
-    });
-  }
-
-  /// Reduces [at, at + bytes) of the own part, from all windows.
-  void reduce(std::size_t chunk, const Part& part, std::size_t at, std::size_t bytes,
-              std::byte* result) {
     std::array<const std::byte*, kMaxRanksPerHost> sources;
     for (std::size_t member = 0; member < members_; ++member) {
-      sources[member] = window(member, chunk) + part.in_chunk + at;
+      sources[member] = window(member, chunk) + part.in_chunk;
     }
-    if (direct_) {
-      reduce_with_own(sources.data(), members_, self_, job_.in, part.begin + at, bytes, result,
-                      job_.dtype, job_.op, job_.postscale);
-    } else {
-      reduce_block(sources.data(), members_, result, bytes, job_.dtype, job_.op, job_.postscale);
+    std::byte* result = window(self_, chunk) + part.in_chunk;
+    for (std::size_t done = 0; done < part.bytes; done += kTile) {
+      const std::size_t begin = part.begin + done;
+      const std::size_t bytes = std::min(kTile, part.bytes - done);
+      if (direct_) {
+        reduce_with_own_to_segments(sources.data(), members_, self_, job_.in, job_.out, begin,
+                                    bytes, job_.dtype, job_.op, job_.postscale);
+      } else {
+        reduce_to_segments(sources.data(), members_, job_.out, begin, bytes, job_.dtype, job_.op,
+                           job_.postscale);
+      }
+      pack(job_.out, begin, bytes, result + done, job_.dtype, 1.0, writing_);
+      for (std::size_t member = 0; member < members_; ++member) sources[member] += bytes;
     }
   }
 
+  /// The own part is in place already. Members read different windows.
   void unpack_chunk(std::size_t chunk) {
-    // Start with the own part, still in cache (if it is not in place already), and go round:
-    // members read different windows.
-    for (std::size_t turn = writing_ == CopyKind::kCached ? 0 : 1; turn < members_; ++turn) {
+    for (std::size_t turn = 1; turn < members_; ++turn) {
       const std::size_t member = (self_ + turn) % members_;
       const Part part = part_of(chunk, member);
       job_.out.copy_in(part.begin, part.bytes, window(member, chunk) + part.in_chunk);
@@ -150,8 +155,8 @@ class ShmCommunicator::StreamedAllreduce {
   std::size_t members_;
   std::size_t self_;
   std::size_t total_;
-  CopyKind writing_;
-  bool direct_;  // what is scaled before exists in the window only
+  bool direct_;                           // what is scaled before exists in the window only
+  CopyKind writing_ = CopyKind::kCached;  // from one arrival to the next
   std::uint64_t first_ = 0;
 };
 

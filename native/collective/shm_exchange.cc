@@ -51,25 +51,35 @@ std::size_t total_of(const std::vector<SegmentList>& lists) {
   return total;
 }
 
+/// What is streamed needs order_copies().
+void publish(const SegmentList& data, const Part& piece, std::byte* to, CopyKind writing) {
+  pack(data, piece.begin, piece.bytes, to, DType::kUint8, 1.0, writing);
+}
+
 PhaseTimes nothing() { return {monotonic_now(), monotonic_now()}; }
 
 }  // namespace
 
-/// pack(chunk, serial) writes what peers read of a chunk into the window; it may be asked for one
-/// chunk more than there is. count(serial) tells the number of chunks, at least 1, when everybody's
-/// first chunk can be read. consume(chunk, serial) reads a chunk that everybody has packed.
-/// `header`: bytes in front of the first chunk's data.
+/// pack(chunk, serial, how) writes what peers read of a chunk into the window; it may be asked for
+/// one chunk more than there is. count(serial) tells the number of chunks, at least 1, when
+/// everybody's first chunk can be read. consume(chunk, serial) reads a chunk that everybody has
+/// packed. `header`: bytes in front of the first chunk's data.
 template <typename Pack, typename Count, typename Consume>
 PhaseTimes ShmCommunicator::stream(std::size_t header, Pack&& pack_chunk, Count&& count,
                                    Consume&& consume) {
+  const auto next_chunk = [&](std::size_t chunk, std::uint64_t serial) {
+    const CopyKind writing = distance_.writing(exchange_chunk_);
+    pack_chunk(chunk, serial, writing);
+    order_copies(writing);
+  };
   PhaseTimes times;
   const std::uint64_t first = exchange_window_.open(header + exchange_chunk_);
-  pack_chunk(0, first);
+  next_chunk(0, first);
   barrier_.arrive();
   times.packed = monotonic_now();
   std::size_t chunks = 2;
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-    if (chunk + 1 < chunks) pack_chunk(chunk + 1, exchange_window_.open(exchange_chunk_));
+    if (chunk + 1 < chunks) next_chunk(chunk + 1, exchange_window_.open(exchange_chunk_));
     barrier_.wait();
     if (chunk == 0) chunks = count(first);
     if (chunk + 1 == chunks) times.unpacking = monotonic_now();
@@ -113,9 +123,9 @@ PhaseTimes ShmCommunicator::broadcast(const BroadcastJob& job) {
   const CopyKind copies = result_copies(total);
   return stream(
       0,
-      [&](std::size_t chunk, std::uint64_t serial) {
+      [&](std::size_t chunk, std::uint64_t serial, CopyKind writing) {
         const Part piece = piece_of(chunk, step, total);
-        if (sender) job.in.copy_out(piece.begin, piece.bytes, exchange_window(root, serial));
+        if (sender) publish(job.in, piece, exchange_window(root, serial), writing);
       },
       [&](std::uint64_t) { return chunks_of(total, step); },
       [&](std::size_t chunk, std::uint64_t serial) {
@@ -142,11 +152,11 @@ PhaseTimes ShmCommunicator::allgather(const AllgatherJob& job) {
   CopyKind copies = CopyKind::kCached;
   return stream(
       header,
-      [&](std::size_t chunk, std::uint64_t serial) {
+      [&](std::size_t chunk, std::uint64_t serial, CopyKind writing) {
         std::byte* to = exchange_window(self, serial);
         if (chunk == 0) to = publish_lengths(job.lengths, to);
         const Part piece = piece_of(chunk, step, job.in.bytes());
-        job.in.copy_out(piece.begin, piece.bytes, to);
+        publish(job.in, piece, to, writing);
       },
       [&](std::uint64_t first) {
         if (job.lengths != nullptr) job.lengths->prepare(published_lengths(*job.lengths, first));
@@ -182,13 +192,13 @@ PhaseTimes ShmCommunicator::alltoall(const AlltoallJob& job) {
   CopyKind copies = CopyKind::kCached;
   return stream(
       header,
-      [&](std::size_t chunk, std::uint64_t serial) {
+      [&](std::size_t chunk, std::uint64_t serial, CopyKind writing) {
         std::byte* to = exchange_window(self, serial);
         if (chunk == 0) to = publish_lengths(job.lengths, to);
         for (std::size_t member = 0; member < members_.size(); ++member) {
           if (member == self) continue;
           const Part piece = piece_of(chunk, step, job.in[member].bytes());
-          job.in[member].copy_out(piece.begin, piece.bytes, to + member * step);
+          publish(job.in[member], piece, to + member * step, writing);
         }
       },
       [&](std::uint64_t first) {
@@ -222,12 +232,12 @@ PhaseTimes ShmCommunicator::reducescatter(const ReducescatterJob& job) {
   const bool direct = job.prescale == 1.0;  // scaled data exist only in the window
   return stream(
       0,
-      [&](std::size_t chunk, std::uint64_t serial) {
+      [&](std::size_t chunk, std::uint64_t serial, CopyKind writing) {
         for (std::size_t member = 0; member < members_.size(); ++member) {
           if (member == self && direct) continue;
           const Part piece = piece_of(chunk, step, job.in[member].bytes());
           pack(job.in[member], piece.begin, piece.bytes,
-               exchange_window(self, serial) + member * step, job.dtype, job.prescale);
+               exchange_window(self, serial) + member * step, job.dtype, job.prescale, writing);
         }
       },
       [&](std::uint64_t) { return chunks_of(longest, step); },
@@ -255,9 +265,9 @@ PhaseTimes ShmCommunicator::sendrecv(const SendrecvJob& job) {
   const CopyKind copies = result_copies(job.out.bytes());
   return stream(
       0,
-      [&](std::size_t chunk, std::uint64_t serial) {
+      [&](std::size_t chunk, std::uint64_t serial, CopyKind writing) {
         const Part piece = piece_of(chunk, step, job.in.bytes());
-        job.in.copy_out(piece.begin, piece.bytes, exchange_window(self, serial));
+        publish(job.in, piece, exchange_window(self, serial), writing);
       },
       [&](std::uint64_t) { return chunks_of(job.longest, step); },
       [&](std::size_t chunk, std::uint64_t serial) {
