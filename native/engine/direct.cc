@@ -1,8 +1,8 @@
-// Small allreduces that every member waits for: they do not go by way of the coordinator. Each
-// member publishes its data next to the slot and arrives (transport/slot_round.h); when all have,
-// each reduces all of it for itself. Nobody is woken, because nobody sleeps: whoever has waited too
-// long announces the tensor after all, and so does everybody as soon as one has. Stalls, mismatches
-// and joins are then dealt with as ever.
+// Allreduces that every member waits for, if they are not large: they do not go by way of the
+// coordinator. Each member publishes its data, next to the slot or on its stage (direct_stage.h),
+// and arrives (transport/slot_round.h); when all have, each reduces all of it for itself. Nobody is
+// woken, because nobody sleeps: whoever has waited too long announces the tensor after all, and so
+// does everybody as soon as one has. Stalls, mismatches and joins are then dealt with as ever.
 #include <sched.h>
 
 #include <algorithm>
@@ -22,14 +22,15 @@ namespace {
 constexpr Nanos kPatience = 500 * kMicrosecond;
 constexpr Nanos kPolling = 5 * kMicrosecond;
 constexpr int kPollsPerClockRead = 32;
+// Up to here reading everybody's data is cheaper than the steps that sharing the work takes; where
+// ranks take turns on a CPU, every step costs switches. Two members read no more either way.
+constexpr std::size_t kDirectLimit = 16 << 10;
+constexpr std::size_t kCrowdedLimit = 64 << 10;
 
-bool small_enough(const wire::Request& request) {
-  if (request.kind != OpKind::kAllreduce || request.grouped || request.tensors.size() != 1) {
-    return false;
-  }
-  const std::int64_t bytes = request.bytes();
-  return request.reduce_op != ReduceOp::kAdasum && bytes > 0 &&
-         bytes <= static_cast<std::int64_t>(kDirectBytes);
+/// Whether everybody could reduce it in one step.
+bool is_plain(const wire::Request& request) {
+  return request.kind == OpKind::kAllreduce && !request.grouped && request.tensors.size() == 1 &&
+         request.reduce_op != ReduceOp::kAdasum;
 }
 
 }  // namespace
@@ -64,23 +65,79 @@ std::int64_t Engine::submit_and_settle(Submitted&& submitted) {
   return operation->handle;
 }
 
+/// Bytes of the longest tensor of so many members that goes past the coordinator. Each of them
+/// reads all others' data then, while with the coordinator they share the work.
+std::size_t Engine::direct_limit(std::size_t members) const {
+  if (applied_.one_shot_limit > 0) {
+    return std::clamp(static_cast<std::size_t>(applied_.one_shot_limit), kDirectBytes,
+                      stage_.longest());
+  }
+  if (arena_.oversubscribed()) return kCrowdedLimit;
+  return members == 2 ? stage_.longest() : kDirectLimit;
+}
+
+/// How a tensor on the stage is written. The caller holds table_mutex_.
+CopyKind Engine::direct_writing(std::size_t bytes) {
+  // Measured by one thread at a time: usually nobody drives now, or it is known without.
+  const std::unique_lock lock(drive_mutex_, std::try_to_lock);
+  if (lock.owns_lock()) direct_writing_ = distance_.writing(bytes);
+  return direct_writing_;
+}
+
+/// Publishes the operation's data for a round of its slot. False when there is no room for them at
+/// the moment. The caller holds table_mutex_.
+bool Engine::publish_direct(const Operation& operation, std::uint32_t round) {
+  const wire::Request& request = operation.request;
+  const wire::TensorSpec& tensor = request.tensors.front();
+  const auto bytes = static_cast<std::size_t>(tensor.bytes());
+  std::byte* mine = nullptr;
+  CopyKind writing = CopyKind::kCached;
+  if (bytes <= kDirectBytes) {
+    mine = arena_.direct_data(operation.slot, round, rank_, bytes);
+  } else {
+    const auto place = stage_.take(operation.slot, round, request.process_set, bytes);
+    if (!place) return false;
+    mine = arena_.stage(rank_) + *place;
+    writing = direct_writing(bytes);
+    arena_.staged(operation.slot, rank_).place[round % 2].store(*place, std::memory_order_relaxed);
+  }
+  SegmentList data;
+  data.add(const_cast<void*>(operation.memory.front().in), bytes);
+  pack(data, 0, bytes, mine, tensor.dtype, request.prescale, writing);
+  order_copies(writing);
+  return true;
+}
+
+/// What a member has published for a round that is complete.
+const std::byte* Engine::published_direct(const Operation& operation, int rank) const {
+  const auto bytes = static_cast<std::size_t>(operation.request.tensors.front().bytes());
+  const std::uint32_t round = operation.direct_round;
+  if (bytes <= kDirectBytes) return arena_.direct_data(operation.slot, round, rank, bytes);
+  const StagedTensor& staged = arena_.staged(operation.slot, rank);
+  return arena_.stage(rank) + staged.place[round % 2].load(std::memory_order_relaxed);
+}
+
 /// The caller holds table_mutex_. False: announce it.
 bool Engine::arrive_direct(Operation& operation) {
   const wire::Request& request = operation.request;
-  if (operation.slot >= kDirectSlots || !small_enough(request)) return false;
+  if (operation.slot >= kDirectSlots || !is_plain(request)) return false;
+  const std::size_t members = sets_.ranks(request.process_set).size();
+  const std::int64_t bytes = request.bytes();
+  if (bytes <= 0 || bytes > static_cast<std::int64_t>(direct_limit(members))) return false;
   if (arena_.watched().load() != 0 || arena_.joined().load() != 0) return false;
+  // Those are reduced where they are.
+  if (bytes > static_cast<std::int64_t>(kDirectBytes) && registration_ &&
+      registration_->has(operation)) {
+    return false;
+  }
   SlotRound& round = arena_.slot_round(operation.slot);
   const std::uint32_t current = round.round();
-  const wire::TensorSpec& tensor = request.tensors.front();
-  const auto bytes = static_cast<std::size_t>(tensor.bytes());
-  std::byte* mine = arena_.direct_data(operation.slot, current, rank_, bytes);
-  SegmentList data;
-  data.add(const_cast<void*>(operation.memory.front().in), bytes);
-  pack(data, 0, data.bytes(), mine, tensor.dtype, request.prescale);
-  const auto members = static_cast<std::uint32_t>(sets_.ranks(request.process_set).size());
-  const SlotRound::Arrival arrival = round.arrive_direct(members, current);
-  operation.direct_round = arrival.round;
+  if (!publish_direct(operation, current)) return false;
+  const SlotRound::Arrival arrival =
+      round.arrive_direct(static_cast<std::uint32_t>(members), current);
+  operation.direct_round = current;
   operation.direct = arrival.accepted;
+  if (!arrival.accepted) stage_.give_back(operation.slot, current);
   return arrival.accepted;
 }
 
@@ -115,6 +172,7 @@ void Engine::settle_direct(const OperationPtr& operation) {
   if (!round.change_to_announced(operation->direct_round, members).accepted) {
     return finish_direct(operation);
   }
+  stage_.give_back(operation->slot, operation->direct_round);
   operation->direct = false;
   operation->ticket = next_ticket_++;
   push_announcement(
@@ -133,16 +191,19 @@ void Engine::finish_direct(const OperationPtr& operation) {
   const wire::Request& request = operation->request;
   const std::vector<int>& ranks = sets_.ranks(request.process_set);
   const wire::TensorSpec& tensor = request.tensors.front();
-  const auto bytes = static_cast<std::size_t>(tensor.bytes());
   std::array<const void*, kMaxRanksPerHost> sources;
   for (std::size_t member = 0; member < ranks.size(); ++member) {
+    const bool own = ranks[member] == rank_ && request.prescale == 1.0;
+    // What this rank has published it does not read again: see ShmCommunicator.
     sources[member] =
-        arena_.direct_data(operation->slot, operation->direct_round, ranks[member], bytes);
+        own ? operation->memory.front().in : published_direct(*operation, ranks[member]);
   }
   const auto members = static_cast<int>(ranks.size());
   reduce_kernel(tensor.dtype, plain_reduction(request.reduce_op))(
       operation->memory.front().out, sources.data(), members,
       static_cast<std::size_t>(tensor.elements()), total_postscale(request, members));
+  arena_.staged(operation->slot, rank_)
+      .finished.store(operation->direct_round + 1, std::memory_order_release);
   operation->direct = false;
   table_.finish(operation, true);
   operation->done.store(true, std::memory_order_release);
@@ -153,6 +214,7 @@ void Engine::finish_direct(const OperationPtr& operation) {
 void Engine::leave_direct(const OperationPtr& operation) {
   SlotRound& round = arena_.slot_round(operation->slot);
   if (!round.withdraw(operation->direct_round).accepted) return finish_direct(operation);
+  stage_.give_back(operation->slot, operation->direct_round);
   operation->direct = false;
   operation->slot = wire::kNoSlot;
   operation->ticket = next_ticket_++;

@@ -28,6 +28,13 @@ Patience chosen_patience(Nanos wanted, const Arena& arena) {
   return {.awake = wanted >= 0 ? wanted : standard, .gives_way = crowded};
 }
 
+/// Bytes of a rank's stage that are used in turn: as with the windows, more than a core's own
+/// caches, and all together no more than what is shared; little where ranks take turns on a CPU.
+std::size_t stage_ring(const Arena& arena) {
+  if (arena.oversubscribed()) return 512 << 10;
+  return std::max(kStageBytes / static_cast<std::size_t>(arena.ranks()), std::size_t{256 << 10});
+}
+
 [[noreturn]] void refuse(const std::string& text) {
   throw Error(ErrorKind::kInvalidArgument, text);
 }
@@ -45,10 +52,13 @@ Engine::Engine(EngineOptions options)
       doorbell_(arena_.doorbell(rank_)),
       schedule_(arena_.schedule()),
       executor_(sets_, rank_, make_communicators(), timeline_),
+      stage_(arena_, sets_, stage_ring(arena_)),
+      distance_(arena_.distance(0), size_, rank_),
       my_announcements_(arena_.announcements(rank_)),
       stack_query_(doorbell_),
       applied_(options_.settings) {
   executor_.tune(tuning_of(applied_));
+  distance_.choose(options_.writing);
   if (session_.heap) {
     registration_.emplace(session_.heap, rank_);
     for (std::uint32_t set = 0; set < sets_.numbers(); ++set) {

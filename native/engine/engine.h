@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "base/patience.h"
+#include "collective/cache_distance.h"
 #include "collective/communicator_factory.h"
 #include "engine/coordinator.h"
+#include "engine/direct_stage.h"
 #include "engine/executor.h"
 #include "engine/handle_table.h"
 #include "engine/operation_table.h"
@@ -193,6 +195,10 @@ class Engine final : private CoordinatorObserver {
   // Direct rounds (direct.cc).
   template <typename Submitted>
   std::int64_t submit_and_settle(Submitted&& submitted);
+  [[nodiscard]] std::size_t direct_limit(std::size_t members) const;
+  [[nodiscard]] CopyKind direct_writing(std::size_t bytes);
+  bool publish_direct(const Operation& operation, std::uint32_t round);
+  [[nodiscard]] const std::byte* published_direct(const Operation& operation, int rank) const;
   bool arrive_direct(Operation& operation);
   void wait_direct(const Operation& operation, const SlotRound& round) const;
   void settle_direct(const OperationPtr& operation);
@@ -265,6 +271,9 @@ class Engine final : private CoordinatorObserver {
   std::mutex table_mutex_;
   OperationTable table_;
   HandleTable handles_;
+  DirectStage stage_;
+  CacheDistance distance_;  // of the whole job's members; asked under drive_mutex_, too
+  CopyKind direct_writing_ = CopyKind::kCached;
   std::int64_t next_handle_ = 1;
   wire::Ticket next_ticket_ = 1;
   MessageRing my_announcements_;

@@ -4,6 +4,13 @@
 
 namespace hvdtune {
 
+bool Registration::has(const Operation& operation) const {
+  if (heap_->empty()) return false;
+  const TensorMemory& memory = operation.memory.front();
+  const auto bytes = static_cast<std::size_t>(operation.request.tensors.front().bytes());
+  return memory.in == memory.out && heap_->offset_of(memory.out, bytes).has_value();
+}
+
 bool Registration::publish(const Operation& operation) {
   if (heap_->empty()) return false;
   const wire::Request& request = operation.request;

@@ -24,6 +24,9 @@ class Registration {
   /// Thread-safe; see SharedHeap::allocate.
   std::shared_ptr<SharedBlock> allocate(std::size_t bytes) { return heap_->allocate(bytes); }
 
+  /// Whether publish() would publish an operation of one tensor.
+  [[nodiscard]] bool has(const Operation& operation) const;
+
   /// Publishes where the tensors of an operation are that has a slot. False when it is not an
   /// allreduce in place of tensors in shared memory. One thread at a time.
   bool publish(const Operation& operation);

@@ -62,9 +62,18 @@ std::size_t large_direct_offset(std::size_t header_bytes, int ranks) {
                  2 * kDirectSlots * static_cast<std::size_t>(ranks) * kDirectLine);
 }
 
-std::size_t windows_offset(std::size_t header_bytes, int ranks) {
+std::size_t staged_offset(std::size_t header_bytes, int ranks) {
   return page_up(large_direct_offset(header_bytes, ranks) +
                  2 * kDirectSlots * static_cast<std::size_t>(ranks) * kDirectStride);
+}
+
+std::size_t stage_offset(std::size_t header_bytes, int ranks) {
+  return page_up(staged_offset(header_bytes, ranks) +
+                 kDirectSlots * static_cast<std::size_t>(ranks) * sizeof(StagedTensor));
+}
+
+std::size_t windows_offset(std::size_t header_bytes, int ranks) {
+  return stage_offset(header_bytes, ranks) + static_cast<std::size_t>(ranks) * kStageBytes;
 }
 
 std::size_t arena_bytes(std::size_t header_bytes, int ranks) {
@@ -180,6 +189,17 @@ std::byte* Arena::direct_data(std::uint32_t slot, std::uint32_t round, int rank,
     return base_ + direct_offset(sizeof(Header), ranks_) + line * kDirectLine;
   }
   return base_ + large_direct_offset(sizeof(Header), ranks_) + line * kDirectStride;
+}
+
+StagedTensor& Arena::staged(std::uint32_t slot, int rank) {
+  HVD_CHECK(slot < kDirectSlots);
+  auto* all = reinterpret_cast<StagedTensor*>(base_ + staged_offset(sizeof(Header), ranks_));
+  return all[std::size_t{slot} * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)];
+}
+
+std::byte* Arena::stage(int rank) {
+  return base_ + stage_offset(sizeof(Header), ranks_) +
+         static_cast<std::size_t>(rank) * kStageBytes;
 }
 
 std::atomic<std::uint32_t>& Arena::watched() { return reinterpret_cast<Header*>(base_)->watched; }

@@ -82,8 +82,9 @@ class SlotRound {
     });
   }
 
-  /// For another tensor: nobody is in it.
-  void reset() { word_.store(0, std::memory_order_seq_cst); }
+  /// For another tensor: nobody is in it. The rounds count on, past what may be kept for the last
+  /// one (see DirectStage).
+  void reset() { word_.store(pack({round() + 2, 0, 0, false}), std::memory_order_seq_cst); }
 
  private:
   struct Fields {

@@ -62,7 +62,8 @@ TEST(a_round_is_direct_for_all_or_announced_by_all) {
   CHECK(!round.announce(3, 2).last);  // two who have joined
   CHECK(round.announce(3).last);
   round.reset();
-  CHECK_EQ(round.round(), 0U);
+  CHECK_EQ(round.round(), 5U);  // counts on: nothing that was kept for a round before is in use
+  CHECK(round.arrive_direct(3, 5).accepted);
 }
 
 TEST(blocking_and_other_submissions_meet_in_any_mixture) {
@@ -73,9 +74,10 @@ TEST(blocking_and_other_submissions_meet_in_any_mixture) {
           [&](int rank, Engine& engine) {
             std::mt19937_64 generator(static_cast<std::uint64_t>(rank) + capacity);
             const float all = static_cast<float>(size * (size + 1)) / 2;
-            for (int i = 0; i < 400; ++i) {
-              // Sizes up to 25 elements: some are too large to go direct.
-              const auto elements = static_cast<std::size_t>(1 + i % 25);
+            for (int i = 0; i < 240; ++i) {
+              // Next to the slot, on the stage, and too large for either.
+              constexpr std::size_t kSizes[] = {1, 20, 1000, 1500, 5000, 16000, 100000, 300000};
+              const std::size_t elements = kSizes[i % 8] + static_cast<std::size_t>(i % 6);
               std::vector<float> data(elements, static_cast<float>((rank + 1) * (i + 1)));
               const std::string name = "t" + std::to_string(i % 6);
               // Each rank decides for itself; now and then one comes late.
@@ -104,6 +106,21 @@ TEST(rounds_are_direct_where_everybody_waits) {
   });
 }
 
+TEST(rounds_on_the_stage_are_direct_too) {
+  for (const int size : {2, 3}) {
+    run_job(size, [&](int, Engine& engine) {
+      bool seen = false;
+      for (int round = 0; round < 100000; ++round) {
+        std::vector<float> data(4000, seen ? 1.0F : 0.0F);
+        const OperationPtr operation = finish(engine, reduce(engine, data, "x", true));
+        seen = seen || operation->ticket == 0;
+        if (data[0] == static_cast<float>(size)) return;  // all ranks have seen it
+      }
+      CHECK_MSG(false, "no round was direct");
+    });
+  }
+}
+
 TEST(every_type_and_operator_as_by_the_coordinator) {
   run_job(3, [](int rank, Engine& engine) {
     for (const ReduceOp op :
@@ -112,8 +129,8 @@ TEST(every_type_and_operator_as_by_the_coordinator) {
         const auto dtype = static_cast<DType>(code);
         if (op == ReduceOp::kAverage && dtype == DType::kBool) continue;
         const std::string name = "t" + std::to_string(code) + std::to_string(static_cast<int>(op));
-        const std::size_t bytes =
-            (code + static_cast<int>(op)) % 2 == 0 ? kDirectLine : kDirectBytes;
+        constexpr std::size_t kSizes[] = {kDirectLine, kDirectBytes, 4 * kDirectBytes};
+        const std::size_t bytes = kSizes[(code + static_cast<int>(op)) % 3];
         std::vector<std::vector<unsigned char>> results;
         for (int round = 0; round < 4; ++round) {  // the first two by the coordinator
           std::vector<unsigned char> data(bytes);
