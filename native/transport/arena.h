@@ -65,90 +65,91 @@ struct DistanceCell {
   Reader readers[kMaxRanksPerHost];
   alignas(64) std::byte cached[kProbeBytes];
   std::byte streamed[kProbeBytes];
+};
 
-  /// What one rank has published of a slot's tensor on its stage; see engine/direct_stage.h.
-  struct alignas(64) StagedTensor {
-    /// Where, in bytes from the start of the rank's part; of even rounds, and of odd ones. Written
-    /// before the rank arrives in the round.
-    std::atomic<std::uint64_t> place[2];
-    /// This rank does not read what was staged for rounds before this one any more.
-    std::atomic<std::uint32_t> finished;
-  };
+/// What one rank has published of a slot's tensor on its stage; see engine/direct_stage.h.
+struct alignas(64) StagedTensor {
+  /// Where, in bytes from the start of the rank's part; of even rounds, and of odd ones. Written
+  /// before the rank arrives in the round.
+  std::atomic<std::uint64_t> place[2];
+  /// This rank does not read what was staged for rounds before this one any more.
+  std::atomic<std::uint32_t> finished;
+};
 
-  /// The memory that all ranks of a host share: doorbells, message rings, barriers and the fusion
-  /// buffer. A memfd: it has no name in any file system and vanishes with its last process, however
-  /// that ends. Pages are committed when first touched.
-  class Arena {
-   public:
-    /// Creates the arena of a host with `ranks` ranks. Throws Error(kAborted) when the kernel
-    /// refuses.
-    /// `cpus`: how many CPUs the ranks share.
-    static std::shared_ptr<Arena> create(int ranks, int cpus = INT32_MAX);
+/// The memory that all ranks of a host share: doorbells, message rings, barriers and the fusion
+/// buffer. A memfd: it has no name in any file system and vanishes with its last process, however
+/// that ends. Pages are committed when first touched.
+class Arena {
+ public:
+  /// Creates the arena of a host with `ranks` ranks. Throws Error(kAborted) when the kernel
+  /// refuses.
+  /// `cpus`: how many CPUs the ranks share.
+  static std::shared_ptr<Arena> create(int ranks, int cpus = INT32_MAX);
 
-    /// Maps the arena behind `fd`, which stays the caller's. Throws Error(kAborted).
-    static std::shared_ptr<Arena> attach(int fd, int ranks);
+  /// Maps the arena behind `fd`, which stays the caller's. Throws Error(kAborted).
+  static std::shared_ptr<Arena> attach(int fd, int ranks);
 
-    ~Arena();
-    Arena(const Arena&) = delete;
-    Arena& operator=(const Arena&) = delete;
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
 
-    [[nodiscard]] int fd() const { return fd_; }
-    [[nodiscard]] int ranks() const { return ranks_; }
-    /// More ranks than CPUs. Rank 0's finding: what depends on it must be the same on all ranks,
-    /// whatever each one's own affinity.
-    [[nodiscard]] bool oversubscribed() const;
+  [[nodiscard]] int fd() const { return fd_; }
+  [[nodiscard]] int ranks() const { return ranks_; }
+  /// More ranks than CPUs. Rank 0's finding: what depends on it must be the same on all ranks,
+  /// whatever each one's own affinity.
+  [[nodiscard]] bool oversubscribed() const;
 
-    Doorbell& doorbell(int rank);
-    /// Announcements of `rank` to the coordinator.
-    MessageRing announcements(int rank);
-    /// The coordinator's schedule, read by every rank.
-    BroadcastRing schedule();
-    /// Of the communicator of process set `index`.
-    BarrierCell& barrier(int index);
-    DistanceCell& distance(int index);
-    /// Makes both as new. Nobody may be using them.
-    void reset_cells(int index);
-    /// `rank`'s window of the fusion buffer: kWindowBytes bytes.
-    std::byte* window(int rank);
-    /// Who has arrived in the current round of a slot's tensor.
-    SlotRound& slot_round(std::uint32_t slot);
-    /// What `rank` contributes directly to a round of `slot` (below kDirectSlots): room for
-    /// `bytes`, at most kDirectBytes, at a place that depends on whether they fit a line. Two in
-    /// turn: nobody is in the round after the next before all have read this one.
-    std::byte* direct_data(std::uint32_t slot, std::uint32_t round, int rank, std::size_t bytes);
-    /// What `rank` has staged for `slot` (below kDirectSlots).
-    StagedTensor& staged(std::uint32_t slot, int rank);
-    /// `rank`'s part of the stage: kStageBytes bytes.
-    std::byte* stage(int rank);
-    /// Set while somebody watches all traffic through the coordinator: nothing goes past it then.
-    std::atomic<std::uint32_t>& watched();
-    /// Set while the coordinator holds back ready tensors for company.
-    std::atomic<std::uint32_t>& collecting();
+  Doorbell& doorbell(int rank);
+  /// Announcements of `rank` to the coordinator.
+  MessageRing announcements(int rank);
+  /// The coordinator's schedule, read by every rank.
+  BroadcastRing schedule();
+  /// Of the communicator of process set `index`.
+  BarrierCell& barrier(int index);
+  DistanceCell& distance(int index);
+  /// Makes both as new. Nobody may be using them.
+  void reset_cells(int index);
+  /// `rank`'s window of the fusion buffer: kWindowBytes bytes.
+  std::byte* window(int rank);
+  /// Who has arrived in the current round of a slot's tensor.
+  SlotRound& slot_round(std::uint32_t slot);
+  /// What `rank` contributes directly to a round of `slot` (below kDirectSlots): room for
+  /// `bytes`, at most kDirectBytes, at a place that depends on whether they fit a line. Two in
+  /// turn: nobody is in the round after the next before all have read this one.
+  std::byte* direct_data(std::uint32_t slot, std::uint32_t round, int rank, std::size_t bytes);
+  /// What `rank` has staged for `slot` (below kDirectSlots).
+  StagedTensor& staged(std::uint32_t slot, int rank);
+  /// `rank`'s part of the stage: kStageBytes bytes.
+  std::byte* stage(int rank);
+  /// Set while somebody watches all traffic through the coordinator: nothing goes past it then.
+  std::atomic<std::uint32_t>& watched();
+  /// Set while the coordinator holds back ready tensors for company.
+  std::atomic<std::uint32_t>& collecting();
 
-    /// How many ranks have joined: while there are any, nobody knows who completes a round, and the
-    /// coordinator is to be woken by every announcement.
-    std::atomic<std::uint32_t>& joined();
+  /// How many ranks have joined: while there are any, nobody knows who completes a round, and the
+  /// coordinator is to be woken by every announcement.
+  std::atomic<std::uint32_t>& joined();
 
-    /// Set before the last schedule entry: from then on processes may end.
-    std::atomic<std::uint32_t>& ended();
-    /// Behind the last schedule entry; 0 until that is published.
-    std::atomic<std::uint64_t>& end_position();
+  /// Set before the last schedule entry: from then on processes may end.
+  std::atomic<std::uint32_t>& ended();
+  /// Behind the last schedule entry; 0 until that is published.
+  std::atomic<std::uint64_t>& end_position();
 
-    /// Ends the job for everybody on the host: the first caller's text stays, all sleepers wake,
-    /// and every wait throws it from now on. Callable from any thread at any time; never blocks.
-    void abort(const std::string& text) noexcept;
-    [[nodiscard]] bool aborted() const;
-    /// The notice of abort(), or kOk.
-    [[nodiscard]] Status abort_status() const;
+  /// Ends the job for everybody on the host: the first caller's text stays, all sleepers wake,
+  /// and every wait throws it from now on. Callable from any thread at any time; never blocks.
+  void abort(const std::string& text) noexcept;
+  [[nodiscard]] bool aborted() const;
+  /// The notice of abort(), or kOk.
+  [[nodiscard]] Status abort_status() const;
 
-   private:
-    struct Header;
-    Arena(int fd, int ranks, bool owner);
+ private:
+  struct Header;
+  Arena(int fd, int ranks, bool owner);
 
-    int fd_ = -1;
-    int ranks_ = 0;
-    std::byte* base_ = nullptr;
-    std::size_t bytes_ = 0;
-  };
+  int fd_ = -1;
+  int ranks_ = 0;
+  std::byte* base_ = nullptr;
+  std::size_t bytes_ = 0;
+};
 
 }  // namespace hvdtune
