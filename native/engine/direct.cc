@@ -26,6 +26,7 @@ constexpr int kPollsPerClockRead = 32;
 // ranks take turns on a CPU, every step costs switches. Two members read no more either way.
 constexpr std::size_t kDirectLimit = 16 << 10;
 constexpr std::size_t kCrowdedLimit = 64 << 10;
+constexpr std::size_t kManyCrowdedLimit = 16 << 10;
 
 /// Whether everybody could reduce it in one step.
 bool is_plain(const wire::Request& request) {
@@ -72,7 +73,7 @@ std::size_t Engine::direct_limit(std::size_t members) const {
     return std::clamp(static_cast<std::size_t>(applied_.one_shot_limit), kDirectBytes,
                       stage_.longest());
   }
-  if (arena_.oversubscribed()) return kCrowdedLimit;
+  if (arena_.oversubscribed()) return members <= 4 ? kCrowdedLimit : kManyCrowdedLimit;
   return members == 2 ? stage_.longest() : kDirectLimit;
 }
 
