@@ -203,8 +203,10 @@ void Engine::finish_direct(const OperationPtr& operation) {
   reduce_kernel(tensor.dtype, plain_reduction(request.reduce_op))(
       operation->memory.front().out, sources.data(), members,
       static_cast<std::size_t>(tensor.elements()), total_postscale(request, members));
-  arena_.staged(operation->slot, rank_)
-      .finished.store(operation->direct_round + 1, std::memory_order_release);
+  if (request.bytes() > static_cast<std::int64_t>(kDirectBytes)) {
+    arena_.staged(operation->slot, rank_)
+        .finished.store(operation->direct_round + 1, std::memory_order_release);
+  }
   operation->direct = false;
   table_.finish(operation, true);
   operation->done.store(true, std::memory_order_release);

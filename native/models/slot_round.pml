@@ -4,7 +4,10 @@
  * MEMBERS ranks reduce one tensor ROUNDS times. Each time, each of them tries the direct way, or
  * announces the tensor to the coordinator, as it likes; a direct one gives up when it likes. The
  * coordinator may take the tensor's slot away once, and gives it back when nobody can mean it any
- * more. It sleeps until it is rung, but for LOOKS times. */
+ * more. It sleeps until it is rung, but for LOOKS times.
+ *
+ * With STAGE, what is direct is published on a stage (engine/direct_stage.h) that has room for one
+ * round's data: a rank that cannot tell that the others have read them announces the next one. */
 
 #ifndef MEMBERS
 #define MEMBERS 2
@@ -23,7 +26,7 @@ bool overruled;
 
 byte data[MEMBERS]; /* direct_data of even rounds: the number of the operation it belongs to */
 byte odd[MEMBERS];  /* and of odd rounds */
-#ifdef MUTANT_ONE_BUFFER
+#if defined(MUTANT_ONE_BUFFER) || defined(STAGE)
 #define put_data(r, m, v) data[m] = v
 #define get_data(r, m) data[m]
 #else
@@ -33,6 +36,38 @@ byte odd[MEMBERS];  /* and of odd rounds */
   :: else -> odd[m] = v \
   fi
 #define get_data(r, m) ((r) % 2 == 0 -> data[m] : odd[m])
+#endif
+
+#ifdef STAGE
+bool in_use[MEMBERS];     /* this rank's stage */
+byte staged_for[MEMBERS]; /* the round */
+byte finished[MEMBERS];   /* this rank has read what was staged for rounds before it */
+inline take_stage() {
+  atomic {
+#ifdef MUTANT_STAGE_IS_FREE_WHEN_THE_ROUND_HAS_ENDED
+    has_room = (!in_use[me] || round >= staged_for[me] + 1);
+#else
+    has_room = (!in_use[me] || round >= staged_for[me] + 2);
+#endif
+    if
+    :: !has_room ->
+      has_room = true;
+      for (k : 0 .. MEMBERS - 1) { has_room = has_room && finished[k] >= staged_for[me] + 1 }
+      k = 0
+    :: else
+    fi;
+    if
+    :: has_room -> in_use[me] = true; staged_for[me] = mine
+    :: else
+    fi
+  }
+}
+#define give_back_stage() in_use[me] = false
+#define has_finished() finished[me] = mine + 1
+#else
+#define take_stage() skip
+#define give_back_stage() skip
+#define has_finished() skip
 #endif
 
 /* How each operation was done: the same way on all ranks. */
@@ -80,6 +115,7 @@ inline finish_direct() {
     for (k : 0 .. MEMBERS - 1) { assert(get_data(mine, k) == op + 1) }
     k = 0
   };
+  has_finished();
   do_it(DIRECT);
   is_direct = false
 }
@@ -99,6 +135,7 @@ inline settle_direct() {
   if
   :: complete -> finish_direct()
   :: else ->
+    give_back_stage();
     is_direct = false;
     assert(ring[me] == NONE);
     ring[me] = BY_SLOT;
@@ -127,7 +164,7 @@ inline leave_direct() {
   };
   if
   :: complete -> finish_direct()
-  :: else -> is_direct = false; ring[me] = BY_DESCRIPTION; rung = true
+  :: else -> give_back_stage(); is_direct = false; ring[me] = BY_DESCRIPTION; rung = true
   fi;
   complete = false
 }
@@ -173,7 +210,7 @@ inline read_entry() {
 
 proctype Member(byte me) {
   byte op, k, mine;
-  bool has_slot = true, pending, is_direct, last, complete;
+  bool has_slot = true, pending, is_direct, last, complete, has_room = true;
   do
   :: op == ROUNDS -> break
   :: op < ROUNDS ->
@@ -182,17 +219,21 @@ proctype Member(byte me) {
     :: has_slot ->
       /* arrive_direct */
       mine = round;
-      put_data(mine, me, op + 1);
+      take_stage();
+      if
+      :: has_room -> put_data(mine, me, op + 1)
+      :: else
+      fi;
       atomic {
 #ifdef MUTANT_DIRECT_BESIDE_ANNOUNCED
         if
-        :: round == mine ->
+        :: has_room && round == mine ->
 #elif defined(MUTANT_ARRIVES_IN_WHATEVER_ROUND_IT_IS)
         if
-        :: announced == 0 && !overruled -> mine = round;
+        :: has_room && announced == 0 && !overruled -> mine = round;
 #else
         if
-        :: round == mine && announced == 0 && !overruled ->
+        :: has_room && round == mine && announced == 0 && !overruled ->
 #endif
           is_direct = true;
           direct++;
@@ -200,7 +241,11 @@ proctype Member(byte me) {
           :: direct == MEMBERS -> round++; direct = 0
           :: else
           fi
-        :: else -> skip
+        :: else ->
+          if
+          :: has_room -> give_back_stage()
+          :: else -> has_room = true
+          fi
         fi
       };
       if
@@ -276,7 +321,7 @@ end_asleep:
         evicted = false;
         /* SlotRound::reset: nobody is in it */
         assert(direct == 0);
-        round = 0;
+        round = round + 2;
         announced = 0;
         overruled = false
       :: else
