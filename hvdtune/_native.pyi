@@ -84,6 +84,45 @@ class HotCalls:
     def collect_in_place(self, handle: int, /) -> Any:
         """Wait for a handle of `submit_in_place`; its tensor. None for any other handle."""
 
+class StepState:
+    """What the hooks of one optimizer share: how far it is in its step.
+
+    `only_notes`: in a parameter's last backward pass of the step, as long as autograd builds no
+    graph (`grad_enabled()` is false), there is nothing to do but to note it. In all other cases a
+    hook calls `otherwise(hook)`. `pending`: some hook has noted it.
+    """
+
+    only_notes: bool
+    pending: bool
+
+    def __init__(
+        self, grad_enabled: Callable[[], bool], otherwise: Callable[[Any], object]
+    ) -> None: ...
+
+class GradientHook:
+    """A parameter's hook, called when a backward pass has left a gradient there."""
+
+    parameter: Any
+    passes_left: int  # backward passes until the gradient is final
+    settled: bool  # the hook also remembers the final gradient: note_gradient()
+
+    def __init__(self, parameter: Any, step: StepState, passes: int) -> None: ...
+    def __call__(self, parameter: Any, /) -> None: ...
+    def note_gradient(self) -> None:
+        """Remember the parameter's gradient as it is now, for `is_changed`."""
+
+def gather_gradients(hooks: list[Any]) -> tuple[list[Any], Any] | None:
+    """The gradients of all parameters, and the first hook whose gradient is_changed(), or None.
+
+    None if a parameter has no gradient or requires none.
+    """
+
+def is_changed(hook: GradientHook) -> bool:
+    """Whether the gradient that the hook remembers has been changed since, in place."""
+
+def begin_step(hooks: list[Any], passes: int) -> None:
+    """Let hooks count `passes` backward passes again, and remember no gradient."""
+
 class EngineOptions:
     """What an engine needs to know; every field is required."""
 

@@ -18,6 +18,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from hvdtune.core import operations, world
+from hvdtune.core.hooks import StepState, begin_step, gather_gradients, is_changed
 from hvdtune.torch import async_ops
 from hvdtune.torch.agreement import agree
 from hvdtune.torch.gradient_hooks import remove_all
@@ -33,17 +34,20 @@ ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
 
 _jobs = 0  # how often this process has become part of a job
 _events = 0  # the same, and how often all ranks of one have joined
+_steps: weakref.WeakSet[StepState] = weakref.WeakSet()  # of all reducers
 
 
 def _count_job() -> None:
-    global _jobs, _events
+    global _jobs
     _jobs += 1
-    _events += 1
+    _count_join()
 
 
 def _count_join() -> None:
     global _events
     _events += 1
+    for step in list(_steps):
+        step.only_notes = False
 
 
 world.add_lifecycle_hook(_count_job, lambda: None)
@@ -72,19 +76,26 @@ class GradientReducer:
         self._overlaps = False  # the ranks have agreed to reduce during the backward pass
         self._views = GradientViews() if settings.views else None
         self._members: dict[torch.Tensor, Member] = {}
+        self._in_order: list[Member] = []  # the same
+        self._watched: list[list[torch.Tensor]] = []  # parameters by group, if all are members
         self._units: dict[Unit, None] = {}  # in the order of their making
         self._submissions: dict[Unit, Submission] = {}
         self._given_up: dict[Unit, Submission] = {}  # by give_up(); the engine may still run them
         # Parameters that nobody has had a gradient of yet; synchronize() submits these.
         self._undecided: dict[Member, None] = {}
+        # If all units are plain, what the ranks call their members.
+        self._plain_names: tuple[str, ...] | None = None
         self._hooks: list[RemovableHandle] = []
+        self._step = StepState(torch.is_grad_enabled, _otherwise(weakref.ref(self)))
+        _steps.add(self._step)
         self._label = ""  # begins the names of what is not a gradient
         self._job, self._event = _jobs, _events
         self._alone = settings.process_set.size() == 1  # so the gradients are the results
         self._warned = False  # of what was given up
         self._warned_of_change = False
-        self.is_pending = False  # a backward pass ran that synchronize() has not seen
+        self._counts_units = False  # some unit's `ready` is not 0
         self.set_backward_passes_per_step(backward_passes_per_step)
+        self._begin_step()
         if settings.communicates:
             self._watch(param_groups, groups)
         # The hooks are on the parameters and must not outlive this object; nor may the parameters
@@ -97,9 +108,14 @@ class GradientReducer:
         return self._settings.communicates
 
     @property
+    def is_pending(self) -> bool:
+        """Whether a backward pass ran that ``synchronize`` has not seen."""
+        return self._step.pending
+
+    @property
     def is_reducing(self) -> bool:
         """Whether a gradient had its last backward pass of the step, and waits for synchronize."""
-        return self.is_pending and any(not m.passes_left for m in self._members.values())
+        return self.is_pending and any(not member.passes_left for member in self._in_order)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Submit gradients at every ``passes``-th backward pass. Raises ValueError unless > 0."""
@@ -182,63 +198,49 @@ class GradientReducer:
 
         Later ones are those unfrozen or added to the optimizer after its construction.
         """
+        watched = self._watched
+        if len(watched) == len(param_groups) and all(
+            len(parameters) == len(param_group["params"])
+            and all(map(operator.is_, parameters, param_group["params"]))
+            for parameters, param_group in zip(watched, param_groups, strict=True)
+        ):
+            return
         members, names = self._members, self._names
         new: Names = {}
         for i, param_group in enumerate(param_groups):
             for j, parameter in enumerate(param_group["params"]):
                 if parameter not in members and parameter.requires_grad:
                     new[parameter] = names.setdefault(parameter, default_name(i, j))
-        if not new:
-            return
         if groups is None:
             for parameter in new:
                 self._add_unit([parameter], grouped=False)
-        else:
+        elif new:
             for group in form_groups(groups, new, self._settings.process_set):
                 self._add_unit(group, grouped=True)
-        if not self._label:
-            self._label = min(member.name for member in members.values())
+        if not self._label and members:
+            self._label = min(member.name for member in self._in_order)
+        given = [list(param_group["params"]) for param_group in param_groups]
+        self._watched = given if all(p in members for group in given for p in group) else []
 
     def _add_unit(self, parameters: Sequence[torch.Tensor], grouped: bool) -> None:
         unit = Unit(grouped)
         for parameter in parameters:
-            member = Member(parameter, self._names[parameter], unit, self._passes)
+            member = Member(parameter, self._step, self._passes, self._names[parameter], unit)
             unit.members.append(member)
             self._members[parameter] = member
-            self._add_hook(member)
+            self._in_order.append(member)
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(member))
             self._undecided[member] = None
         self._units[unit] = None
-
-    def _add_hook(self, member: Member) -> None:
-        reducer, grad_enabled = weakref.ref(self), torch.is_grad_enabled
-
-        def hook(parameter: torch.Tensor) -> None:
-            alive = reducer()
-            if alive is None:
-                return
-            if (
-                member.passes_left != 1
-                or alive._overlaps
-                or alive._given_up
-                or alive._event != _events
-                or alive._views is not None
-                or grad_enabled()
-            ):
-                alive._on_gradient(member)
-                return
-            # What is left to do in the usual case where nothing is reduced meanwhile.
-            alive.is_pending = True
-            member.passes_left = 0
-            if member.unit.settled:
-                member.complete = gradient = parameter.grad
-                member.version = gradient._version  # type: ignore[union-attr]
-
-        self._hooks.append(member.parameter.register_post_accumulate_grad_hook(hook))
+        self._plain_names = None
 
     # ---- the backward pass ----
 
     def _on_gradient(self, member: Member) -> None:
-        """Runs in the backward pass when the gradient of a parameter is complete."""
+        """Runs in the backward pass when the gradient of a parameter is complete.
+
+        Unless the hook has nothing to do but to note it: that it does by itself.
+        """
         if self._event != _events:
             self.notice_events()
         left = member.passes_left
@@ -252,19 +254,19 @@ class GradientReducer:
             self._refuse_graph(member)
         if self._given_up and member.unit in self._given_up:
             self._given_up[member.unit].dropped = True
-        self.is_pending = True
+        self._step.pending = True
         member.passes_left = left - 1
         if left == 1:
             unit = member.unit
             unit.ready += 1
-            if not unit.settled:
+            self._counts_units = True
+            if not member.settled:
                 return
             if not self._overlaps:
                 if self._views is not None and not self._given_up:
                     # While it is in the cache.
                     self._views.move_in(member.parameter)
-                member.complete = gradient = member.parameter.grad
-                member.version = 0 if gradient is None else gradient._version
+                member.note_gradient()
             elif unit.ready == len(unit.members):
                 self._submit(unit, patient=False)
 
@@ -285,9 +287,10 @@ class GradientReducer:
         if self._event == _events:
             return
         self._event = _events
-        for member in self._members.values():
+        self._plain_names = None
+        for member in self._in_order:
             member.layout = UNKNOWN
-            member.unit.settled = member.unit.plain = False
+            member.settled = member.unit.plain = False
             self._undecided[member] = None
         if self._job != _jobs:
             self._job = _jobs
@@ -300,15 +303,21 @@ class GradientReducer:
 
     def _begin_step(self) -> None:
         self._count_anew()
-        self.is_pending = False
+        step = self._step
+        step.pending = False
+        step.only_notes = (
+            not self._overlaps
+            and self._views is None
+            and not self._given_up
+            and self._event == _events
+        )
 
     def _count_anew(self) -> None:
-        passes = self._passes
-        for member in self._members.values():
-            member.passes_left = passes
-            member.complete = None
-        for unit in self._units:
-            unit.ready = 0
+        begin_step(self._in_order, self._passes)
+        if self._counts_units:
+            self._counts_units = False
+            for unit in self._units:
+                unit.ready = 0
 
     # ---- submitting ----
 
@@ -319,30 +328,39 @@ class GradientReducer:
                 self._submissions[unit] = self._given_up.pop(unit)
         if self._undecided:
             self._settle()
+        if self._plain_names is not None and not self._given_up and not self._submissions:
+            gathered = gather_gradients(self._in_order)
+            if gathered is not None:
+                payloads, changed = gathered
+                if changed is not None:
+                    self._warn_changed(changed)
+                self._reduce_now(self._in_order, self._plain_names, payloads)
+                return
         missing = [unit for unit in self._units if unit not in self._submissions]
         plain = []
         for unit in missing:
             for member in unit.members:
-                complete = member.complete
-                if complete is not None and complete._version != member.version:
+                if is_changed(member):
                     self._warn_changed(member)
             if unit.plain and not self._given_up:
                 plain.append(unit.members[0])
             else:
                 self._submit(unit, patient=True)
         if members := [member for member in plain if member.parameter.requires_grad]:
-            self._reduce_now(members)
+            names = tuple([member.wire_name for member in members])
+            self._reduce_now(members, names, [self._payload(member) for member in members])
 
-    def _reduce_now(self, members: Sequence[Member]) -> None:
+    def _reduce_now(
+        self, members: Sequence[Member], names: tuple[str, ...], payloads: list[torch.Tensor]
+    ) -> None:
         """Reduce the gradients of plain units, which costs less together, and wait.
 
         What does not work becomes a submission like any other, for ``_collect`` or ``give_up``.
         """
-        payloads = [self._payload(member) for member in members]
         outcomes: list[Any] = []
         done = False
         try:
-            done = self._sender.all_at_once(members, payloads, outcomes)
+            done = self._sender.all_at_once(names, payloads, outcomes)
         except NAMED_ERRORS as error:
             if len(outcomes) == len(members):
                 raise  # not of a submission: a signal's handler raised it during the wait
@@ -383,8 +401,10 @@ class GradientReducer:
             if member.layout.known or member.unit.grouped:
                 del self._undecided[member]
                 unit = member.unit
-                unit.settled = all(m not in self._undecided for m in unit.members)
+                unit.settle(all(m not in self._undecided for m in unit.members))
                 unit.plain = self._sender.sends_as_is and not unit.grouped and member.layout.dense
+        if self._views is None and all(unit.plain for unit in self._units):
+            self._plain_names = tuple([member.wire_name for member in self._in_order])
         if self._views is not None:
             # Unknown are only those of groups, which hold nothing sparse.
             self._views.add(
@@ -521,6 +541,17 @@ class GradientReducer:
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def _otherwise(reducer: weakref.ref[GradientReducer]) -> Callable[[Member], None]:
+    """What hooks call that have more to do than to note a gradient."""
+
+    def on_gradient(member: Member) -> None:
+        alive = reducer()
+        if alive is not None:
+            alive._on_gradient(member)
+
+    return on_gradient
 
 
 def _take_apart(hooks: list[RemovableHandle], units: dict[Unit, None]) -> None:

@@ -53,18 +53,18 @@ class Sender:
         return not self._compresses and self._settings.op != Adasum
 
     def all_at_once(
-        self, members: Sequence[Member], payloads: list[torch.Tensor], outcomes: list[Any]
+        self, names: tuple[str, ...], payloads: list[torch.Tensor], outcomes: list[Any]
     ) -> bool:
         """Reduce plain payloads in place, and wait: cheaper than each on its own.
 
-        Returns whether all are reduced; ``outcomes`` says what else has become of them, as
-        ``core.operations.allreduce_all`` does.
+        ``names``: the members' ``wire_name``. Returns whether all are reduced; ``outcomes`` says
+        what else has become of them, as ``core.operations.allreduce_all`` does.
         """
         settings = self._settings
         return operations.allreduce_all(
             payloads,
             CODES,
-            tuple([member.wire_name for member in members]),
+            names,
             settings.op,
             settings.prescale,
             settings.postscale,

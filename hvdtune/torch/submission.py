@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.hooks import GradientHook, StepState
 from hvdtune.torch import async_ops
 from hvdtune.torch.gradient_layouts import UNKNOWN, Layout
 
@@ -31,24 +32,29 @@ class Unit:
     grouped: bool
     members: list[Member] = field(default_factory=list)
     ready: int = 0  # members that had their last backward pass of the step
-    settled: bool = False  # the ranks know all about the members
     plain: bool = False  # one parameter, whose gradient is reduced as it is, in place
 
+    def settle(self, settled: bool) -> None:
+        """Whether the ranks know all about the members."""
+        for member in self.members:
+            member.settled = settled
 
-@dataclass(eq=False, slots=True)
-class Member:
-    """A parameter of a unit, and how far it is in the current step."""
 
-    parameter: torch.Tensor
-    name: str  # for messages
-    unit: Unit
-    passes_left: int
-    wire_name: str = ""  # until the ranks have agreed on one
-    layout: Layout = UNKNOWN  # what all ranks know of its gradients
-    filler: weakref.ref[torch.Tensor] | None = None  # the last gradient made for want of one
-    # The gradient that the backward pass left for synchronize(), and its version then.
-    complete: torch.Tensor | None = None
-    version: int = 0
+class Member(GradientHook):
+    """A parameter of a unit, and how far it is in the current step; its own hook."""
+
+    __slots__ = ("filler", "layout", "name", "unit", "wire_name")
+
+    def __init__(
+        self, parameter: torch.Tensor, step: StepState, passes: int, name: str, unit: Unit
+    ) -> None:
+        super().__init__(parameter, step, passes)
+        self.name = name  # for messages
+        self.unit = unit
+        self.wire_name = ""  # until the ranks have agreed on one
+        self.layout: Layout = UNKNOWN  # what all ranks know of its gradients
+        # The last gradient made for want of one.
+        self.filler: weakref.ref[torch.Tensor] | None = None
 
 
 @dataclass(eq=False, slots=True)

@@ -9,5 +9,6 @@ void bind_errors(pybind11::module_& module);
 void bind_logging(pybind11::module_& module);
 void bind_options(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
+void bind_gradients(pybind11::module_& module);
 
 }  // namespace hvdtune::python

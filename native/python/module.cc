@@ -6,4 +6,5 @@ PYBIND11_MODULE(_native, module) {
   hvdtune::python::bind_logging(module);
   hvdtune::python::bind_options(module);
   hvdtune::python::bind_engine(module);
+  hvdtune::python::bind_gradients(module);
 }

@@ -1,0 +1,13 @@
+"""What parameters' hooks note of a step: native, because they run so often."""
+
+from __future__ import annotations
+
+from hvdtune._native import (
+    GradientHook,
+    StepState,
+    begin_step,
+    gather_gradients,
+    is_changed,
+)
+
+__all__ = ["GradientHook", "StepState", "begin_step", "gather_gradients", "is_changed"]
