@@ -235,6 +235,9 @@ class Engine:
     def peers(self) -> list[tuple[str, int]]:
         """Host name and process id of every rank."""
 
+    def host_cpus(self) -> int:
+        """CPUs that all ranks on this host may use together; the same on all of them."""
+
     def start_timeline(self, path: str, mark_cycles: bool) -> str:
         """Record to a file; "" or why it cannot be written."""
 

@@ -92,6 +92,12 @@ _TABLE = (
         yaml="params.spin_us", unit="us", minimum=-1, maximum=1_000_000,
     ),
     Knob(
+        "overlap", "HVDTUNE_OVERLAP", "choice", "auto",
+        "Whether DistributedOptimizer reduces gradients during the backward pass (on), or all "
+        "together in step() (off); auto: during it where CPUs are left over.",
+        flags=("--overlap",), yaml="params.overlap", choices=("auto", "on", "off"),
+    ),
+    Knob(
         "hierarchical_allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "bool", False,
         "Allreduce within each host first, then between hosts.",
         flags=("--hierarchical-allreduce",), off_flags=("--no-hierarchical-allreduce",),

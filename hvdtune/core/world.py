@@ -324,6 +324,14 @@ def local_size() -> int:
     return topology().local_size
 
 
+def host_cpus() -> int:
+    """CPUs that the job's processes on this host may use together, the same on all of them.
+
+    Affinity masks, and CPU quotas of control groups, are counted. Raises ValueError before init.
+    """
+    return engine().host_cpus()
+
+
 def cross_rank() -> int:
     """Number of this host among those that have a process of this local rank."""
     return topology().cross_rank

@@ -31,7 +31,7 @@ def agree(
 ) -> bool:
     """Set the ``wire_name`` and ``layout`` of the members, all of one optimizer.
 
-    Returns whether their gradients are reduced during the backward pass, if that pays on all ranks.
+    Returns whether their gradients are reduced during the backward pass: if all ranks want it.
     ``seen[i]``: this rank's gradient of ``members[i]``. The members must be in the order of their
     names. Collective. Raises HorovodInternalError on all ranks, naming the parameters, when they do
     not have the same ones.
@@ -44,7 +44,7 @@ def agree(
     numbers = [number_to_ask_for(member.parameter, member.name, set_id) for member in members]
     table = torch.tensor(
         [
-            [*numbers, int(not overlap.pays())],
+            [*numbers, int(not overlap.wanted())],
             [*(int(layout.dense) for layout in seen), 0],
             [*(layout.sparse_dims for layout in seen), 0],
         ],

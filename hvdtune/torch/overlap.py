@@ -5,13 +5,17 @@ from __future__ import annotations
 import torch
 
 from hvdtune.core import world
-from hvdtune.core.machine import usable_cpus
 
 
-def pays() -> bool:
-    """Whether this host has a CPU left for reducing while all its ranks compute.
+def wanted() -> bool:
+    """Whether this rank is for it: the setting says so or, if it is ``auto``, it pays.
 
-    Where it has none, whatever the engine does meanwhile is taken from the backward pass, and the
-    changes between the two cost more besides.
+    It pays where the host has a CPU left while all ranks of the job compute. Where it has none,
+    whatever the engine does meanwhile is taken from the backward pass, and the changes between the
+    two cost more besides. Ranks with different numbers of threads, or different settings, may have
+    different answers.
     """
-    return world.local_size() * torch.get_num_threads() < usable_cpus()
+    choice = world.settings().overlap
+    if choice == "auto":
+        return world.local_size() * torch.get_num_threads() < world.host_cpus()
+    return bool(choice == "on")

@@ -168,6 +168,8 @@ class Engine final : private CoordinatorObserver {
   }
 
   [[nodiscard]] const std::vector<PeerInfo>& peers() const { return session_.peers; }
+  /// CPUs that all ranks on this host may use together; the same number on all of them.
+  [[nodiscard]] int host_cpus() const { return arena_.cpus(); }
   /// Why the job cannot go on, or kOk.
   [[nodiscard]] Status state();
 

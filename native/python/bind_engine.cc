@@ -215,6 +215,7 @@ void bind_engine(py::module_& module) {
                peers.append(py::make_tuple(p.hostname, p.pid));
              return peers;
            })
+      .def("host_cpus", &Engine::host_cpus)
       .def("start_timeline", &Engine::start_timeline, py::arg("path"), py::arg("mark_cycles"),
            Release())
       .def("stop_timeline", &Engine::stop_timeline, Release())

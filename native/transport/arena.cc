@@ -25,7 +25,7 @@ constexpr std::size_t page_up(std::size_t bytes) { return (bytes + 4095) & ~std:
 struct Arena::Header {
   std::uint64_t magic = kMagic;
   std::uint32_t ranks = 0;
-  std::uint32_t oversubscribed = 0;
+  std::int32_t cpus = 0;
   alignas(64) std::atomic<std::uint32_t> abort_state{kRunning};
   char abort_text[kAbortTextBytes] = {};
   alignas(64) std::atomic<std::uint32_t> collecting{0};
@@ -97,7 +97,7 @@ std::shared_ptr<Arena> Arena::create(int ranks, int cpus) {
   // The size is final: a peer cannot shrink the arena under the others' feet.
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   std::shared_ptr<Arena> arena(new Arena(fd, ranks, true));
-  reinterpret_cast<Header*>(arena->base_)->oversubscribed = ranks > cpus ? 1 : 0;
+  reinterpret_cast<Header*>(arena->base_)->cpus = cpus;
   return arena;
 }
 
@@ -210,9 +210,7 @@ std::atomic<std::uint32_t>& Arena::collecting() {
 
 std::atomic<std::uint32_t>& Arena::joined() { return reinterpret_cast<Header*>(base_)->joined; }
 
-bool Arena::oversubscribed() const {
-  return reinterpret_cast<const Header*>(base_)->oversubscribed != 0;
-}
+int Arena::cpus() const { return reinterpret_cast<const Header*>(base_)->cpus; }
 
 std::atomic<std::uint64_t>& Arena::end_position() {
   return reinterpret_cast<Header*>(base_)->end_position;

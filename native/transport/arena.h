@@ -95,9 +95,11 @@ class Arena {
 
   [[nodiscard]] int fd() const { return fd_; }
   [[nodiscard]] int ranks() const { return ranks_; }
-  /// More ranks than CPUs. Rank 0's finding: what depends on it must be the same on all ranks,
-  /// whatever each one's own affinity.
-  [[nodiscard]] bool oversubscribed() const;
+  /// CPUs that the ranks may use together. Rank 0's finding: what depends on it must be the same on
+  /// all ranks, whatever each one's own affinity.
+  [[nodiscard]] int cpus() const;
+  /// More ranks than CPUs.
+  [[nodiscard]] bool oversubscribed() const { return ranks_ > cpus(); }
 
   Doorbell& doorbell(int rank);
   /// Announcements of `rank` to the coordinator.

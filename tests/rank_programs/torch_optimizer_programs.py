@@ -17,7 +17,7 @@ from hvdtune.torch import overlap
 
 def reduce_in_backward_pass(during: bool) -> None:
     """Whatever the machine: reduce gradients during the backward pass, or after it."""
-    overlap.pays = lambda: during
+    overlap.wanted = lambda: during
 
 
 def alone() -> list[str]:
