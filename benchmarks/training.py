@@ -4,6 +4,13 @@
   hvdtune    DistributedOptimizer around the same optimizer
   DDP        torch.nn.parallel.DistributedDataParallel around the same model
 
+and two controls, which show what is left for the bookkeeping of hundreds of gradients; their ranks
+train for themselves, too:
+
+  waiting    an empty hook on every parameter, and a blocking allreduce of 4 bytes in every step:
+             what torch takes for any hooks, and what it costs that ranks wait for the slowest
+  one tensor the same with as many bytes as there are gradients, in one tensor: moving the data, too
+
 Each is a copy of the model with an optimizer of its own, in the same processes; they take turns.
 Synthetic data, the same batch in every step. A rank computes with one thread (OMP_NUM_THREADS=1,
 torch.set_num_threads(1)). Prints the samples that all ranks together train on in a second: the
@@ -28,7 +35,7 @@ import ranks
 # Samples of a batch on one rank.
 BATCHES = {"mlp": 32, "cnn": 32, "small": 32}
 TITLES = {"mlp": "MLP", "cnn": "CNN", "small": "100 small layers"}
-METHODS = ("alone", "hvdtune", "DDP")
+METHODS = ("alone", "hvdtune", "DDP", "waiting", "one tensor")
 QUIET = 0.05  # of the CPUs' time, taken by other processes
 
 
@@ -66,7 +73,7 @@ def print_results(found: dict[str, Any], count: int) -> None:
     )
     for name, values in speeds.items():
         share = ratio_of(values, speeds["alone"])
-        print(f"  {name:<10}{ranks.median(values):9.0f} samples/s, {share:7.1%} of alone")
+        print(f"  {name:<12}{ranks.median(values):9.0f} samples/s, {share:7.1%} of alone")
     ratio = ratio_of(speeds["hvdtune"], speeds["DDP"])
     print(f"  hvdtune is {ratio:.2f} x as fast as DDP")
     loudest = max(found["taken by others"])
@@ -148,14 +155,26 @@ def make_step(
         optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     elif method == "DDP":
         model = torch.nn.parallel.DistributedDataParallel(model)
+    control = None
+    if method in ("waiting", "one tensor"):
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(_nothing)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        control = torch.zeros(1 if method == "waiting" else count)
     loss_of = torch.nn.CrossEntropyLoss()
 
     def step() -> None:
         optimizer.zero_grad()
         loss_of(model(inputs), targets).backward()
+        if control is not None:
+            hvd.allreduce_(control, name=method)
         optimizer.step()
 
     return step
+
+
+def _nothing(parameter: Any) -> None:
+    """The hook of the controls."""
 
 
 def check(hvd: Any, torch: Any, steps: dict[str, Callable[[], None]], trained: Any) -> None:
