@@ -18,7 +18,7 @@ _TITLES = {
     "": "other settings",
 }
 _METAVARS = {
-    **{"int": "N", "float": "X", "size": "SIZE", "choice": "LEVEL", "int_list": "N,N,…"},
+    **{"int": "N", "float": "X", "size": "SIZE", "int_list": "N,N,…"},
     "assignments": "NAME=X,…",
 }
 
@@ -55,6 +55,8 @@ def _add(group: argparse._ArgumentGroup, knob: Knob) -> None:
 
 
 def _metavar(knob: Knob) -> str:
+    if knob.kind == "choice":
+        return "{" + ",".join(knob.choices) + "}"
     return "FILE" if knob.unit == "path" else _METAVARS.get(knob.kind, "TEXT")
 
 
