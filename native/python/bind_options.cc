@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
-#include "base/check.h"
+#include <stdexcept>
+
 #include "engine/engine.h"
 #include "python/bindings.h"
 
@@ -22,7 +23,7 @@ Nanos from_seconds(double seconds) {
 Writing writing_named(const std::string& name) {
   if (name == "cached") return Writing::kCached;
   if (name == "streamed") return Writing::kStreamed;
-  HVD_CHECK(name == "auto");
+  if (name != "auto") throw std::invalid_argument("writing: auto, cached or streamed");
   return Writing::kMeasured;
 }
 
