@@ -253,6 +253,9 @@ class Engine:
         A step is (index, end in ns, duration in ns, bytes, batches, tensors, epoch).
         """
 
+    def stop_watching_steps(self) -> None:
+        """Nobody will call `read_steps` any more: traffic need not be seen by the coordinator."""
+
     def steps_closed(self) -> bool:
         """Whether no further step will come."""
 

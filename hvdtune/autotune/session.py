@@ -524,8 +524,16 @@ def start() -> None:
 
 
 def _run(worker: Session | Agent) -> None:
+    from hvdtune.core import tuning
+
     global _running
-    thread = threading.Thread(target=worker.run, name="hvdtune-autotune", daemon=True)
+
+    def work() -> None:
+        worker.run()
+        if _running is not None:  # not if the engine goes down
+            tuning.stop_watching()
+
+    thread = threading.Thread(target=work, name="hvdtune-autotune", daemon=True)
     _running = worker, thread
     thread.start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -42,6 +43,12 @@ def read_steps(timeout_s: float) -> list[StepRecord]:
     if not steps and engine.steps_closed():
         raise EngineStopped("the engine has ended")
     return steps
+
+
+def stop_watching() -> None:
+    """Nobody will read steps any more: calls may take every short cut again."""
+    with contextlib.suppress(ValueError):  # the engine has ended
+        world.engine().stop_watching_steps()
 
 
 def current() -> dict[str, float]:

@@ -32,15 +32,15 @@ CacheDistance::CacheDistance(DistanceCell& cell, int members, int index)
     : cell_(cell), members_(members), index_(index) {}
 
 CopyKind CacheDistance::writing(std::size_t bytes) {
-  if (chosen_ != Writing::kMeasured) {
-    return chosen_ == Writing::kStreamed ? CopyKind::kStreamed : CopyKind::kCached;
-  }
   const std::uint32_t probe = cell_.probe.load(std::memory_order_acquire);
   if (index_ != 0) {
     acknowledge(probe);
   } else {
     unmeasured_ += bytes;
-    if (probing_ || unmeasured_ >= kBytesPerLook) advance(probe);
+    if (cell_.probing || unmeasured_ >= kBytesPerLook) advance(probe);
+  }
+  if (chosen_ != Writing::kMeasured) {
+    return chosen_ == Writing::kStreamed ? CopyKind::kStreamed : CopyKind::kCached;
   }
   const bool far = cell_.far.load(std::memory_order_relaxed) != 0;
   return far ? CopyKind::kStreamed : CopyKind::kCached;
@@ -67,16 +67,16 @@ bool CacheDistance::read_by_all(std::uint32_t probe) const {
 void CacheDistance::advance(std::uint32_t probe) {
   unmeasured_ = 0;
   if (!read_by_all(probe)) return;
-  if (probing_) {
+  if (cell_.probing) {
     measure(probe);
-    probing_ = false;
-    measured_ = monotonic_now();
-  } else if (monotonic_now() - measured_ >= kInterval) {
+    cell_.probing = false;
+    cell_.measured = monotonic_now();
+  } else if (monotonic_now() - cell_.measured >= kInterval) {
     // Fresh from this CPU's cache into the others': what was written long ago may be in none.
     fill(cell_.cached, probe, CopyKind::kCached);
     fill(cell_.streamed, probe, CopyKind::kCached);
     cell_.probe.store(probe + 1, std::memory_order_release);
-    probing_ = true;
+    cell_.probing = true;
   }
 }
 
@@ -85,8 +85,8 @@ void CacheDistance::measure(std::uint32_t probe) {
   const Nanos streamed = fill(cell_.streamed, probe, CopyKind::kStreamed);
   const bool far = static_cast<double>(cached) > kFar * static_cast<double>(streamed);
   // One measurement that was interrupted changes nothing.
-  if (far == seemed_far_) cell_.far.store(far ? 1 : 0, std::memory_order_relaxed);
-  seemed_far_ = far;
+  if (far == cell_.seemed_far) cell_.far.store(far ? 1 : 0, std::memory_order_relaxed);
+  cell_.seemed_far = far;
 }
 
 }  // namespace hvdtune

@@ -17,13 +17,14 @@ namespace hvdtune {
 /// all others read them; then it writes one page again, the other past the caches, and compares
 /// what the two took.
 ///
-/// One thread at a time. Several objects may serve the same cell, in the same thread.
+/// One thread at a time, also where several objects of a member serve the same cell.
 class CacheDistance {
  public:
   /// `cell`: the same on all members, and on no other communicator at the time.
   CacheDistance(DistanceCell& cell, int members, int index);
 
-  /// Takes the user's word for it, or goes back to measuring.
+  /// Takes the user's word for it, or goes back to measuring. For this member alone: the others go
+  /// on measuring, with its help.
   void choose(Writing writing) { chosen_ = writing; }
 
   /// How to write the next chunk, of `bytes` bytes. Each member asks before every chunk, which
@@ -41,11 +42,7 @@ class CacheDistance {
   int members_;
   int index_;
   Writing chosen_ = Writing::kMeasured;
-  // Of member 0:
-  std::size_t unmeasured_ = 0;  // bytes of chunks since the clock was read
-  bool probing_ = false;        // the others are to read the pages
-  Nanos measured_ = 0;          // when
-  bool seemed_far_ = false;     // the last measurement's result
+  std::size_t unmeasured_ = 0;  // member 0: bytes of chunks since the clock was read
 };
 
 }  // namespace hvdtune

@@ -1,8 +1,19 @@
 #include "collective/segments.h"
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 
 namespace hvdtune {
+
+bool SegmentList::overlaps() const {
+  if (segments_.size() < 2) return false;
+  const auto meet = [](const Segment& a, const Segment& b) { return a.data + a.bytes > b.data; };
+  std::vector<Segment> sorted = segments_;
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Segment& a, const Segment& b) { return std::less<>()(a.data, b.data); });
+  return std::adjacent_find(sorted.begin(), sorted.end(), meet) != sorted.end();
+}
 
 void SegmentList::copy_out(std::size_t begin, std::size_t bytes, std::byte* to) const {
   for_range(begin, bytes, [&to](const std::byte* piece, std::size_t length) {

@@ -45,6 +45,9 @@ class SegmentList {
     }
   }
 
+  /// Whether two pieces share memory.
+  [[nodiscard]] bool overlaps() const;
+
   /// Copies [begin, begin + bytes) of the list to contiguous memory, and back.
   void copy_out(std::size_t begin, std::size_t bytes, std::byte* to) const;
   void copy_in(std::size_t begin, std::size_t bytes, const std::byte* from,

@@ -11,6 +11,13 @@ namespace {
 // Of a share, what is reduced and published while it is in the first-level cache.
 constexpr std::size_t kTile = 8 << 10;
 
+/// Whether a member's own data are read from its tensors when they are reduced, not from its
+/// window. Scaled data exist there only; and where a tensor is in the batch twice, in place, the
+/// first result overwrites what the second one is to be made of.
+bool reads_own_tensor(const AllreduceJob& job) {
+  return job.prescale == 1.0 && !job.out.overlaps();
+}
+
 }  // namespace
 
 PhaseTimes ShmCommunicator::allreduce(const AllreduceJob& job) {
@@ -51,7 +58,7 @@ PhaseTimes ShmCommunicator::allreduce_one_shot(const AllreduceJob& job) {
   for (std::size_t member = 0; member < members_.size(); ++member) {
     sources[member] = window(member, chunk);
   }
-  if (job.prescale == 1.0) {
+  if (reads_own_tensor(job)) {
     reduce_with_own_to_segments(sources.data(), members_.size(), static_cast<std::size_t>(index_),
                                 job.in, job.out, 0, bytes, job.dtype, job.op, job.postscale);
   } else {
@@ -70,7 +77,7 @@ class ShmCommunicator::StreamedAllreduce {
         members_(c_.members_.size()),
         self_(static_cast<std::size_t>(c_.index_)),
         total_(job.in.bytes()),
-        direct_(job.prescale == 1.0) {}
+        direct_(reads_own_tensor(job)) {}
 
   PhaseTimes run() {
     PhaseTimes times;
@@ -155,7 +162,7 @@ class ShmCommunicator::StreamedAllreduce {
   std::size_t members_;
   std::size_t self_;
   std::size_t total_;
-  bool direct_;                           // what is scaled before exists in the window only
+  bool direct_;                           // see reads_own_tensor()
   CopyKind writing_ = CopyKind::kCached;  // from one arrival to the next
   std::uint64_t first_ = 0;
 };

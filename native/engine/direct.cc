@@ -100,7 +100,10 @@ bool Engine::publish_direct(const Operation& operation, std::uint32_t round) {
     if (!place) return false;
     mine = arena_.stage(rank_) + *place;
     writing = direct_writing(bytes);
-    arena_.staged(operation.slot, rank_).place[round % 2].store(*place, std::memory_order_relaxed);
+    StagedTensor& staged = arena_.staged(operation.slot, rank_);
+    staged.place[round % 2].store(*place, std::memory_order_relaxed);
+    // Whatever the rounds before were: a count that lags far behind would look ahead.
+    staged.finished.store(round, std::memory_order_release);
   }
   SegmentList data;
   data.add(const_cast<void*>(operation.memory.front().in), bytes);

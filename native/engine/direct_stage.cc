@@ -9,6 +9,8 @@ namespace {
 
 // Pieces start on pages, as the window's chunks do.
 constexpr std::size_t kAlignment = 4096;
+constexpr std::size_t kCrowdedRing = 512 << 10;
+constexpr std::size_t kLeastRing = 256 << 10;
 
 /// Whether one count is past another; they may wrap around.
 bool reaches(std::uint32_t count, std::uint32_t wanted) {
@@ -17,9 +19,16 @@ bool reaches(std::uint32_t count, std::uint32_t wanted) {
 
 }  // namespace
 
+std::size_t stage_ring(const Arena& arena) {
+  if (arena.oversubscribed()) return kCrowdedRing;
+  const std::size_t share = kStageBytes / static_cast<std::size_t>(arena.ranks());
+  // In whole pages, also of the longest tensor, which takes half of it.
+  return std::max(share / (2 * kAlignment) * (2 * kAlignment), kLeastRing);
+}
+
 DirectStage::DirectStage(Arena& arena, const ProcessSets& sets, std::size_t ring)
     : arena_(arena), sets_(sets), ring_(ring), pieces_(ring / kAlignment + 1) {
-  HVD_CHECK(ring % kAlignment == 0 && ring <= kStageBytes);
+  HVD_CHECK(ring % (2 * kAlignment) == 0 && ring <= kStageBytes);
 }
 
 std::optional<std::size_t> DirectStage::take(wire::Slot slot, std::uint32_t round,

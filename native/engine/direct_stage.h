@@ -11,6 +11,11 @@
 
 namespace hvdtune {
 
+/// How much of its stage a rank goes round in, in bytes. As with the windows, more than a core's
+/// own caches, and all ranks together no more than what is shared; little where ranks take turns on
+/// a CPU.
+std::size_t stage_ring(const Arena& arena);
+
 /// This rank's part of the stage: where it publishes tensors that go past the coordinator
 /// (engine/direct.cc) and are too large for the memory of their slots. A ring of pieces.
 ///
@@ -21,7 +26,7 @@ namespace hvdtune {
 /// Not thread-safe: the engine locks.
 class DirectStage {
  public:
-  /// `ring`: bytes to go round in, at most kStageBytes. Why not fewer: collective/shm_window.h.
+  /// `ring`: of stage_ring().
   DirectStage(Arena& arena, const ProcessSets& sets, std::size_t ring);
 
   /// The longest tensor that finds room.

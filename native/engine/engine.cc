@@ -28,13 +28,6 @@ Patience chosen_patience(Nanos wanted, const Arena& arena) {
   return {.awake = wanted >= 0 ? wanted : standard, .gives_way = crowded};
 }
 
-/// Bytes of a rank's stage that are used in turn: as with the windows, more than a core's own
-/// caches, and all together no more than what is shared; little where ranks take turns on a CPU.
-std::size_t stage_ring(const Arena& arena) {
-  if (arena.oversubscribed()) return 512 << 10;
-  return std::max(kStageBytes / static_cast<std::size_t>(arena.ranks()), std::size_t{256 << 10});
-}
-
 [[noreturn]] void refuse(const std::string& text) {
   throw Error(ErrorKind::kInvalidArgument, text);
 }
@@ -480,6 +473,13 @@ void Engine::stop_timeline() {
   if (!is_coordinator()) return;
   const std::lock_guard lock(drive_mutex_);
   timeline_.stop();
+  watch_traffic();
+}
+
+void Engine::stop_watching_steps() {
+  if (!is_coordinator()) return;
+  const std::lock_guard lock(drive_mutex_);
+  options_.watch_steps = false;
   watch_traffic();
 }
 

@@ -155,6 +155,9 @@ class Engine final : private CoordinatorObserver {
   /// Rank 0: all ranks change to these settings at one place in the schedule. Returns the epoch.
   std::uint64_t change_settings(const wire::RuntimeSettings& settings);
   wire::RuntimeSettings settings();
+  /// Nobody reads steps() any more: small allreduces may go past the coordinator again. From any
+  /// thread; may wait for a batch under way.
+  void stop_watching_steps();
   /// Rank 0's steps; other ranks see none.
   StepLog& steps() { return coordinator_steps(); }
 

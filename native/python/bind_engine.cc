@@ -220,6 +220,7 @@ void bind_engine(py::module_& module) {
            Release())
       .def("stop_timeline", &Engine::stop_timeline, Release())
       .def("set_stack_source", &set_stack_source, py::arg("source"))
+      .def("stop_watching_steps", &Engine::stop_watching_steps, Release())
       .def("read_steps", &read_steps, py::arg("timeout_s"))
       .def("steps_closed", [](Engine& engine) { return engine.steps().closed(); })
       .def("change_settings", &change_settings, py::arg("fusion_threshold"),

@@ -167,6 +167,8 @@ void Arena::reset_cells(int index) {
   DistanceCell& far = distance(index);
   far.probe.store(0, std::memory_order_seq_cst);
   far.far.store(0, std::memory_order_seq_cst);
+  far.probing = far.seemed_far = false;
+  far.measured = 0;
   for (DistanceCell::Reader& reader : far.readers) reader.probe.store(0);
 }
 

@@ -58,6 +58,11 @@ struct DistanceCell {
   /// Number of the last probe that was written, and what the ones before have shown.
   alignas(64) std::atomic<std::uint32_t> probe{0};
   std::atomic<std::uint32_t> far{0};
+  /// Member 0's alone: whether the others are to read the pages, what the last measurement has
+  /// shown, and when it was.
+  bool probing = false;
+  bool seemed_far = false;
+  std::int64_t measured = 0;
   /// The last probe that each member has read.
   struct alignas(64) Reader {
     std::atomic<std::uint32_t> probe{0};

@@ -92,32 +92,26 @@ TEST(blocking_and_other_submissions_meet_in_any_mixture) {
   }
 }
 
-/// Blocking rounds do go past the coordinator: an operation that was announced has a ticket.
+/// Rounds of `count` floats until every rank has seen one that went past the coordinator: an
+/// operation that was announced has a ticket.
+void check_direct_rounds(Engine& engine, int size, std::size_t count) {
+  bool seen = false;
+  for (int round = 0; round < 100000; ++round) {
+    std::vector<float> data(count, seen ? 1.0F : 0.0F);
+    const OperationPtr operation = finish(engine, reduce(engine, data, "direct", true));
+    seen = seen || operation->ticket == 0;
+    if (data[0] == static_cast<float>(size)) return;
+  }
+  CHECK_MSG(false, "no round was direct");
+}
+
 TEST(rounds_are_direct_where_everybody_waits) {
-  run_job(3, [](int, Engine& engine) {
-    bool seen = false;
-    for (int round = 0; round < 100000; ++round) {
-      std::vector<float> data{seen ? 1.0F : 0.0F};
-      const OperationPtr operation = finish(engine, reduce(engine, data, "x", true));
-      seen = seen || operation->ticket == 0;
-      if (data[0] == 3.0F) return;  // all ranks have seen it
-    }
-    CHECK_MSG(false, "no round was direct");
-  });
+  run_job(3, [](int, Engine& engine) { check_direct_rounds(engine, 3, 1); });
 }
 
 TEST(rounds_on_the_stage_are_direct_too) {
   for (const int size : {2, 3}) {
-    run_job(size, [&](int, Engine& engine) {
-      bool seen = false;
-      for (int round = 0; round < 100000; ++round) {
-        std::vector<float> data(4000, seen ? 1.0F : 0.0F);
-        const OperationPtr operation = finish(engine, reduce(engine, data, "x", true));
-        seen = seen || operation->ticket == 0;
-        if (data[0] == static_cast<float>(size)) return;  // all ranks have seen it
-      }
-      CHECK_MSG(false, "no round was direct");
-    });
+    run_job(size, [&](int, Engine& engine) { check_direct_rounds(engine, size, 4000); });
   }
 }
 
@@ -222,6 +216,8 @@ TEST(a_watched_job_sends_everything_by_the_coordinator) {
         // A step ends when the tensor comes again.
         if (rank == 0) CHECK(engine.steps().read(monotonic_now() + kPatience).size() >= 45);
         CHECK_EQ(sum_of(engine, 1, "end"), 2.0F);
+        engine.stop_watching_steps();
+        check_direct_rounds(engine, 2, 1);
       },
       [](EngineOptions& options) { options.watch_steps = true; });
 }

@@ -41,6 +41,19 @@ struct Fixture {
 
 }  // namespace
 
+/// Whatever the number of ranks; the tests' own jobs are small, and crowded on a small machine.
+TEST(a_ring_is_made_of_pages_for_any_number_of_ranks) {
+  for (int ranks = 1; ranks <= kMaxRanksPerHost; ++ranks) {
+    for (const int cpus : {1, kMaxRanksPerHost}) {
+      const auto arena = Arena::create(ranks, cpus);
+      const ProcessSets sets(std::vector<std::vector<int>>{{0}});
+      const DirectStage stage(*arena, sets, stage_ring(*arena));
+      CHECK(stage.longest() >= (128 << 10));
+      CHECK(stage.longest() % 4096 == 0);
+    }
+  }
+}
+
 TEST(a_full_stage_has_no_room_until_a_piece_is_read_by_all) {
   Fixture job;
   for (wire::Slot slot = 0; slot < 4; ++slot)

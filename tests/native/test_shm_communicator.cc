@@ -209,6 +209,34 @@ TEST(ways_of_writing_give_the_same_result) {
   }
 }
 
+/// Both places get the sum, as if both had been copied before.
+TEST(a_tensor_that_is_in_a_batch_twice) {
+  for (const std::size_t count : {10, 10000}) {
+    World world(3);
+    const auto inputs = random_inputs(DType::kInt32, 3, count, 5);
+    const Bytes expected = expected_reduction(DType::kInt32, ReduceOp::kSum, inputs, 1.0, 1.0);
+    world.run([&](int rank, ShmCommunicator& communicator) {
+      Bytes data = inputs[static_cast<std::size_t>(rank)];
+      SegmentList twice;
+      twice.add(data.data(), data.size());
+      twice.add(data.data(), data.size());
+      communicator.allreduce({twice, twice, DType::kInt32, ReduceOp::kSum});
+      check_equal(DType::kInt32, data, expected, "a tensor twice");
+    });
+  }
+}
+
+TEST(pieces_that_share_memory) {
+  Bytes data(100);
+  SegmentList list;
+  list.add(data.data() + 50, 50);
+  CHECK(!list.overlaps());
+  list.add(data.data(), 50);
+  CHECK(!list.overlaps());
+  list.add(data.data() + 49, 1);
+  CHECK(list.overlaps());
+}
+
 TEST(broadcast_from_every_root) {
   for (const int ranks : kWorlds) {
     World world(ranks);
