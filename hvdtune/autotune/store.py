@@ -4,8 +4,9 @@
 
 A profile says which settings were best for one kind of job; its key is made from what decides that
 (`identity`). Several jobs may use one file at once: a change is read, made and written under a lock
-on FILE.lock, and the new file replaces the old one whole, so a reader never sees half of it. A file
-that cannot be understood is kept as FILE.corrupt when the next profile is written.
+on FILE.lock, and the new file replaces the old one whole, so a reader never sees half of it. A
+store that cannot be understood is kept as FILE.corrupt when the next profile is written; what does
+not look like a store at all, or is no regular file, is left as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import fcntl
 import json
 import math
 import os
-import tempfile
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -30,6 +31,7 @@ VERSION = 1
 MOST_PROFILES = 500  # the oldest go first
 LOCK_PATIENCE_S = 1.5  # others hold the lock for milliseconds
 LOCK_POLL_S = 0.01
+_HEAD = f'{{"format":"{FORMAT}"'  # what a store begins with, but for white space
 
 
 class StoreError(RuntimeError):
@@ -37,7 +39,7 @@ class StoreError(RuntimeError):
 
 
 class CorruptStoreError(StoreError):
-    """The file is there and can be read, but is no store of this version or an older one."""
+    """The file was a store, but is none of this version or an older one (any more)."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ def default_path(environ: Mapping[str, str] = os.environ) -> Path:
     if os.path.isabs(cache):
         return Path(cache, "hvdtune", "autotune.json")
     try:
+        if environ.get("HOME") == "":  # which would be the root folder
+            raise RuntimeError
         return Path("~/.cache/hvdtune/autotune.json").expanduser()
     except RuntimeError:
         raise StoreError(
@@ -95,7 +99,15 @@ def open_store(setting: str | None) -> Store | None:
     """
     if setting is None:
         return Store(default_path())
-    return Store(Path(setting).expanduser()) if setting else None
+    if not setting:
+        return None
+    try:
+        return Store(Path(setting).expanduser())
+    except RuntimeError:
+        raise StoreError(
+            f"the autotune store {setting!r} cannot be found: {setting.partition('/')[0]} is "
+            "nobody's home folder"
+        ) from None
 
 
 class Store:
@@ -108,25 +120,45 @@ class Store:
     def read(self) -> dict[str, Profile]:
         """All profiles by key, in the order they were stored; none if there is no file.
 
-        Raises StoreError if the file cannot be read, CorruptStoreError if it is no store.
+        Raises StoreError if the file cannot be read or never was a store, CorruptStoreError if it
+        was one.
         """
         try:
-            text = self.path.read_text(encoding="utf-8")
+            data = self._content()
         except FileNotFoundError:
             return {}
-        except UnicodeDecodeError:
-            raise CorruptStoreError(f"{self.path} is no autotune store: it is not text") from None
         except OSError as error:
             raise StoreError(f"{self.path} cannot be read ({error.strerror or error})") from None
-        return _profiles(self.path, text)
+        try:
+            return _profiles(self.path, data)
+        except _NotUnderstood as error:
+            if _looks_like_store(data):
+                raise CorruptStoreError(f"{self.path} is no autotune store: {error}") from None
+            raise StoreError(
+                f"{self.path} is not an autotune store, left as it is ({error})"
+            ) from None
+
+    def _content(self) -> bytes:
+        # Without blocking: opening a pipe would wait for its writer.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if stat.S_ISREG(mode):
+                with open(descriptor, "rb", closefd=False) as file:
+                    return file.read()
+        finally:
+            os.close(descriptor)
+        raise OSError("Is a directory" if stat.S_ISDIR(mode) else "it is not a regular file")
 
     def put(self, profile: Profile) -> Path | None:
         """Remember a profile in place of any with the same identity.
 
-        Returns where a corrupt file that stood in the way has been moved. Raises StoreError, also
-        for a store of a newer version, which stays as it is.
+        Returns where a corrupt store that stood in the way has been moved. Raises StoreError, also
+        for a store of a newer version and for what is no store; those stay as they are.
         """
         moved = None
+        with contextlib.suppress(CorruptStoreError):
+            self.read()  # before there is a lock next to somebody else's file
         with self._locked():
             try:
                 profiles = self.read()
@@ -140,7 +172,7 @@ class Store:
 
     def forget(self, chosen: Callable[[str], bool]) -> list[str]:
         """Drop the profiles whose key is `chosen`; returns the keys. Raises StoreError."""
-        if not self.path.exists():
+        if not self.read():
             return []
         with self._locked():
             profiles = self.read()
@@ -152,8 +184,9 @@ class Store:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            target = self._target()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(f"{target}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise StoreError(f"{self.path} cannot be written ({error.strerror or error})") from None
         try:
@@ -172,7 +205,7 @@ class Store:
                 if time.monotonic() > deadline:
                     raise StoreError(
                         f"{self.path} is locked by another process for more than "
-                        f"{self._patience_s:g} s ({self.path}.lock)"
+                        f"{self._patience_s:g} s ({self._target()}.lock)"
                     ) from None
                 time.sleep(LOCK_POLL_S)
             except OSError as error:
@@ -180,36 +213,42 @@ class Store:
                     f"{self.path} cannot be locked ({error.strerror or error})"
                 ) from None
 
+    def _target(self) -> Path:
+        """The file itself: a symbolic link to it stays one."""
+        return Path(os.path.realpath(self.path))
+
     def _write(self, profiles: Mapping[str, Profile]) -> None:
         data = {
             "format": FORMAT,
             "version": VERSION,
             "profiles": {key: asdict(profile) for key, profile in profiles.items()},
         }
-        temporary = None
+        target = self._target()
+        temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}")
         try:
-            descriptor, temporary = tempfile.mkstemp(
-                prefix=f".{self.path.name}.", dir=self.path.parent
-            )
-            with open(descriptor, "w", encoding="utf-8") as file:
+            # Made by hand for its mode: that of the file it replaces, else what umask leaves.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(temporary, flags, 0o666), "w", encoding="utf-8") as file:
+                with contextlib.suppress(FileNotFoundError):
+                    os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
                 json.dump(data, file, indent=1)
                 file.write("\n")
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, self.path)
+            os.replace(temporary, target)
         except OSError as error:
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
             raise StoreError(f"{self.path} cannot be written ({error.strerror or error})") from None
 
     def _move_aside(self) -> Path:
+        target = self._target()
         for number in range(1, 100):
-            aside = Path(f"{self.path}.corrupt" + (f"-{number}" if number > 1 else ""))
+            aside = Path(f"{target}.corrupt" + (f"-{number}" if number > 1 else ""))
             if not aside.exists():
                 break
         try:
-            os.replace(self.path, aside)
+            os.replace(target, aside)
         except OSError as error:
             raise StoreError(
                 f"{self.path} cannot be moved to {aside} ({error.strerror or error})"
@@ -217,13 +256,29 @@ class Store:
         return aside
 
 
-def _profiles(path: Path, text: str) -> dict[str, Profile]:
+class _NotUnderstood(Exception):
+    """The content is no store; the text says why."""
+
+
+def _looks_like_store(content: bytes) -> bool:
+    """Whether the content is what may have become of a store: with its mark, or cut off early."""
+    text = content.decode(errors="replace").strip()
+    if text.startswith("{") and FORMAT in text:
+        return True
+    return "".join(_HEAD.split()).startswith("".join(text.split()))
+
+
+def _profiles(path: Path, content: bytes) -> dict[str, Profile]:
     try:
-        data = json.loads(text)
+        data = json.loads(content.decode())
+    except UnicodeDecodeError:
+        raise _NotUnderstood("it is not text") from None
     except ValueError as error:
-        raise CorruptStoreError(f"{path} is no autotune store: {error}") from None
+        raise _NotUnderstood(str(error)) from None
+    except RecursionError:
+        raise _NotUnderstood("it is nested too deeply") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise CorruptStoreError(f'{path} is no autotune store: it has no "format": "{FORMAT}"')
+        raise _NotUnderstood(f'it has no "format": "{FORMAT}"')
     version = data.get("version")
     if isinstance(version, int) and version > VERSION:
         raise StoreError(
@@ -236,10 +291,12 @@ def _profiles(path: Path, text: str) -> dict[str, Profile]:
             profiles[key] = _profile(fields)
             if key != key_of(profiles[key].identity):
                 raise ValueError(f"profile {key} has another profile's identity")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except RecursionError:
+        raise _NotUnderstood("it is nested too deeply") from None
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         # Whoever edits the file should learn what is wrong with it.
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise CorruptStoreError(f"{path} is no autotune store: {what}") from None
+        raise _NotUnderstood(what) from None
     return profiles
 
 
@@ -250,10 +307,24 @@ def _profile(fields: Mapping[str, Any]) -> Profile:
             _check(key, value)
     if not isinstance(profile.identity, dict) or not profile.values:
         raise ValueError("a profile without an identity or without settings")
-    for number in (profile.gain, profile.margin, profile.step_time_ms, profile.seconds):
-        if number is not None and not math.isfinite(number):
-            raise ValueError(f"a profile holds the number {number}")
+    for name in ("when", "program", "verdict"):
+        if not isinstance(getattr(profile, name), str):
+            raise ValueError(f"a profile's {name!r} is no text")
+    for number in (profile.gain, profile.margin, profile.step_time_ms):
+        if number is not None:
+            _check_number(number)
+    _check_number(profile.seconds)
+    _check_number(profile.steps)
+    if not isinstance(profile.steps, int):
+        raise ValueError("a profile's 'steps' is no whole number")
     return profile
+
+
+def _check_number(number: object) -> None:
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ValueError(f"a profile holds {number!r}, which is no number")
+    if not math.isfinite(number):  # raises OverflowError for an integer beyond all floats
+        raise ValueError(f"a profile holds the number {number}")
 
 
 def _check(key: str, value: object) -> None:

@@ -102,9 +102,10 @@ def with_profile(**changes: object) -> str:
     [
         ("", "Expecting value"),
         ("{", "is no autotune store"),
-        ("\xff", "not text"),
-        ("[]", 'no "format"'),
-        ('{"format": "other"}', 'no "format"'),
+        ('{\n "format": "hvdtune auto', "Unterminated string"),
+        (with_profile()[:-20], "is no autotune store"),
+        (with_profile() + "\xff", "not text"),
+        (json.dumps(STORED)[:-1] + ', "profiles": ' + "[" * 200_000, "nested too deeply"),
         (json.dumps(STORED), "'profiles' is missing"),
         (json.dumps({**STORED, "profiles": {"a": {}}}), "missing"),
         (with_profile(values={"cycle_time": -1.0}), "cycle_time is -1.0, which is not accepted"),
@@ -114,6 +115,14 @@ def with_profile(**changes: object) -> str:
         (with_profile(gain=float("nan")), "a profile holds the number nan"),
         (with_profile(identity={"other": 1}), "has another profile's identity"),
         (with_profile(colour=1), "colour"),
+        (with_profile(gain=10**400), "too large"),
+        (with_profile(steps=10**400), "too large"),
+        (with_profile(values={"cycle_time": 10**400}), "is no autotune store"),
+        (with_profile(steps=1.5), "no whole number"),
+        (with_profile(seconds=None), "None, which is no number"),
+        (with_profile(when=5), "'when' is no text"),
+        (with_profile(program=["x"]), "'program' is no text"),
+        (with_profile(verdict=None), "'verdict' is no text"),
     ],
 )
 def test_a_corrupt_file_is_moved_aside_not_lost(store: Store, content: str, words: str) -> None:
@@ -130,11 +139,51 @@ def test_a_corrupt_file_is_moved_aside_not_lost(store: Store, content: str, word
 
 def test_a_second_corrupt_file_does_not_replace_the_first(store: Store) -> None:
     store.path.parent.mkdir()
-    for number in ("1", "2"):
-        store.path.write_text(number)
+    for text in ("{", json.dumps(STORED)):
+        store.path.write_text(text)
         moved = store.put(profile())
         assert moved is not None
-        assert moved.read_text() == number
+        assert moved.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["import torch\n", "\xff", "[]", "1", '{"format": "other"}', '{"lr": 0.1'],
+)
+def test_what_is_no_store_is_left_as_it_is(store: Store, content: str) -> None:
+    store.path.parent.mkdir()
+    store.path.write_bytes(content.encode("latin-1"))
+    for use in (store.read, lambda: store.put(profile()), lambda: store.forget(bool)):
+        with pytest.raises(StoreError, match="is not an autotune store, left as it is") as caught:
+            use()
+        assert not isinstance(caught.value, CorruptStoreError)
+    assert store.path.read_bytes() == content.encode("latin-1")
+    assert os.listdir(store.path.parent) == ["store.json"]
+
+
+def test_a_device_or_a_pipe_is_left_as_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/null")):
+        with pytest.raises(StoreError, match="it is not a regular file"):
+            Store(path).put(profile())
+    assert pipe.is_fifo()
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_linked_store_stays_a_link_and_the_mode_stays(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    Store(link).put(profile())
+    mask = os.umask(0)
+    os.umask(mask)
+    assert target.stat().st_mode & 0o777 == 0o666 & ~mask
+    target.chmod(0o640)
+    Store(link).put(profile(20))
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert len(Store(target).read()) == 2
+    assert sorted(os.listdir(tmp_path)) == ["link.json", "target.json", "target.json.lock"]
 
 
 def test_a_newer_versions_file_stays_as_it_is(store: Store) -> None:
@@ -159,6 +208,10 @@ def test_where_the_store_is() -> None:
     assert default_path({}) == Path("~/.cache/hvdtune/autotune.json").expanduser()
     assert default_path({"XDG_CACHE_HOME": "relative"}) == default_path({})
     assert open_store("") is None
+    with pytest.raises(StoreError, match="~no-such-user is nobody's home folder"):
+        open_store("~no-such-user/s.json")
+    with pytest.raises(StoreError, match="there is no home folder"):
+        default_path({"HOME": ""})
     named = open_store("~/s.json")
     assert named is not None
     assert named.path == Path("~/s.json").expanduser()
