@@ -15,7 +15,7 @@ for _ in range(int(sys.argv[1])):
     ]
     for handle in handles:
         hvd.synchronize(handle)
-    time.sleep(0.001)
+    time.sleep(0.02)  # so that a few steps make a sample
 if len(sys.argv) > 2:
     print("about to fail")
     sys.exit(3)
