@@ -117,6 +117,7 @@ class Session:
         self._start_optimiser = start_optimiser
         self._memory = memory
         self._found: Found | None = None
+        self._is_told = False  # how the present search has ended
         self._optimiser: Optimiser | None = None
         self._stop = threading.Event()
         self._why_stopped = "training ended"
@@ -132,6 +133,7 @@ class Session:
         self._typical_bytes = 0.0
         self._window = Window(0, self._steps, 0)
         self._steps_seen = 0
+        self._is_unfinished = True
         self._trial_ns = 0  # since the trial's settings were put into force
         self._began = time.monotonic()
 
@@ -147,7 +149,7 @@ class Session:
     @property
     def unfinished(self) -> bool:
         """Whether `run` has returned before the tuner had come to an end."""
-        return self._tuner.outcome is None
+        return self._is_unfinished
 
     def run(self) -> None:
         """Tune until done, stopped, or the engine has stopped. Raises nothing."""
@@ -163,6 +165,9 @@ class Session:
             if self._stop.is_set():
                 # The engine went down under our hands, as it was about to.
                 self._unfinished()
+                return
+            if self._is_told:
+                self._messenger.warn(f"Autotuner: watching ended: {type(error).__name__}: {error}")
                 return
             # Whatever went wrong here, training must not feel it.
             self._messenger.warn(f"Autotuner: tuning ended: {type(error).__name__}: {error}")
@@ -187,8 +192,9 @@ class Session:
             steps = self._engine.read_steps(READ_TIMEOUT_S)
             if self._epoch is None and steps:
                 self._expect(steps[0].epoch)
-            if self._epoch is not None and any(step.epoch > self._epoch for step in steps):
-                self._give_way()
+            newest = max((step.epoch for step in steps), default=0)
+            if self._epoch is not None and newest > self._epoch:
+                self._give_way(newest)
                 break
             self._steps_seen += len(steps)
             for step in steps:
@@ -212,15 +218,19 @@ class Session:
         self._epoch = epoch
         self._window = Window(epoch, self._steps, 0)
 
-    def _give_way(self) -> None:
-        """Somebody else has changed settings: theirs stay, and tuning ends."""
+    def _give_way(self, epoch: int) -> None:
+        """Somebody else has changed settings: theirs stay, and tuning ends.
+
+        Also what had been shown to be faster before is not in force any more.
+        """
+        self._epoch = epoch
         now = dict(self._engine.current())
         changed = account.changes(self._in_force, now)
         self._in_force = now
-        self._tuner.abort(f"the program has changed settings itself ({changed or 'to the same'})")
-        assert self._tuner.outcome is not None
+        reason = f"the program has changed settings itself ({changed or 'to the same'})"
+        self._tuner.abort(reason)
         kept = {key: now[key] for key in self._space.keys}
-        self._tuner.outcome = replace(self._tuner.outcome, values=kept)
+        self._tuner.outcome = Outcome(kept, False, f"kept the current settings: {reason}")
 
     # -- watching --
 
@@ -245,6 +255,7 @@ class Session:
     def _begin_again(self) -> None:
         """A new, bounded search from the settings in force; the first ones are a candidate."""
         self._searches += 1
+        self._is_told, self._is_unfinished = False, True
         if self._optimiser is not None:
             self._optimiser.close()
             self._optimiser = None
@@ -352,7 +363,8 @@ class Session:
         trial, sample = measurement.trial, measurement.sample
         note = trial.note
         if sample.abandoned:
-            note = "abandoned: clearly slower"
+            why = "the limit of harm was reached" if self._tuner.at_limit else "clearly slower"
+            note = f"abandoned: {why}"
         self._write(sample, measurement.number, trial.phase, note)
         if trial.phase == "warmup":
             self._messenger.info(f"Autotuner: Warming up ({trial.note})")
@@ -361,6 +373,10 @@ class Session:
 
     def _finish(self, outcome: Outcome) -> None:
         self._put_into_force(outcome.values)
+        self._conclude(outcome)
+        self._is_unfinished = False
+
+    def _conclude(self, outcome: Outcome) -> None:
         self._write(
             outcome.sample,
             len(self._tuner.history) + 1,
@@ -371,6 +387,7 @@ class Session:
         score = outcome.sample.score if outcome.sample else 0.0
         self._messenger.info(f"Autotuner: Best params {log.message(self._values(), score)}")
         self._messenger.result(self._sentence(outcome))
+        self._is_told = True
 
     def _sentence(self, outcome: Outcome) -> str:
         seconds = time.monotonic() - self._began
@@ -409,12 +426,25 @@ class Session:
             )
 
     def _unfinished(self) -> None:
-        trial = self._tuner.trial
+        if self._is_told:
+            return  # that was the watching
+        trial, outcome = self._tuner.trial, self._tuner.outcome
         phase = trial.phase if trial is not None else "final"
-        verdict = (
+        why = (
             f"tuning was not finished: {self._why_stopped} during {phase} after "
-            f"{len(self._tuner.history)} samples; these settings were in force"
+            f"{len(self._tuner.history)} samples"
         )
+        if outcome is not None and outcome.adopted:
+            # Shown to be faster before: that is worth having in the next run, though this one may
+            # have been trying something else at its end.
+            self._in_force = {**self._in_force, **outcome.values}
+            self._conclude(replace(outcome, verdict=f"{outcome.verdict}; {why}"))
+            return
+        in_force = ", ".join(
+            f"{KNOBS[key].env} {account.value_words(key, value)}"
+            for key, value in self._in_force.items()
+        )
+        verdict = f"{why}; these settings were in force: {in_force}"
         if not self._steps_seen:
             verdict += (
                 "; no training step was seen: one is over when a tensor of the global process set "
@@ -423,6 +453,7 @@ class Session:
         last: Sample | None = self._window.sample() if self._window.kept else None
         self._write(last, len(self._tuner.history) + 1, "final", verdict, False)
         self._messenger.result(verdict)
+        self._is_told = True
 
     def _write(
         self,

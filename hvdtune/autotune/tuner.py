@@ -150,6 +150,7 @@ class Tuner:
         self._is_posed = False
         self._last: Answer | None = None
         self._harm_steps = 0.0
+        self._at_limit = False  # what the last `hopeless` was about
         self._recalled: Values | None = None
         self._hurry: str | None = None
         self._findings: list[Finding] = []
@@ -176,6 +177,14 @@ class Tuner:
     def searched(self) -> int:
         """How many candidates have been measured in the search."""
         return self._tried
+
+    @property
+    def at_limit(self) -> bool:
+        """Whether the last candidate found hopeless was so because the limit of harm was reached.
+
+        Otherwise it was clearly slower.
+        """
+        return self._at_limit
 
     def recall(self, values: Values) -> None:
         """Settings an earlier run found best: verified behind the baseline, before any search."""
@@ -209,18 +218,20 @@ class Tuner:
         `seen_ns` are the steps since the change that ran wholly under it, `sample` is made of
         those that count so far.
         """
-        if self._trial is None or not self._trial.candidate:
+        self._at_limit = False
+        if self._trial is None or not self._trial.candidate or not seen_ns:
             return False
         usual = self._record.usual()
         usual_ns = math.exp(usual.value) * 1e6
         # The longest may be a checkpoint, which is nobody's fault.
         lost = sum(duration / usual_ns - 1 for duration in sorted(seen_ns)[:-1])
-        if self._harm_steps + lost > self._config.harm_limit_steps:
+        self._at_limit = self._harm_steps + lost > self._config.harm_limit_steps
+        if self._at_limit:
             return True
         if self._trial.phase == "confirm":
             return False
         ratio = ABANDON_AT_ONCE if len(seen_ns) == 1 else ABANDON_RATIO
-        if seen_ns and min(seen_ns) > ratio * usual_ns:
+        if min(seen_ns) > ratio * usual_ns:
             return True
         if sample is None or sample.steps < ABANDON_STEPS:
             return False
@@ -267,6 +278,8 @@ class Tuner:
                 best.gain,
                 margin,
             )
+        elif self._harm_steps > self._config.harm_limit_steps:
+            self._keep(f"no comparison: {self._used_up()}")
         else:
             yield from self._compare(best.values, "confirm")
 
@@ -335,6 +348,10 @@ class Tuner:
             answer = yield from self._ask()
         return answer
 
+    def _used_up(self) -> str:
+        limit = self._config.harm_limit_steps
+        return f"slow candidates had used up the limit of {limit:g} steps' time"
+
     def _over_limit(self) -> bool:
         # The comparison may cost something, too.
         return self._harm_steps > SEARCH_SHARE * self._config.harm_limit_steps
@@ -367,7 +384,8 @@ class Tuner:
                 sample = yield Trial(phase, tried, is_candidate, note=note)
                 assert sample is not None
                 if sample.abandoned:
-                    self._keep("no significant gain: the candidate was clearly slower")
+                    why = self._used_up() if self._at_limit else "the candidate was clearly slower"
+                    self._keep(f"no significant gain: {why}")
                     return False
                 pair[is_candidate] = sample
             finding = compared.add(pair[True], pair[False])

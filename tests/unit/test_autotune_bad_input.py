@@ -83,6 +83,25 @@ def test_a_setting_that_the_program_changes_stays_as_the_program_wants(
     assert decision in capfd.readouterr().err
 
 
+def test_what_was_confirmed_gives_way_to_the_program_too(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Meddling(SimulatedEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            if self.left == 600:  # the defaults have been confirmed by then
+                super().apply({**self.values, "cycle_time": 3.0})
+            return super().read_steps(timeout_s)
+
+    engine = Meddling(short_cycle_is_best, 1000, start={"cycle_time": 25.0})
+    session(engine, path).run()
+    row = last(path)
+    assert (row["accepted"], row["cycle_time_ms"], row["steps"]) == ("0", "3", "0")
+    assert row["decision"].startswith("kept the current settings: the program has changed")
+    assert row["epoch"] == str(engine.epoch)
+    assert "confirm" in {earlier["phase"] for earlier in log.read(path)}
+    assert "adopted" not in capfd.readouterr().err
+
+
 def test_an_engine_that_has_changed_settings_before_is_not_meddling(path: Path) -> None:
     engine = SimulatedEngine(flat)
     engine.epoch = 7

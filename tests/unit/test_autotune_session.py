@@ -16,7 +16,7 @@ from simulated_training import (
 )
 
 from hvdtune import knobs
-from hvdtune.autotune import log
+from hvdtune.autotune import account, log
 from hvdtune.autotune.client import ServiceError
 from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.session import Session
@@ -191,6 +191,9 @@ def test_training_that_ends_early(
     last = log.read(path)[-1]
     assert (last["phase"], last["accepted"]) == ("final", "0")
     assert f"tuning was not finished: training ended during {phase}" in last["decision"]
+    cycle = account.value_words("cycle_time", engine.values["cycle_time"])
+    assert "these settings were in force: HOROVOD_FUSION_THRESHOLD " in last["decision"]
+    assert f"HOROVOD_CYCLE_TIME {cycle}, " in last["decision"]
     assert float(last["cycle_time_ms"]) == pytest.approx(engine.values["cycle_time"], rel=1e-4)
     assert capfd.readouterr().err.count("\n") == 1
 
@@ -202,7 +205,25 @@ def test_being_stopped_ends_soon(path: Path) -> None:
     endless.stop_soon()
     thread.join(60)
     assert not thread.is_alive()
-    assert log.read(path)[-1]["phase"] == "final"
+    assert "training ended during " in log.read(path)[-1]["decision"]
+
+
+def test_what_was_confirmed_is_kept_when_training_ends(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # The defaults are faster by far than this start, so they are confirmed before the search goes
+    # on, which takes some 1000 steps.
+    engine = SimulatedEngine(short_cycle_is_best, 400, start={"cycle_time": 25.0})
+    tuning = session(engine, path)
+    tuning.run()
+    last = log.read(path)[-1]
+    assert (last["phase"], last["accepted"], last["cycle_time_ms"]) == ("final", "1", "1")
+    assert last["decision"].startswith("adopted: ")
+    assert "tuning was not finished: training ended during search" in last["decision"]
+    told = capfd.readouterr().err
+    assert "HOROVOD_CYCLE_TIME 25 ms → 1 ms" in told
+    assert "to pin it: " in told
+    assert tuning.unfinished
 
 
 def test_a_broken_optimiser_ends_tuning_and_keeps_the_settings(

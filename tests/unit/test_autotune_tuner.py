@@ -200,6 +200,41 @@ def test_slow_candidates_may_cost_only_so_much() -> None:
     assert "over the limit of 25" in tuner.outcome.verdict
 
 
+def test_no_comparison_when_slow_candidates_have_used_up_the_limit() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=20, harm_limit_steps=25))
+    while tuner.trial is not None:
+        # No step seen is never a reason to end a sample.
+        assert not tuner.hopeless([], None)
+        tuner.report(sample(20.0 if tuner.trial.candidate else 10.0))
+        request = tuner.take_request()
+        if request is not None:
+            count = len(request.observations)
+            tuner.offer(Answer(FAST, 0.1, [0.0] + [-0.5] * (count - 1), [0.01] * count))
+    assert tuner.outcome is not None
+    assert tuner.outcome.values == DEFAULTS
+    assert tuner.outcome.verdict == (
+        "no comparison: slow candidates had used up the limit of 25 steps' time"
+    )
+    assert "confirm" not in phases(tuner)
+
+
+def test_a_comparison_that_reaches_the_limit_says_so() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=4, harm_limit_steps=5))
+    while tuner.trial is not None:
+        ms = 20.0 if tuner.trial.phase == "confirm" and tuner.trial.candidate else 10.0
+        bad = tuner.hopeless([int(ms * 1e6)] * 10, sample(ms))
+        assert bad == tuner.at_limit == (ms > 10.0)
+        tuner.report(sample(ms, abandoned=bad))
+        request = tuner.take_request()
+        if request is not None:
+            count = len(request.observations)
+            tuner.offer(Answer(FAST, 0.1, [0.0] + [-0.5] * (count - 1), [0.01] * count))
+    assert tuner.outcome is not None
+    assert tuner.outcome.verdict == (
+        "no significant gain: slow candidates had used up the limit of 5 steps' time"
+    )
+
+
 def test_while_the_optimiser_thinks_the_incumbent_runs() -> None:
     tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(warmup_samples=0, max_samples=4))
     while not (tuner.trial and tuner.trial.waiting):
@@ -311,7 +346,7 @@ def test_the_same_seed_and_samples_give_the_same_course() -> None:
 @pytest.mark.parametrize("name", LANDSCAPES)
 def test_never_ends_slower_than_it_began(name: str) -> None:
     landscape = LANDSCAPES[name]
-    for seed, noise in ((0, 0.01), (1, 0.04), (3, 0.08)):
+    for seed, noise in zip(range(3), (0.01, 0.04, 0.08), strict=True):
         run = tune(SimulatedSteps(landscape, seed, noise, drift=0.02, outliers=0.01))
         # A change for the worse below half a per cent cannot be told from none.
         assert run.final_over_start(landscape) < 1.005, (seed, noise, run.outcome)

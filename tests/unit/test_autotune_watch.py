@@ -125,6 +125,28 @@ def test_where_nothing_helps_all_stays_and_it_ends(
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("ending", [False, True])
+def test_an_exception_while_watching_is_not_a_second_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], ending: bool
+) -> None:
+    class Failing(SimulatedEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            if self.left < 100:
+                if ending:
+                    watching.stop_soon()
+                raise RuntimeError("no")
+            return super().read_steps(timeout_s)
+
+    path = tmp_path / "log.csv"
+    watching = session(Failing(flat, 3000), path, WATCH)
+    watching.run()
+    assert [row["phase"] for row in log.read(path)].count("final") == 1
+    told = capfd.readouterr().err
+    assert told.count("hvdtune autotune: ") == 1
+    assert ("watching ended: RuntimeError: no" in told) == (not ending)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_without_the_flag_nothing_is_read_any_more(tmp_path: Path) -> None:
     engine = changing(short_cycle_is_best, 1500, 6000)
     session(engine, tmp_path / "log.csv", {**WATCH, "HVDTUNE_AUTOTUNE_WATCH": "0"}).run()
