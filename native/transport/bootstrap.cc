@@ -148,7 +148,8 @@ class Host {
       if (admit(std::move(socket))) --missing;
     }
     if (error_.empty()) {
-      session_.arena = Arena::create(options_.size, cpus_together(cpus_));
+      session_.arena =
+          Arena::create(options_.size, options_.cpus > 0 ? options_.cpus : cpus_together(cpus_));
       session_.heap = HeapFile::create(options_.size);
     }
     answer();

@@ -25,6 +25,8 @@ struct BootstrapOptions {
   /// Settings that must be equal on all ranks, as "NAME=value" lines; compared with rank 0's.
   std::string agreement;
   Nanos timeout = 30 * kSecond;
+  /// Rank 0: CPUs that the host's ranks share; 0 = those of their affinities and quotas together.
+  int cpus = 0;
   /// Called now and then while waiting; what it throws ends the wait (a Ctrl-C, say).
   std::function<void()> on_wait = [] {};
 };

@@ -115,6 +115,24 @@ TEST(rounds_on_the_stage_are_direct_too) {
   }
 }
 
+/// As on a machine that is larger than the one the tests run on.
+TEST(a_cpu_for_every_rank) {
+  for (const int size : {2, 3, 5, 8}) {
+    run_job(
+        size,
+        [&](int, Engine& engine) {
+          for (const std::size_t count : {1, 1000, 4000, 60000, 300000}) {
+            for (int round = 0; round < 3; ++round) {
+              std::vector<float> data(count, 1.0F);
+              finish(engine, reduce(engine, data, "of " + std::to_string(count), true));
+              CHECK(data.front() == static_cast<float>(size) && data.back() == data.front());
+            }
+          }
+        },
+        [](EngineOptions& options) { options.bootstrap.cpus = 64; });
+  }
+}
+
 TEST(every_type_and_operator_as_by_the_coordinator) {
   run_job(3, [](int rank, Engine& engine) {
     for (const ReduceOp op :
