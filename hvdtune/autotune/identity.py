@@ -5,6 +5,7 @@ topology   ranks, ranks on each host, usable CPUs and the processor's name
 backend    what carries the tensors
 versions   hvdtune's
 fixed      tunable settings that the user fixed, and to what
+engine     settings that are never tuned but decide how the tuned ones act
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def describe(
     cpus: int,
     version: str,
     fixed: Mapping[str, Value],
+    engine: Mapping[str, object],
     backend: str = "shared memory",
     processor: str | None = None,
 ) -> dict[str, Any]:
@@ -82,6 +84,7 @@ def describe(
         "backend": backend,
         "versions": {"hvdtune": version},
         "fixed": dict(sorted(fixed.items())),
+        "engine": dict(sorted(engine.items())),
     }
 
 

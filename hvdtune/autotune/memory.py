@@ -15,15 +15,26 @@ from hvdtune.autotune.space import Value, Values
 from hvdtune.autotune.store import Profile, Store, StoreError, key_of
 from hvdtune.autotune.tuner import Outcome
 
+LIKE = 0.25  # of the step time: more says that something has changed since
+
 Describe = Callable[[Mapping[str, int]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Found:
-    """An earlier run's settings, and when and for which program they were found, in words."""
+    """An earlier run's settings, and when and for which program they were found, in words.
+
+    `step_time_ms` is what a step took with them then; None if that is not known.
+    """
 
     values: Values
     origin: str
+    step_time_ms: float | None = None
+
+    def is_like(self, step_time_ms: float) -> bool:
+        """Whether a step takes about as long as it did then."""
+        then = self.step_time_ms
+        return then is not None and abs(step_time_ms - then) <= LIKE * then
 
 
 class Memory:
@@ -84,7 +95,7 @@ class Memory:
         if profile is None or not self._uses:
             return None
         values = {key: profile.values.get(key, value) for key, value in current.items()}
-        return Found(values, origin(profile))
+        return Found(values, origin(profile), profile.step_time_ms)
 
     def remember(
         self, outcome: Outcome, start: Mapping[str, Value], steps: int, seconds: float

@@ -313,19 +313,22 @@ class Session:
         if not trial.candidate:
             self._typical_bytes = sample.bytes_per_step
         if trial.phase == "baseline":
-            self._recall()
+            self._recall(sample)
         self._record(self._tuner.report(sample))
         if self._found is not None and self._found.values == self._tuner.incumbent:
             self._tuner.abort(f"they are those remembered from {self._found.origin}")
         self._begin()
 
-    def _recall(self) -> None:
+    def _recall(self, baseline: Sample) -> None:
         """Look for what an earlier run found; by now it is known what kind of job this is."""
-        if self._memory is None:
+        found = self._memory.recall(self._tuner.incumbent) if self._memory is not None else None
+        if found is None:
             return
-        self._found = self._memory.recall(self._tuner.incumbent)
-        if self._found is not None and self._found.values != self._tuner.incumbent:
-            self._tuner.recall(self._found.values)
+        if found.values != self._tuner.incumbent:
+            self._tuner.recall(found.values)
+        elif not found.is_like(baseline.step_time_ms):
+            return  # to end tuning without any comparison, it has to be the same job
+        self._found = found
 
     def _begin(self) -> None:
         """Put the next trial's settings into force and start collecting."""
@@ -497,6 +500,11 @@ def fixed_settings(settings: Settings) -> dict[str, Value]:
     }
 
 
+def engine_settings(settings: Settings) -> dict[str, object]:
+    """The settings that are never tuned but decide how the tuned ones act, by key."""
+    return {key: getattr(settings, key) for key in ("overlap", "spin_us", "writing")}
+
+
 def _memory(settings: Settings, messenger: Messenger) -> Memory | None:
     """The run's memory, if it is to have one."""
     from hvdtune import __version__
@@ -516,6 +524,7 @@ def _memory(settings: Settings, messenger: Messenger) -> Memory | None:
         cpus=machine.usable_cpus(),
         version=__version__,
         fixed=fixed_settings(settings),
+        engine=engine_settings(settings),
     )
     return Memory(kept, describe, identity.program_name(sys.argv), messenger.warn)
 

@@ -110,14 +110,19 @@ def _tune(args: argparse.Namespace, engine: Any, settings: Settings, command: li
     from hvdtune.autotune import log
     from hvdtune.autotune.messages import Messenger
     from hvdtune.autotune.session import Session
+    from hvdtune.autotune.tuner import TunerConfig
     from hvdtune.bench.progress import Display
 
     began = time.monotonic()
     messenger = Messenger(settings.log_level, settings.log_hide_time)
     display = Display()
-    # Warm-up and baseline, a candidate and the incumbent in turns, and at most 12 pairs.
-    display.total = settings.autotune_warmup_samples + 1
-    display.total += 2 * settings.autotune_bayes_opt_max_samples + 24
+    # Warm-up and baseline, a candidate and the incumbent in turns, also in the race, all pairs that
+    # there may be, and the last row.
+    most = TunerConfig()
+    display.total = settings.autotune_warmup_samples + 2
+    display.total += 2 * (
+        settings.autotune_bayes_opt_max_samples + most.race_samples + most.max_pairs
+    )
     display.phase(f"starting {' '.join(command)}")
     engine.start(began + args.budget)
     path = settings.autotune_log or os.devnull
@@ -228,7 +233,7 @@ def _memory(
     from hvdtune import __version__
     from hvdtune.autotune import identity, store
     from hvdtune.autotune.memory import Memory
-    from hvdtune.autotune.session import fixed_settings
+    from hvdtune.autotune.session import engine_settings, fixed_settings
     from hvdtune.core.machine import usable_cpus
 
     try:
@@ -245,6 +250,7 @@ def _memory(
         cpus=usable_cpus(),
         version=__version__,
         fixed=fixed_settings(settings),
+        engine=engine_settings(settings),
     )
     scripts = [word for word in command if word.endswith(".py")]
     program = identity.program_name(scripts or command)

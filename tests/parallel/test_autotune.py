@@ -78,9 +78,14 @@ def test_from_the_starting_point_to_the_settings_in_force(tmp_path: Path) -> Non
     phases = [row["phase"] for row in rows]
     if profile.is_change:
         assert phases[:3] == ["warmup", "baseline", "verify"]
-    else:
-        assert phases == ["warmup", "baseline", "final"]
+    elif phases == ["warmup", "baseline", "final"]:
         assert "they are those remembered from" in again[0].stderr
+    else:
+        # The machine has become so much slower, or faster, that it may be another one.
+        then, now = profile.step_time_ms, float(rows[1]["step_time_ms"])
+        assert then is not None
+        assert abs(now / then - 1) > 0.24
+        assert "search" in phases
 
 
 def test_a_fixed_setting_is_never_moved(tmp_path: Path) -> None:

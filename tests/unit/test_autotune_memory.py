@@ -37,14 +37,17 @@ def tune(
     """Run a session with this store on a landscape: the engine, the log's rows, stderr."""
 
     def run(
-        landscape: Landscape, ranks: int = 2, start: dict[str, float] | None = None
+        landscape: Landscape,
+        ranks: int = 2,
+        start: dict[str, float] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> tuple[SimulatedEngine, list[dict[str, str]], str]:
         engine = SimulatedEngine(landscape, start=start)
-        settings = knobs.from_environ(LESS)
+        settings = knobs.from_environ({**LESS, **(environ or {})})
         messenger = Messenger("WARNING", hide_time=True)
         describe = partial(
             identity.describe, size=ranks, local_size=ranks, cpus=2, version="0.1",
-            fixed={}, processor="P",
+            fixed={}, engine=session.engine_settings(settings), processor="P",
         )  # fmt: skip
         when = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
         memory = Memory(store, describe, "train.py", messenger.warn, lambda: when)
@@ -109,6 +112,26 @@ def test_another_kind_of_job_does_not_use_it(store, tune) -> None:
     _, rows, _ = tune(flat, ranks=4)
     assert "search" in {row["phase"] for row in rows}
     assert len(store.read()) == 2
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [("HVDTUNE_OVERLAP", "off"), ("HVDTUNE_WRITING", "cached"), ("HVDTUNE_SPIN_US", "0")],
+)
+def test_what_decides_how_the_engine_works_is_another_kind_of_job(store, tune, variable) -> None:
+    tune(flat)
+    _, rows, _ = tune(flat, environ=dict([variable]))
+    assert "search" in {row["phase"] for row in rows}
+    assert len(store.read()) == 2
+
+
+@pytest.mark.parametrize(("factor", "searches"), [(1.2, False), (0.85, False), (1.4, True)])
+def test_that_nothing_was_faster_holds_for_steps_as_long_as_then(
+    store, tune, factor: float, searches: bool
+) -> None:
+    tune(flat)
+    _, rows, _ = tune(lambda values: factor)
+    assert ("search" in {row["phase"] for row in rows}) == searches
 
 
 def test_a_corrupt_store_is_a_warning(store, tune) -> None:

@@ -33,7 +33,7 @@ BEST = {"fusion_threshold": 32 * MIB, "cycle_time": 0.31, "chunk_size": 65536}
 def job(tensors: int = 10) -> dict[str, object]:
     return identity.describe(
         {"tensors": tensors, "bytes": 1000},
-        size=4, local_size=4, cpus=2, version="0.1", fixed={}, processor="P",
+        size=4, local_size=4, cpus=2, version="0.1", fixed={}, engine={}, processor="P",
     )  # fmt: skip
 
 
