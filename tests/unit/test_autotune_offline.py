@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,7 +16,8 @@ from hvdtune import knobs
 from hvdtune.autotune.agent import Agent
 from hvdtune.autotune.offline import JobsEnded, RemoteEngine, RemoteStep
 
-FAR = float("inf")
+LONG_AGO = float("-inf")
+PATIENCE_S = 120.0  # only matters if something hangs
 
 
 class Stopped(Exception):
@@ -101,7 +105,15 @@ class Jobs:
 
 
 @pytest.fixture
-def engines(tmp_path: Path) -> Iterator[list[RemoteEngine]]:
+def folder() -> Iterator[Path]:
+    """Short, as the path of a socket has to be (108 characters)."""
+    made = tempfile.mkdtemp(prefix="hvdtune-test-", dir="/tmp")
+    yield Path(made)
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def engines(folder: Path) -> Iterator[list[RemoteEngine]]:
     made: list[RemoteEngine] = []
     yield made
     for engine in made:
@@ -118,22 +130,26 @@ def remote(
 def steps_of(engine: RemoteEngine, epoch: int, count: int) -> list[RemoteStep]:
     """Read until `count` steps of an epoch have come."""
     found: list[RemoteStep] = []
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} steps have come"
         found += [step for step in engine.read_steps(1.0) if step.epoch == epoch]
     return found
 
 
 def read_forever(engine: RemoteEngine, starts: bool = True) -> None:
     if starts:
-        engine.start(FAR)
-    while True:
+        engine.start(time.monotonic() + PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
         engine.read_steps(0.1)
+    pytest.fail("the jobs have not ended")
 
 
-def test_a_change_reaches_the_running_job(engines, tmp_path) -> None:
+def test_a_change_reaches_the_running_job(engines, folder) -> None:
     jobs = Jobs()
-    engine = remote(engines, jobs, tmp_path)
-    engine.start(FAR)
+    engine = remote(engines, jobs, folder)
+    engine.start(time.monotonic() + PATIENCE_S)
     assert engine.current() == {"cycle_time": 1.0, "chunk_size": 0}
     number = engine.apply({"cycle_time": 5.0})
     assert {step.duration_ns for step in steps_of(engine, number, 3)} == {5000}
@@ -141,10 +157,10 @@ def test_a_change_reaches_the_running_job(engines, tmp_path) -> None:
     assert len(jobs.started) == 1
 
 
-def test_a_job_that_ends_is_started_again_with_what_was_in_force(engines, tmp_path) -> None:
+def test_a_job_that_ends_is_started_again_with_what_was_in_force(engines, folder) -> None:
     jobs = Jobs(steps=40)
-    engine = remote(engines, jobs, tmp_path, skip=5)
-    engine.start(FAR)
+    engine = remote(engines, jobs, folder, skip=5)
+    engine.start(time.monotonic() + PATIENCE_S)
     number = engine.apply({"cycle_time": 5.0})
     assert {step.duration_ns for step in steps_of(engine, number, 100)} == {5000}
     assert len(jobs.started) >= 3
@@ -152,10 +168,10 @@ def test_a_job_that_ends_is_started_again_with_what_was_in_force(engines, tmp_pa
     assert not jobs.started[1].settings.is_fixed("cycle_time")
 
 
-def test_some_settings_need_a_new_start(engines, tmp_path) -> None:
+def test_some_settings_need_a_new_start(engines, folder) -> None:
     jobs = Jobs(tensors=3000)
-    engine = remote(engines, jobs, tmp_path, restart={"cache_capacity": 1024})
-    engine.start(FAR)
+    engine = remote(engines, jobs, folder, restart={"cache_capacity": 1024})
+    engine.start(time.monotonic() + PATIENCE_S)
     assert engine.current()["cache_capacity"] == 1024
     number = engine.apply({"cycle_time": 2.0, "cache_capacity": 4096})
     assert {step.duration_ns for step in steps_of(engine, number, 3)} == {2000}
@@ -165,9 +181,9 @@ def test_some_settings_need_a_new_start(engines, tmp_path) -> None:
     assert len(jobs.started) == 2
 
 
-def test_a_cache_that_all_tensors_fit_into_is_left_alone(engines, tmp_path) -> None:
-    engine = remote(engines, Jobs(), tmp_path, restart={"cache_capacity": 1024})
-    engine.start(FAR)
+def test_a_cache_that_all_tensors_fit_into_is_left_alone(engines, folder) -> None:
+    engine = remote(engines, Jobs(), folder, restart={"cache_capacity": 1024})
+    engine.start(time.monotonic() + PATIENCE_S)
     assert "cache_capacity" not in engine.current()
 
 
@@ -180,14 +196,14 @@ def test_a_cache_that_all_tensors_fit_into_is_left_alone(engines, tmp_path) -> N
         (-1, 0, "ended 2 times without a training step"),  # init() was never called
     ],
 )
-def test_a_program_that_cannot_be_tuned(engines, tmp_path, steps, status, words) -> None:
-    engine = remote(engines, Jobs(steps, status), tmp_path)
+def test_a_program_that_cannot_be_tuned(engines, folder, steps, status, words) -> None:
+    engine = remote(engines, Jobs(steps, status), folder)
     with pytest.raises(JobsEnded, match=words) as caught:
         read_forever(engine)
     assert engine.failure == str(caught.value)
 
 
-def test_the_deadline_ends_the_wait_for_the_first_step(engines, tmp_path) -> None:
+def test_the_deadline_ends_the_wait_for_the_first_step(engines, folder) -> None:
     class Silent(Jobs):
         def __call__(self, environment: Mapping[str, str]) -> Job:
             job = Job(environment, -1, refuses=False, tensors=1)
@@ -196,16 +212,16 @@ def test_the_deadline_ends_the_wait_for_the_first_step(engines, tmp_path) -> Non
             job.wait = lambda timeout=None: 0  # type: ignore[method-assign]
             return job
 
-    engine = remote(engines, Silent(), tmp_path)
+    engine = remote(engines, Silent(), folder)
     with pytest.raises(JobsEnded, match=r"had not called init\(\) when the time was over"):
-        engine.start(-FAR)
+        engine.start(LONG_AGO)
 
 
-def test_an_engine_that_refuses_ends_it(engines, tmp_path) -> None:
+def test_an_engine_that_refuses_ends_it(engines, folder) -> None:
     jobs = Jobs()
     jobs.refuses = True
-    engine = remote(engines, jobs, tmp_path)
-    engine.start(FAR)
+    engine = remote(engines, jobs, folder)
+    engine.start(time.monotonic() + PATIENCE_S)
     engine.apply({"cycle_time": 5.0})
     with pytest.raises(JobsEnded, match="refused settings: RuntimeError: no"):
         read_forever(engine, starts=False)

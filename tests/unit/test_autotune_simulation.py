@@ -17,6 +17,8 @@ import methods  # noqa: E402
 import simulate  # noqa: E402
 import surfaces  # noqa: E402
 
+sys.path.remove(str(HARNESS))
+
 MIB = 2**20
 AXES = {
     "fusion_threshold": [0, 2 * MIB, 128 * MIB],
