@@ -579,7 +579,10 @@ def _run(worker: Session | Agent) -> None:
 
 
 def stop() -> None:
-    """End tuning, finished or not, before the engine goes down; takes a tenth of a second."""
+    """End tuning, finished or not, before the engine goes down.
+
+    Takes a tenth of a second; STOP_S at most, if a change or the memory's file takes long.
+    """
     global _running
     if _running is None:
         return
