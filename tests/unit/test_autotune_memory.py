@@ -41,8 +41,9 @@ def tune(
         ranks: int = 2,
         start: dict[str, float] | None = None,
         environ: Mapping[str, str] | None = None,
+        steps: int = 100_000,
     ) -> tuple[SimulatedEngine, list[dict[str, str]], str]:
-        engine = SimulatedEngine(landscape, start=start)
+        engine = SimulatedEngine(landscape, steps, start)
         settings = knobs.from_environ({**LESS, **(environ or {})})
         messenger = Messenger("WARNING", hide_time=True)
         describe = partial(
@@ -132,6 +133,14 @@ def test_that_nothing_was_faster_holds_for_steps_as_long_as_then(
     tune(flat)
     _, rows, _ = tune(lambda values: factor)
     assert ("search" in {row["phase"] for row in rows}) == searches
+
+
+def test_what_was_confirmed_is_remembered_though_training_ended_first(store, tune) -> None:
+    _, rows, told = tune(short_cycle_is_best, start={"cycle_time": 25.0}, steps=400)
+    assert "tuning was not finished" in rows[-1]["decision"]
+    assert only(store).values["cycle_time"] == 1.0
+    assert only(store).start["cycle_time"] == 25.0
+    assert f"remembered as {next(iter(store.read()))}" in told
 
 
 def test_a_corrupt_store_is_a_warning(store, tune) -> None:
