@@ -28,6 +28,12 @@ class Ended:
     stderr: str
 
 
+def _hear_signals() -> None:
+    # What a shell's background job ignores, or one under nohup, its children would ignore, too.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Launcher:
     """A running `hvdtune …`. Use as a context manager: leaving it kills the launcher."""
 
@@ -40,6 +46,7 @@ class Launcher:
             stdin=subprocess.DEVNULL,
             stdout=self._files[0],
             stderr=self._files[1],
+            preexec_fn=_hear_signals,
         )
 
     def __enter__(self) -> Launcher:

@@ -13,6 +13,7 @@
 
 #include "check.h"
 #include "reference.h"
+#include "shm_world.h"
 #include "threads.h"
 #include "transport/arena.h"
 
@@ -23,99 +24,6 @@ constexpr int kWorlds[] = {1, 2, 3, 5, 8};
 constexpr std::size_t kSizes[] = {0, 1, 3, 1000, 100003};
 constexpr ReduceOp kReductions[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                                     ReduceOp::kProduct};
-
-KernelOp kernel_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kMin:
-      return KernelOp::kMin;
-    case ReduceOp::kMax:
-      return KernelOp::kMax;
-    case ReduceOp::kProduct:
-      return KernelOp::kProduct;
-    default:
-      return KernelOp::kSum;
-  }
-}
-
-/// One communicator a rank over one arena, each used from a thread of its own.
-class World {
- public:
-  explicit World(int ranks) : arena_(Arena::create(ranks)) {
-    std::vector<int> members;
-    for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
-    for (int rank = 0; rank < ranks; ++rank) {
-      ranks_.push_back(std::make_unique<ShmCommunicator>(arena_, members, rank, 0, Patience{}));
-    }
-  }
-
-  void run(const std::function<void(int, ShmCommunicator&)>& body) {
-    run_threads(static_cast<int>(ranks_.size()), [&](int rank) {
-      try {
-        body(rank, *ranks_[static_cast<std::size_t>(rank)]);
-      } catch (const Failure& failure) {
-        arena_->abort("a test failed");  // or the other ranks wait for this one for ever
-        throw;
-      }
-    });
-  }
-
-  [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
-  Arena& arena() { return *arena_; }
-
- private:
-  std::shared_ptr<Arena> arena_;
-  std::vector<std::unique_ptr<ShmCommunicator>> ranks_;
-};
-
-/// The data of all ranks for one operation.
-std::vector<Bytes> random_inputs(DType dtype, int ranks, std::size_t count, std::uint64_t seed) {
-  std::mt19937_64 generator(seed);
-  std::vector<Bytes> inputs;
-  for (int rank = 0; rank < ranks; ++rank) {
-    inputs.emplace_back(count * dtype_size(dtype));
-    fill_random(dtype, inputs.back().data(), count, generator);
-  }
-  return inputs;
-}
-
-/// What an allreduce of `inputs` must give: scaled values are rounded to the type before and after.
-Bytes expected_reduction(DType dtype, ReduceOp op, const std::vector<Bytes>& inputs,
-                         double prescale, double postscale) {
-  const std::size_t count = inputs[0].size() / dtype_size(dtype);
-  std::vector<Bytes> scaled;
-  std::vector<const void*> sources;
-  for (const Bytes& input : inputs) {
-    scaled.push_back(
-        prescale == 1.0 ? input
-                        : reference_reduce(dtype, KernelOp::kSum, {input.data()}, count, prescale));
-  }
-  for (const Bytes& input : scaled) sources.push_back(input.data());
-  return reference_reduce(dtype, kernel_op(op), sources, count, postscale);
-}
-
-/// `data` in several pieces, cut between elements.
-SegmentList pieces(Bytes& data, std::size_t element, std::uint64_t seed) {
-  std::mt19937_64 generator(seed);
-  SegmentList list;
-  std::size_t done = 0;
-  while (done < data.size()) {
-    const std::size_t left = (data.size() - done) / element;
-    const std::size_t piece = (1 + generator() % left) * element;
-    list.add(data.data() + done, piece);
-    done += piece;
-  }
-  return list;
-}
-
-void check_equal(DType dtype, const Bytes& got, const Bytes& expected, const std::string& what) {
-  CHECK_EQ(got.size(), expected.size());
-  const auto at =
-      first_difference(dtype, got.data(), expected.data(), expected.size() / dtype_size(dtype));
-  CHECK_MSG(at < 0, what << " " << dtype_name(dtype) << ": element " << at << " of "
-                         << expected.size() / dtype_size(dtype) << " is "
-                         << show_element(dtype, got.data(), at) << ", not "
-                         << show_element(dtype, expected.data(), at));
-}
 
 struct Scales {
   double pre = 1.0;
