@@ -98,7 +98,10 @@ def test_engine_options_take_exactly_what_the_stub_lists(native, tree):
     values = {
         argument.arg: samples[ast.unparse(argument.annotation)] for argument in init.args.kwonlyargs
     }
+    values["writing"] = "auto"  # a text of which not every one is accepted
     native.EngineOptions(**values)
+    with pytest.raises(ValueError, match="auto, cached or streamed"):
+        native.EngineOptions(**{**values, "writing": "fast"})
     for name in values:
         with pytest.raises((KeyError, RuntimeError, TypeError)):
             native.EngineOptions(**{key: value for key, value in values.items() if key != name})
