@@ -505,10 +505,20 @@ def engine_settings(settings: Settings) -> dict[str, object]:
     return {key: getattr(settings, key) for key in ("overlap", "spin_us", "writing")}
 
 
-def _memory(settings: Settings, messenger: Messenger) -> Memory | None:
-    """The run's memory, if it is to have one."""
+def open_memory(
+    settings: Settings,
+    messenger: Messenger,
+    size: int,
+    local_size: int,
+    program: str,
+    uses: bool = True,
+) -> Memory | None:
+    """The memory of a run of `program` on `size` ranks; None where there is none, with a warning.
+
+    `uses`: as in `Memory`.
+    """
     from hvdtune import __version__
-    from hvdtune.core import machine, world
+    from hvdtune.core import machine
 
     try:
         kept = store.open_store(settings.autotune_store)
@@ -519,14 +529,14 @@ def _memory(settings: Settings, messenger: Messenger) -> Memory | None:
         return None
     describe = partial(
         identity.describe,
-        size=world.size(),
-        local_size=world.local_size(),
+        size=size,
+        local_size=local_size,
         cpus=machine.usable_cpus(),
         version=__version__,
         fixed=fixed_settings(settings),
         engine=engine_settings(settings),
     )
-    return Memory(kept, describe, identity.program_name(sys.argv), messenger.warn)
+    return Memory(kept, describe, program, messenger.warn, uses=uses)
 
 
 _running: tuple[Session | Agent, threading.Thread] | None = None
@@ -555,7 +565,8 @@ def start() -> None:
         writer = log.LogWriter(settings.autotune_log, messenger.warn, append)
         _logs_begun.add(settings.autotune_log)
     try:
-        memory = _memory(settings, messenger)
+        program = identity.program_name(sys.argv)
+        memory = open_memory(settings, messenger, world.size(), world.local_size(), program)
         session = Session(tuning, settings, world.size(), messenger, writer, memory=memory)
     except Exception as error:
         messenger.warn(f"Autotuner: tuning did not start: {type(error).__name__}: {error}")

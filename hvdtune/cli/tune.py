@@ -230,31 +230,12 @@ def _restarting(settings: Settings) -> dict[str, Any]:
 def _memory(
     args: argparse.Namespace, settings: Settings, messenger: Messenger, command: list[str]
 ) -> Any:
-    from hvdtune import __version__
-    from hvdtune.autotune import identity, store
-    from hvdtune.autotune.memory import Memory
-    from hvdtune.autotune.session import engine_settings, fixed_settings
-    from hvdtune.core.machine import usable_cpus
+    from hvdtune.autotune.identity import program_name
+    from hvdtune.autotune.session import open_memory
 
-    try:
-        kept = store.open_store(settings.autotune_store)
-    except store.StoreError as error:
-        messenger.warn(f"Autotuner: {error}; nothing is remembered")
-        return None
-    if kept is None:
-        return None
-    describe = partial(
-        identity.describe,
-        size=args.np,
-        local_size=args.np,
-        cpus=usable_cpus(),
-        version=__version__,
-        fixed=fixed_settings(settings),
-        engine=engine_settings(settings),
-    )
     scripts = [word for word in command if word.endswith(".py")]
-    program = identity.program_name(scripts or command)
-    return Memory(kept, describe, args.workload or program, messenger.warn, uses=False)
+    program = args.workload or program_name(scripts or command)
+    return open_memory(settings, messenger, args.np, args.np, program, uses=False)
 
 
 def _start(

@@ -8,9 +8,6 @@
 namespace hvdtune {
 namespace {
 
-// Of a share, what is reduced and published while it is in the first-level cache.
-constexpr std::size_t kTile = 8 << 10;
-
 /// Whether a member's own data are read from its tensors when they are reduced, not from its
 /// window. Scaled data exist there only; and where a tensor is in the batch twice, in place, the
 /// first result overwrites what the second one is to be made of.

@@ -15,7 +15,8 @@ namespace hvdtune {
 ///
 /// A message streams through a window a rank, of which kWindowChunks chunks are alive at a time. In
 /// step s a member packs chunk s into its own window, reduces its share of chunk s-1 straight from
-/// the peers' windows, and unpacks chunk s-2 from the windows of those who reduced it; one split
+/// the peers' windows into the output and publishes it from there, and unpacks chunk s-2 from the
+/// windows of the others, who reduced it; one split
 /// barrier a step tells the peers that all three are done. A chunk stays in cache between its three
 /// uses, however long the message. Nothing is packed that only this member would read: its own
 /// share is reduced from the tensors themselves.

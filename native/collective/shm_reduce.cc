@@ -39,10 +39,12 @@ void pack(const SegmentList& from, std::size_t begin, std::size_t bytes, std::by
     if (kind == CopyKind::kCached) {
       kernel(to, piece, length / dtype_size(dtype), scale);
     } else {
-      for_tiles(length, [&](std::size_t at, std::size_t part, std::byte* tile) {
-        kernel(tile, piece + at, part / dtype_size(dtype), scale);
-        copy_unordered(to + at, tile, part, kind);
-      });
+      alignas(kCacheLine) std::array<std::byte, kTile> tile;
+      for (std::size_t at = 0; at < length; at += kTile) {
+        const std::size_t part = std::min(kTile, length - at);
+        kernel(tile.data(), piece + at, part / dtype_size(dtype), scale);
+        copy_unordered(to + at, tile.data(), part, kind);
+      }
     }
     to += length;
   });

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 
 #include "base/dtype.h"
@@ -11,6 +10,8 @@
 namespace hvdtune {
 
 inline constexpr std::size_t kCacheLine = 64;
+/// Bytes that are worked on and passed on while they are in the first-level cache.
+inline constexpr std::size_t kTile = 8 << 10;
 
 /// The share of one member in a chunk.
 struct Part {
@@ -30,15 +31,6 @@ void pack(const SegmentList& from, std::size_t begin, std::size_t bytes, std::by
 
 /// Multiplies every element in place.
 void scale_segments(const SegmentList& data, DType dtype, double scale);
-
-/// Calls visit(begin, bytes, tile) for pieces of [0, bytes), in order: `tile` has room for as many
-/// bytes, is in the first-level cache, and is the same memory every time.
-template <typename Visit>
-void for_tiles(std::size_t bytes, Visit&& visit) {
-  constexpr std::size_t kTile = 8 << 10;
-  alignas(kCacheLine) std::byte tile[kTile];
-  for (std::size_t at = 0; at < bytes; at += kTile) visit(at, std::min(kTile, bytes - at), tile);
-}
 
 /// result = post * (sources[0] OP … OP sources[count-1]), `bytes` bytes each, in that order.
 void reduce_block(const std::byte* const* sources, std::size_t count, std::byte* result,

@@ -18,8 +18,6 @@ namespace {
 constexpr std::size_t kMinBlock = 32 << 10;
 constexpr std::size_t kMaxBlock = 256 << 10;
 constexpr std::size_t kBlocksPerMember = 8;
-// Of a block, what is reduced and copied to the others while it is in the first-level cache.
-constexpr std::size_t kTile = 8 << 10;
 // How long an abort can stay unnoticed when it comes between the last look and falling asleep.
 constexpr Nanos kSleepSlice = 50 * kMillisecond;
 

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "all_ranks_data.h"
 #include "check.h"
 #include "collective/shm_barrier.h"
 #include "engine_job.h"
@@ -63,31 +64,6 @@ class World {
   std::vector<Place> places_;
 };
 
-std::vector<Bytes> random_inputs(DType dtype, int ranks, std::size_t count, std::uint64_t seed) {
-  std::mt19937_64 generator(seed);
-  std::vector<Bytes> inputs;
-  for (int rank = 0; rank < ranks; ++rank) {
-    inputs.emplace_back(count * dtype_size(dtype));
-    fill_random(dtype, inputs.back().data(), count, generator);
-  }
-  return inputs;
-}
-
-/// What the ranks' `inputs` give: scaled values are rounded to the type before and after.
-Bytes expected_sum(DType dtype, const std::vector<Bytes>& inputs, double prescale,
-                   double postscale) {
-  const std::size_t count = inputs[0].size() / dtype_size(dtype);
-  std::vector<Bytes> scaled;
-  std::vector<const void*> sources;
-  for (const Bytes& input : inputs) {
-    scaled.push_back(
-        prescale == 1.0 ? input
-                        : reference_reduce(dtype, KernelOp::kSum, {input.data()}, count, prescale));
-  }
-  for (const Bytes& input : scaled) sources.push_back(input.data());
-  return reference_reduce(dtype, KernelOp::kSum, sources, count, postscale);
-}
-
 /// Tensors of random lengths in an order of this rank's own memory, and where they begin.
 struct Layout {
   std::shared_ptr<SharedBlock> block;
@@ -134,7 +110,8 @@ void check_sum(int ranks, DType dtype, bool gaps, double prescale, double postsc
       place.registered->tune({.writing = static_cast<Writing>(round)});  // each once
       place.registered->allreduce({layout.tensors, dtype, ReduceOp::kSum, prescale, postscale});
       for (std::size_t t = 0; t < lengths.size(); ++t) {
-        const Bytes expected = expected_sum(dtype, inputs[t], prescale, postscale);
+        const Bytes expected =
+            expected_reduction(dtype, ReduceOp::kSum, inputs[t], prescale, postscale);
         CHECK_MSG(first_difference(dtype, layout.tensors[t].data, expected.data(), lengths[t]) < 0,
                   dtype_name(dtype) << " tensor " << t << " on rank " << rank);
       }
