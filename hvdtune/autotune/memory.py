@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
+from hvdtune.autotune import identity, store
 from hvdtune.autotune.identity import CountedStep, Signature
+from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.space import Value, Values
 from hvdtune.autotune.store import Profile, Store, StoreError, key_of
 from hvdtune.autotune.tuner import Outcome
+from hvdtune.knobs import KNOBS, Settings
 
 LIKE = 0.25  # of the step time: more says that something has changed since
 
@@ -130,3 +134,52 @@ def origin(profile: Profile) -> str:
     """When and for which program a profile was found: "2026-01-31 12:00 UTC, train.py"."""
     when = profile.when.replace("T", " ")[:16] + " UTC"
     return f"{when}, {profile.program}" if profile.program else when
+
+
+def fixed_settings(settings: Settings) -> dict[str, Value]:
+    """The tunable settings that the user has fixed, by key."""
+    return {
+        key: getattr(settings, key)
+        for key, knob in KNOBS.items()
+        if knob.tunable and settings.is_fixed(key)
+    }
+
+
+def engine_settings(settings: Settings) -> dict[str, object]:
+    """The settings that are never tuned but decide how the tuned ones act, by key."""
+    return {key: getattr(settings, key) for key in ("overlap", "spin_us", "writing")}
+
+
+def open_memory(
+    settings: Settings,
+    messenger: Messenger,
+    program: str,
+    size: int,
+    local_size: int,
+    cpus: int,
+    uses: bool = True,
+) -> Memory | None:
+    """The memory of a run of `program`; None if there is none or, with a warning, can be none.
+
+    `size` ranks, `local_size` of them on this host, which may use `cpus` CPUs; `uses` as in
+    `Memory`.
+    """
+    from hvdtune import __version__
+
+    try:
+        kept = store.open_store(settings.autotune_store)
+    except store.StoreError as error:
+        messenger.warn(f"Autotuner: {error}; nothing is remembered")
+        return None
+    if kept is None:
+        return None
+    describe = partial(
+        identity.describe,
+        size=size,
+        local_size=local_size,
+        cpus=cpus,
+        version=__version__,
+        fixed=fixed_settings(settings),
+        engine=engine_settings(settings),
+    )
+    return Memory(kept, describe, program, messenger.warn, uses=uses)

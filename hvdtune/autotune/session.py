@@ -15,14 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
-from hvdtune.autotune import account, identity, log, space, store
+from hvdtune.autotune import account, identity, log, space
 from hvdtune.autotune.agent import Agent
 from hvdtune.autotune.client import ServiceClient, ServiceError
 from hvdtune.autotune.identity import CountedStep
-from hvdtune.autotune.memory import Found, Memory
+from hvdtune.autotune.memory import Found, Memory, open_memory
 from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.score import Sample, Step, Window
 from hvdtune.autotune.space import Space, Value, Values
@@ -491,61 +490,13 @@ def _config(settings: Settings) -> TunerConfig:
     )
 
 
-def fixed_settings(settings: Settings) -> dict[str, Value]:
-    """The tunable settings that the user has fixed, by key."""
-    return {
-        key: getattr(settings, key)
-        for key, knob in KNOBS.items()
-        if knob.tunable and settings.is_fixed(key)
-    }
-
-
-def engine_settings(settings: Settings) -> dict[str, object]:
-    """The settings that are never tuned but decide how the tuned ones act, by key."""
-    return {key: getattr(settings, key) for key in ("overlap", "spin_us", "writing")}
-
-
-def open_memory(
-    settings: Settings,
-    messenger: Messenger,
-    size: int,
-    local_size: int,
-    program: str,
-    uses: bool = True,
-) -> Memory | None:
-    """The memory of a run of `program` on `size` ranks; None where there is none, with a warning.
-
-    `uses`: as in `Memory`.
-    """
-    from hvdtune import __version__
-    from hvdtune.core import machine
-
-    try:
-        kept = store.open_store(settings.autotune_store)
-    except store.StoreError as error:
-        messenger.warn(f"Autotuner: {error}; nothing is remembered")
-        return None
-    if kept is None:
-        return None
-    describe = partial(
-        identity.describe,
-        size=size,
-        local_size=local_size,
-        cpus=machine.usable_cpus(),
-        version=__version__,
-        fixed=fixed_settings(settings),
-        engine=engine_settings(settings),
-    )
-    return Memory(kept, describe, program, messenger.warn, uses=uses)
-
-
 _running: tuple[Session | Agent, threading.Thread] | None = None
 _logs_begun: set[str] = set()
 
 
 def start() -> None:
     """Begin tuning the job (on rank 0, when the engine is up)."""
-    from hvdtune.core import tuning, world
+    from hvdtune.core import machine, tuning, world
 
     global _running
     if _running is not None:
@@ -566,7 +517,9 @@ def start() -> None:
         _logs_begun.add(settings.autotune_log)
     try:
         program = identity.program_name(sys.argv)
-        memory = open_memory(settings, messenger, world.size(), world.local_size(), program)
+        memory = open_memory(
+            settings, messenger, program, world.size(), world.local_size(), machine.usable_cpus()
+        )
         session = Session(tuning, settings, world.size(), messenger, writer, memory=memory)
     except Exception as error:
         messenger.warn(f"Autotuner: tuning did not start: {type(error).__name__}: {error}")

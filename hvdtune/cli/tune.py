@@ -231,11 +231,12 @@ def _memory(
     args: argparse.Namespace, settings: Settings, messenger: Messenger, command: list[str]
 ) -> Any:
     from hvdtune.autotune.identity import program_name
-    from hvdtune.autotune.session import open_memory
+    from hvdtune.autotune.memory import open_memory
+    from hvdtune.core.machine import usable_cpus
 
     scripts = [word for word in command if word.endswith(".py")]
     program = args.workload or program_name(scripts or command)
-    return open_memory(settings, messenger, args.np, args.np, program, uses=False)
+    return open_memory(settings, messenger, program, args.np, args.np, usable_cpus(), uses=False)
 
 
 def _start(

@@ -13,7 +13,7 @@ from test_autotune_session import DirectOptimiser, SimulatedEngine
 
 from hvdtune import knobs
 from hvdtune.autotune import identity, log, session
-from hvdtune.autotune.memory import Memory
+from hvdtune.autotune.memory import Memory, engine_settings
 from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.session import Session
 from hvdtune.autotune.store import Profile, Store
@@ -48,7 +48,7 @@ def tune(
         messenger = Messenger("WARNING", hide_time=True)
         describe = partial(
             identity.describe, size=ranks, local_size=ranks, cpus=2, version="0.1",
-            fixed={}, engine=session.engine_settings(settings), processor="P",
+            fixed={}, engine=engine_settings(settings), processor="P",
         )  # fmt: skip
         when = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
         memory = Memory(store, describe, "train.py", messenger.warn, lambda: when)
