@@ -41,10 +41,11 @@ class Job:
 
     def __init__(
         self, surface: Callable[[Settings], float], start: Settings, noise: float, seed: int,
-        step_ms: float = 50.0,
+        drift: float = DRIFT, outliers: float = OUTLIERS, step_ms: float = 50.0,
     ) -> None:  # fmt: skip
         self._surface = surface
         self._noise = noise
+        self._drift, self._outliers = drift, outliers
         self._rng = random.Random(f"{seed} {noise}")
         self._phase = self._rng.uniform(0, 2 * math.pi)
         self._step_ns = step_ms * 1e6
@@ -58,8 +59,8 @@ class Job:
         self.steps += 1
         self.spent += math.exp(level - self._start)
         angle = 2 * math.pi * self.steps / DRIFT_PERIOD + self._phase
-        log_time = level + DRIFT * math.sin(angle) + self._rng.gauss(0, self._noise)
-        long = LONG if self._rng.random() < OUTLIERS else 1.0
+        log_time = level + self._drift * math.sin(angle) + self._rng.gauss(0, self._noise)
+        long = LONG if self._rng.random() < self._outliers else 1.0
         return Step(int(self._step_ns * long * math.exp(log_time)), epoch)
 
     @property

@@ -1,12 +1,16 @@
 """How good the tuners are, on measured response surfaces with noise, drift and outliers.
 
-  python benchmarks/autotune/simulate.py            about an hour on one core; results.md, .json
+  python benchmarks/autotune/simulate.py            about 40 minutes on one core; results.md, .json
   python benchmarks/autotune/simulate.py --quick    a few runs of each, about a minute
+  python benchmarks/autotune/simulate.py --jobs 2 --runs runs.jsonl --seconds 200
+                                                    in parts: the same again goes on where it ended
 
 Every method tunes every surface (surfaces/) at every level of noise, with `--seeds` seeds each
-(scikit-optimize and Horovod's procedure, which take seconds a run, with `--peer-seeds`), beginning
-with the shipped defaults. hvdtune's tuner is run from bad settings, too. Time is simulated; the
-whole is reproducible. What is counted of a run:
+(scikit-optimize and Horovod's procedure, which take longer, with `--few-seeds`), beginning with
+the shipped defaults, while the machine drifts and single steps take long (`job`). Our tuner is run
+from bad settings, too, and with less of what disturbs it (with `--few-seeds` each). The tuner was
+developed on seeds below 1000; the seeds here begin at 1000 (`--first-seed`). Time is simulated; the
+whole is reproducible, in any number of processes. What is counted of a run:
 
   worse     it ends more than 0.5 % slower than it began
   regret    how much slower it ends than the best grid point within the tuner's ranges
@@ -17,32 +21,59 @@ whole is reproducible. What is counted of a run:
 from __future__ import annotations
 
 import argparse
+import hashlib
+import inspect
 import itertools
 import json
 import math
+import multiprocessing
+import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import horovod_procedure
+import job
 import methods
 import numpy as np
-from job import Job
 from surfaces import DEFAULTS, Surface, load_all
 from threadpoolctl import ThreadpoolController
+
+from hvdtune.autotune import (
+    comparison,
+    inference,
+    model,
+    optimiser,
+    record,
+    score,
+    space,
+    tuner,
+)
 
 _THREADS = ThreadpoolController()
 HERE = Path(__file__).resolve().parent
 NOISES = (0.01, 0.02, 0.04, 0.08)
 WORSE = 0.005
+FIRST_SEED = 1000
+CHUNK = 4  # runs a process takes at a time
 SLOW_METHODS = ("scikit-optimize", "Horovod")
 STARTS: dict[str, dict[str, float]] = {
     "the defaults": DEFAULTS,
     "no fusion": {**DEFAULTS, "fusion_threshold": 0},
     "cycle 100 ms": {**DEFAULTS, "cycle_time": 100.0},
     "both": {**DEFAULTS, "fusion_threshold": 0, "cycle_time": 100.0},
+}
+BAD_STARTS = tuple(STARTS)[1:]
+# What disturbs a job beside its noise: drift of its log time, share of long steps.
+USUAL = "drift and outliers"
+DISTURBANCES: dict[str, tuple[float, float]] = {
+    USUAL: (job.DRIFT, job.OUTLIERS),
+    "drift": (job.DRIFT, 0.0),
+    "outliers": (0.0, job.OUTLIERS),
+    "neither": (0.0, 0.0),
 }
 GOALS = (
     "goals: worse 0 % at up to 4 % noise, 1 % at 8 %; regret: median 1 %, 95th percentile 3 %; "
@@ -57,6 +88,7 @@ class Run:
     method: str
     surface: str
     start: str
+    disturbed: str
     noise: float
     seed: int
     change: float
@@ -66,32 +98,36 @@ class Run:
     verdict: str
 
 
+@dataclass(frozen=True)
+class Task:
+    """A run to be done; `Run` holds the same fields and what came of it."""
+
+    method: str
+    surface: str
+    start: str
+    disturbed: str
+    noise: float
+    seed: int
+
+
 def main() -> int:
     """Simulate, print the tables and write them."""
     args = parse()
     surfaces = load_all(args.only)
-    runs: list[Run] = []
-    for method in args.methods:
-        for start in STARTS:
-            if start != "the defaults" and method != "hvdtune":
-                continue
-            began = time.process_time()
-            few = method in SLOW_METHODS or start != "the defaults"
-            seeds = range(args.peer_seeds if few else args.seeds)
-            found = [
-                run(method, surface, start, noise, seed)
-                for surface, noise, seed in itertools.product(surfaces, args.noise, seeds)
-            ]
-            runs += found
-            seconds = (time.process_time() - began) / len(found)
-            print(f"{method} from {start}: {len(found)} runs of {seconds:.2f} s", file=sys.stderr)
+    tasks = tasks_of(args, surfaces)
+    done = Done(args.runs, {surface.name: fingerprint(surface) for surface in surfaces})
+    missing = [task for task in tasks if task not in done.runs]
+    simulate(missing, surfaces, args.jobs, args.seconds, done)
+    runs = [done.runs[task] for task in tasks if task in done.runs]
+    if len(runs) < len(tasks):
+        again = "the same command goes on" if args.runs else "give --runs FILE to go on later"
+        print(f"{len(runs)} of {len(tasks)} runs are done; {again}", file=sys.stderr)
+        return 3
     text = page(runs, surfaces, args.noise)
     print(text)
     if not args.quick:
         args.output.with_suffix(".md").write_text(text)
         args.output.with_suffix(".json").write_text(json.dumps(summary(runs), indent=1) + "\n")
-    if args.runs:
-        args.runs.write_text("".join(json.dumps(asdict(one)) + "\n" for one in runs))
     return 0
 
 
@@ -102,37 +138,122 @@ def parse() -> argparse.Namespace:
     )
     made.add_argument("--quick", action="store_true", help="a few runs; nothing is written")
     made.add_argument("--seeds", type=int, default=50)
-    made.add_argument("--peer-seeds", type=int, default=10, help="where a run takes long")
+    made.add_argument(
+        "--few-seeds", type=int, default=10, help="of slow peers, bad starts, disturbances"
+    )
+    made.add_argument("--first-seed", type=int, default=FIRST_SEED)
     made.add_argument("--only", default="", help="surfaces whose name contains this")
     made.add_argument("--noise", type=float, nargs="+", default=NOISES, help="of a step's log time")
     made.add_argument(
         "--methods", nargs="+", choices=list(methods.METHODS), default=list(methods.METHODS)
     )
     made.add_argument("--output", type=Path, default=HERE / "results", help="without suffix")
-    made.add_argument("--runs", type=Path, default=None, help="write every run to this file")
+    made.add_argument("--jobs", type=int, default=1, help="processes, at low priority")
+    made.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
+    made.add_argument("--runs", type=Path, help="keep every run in this file, and go on from it")
     args = made.parse_args()
     if args.quick:
-        args.seeds, args.peer_seeds, args.noise = 2, 1, (0.02, 0.08)
+        args.seeds, args.few_seeds, args.noise = 2, 1, (0.02, 0.08)
     return args
 
 
-def run(method: str, surface: Surface, start: str, noise: float, seed: int) -> Run:
+def tasks_of(args: argparse.Namespace, surfaces: Sequence[Surface]) -> list[Task]:
+    """All runs; everything with the first seed comes first."""
+    tasks = []
+    for method, start, disturbed in itertools.product(args.methods, STARTS, DISTURBANCES):
+        is_usual = (start, disturbed) == (next(iter(STARTS)), USUAL)
+        if not is_usual and (method != "hvdtune" or (start in BAD_STARTS and disturbed != USUAL)):
+            continue
+        few = method in SLOW_METHODS or not is_usual
+        seeds = range(args.first_seed, args.first_seed + (args.few_seeds if few else args.seeds))
+        tasks += [
+            Task(method, surface.name, start, disturbed, noise, seed)
+            for seed, surface, noise in itertools.product(seeds, surfaces, args.noise)
+        ]
+    return sorted(tasks, key=lambda task: task.seed)
+
+
+class Done:
+    """The runs done so far, kept in a file of JSON lines if there is one.
+
+    `made_with` holds the fingerprint of every surface. Runs in the file that were made with other
+    surfaces or with another tuner are left out.
+    """
+
+    def __init__(self, path: Path | None, made_with: Mapping[str, str]) -> None:
+        self.runs: dict[Task, Run] = {}
+        self._path = path
+        self._made_with = made_with
+        for line in path.read_text().splitlines() if path and path.exists() else []:
+            row = json.loads(line)
+            if row.pop("made_with") == made_with.get(row["surface"]):
+                self._take(Run(**row))
+
+    def add(self, one: Run) -> None:
+        """Take a run that is over."""
+        self._take(one)
+        if self._path is not None:
+            row = {**asdict(one), "made_with": self._made_with[one.surface]}
+            with self._path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def _take(self, one: Run) -> None:
+        self.runs[Task(*(getattr(one, field.name) for field in fields(Task)))] = one
+
+
+def fingerprint(surface: Surface) -> str:
+    """A digest of a surface and of the code that tunes it."""
+    digest = hashlib.sha256(surface.log_ratio.tobytes())
+    parts = (comparison, inference, model, optimiser, record, score, space, tuner)
+    parts += (horovod_procedure, job, methods)
+    for module in parts:
+        digest.update(inspect.getsource(module).encode())
+    return digest.hexdigest()[:16]
+
+
+def simulate(
+    tasks: Sequence[Task], surfaces: Sequence[Surface], jobs: int, seconds: float, done: Done
+) -> None:
+    """Do the runs in so many processes until all are done or the time is over."""
+    by_name = {surface.name: surface for surface in surfaces}
+    began = time.monotonic()
+    with multiprocessing.get_context("fork").Pool(jobs, _low_priority, (by_name,)) as pool:
+        for number, one in enumerate(pool.imap_unordered(_do, tasks, CHUNK), 1):
+            done.add(one)
+            if sys.stderr.isatty() or number % 200 == 0 or number == len(tasks):
+                took = time.monotonic() - began
+                end = "\n" if number == len(tasks) or not sys.stderr.isatty() else "\r"
+                print(f"{number} of {len(tasks)} runs, {took:.0f} s, {one.method} ", end=end,
+                      file=sys.stderr, flush=True)  # fmt: skip
+            if time.monotonic() - began > seconds:
+                return  # leaving the pool ends its processes
+
+
+_SURFACES: dict[str, Surface] = {}
+
+
+def _low_priority(surfaces: Mapping[str, Surface]) -> None:
+    os.nice(19)
+    _SURFACES.update(surfaces)
+
+
+def _do(task: Task) -> Run:
+    return run(task, _SURFACES[task.surface])
+
+
+def run(task: Task, surface: Surface) -> Run:
     """Let a method tune a job."""
-    settings = STARTS[start]
-    job = Job(surface, settings, noise, seed)
+    settings = STARTS[task.start]
+    training = job.Job(surface, settings, task.noise, task.seed, *DISTURBANCES[task.disturbed])
     with _THREADS.limit(limits=1):  # the matrices are small
-        result = methods.METHODS[method](job, dict(settings), seed)
+        result = methods.METHODS[task.method](training, dict(settings), task.seed)
     final = surface(result.values)
     return Run(
-        method,
-        surface.name,
-        start,
-        noise,
-        seed,
+        *astuple(task),
         change=math.expm1(final - surface(settings)),
         regret=math.expm1(final - surface.best()),
-        slowdown=job.slowdown,
-        steps=job.steps,
+        slowdown=training.slowdown,
+        steps=training.steps,
         verdict=result.verdict,
     )
 
@@ -141,11 +262,13 @@ def page(runs: Sequence[Run], surfaces: Sequence[Surface], noises: Sequence[floa
     """The results as a page of tables."""
     lines = ["# Simulated tuning", "", "Made by `python benchmarks/autotune/simulate.py`.", ""]
     lines.append(
-        f"{len(surfaces)} surfaces; {GOALS}. The median and the 95th percentile are over all "
-        "surfaces and seeds; the slowdown and the steps are means, steps also the most."
+        f"{len(surfaces)} surfaces, seeds from {min(one.seed for one in runs)}; {GOALS}. The "
+        "median and the 95th percentile are over all surfaces and seeds; the slowdown and the "
+        "steps are means, steps also the most. Slow peers, bad starts and other disturbances have "
+        "fewer seeds: see the runs."
     )
     lines += ["", "## From the shipped defaults", ""]
-    ordinary = [one for one in runs if one.start == "the defaults"]
+    ordinary = [one for one in runs if (one.start, one.disturbed) == ("the defaults", USUAL)]
     named = sorted({one.method for one in runs}, key=list(methods.METHODS).index)
     lines += _table(
         ("method", "noise"),
@@ -167,13 +290,25 @@ def page(runs: Sequence[Run], surfaces: Sequence[Surface], noises: Sequence[floa
                 for noise in noises
             ],
         )
+        lines += ["", "## hvdtune from the defaults, by what disturbs the job", ""]
+        lines += _table(
+            ("disturbed by", "noise"),
+            [
+                (
+                    (disturbed, f"{noise:.0%}"),
+                    _of(ours, start="the defaults", disturbed=disturbed, noise=noise),
+                )
+                for disturbed in DISTURBANCES
+                for noise in noises
+            ],
+        )
         lines += ["", "## hvdtune from the defaults, by surface", ""]
         lines += _table(
             ("surface", "could be gained"),
             [
                 (
                     (surface.name, f"{-math.expm1(surface.best() - surface(DEFAULTS)):.1%}"),
-                    _of(ours, start="the defaults", surface=surface.name),
+                    _of(ordinary, method="hvdtune", surface=surface.name),
                 )
                 for surface in surfaces
             ],
@@ -226,14 +361,13 @@ def figures_of(runs: Sequence[Run]) -> dict[str, float]:
 
 def summary(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """The figures of every method, start, surface and level of noise."""
-    keys = list(dict.fromkeys((one.method, one.start, one.surface, one.noise) for one in runs))
+    names = [field.name for field in fields(Task) if field.name != "seed"]
+    keys = dict.fromkeys(tuple(getattr(one, name) for name in names) for one in runs)
     rows = []
-    for method, start, surface, noise in keys:
-        group = _of(runs, method=method, start=start, surface=surface, noise=noise)
-        figures = {key: round(value, 5) for key, value in figures_of(group).items()}
-        rows.append(
-            {"method": method, "start": start, "surface": surface, "noise": noise, **figures}
-        )
+    for key in keys:
+        labels = dict(zip(names, key, strict=True))
+        figures = {name: round(value, 5) for name, value in figures_of(_of(runs, **labels)).items()}
+        rows.append({**labels, **figures})
     return rows
 
 

@@ -82,16 +82,27 @@ def sentence(
     *,
     changed: str = "",
     origin: str | None = None,
+    elsewhere: Mapping[str, tuple[Value, Value]] | None = None,
     cost: Sequence[str] = (),
     stored: str | None = None,
     pins: Mapping[str, str] | None = None,
 ) -> str:
-    """One sentence about the whole matter."""
+    """One sentence about the whole matter.
+
+    `elsewhere`: what `hvdtune tune` has found for settings that a running job cannot change, as
+    (in force, found) by key.
+    """
     text = verdict
     if origin:
         text += f", with the settings remembered from {origin}"
     if changed:
         text += f": {changed}"
+    if elsewhere:
+        now = {key: one for key, (one, _) in elsewhere.items()}
+        found = {key: one for key, (_, one) in elsewhere.items()}
+        words = " ".join(f"{name}={value}" for name, value in as_environment(found).items())
+        text += f"; hvdtune tune has found {changes(now, found)}, for which the job has to be "
+        text += f"started with {words}"
     text += f"; cost: {', '.join(cost)}" if cost else ""
     text += f"; remembered as {stored}" if stored else ""
     if pins:

@@ -1,10 +1,11 @@
 """The job's end of offline tuning: tells `hvdtune tune` the steps, and puts settings into force.
 
 The driver (`offline.RemoteEngine`) listens on a Unix socket; the agent on rank 0 connects when the
-engine is up. One JSON object a line:
+engine is up. The socket has a name instead of a path (Linux calls it abstract): no folder's name is
+too long for it, and nothing is left behind. One JSON object a line:
 
     agent → driver   {"settings": {key: value}}                     first, what is in force
-                     {"steps": [[duration_ns, bytes, tensors, number], …]}
+                     {"steps": [[duration_ns, bytes, tensors, number, named], …]}
                      {"error": "…"}                                 a change was refused
     driver → agent   {"apply": {key: value}, "number": n}
 
@@ -24,6 +25,12 @@ from typing import Any, Protocol
 from hvdtune.autotune.space import Value
 
 READ_TIMEOUT_S = 0.05
+ABSTRACT = "@"  # stands in a variable for the zero byte that such a name begins with
+
+
+def address_of(name: str) -> str:
+    """The socket's address for what HVDTUNE_AUTOTUNE_DRIVER holds."""
+    return "\0" + name[1:] if name.startswith(ABSTRACT) else name
 
 
 class Step(Protocol):
@@ -33,6 +40,7 @@ class Step(Protocol):
     bytes: int
     tensors: int
     epoch: int
+    named: bool
 
 
 class Engine(Protocol):
@@ -86,11 +94,11 @@ class Lines:
 class Agent:
     """Serves one driver until it, or the engine, ends. `run` belongs in a thread of rank 0."""
 
-    def __init__(self, engine: Engine, path: str) -> None:
-        """Connect to the driver at `path`. Raises OSError if there is none."""
+    def __init__(self, engine: Engine, name: str) -> None:
+        """Connect to the driver called `name`. Raises OSError if there is none."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(path)
+            connection.connect(address_of(name))
         except OSError:
             connection.close()
             raise
@@ -132,6 +140,7 @@ class Agent:
                 return
         self._changes.append((epoch, request["number"]))
 
-    def _told(self, step: Step) -> list[int]:
+    def _told(self, step: Step) -> list[int | bool]:
         numbers = [number for epoch, number in self._changes if epoch <= step.epoch]
-        return [step.duration_ns, step.bytes, step.tensors, numbers[-1] if numbers else -1]
+        number = numbers[-1] if numbers else -1
+        return [step.duration_ns, step.bytes, step.tensors, number, step.named]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -12,7 +13,8 @@ from hvdtune.autotune.runs import Run, Sample
 from hvdtune.autotune.surface import Axis, Surface
 
 GRID = 33
-MOST_TICKS = 9
+MOST_TICKS = 6
+WIDE = 3.0  # costs that differ by more get a logarithmic axis
 CONFIDENCE = 0.99
 _COLOURS = {
     "warmup": "#b0b0b0",
@@ -23,32 +25,53 @@ _COLOURS = {
 }
 
 
-def all_of(run: Run) -> list[Any]:
-    """The figures that a run has enough samples for."""
+@dataclass(frozen=True)
+class Section:
+    """Figures under one title; those that stand `beside` one another take a part of the width."""
+
+    title: str
+    figures: list[Any]
+    beside: bool = False
+
+
+def all_of(run: Run) -> list[Section]:
+    """The figures that a run has enough samples for.
+
+    Titles are the page's business: a plot's own are cut off where the page is narrow.
+    """
     import plotly.graph_objects as go
 
-    figures: list[Any] = []
+    found: list[Section] = []
     if run.samples:
-        figures.append(in_order(run, go))
+        found.append(Section("Samples in order", [in_order(run, go)]))
     surface = _surface(run)
     if surface is not None:
         if len(surface.axes) > 1:
-            figures.append(response(run, surface, go))
-        figures.append(slices(run, surface, go))
+            title = "Response surface: the two settings that matter most, the others as they ended"
+            found.append(Section(title, [response(run, surface, go)]))
+        title = "What each setting does, the others as they ended"
+        found.append(Section(title, slices(run, surface, go), beside=True))
     if len(run.pairs()) > 1:
-        figures.append(comparison(run, go))
-    return figures
+        found.append(Section("The comparison that decided, pair by pair", [comparison(run, go)]))
+    for figure in (figure for section in found for figure in section.figures):
+        figure.update_layout(
+            margin={"l": 60, "r": 16, "t": 24, "b": 48},
+            legend={"orientation": "h", "y": -0.22, "yanchor": "top", "x": 0},
+        )
+        figure.update_xaxes(automargin=True)
+        figure.update_yaxes(automargin=True)
+    return found
 
 
 def in_order(run: Run, go: Any) -> Any:
     """Cost by sample number, with error bars, coloured by phase."""
     figure = go.Figure()
-    kinds = dict.fromkeys((one.phase, run.is_candidate(one)) for one in run.samples)
-    for phase, candidate in kinds:
+    kinds = dict.fromkeys((one.phase, run.is_reference(one)) for one in run.samples)
+    for phase, reference in kinds:
         chosen = [
             one
             for one in run.samples
-            if (one.phase, run.is_candidate(one)) == (phase, candidate) and one.cost is not None
+            if (one.phase, run.is_reference(one)) == (phase, reference) and one.cost is not None
         ]
         errors = [one.error for one in chosen]
         figure.add_scatter(
@@ -56,17 +79,21 @@ def in_order(run: Run, go: Any) -> Any:
             y=[one.cost for one in chosen],
             error_y={"array": errors, "visible": True} if any(errors) else None,
             mode="markers",
-            name=f"{phase}, " + ("candidate" if candidate else "settings of the start"),
+            name=f"{phase}, " + ("current settings" if reference else "candidate"),
             marker={
                 "color": _COLOURS.get(phase, "#888"),
-                "symbol": "diamond" if candidate else "circle-open",
+                "symbol": "circle-open" if reference else "diamond",
                 "size": 9,
             },
             hovertext=[_hover(one) for one in chosen],
             hoverinfo="text",
         )
-    figure.update_layout(title="Samples in order", height=420)
+    figure.update_layout(height=420)
     figure.update_xaxes(title="sample")
+    costs = [one.cost for one in run.samples if one.cost is not None]
+    if costs and max(costs) > WIDE * min(costs):
+        # One bad candidate must not make the others one line.
+        figure.update_yaxes(type="log", dtick="D1" if max(costs) < 10 * min(costs) else None)
     figure.update_yaxes(title=cost_title(run))
     return figure
 
@@ -79,6 +106,9 @@ def response(run: Run, surface: Surface, go: Any) -> Any:
     xs, ys = first.grid(GRID), second.grid(GRID)
     means, _ = surface.at([{**rest, first.name: x, second.name: y} for y in ys for x in xs])
     percent = [100 * math.expm1(mean) for mean in means]
+    low, high = min(percent), max(percent)
+    # White is the start's time where there is better and worse; else the whole scale is used.
+    middle = {"zmid": 0} if min(-low, high) > 0.2 * (high - low) else {}
     figure = go.Figure()
     figure.add_contour(
         x=[first.place(x) for x in xs],
@@ -86,8 +116,8 @@ def response(run: Run, surface: Surface, go: Any) -> Any:
         z=[percent[row * GRID : (row + 1) * GRID] for row in range(GRID)],
         colorscale="RdYlGn",
         reversescale=True,
-        zmid=0,
-        colorbar={"title": "% against<br>the start"},
+        **middle,
+        colorbar={"title": {"text": "% against the start", "side": "right"}, "thickness": 14},
         hovertemplate="%{z:.1f} %<extra></extra>",
     )
     tried = run.measured
@@ -96,7 +126,7 @@ def response(run: Run, surface: Surface, go: Any) -> Any:
         y=[second.place(one.settings[second.name]) for one in tried],
         mode="markers",
         name="samples",
-        marker={"color": "#222", "size": 6},
+        marker={"color": "#808890", "size": 6},
         hovertext=[_hover(one) for one in tried],
         hoverinfo="text",
     )
@@ -106,49 +136,49 @@ def response(run: Run, surface: Surface, go: Any) -> Any:
             y=[second.place(settings[second.name])],
             mode="markers",
             name=words,
-            marker={"symbol": symbol, "size": 16, "color": "#111", "line": {"width": 2}},
+            marker={"symbol": symbol, "size": 16, "color": "#808890", "line": {"width": 2}},
         )
-    figure.update_layout(
-        title="Response surface: the two settings that matter most, the others as they ended",
-        height=520,
-        legend={"orientation": "h"},
-    )
-    figure.update_xaxes(title=first.name, **_ticks(first))
-    figure.update_yaxes(title=second.name, **_ticks(second))
+    figure.update_layout(height=520)
+    figure.update_xaxes(title=setting_title(first.name), **_ticks(first))
+    figure.update_yaxes(title=setting_title(second.name), **_ticks(second))
     return figure
 
 
-def slices(run: Run, surface: Surface, go: Any) -> Any:
+def slices(run: Run, surface: Surface, go: Any) -> list[Any]:
     """What each setting does alone: the model's mean and two deviations around it."""
-    from plotly.subplots import make_subplots
-
-    names = [axis.name for axis in surface.axes]
-    figure = make_subplots(rows=1, cols=len(names), subplot_titles=names, shared_yaxes=True)
     rest = _end(run)
-    for column, axis in enumerate(surface.axes, start=1):
+    lines, ends = [], [0.0]
+    for axis in surface.axes:
         xs = axis.grid(GRID)
         means, deviations = surface.at([{**rest, axis.name: x} for x in xs])
-        places = [axis.place(x) for x in xs]
-        bounds = [
+        low, mid, high = (
             [
                 100 * math.expm1(mean + side * deviation)
                 for mean, deviation in zip(means, deviations, strict=True)
             ]
-            for side in (-2, 2)
-        ]
+            for side in (-2, 0, 2)
+        )
+        lines.append(([axis.place(x) for x in xs], low, mid, high))
+        ends += [min(low), max(high)]
+    room = 0.05 * (max(ends) - min(ends)) or 1.0
+    figures = []
+    for axis, (places, low, mid, high) in zip(surface.axes, lines, strict=True):
+        figure = go.Figure()
         figure.add_scatter(
-            x=places + places[::-1], y=bounds[0] + bounds[1][::-1], fill="toself",
+            x=places + places[::-1], y=low + high[::-1], fill="toself",
             line={"width": 0}, fillcolor="rgba(99,110,250,.2)", hoverinfo="skip",
-            showlegend=False, row=1, col=column,
+            showlegend=False,
         )  # fmt: skip
         figure.add_scatter(
-            x=places, y=[100 * math.expm1(mean) for mean in means], line={"color": "#636efa"},
-            showlegend=False, hovertemplate="%{y:.1f} %<extra></extra>", row=1, col=column,
+            x=places, y=mid, line={"color": "#636efa"},
+            showlegend=False, hovertemplate="%{y:.1f} %<extra></extra>",
         )  # fmt: skip
-        figure.update_xaxes(**_ticks(axis), row=1, col=column)
-    figure.update_layout(title="What each setting does, the others as they ended", height=380)
-    figure.update_yaxes(title="% against the start", row=1, col=1)
-    return figure
+        figure.update_xaxes(title=setting_title(axis.name), **_ticks(axis))
+        # One scale for all: what does little shall look so.
+        figure.update_yaxes(title="% against the start", range=[min(ends) - room, max(ends) + room])
+        figure.update_layout(height=320)
+        figures.append(figure)
+    return figures
 
 
 def comparison(run: Run, go: Any) -> Any:
@@ -169,12 +199,14 @@ def comparison(run: Run, go: Any) -> Any:
     figure.add_hline(
         y=100 * math.expm1(estimate.value),
         line={"color": "#636efa"},
-        annotation_text=f"mean, and its margin at {100 * CONFIDENCE:g} % (one-sided)",
     )
-    figure.add_hline(y=0, line={"color": "#222", "width": 1})
-    figure.update_layout(title="The comparison that decided, pair by pair", height=380)
-    figure.update_xaxes(title="pair", dtick=1)
-    figure.update_yaxes(title="% step time of the candidate, below 0: faster")
+    figure.add_hline(y=0, line={"color": "#808890", "width": 1})
+    figure.update_layout(height=380)
+    figure.update_xaxes(
+        title=f"pair (band: the mean's margin at {100 * CONFIDENCE:g} %)",
+        dtick=1 if len(differences) <= MOST_TICKS else None,
+    )
+    figure.update_yaxes(title="% step time against current settings")
     return figure
 
 
@@ -189,6 +221,11 @@ def mean_of(run: Run) -> Estimate | None:
 def cost_title(run: Run) -> str:
     """What is compared, for an axis."""
     return "time per allreduced MB, ms" if run.of_horovod else "step time, ms"
+
+
+def setting_title(name: str) -> str:
+    """A setting's column with its unit."""
+    return f"{name}, MB" if name == "tensor_fusion_threshold" else name
 
 
 def number(value: float) -> str:

@@ -65,6 +65,15 @@ def student_quantile(probability: float, freedom: float) -> float:
     return math.sqrt(n * y)
 
 
+def expected_excess(mean: float, deviation: float) -> float:
+    """E[max(0, x)] of a normal x."""
+    if deviation <= 0:
+        return max(0.0, mean)
+    z = mean / deviation
+    normal = NormalDist()
+    return mean * normal.cdf(z) + deviation * normal.pdf(z)
+
+
 def level(
     at: float, positions: Sequence[float], logs: Sequence[float], errors: Sequence[float]
 ) -> Estimate:

@@ -6,7 +6,7 @@ Whatever goes wrong with the store is one warning; tuning goes on without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
@@ -28,12 +28,14 @@ Describe = Callable[[Mapping[str, int]], dict[str, Any]]
 class Found:
     """An earlier run's settings, and when and for which program they were found, in words.
 
-    `step_time_ms` is what a step took with them then; None if that is not known.
+    `step_time_ms` is what a step took with them then; None if that is not known. `elsewhere` are
+    settings that were found, too, but that a running job cannot change: (in force, found) by key.
     """
 
     values: Values
     origin: str
     step_time_ms: float | None = None
+    elsewhere: Mapping[str, tuple[Value, Value]] = field(default_factory=dict)
 
     def is_like(self, step_time_ms: float) -> bool:
         """Whether a step takes about as long as it did then."""
@@ -46,6 +48,7 @@ class Memory:
 
     `describe` makes the identity from a step's work (`identity.describe`); `warn` takes a sentence.
     Without `uses`, earlier runs are not looked at: for those who have asked for a search.
+    `standing` are the settings that only a new start changes, as they are in this run, by key.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Memory:
         warn: Callable[[str], None],
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         uses: bool = True,
+        standing: Mapping[str, Value] | None = None,
     ) -> None:
         self._store: Store | None = store
         self._describe = describe
@@ -63,6 +67,8 @@ class Memory:
         self._warn = warn
         self._now = now
         self._uses = uses
+        self._standing = dict(standing or {})
+        self._recalled: Profile | None = None
         self._signature = Signature()
         self._identity: dict[str, Any] | None = None
         self._before: dict[str, Any] | None = None
@@ -92,14 +98,37 @@ class Memory:
         if self._identity == self._before:
             return None
         try:
-            profile = self._store.read().get(key_of(self._identity))
+            profile = self._find(self._store.read(), self._identity)
         except StoreError as error:
             self._warn(f"Autotuner: {error}; nothing is remembered from earlier runs")
             return None
         if profile is None or not self._uses:
             return None
+        self._recalled = profile
         values = {key: profile.values.get(key, value) for key, value in current.items()}
-        return Found(values, origin(profile), profile.step_time_ms)
+        elsewhere = {
+            key: (value, profile.values[key])
+            for key, value in self._standing.items()
+            if key not in current and profile.values.get(key, value) != value
+        }
+        return Found(values, origin(profile), profile.step_time_ms, elsewhere)
+
+    def _find(
+        self, profiles: Mapping[str, Profile], described: Mapping[str, Any]
+    ) -> Profile | None:
+        """The profile of this job; or that of `hvdtune tune`, if what the user has fixed now is
+        what it has found."""
+        profile = profiles.get(key_of(described))
+        if profile is not None:
+            return profile
+        fixed = {key: value for key, value in described["fixed"].items() if key in self._standing}
+        if not fixed:
+            return None
+        free = {key: value for key, value in described["fixed"].items() if key not in fixed}
+        profile = profiles.get(key_of({**described, "fixed": free}))
+        if profile is None or any(profile.values.get(key) != fixed[key] for key in fixed):
+            return None
+        return profile
 
     def remember(
         self, outcome: Outcome, start: Mapping[str, Value], steps: int, seconds: float
@@ -107,10 +136,15 @@ class Memory:
         """Store how it ended; returns where, in words, or None."""
         if self._store is None or self._identity is None:
             return None
+        # What only `hvdtune tune` can find stays found.
+        before, kept = self._recalled, {}
+        if before is not None and before.identity == self._identity:
+            kept = {key: value for key, value in before.values.items() if key in self._standing
+                    and key not in outcome.values}  # fmt: skip
         profile = Profile(
             identity=self._identity,
-            values=dict(outcome.values),
-            start=dict(start),
+            values={**outcome.values, **kept},
+            start={**start, **{key: before.start[key] for key in kept if before}},
             verdict=outcome.verdict,
             when=self._now().strftime("%Y-%m-%dT%H:%M:%SZ"),
             program=self._program,
@@ -182,4 +216,7 @@ def open_memory(
         fixed=fixed_settings(settings),
         engine=engine_settings(settings),
     )
-    return Memory(kept, describe, program, messenger.warn, uses=uses)
+    standing = {
+        key: getattr(settings, key) for key, knob in KNOBS.items() if knob.tunable and knob.restart
+    }
+    return Memory(kept, describe, program, messenger.warn, uses=uses, standing=standing)

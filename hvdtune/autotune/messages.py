@@ -9,18 +9,26 @@ time is left out.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import datetime
 
 LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
 class Messenger:
-    """Prints messages at or above a level (a name in LEVELS)."""
+    """Prints messages at or above a level (a name in LEVELS); `record` gets all of them."""
 
-    def __init__(self, level: str, hide_time: bool, rank: int = 0) -> None:
+    def __init__(
+        self,
+        level: str,
+        hide_time: bool,
+        rank: int = 0,
+        record: Callable[[str], None] | None = None,
+    ) -> None:
         self._least = LEVELS.index(level.upper())
         self._hide_time = hide_time
         self._rank = rank
+        self._record = record
 
     def info(self, text: str) -> None:
         """Print what somebody following closely wants to see."""
@@ -32,9 +40,13 @@ class Messenger:
 
     def result(self, text: str) -> None:
         """Print the end of the matter, whatever the level: who asked for tuning wants to know."""
+        if self._record is not None:
+            self._record(text)
         print(f"hvdtune autotune: {text}", file=sys.stderr, flush=True)
 
     def _print(self, level: str, text: str) -> None:
+        if self._record is not None:
+            self._record(text)
         if LEVELS.index(level) < self._least:
             return
         caller = sys._getframe(2)

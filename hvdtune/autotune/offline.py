@@ -8,17 +8,18 @@ search lasts as long as it takes. The first steps of every start are left out.
 
 from __future__ import annotations
 
-import contextlib
+import os
+import secrets
 import select
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from hvdtune.autotune.account import as_environment
-from hvdtune.autotune.agent import Lines
+from hvdtune.autotune.agent import ABSTRACT, Lines, address_of
 from hvdtune.autotune.space import Value, Values
 from hvdtune.knobs import KNOBS, to_text
 
@@ -40,6 +41,7 @@ class RemoteStep:
     bytes: int
     tensors: int
     epoch: int
+    named: bool = True
 
 
 class RemoteEngine:
@@ -55,7 +57,6 @@ class RemoteEngine:
     def __init__(
         self,
         start_job: StartJob,
-        folder: Path,
         restart: Mapping[str, Value] | None = None,
         skip: int = 3,
         clock: Callable[[], float] = time.monotonic,
@@ -65,9 +66,9 @@ class RemoteEngine:
         self._start_job = start_job
         self._skip = skip
         self._clock = clock
-        self._path = folder / "tune.socket"
+        self._name = f"{ABSTRACT}hvdtune/tune/{os.getuid()}/{secrets.token_hex(8)}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self._path))
+        self._listener.bind(address_of(self._name))
         self._listener.listen(1)
         self._restart: Values = dict(restart or {})
         self._online: Values = {}
@@ -124,7 +125,7 @@ class RemoteEngine:
             left = max(0.0, deadline - self._clock())
             ready = select.select(watched, [], [], min(0.1, left))[0]
             if self._listener in ready:
-                self._lines = Lines(self._listener.accept()[0])
+                self._accept()
             steps = self._receive() if self._lines is not None and self._lines in ready else []
             if not ready and self._job is not None and self._job.poll() is not None:
                 self._job_has_ended(self._job.returncode)
@@ -135,8 +136,6 @@ class RemoteEngine:
         """End the job and the socket."""
         self._end_job()
         self._listener.close()
-        with contextlib.suppress(OSError):
-            self._path.unlink()
 
     # -- the job --
 
@@ -145,7 +144,7 @@ class RemoteEngine:
         self._skipped = self._useful = 0
         environment = {
             "HOROVOD_AUTOTUNE": "1",
-            KNOBS["autotune_driver"].env: str(self._path),
+            KNOBS["autotune_driver"].env: self._name,
             **as_environment(self._restart),
         }
         if self._online:
@@ -190,6 +189,14 @@ class RemoteEngine:
 
     # -- the agent --
 
+    def _accept(self) -> None:
+        connection = self._listener.accept()[0]
+        # A name has no file permissions: whoever guesses it may connect.
+        if _user_at(connection) != os.getuid():
+            connection.close()
+            return
+        self._lines = Lines(connection)
+
     def _receive(self) -> list[RemoteStep]:
         assert self._lines is not None
         steps: list[RemoteStep] = []
@@ -223,3 +230,10 @@ class RemoteEngine:
                 self._lines.send({"apply": self._online, "number": self._number})
             except OSError:
                 self._disconnect()  # the job is ending; the next start begins with these
+
+
+def _user_at(connection: socket.socket) -> int:
+    """The user id of the process at the other end."""
+    layout = struct.Struct("iII")  # struct ucred: pid, uid, gid
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
+    return int(layout.unpack(data)[1])

@@ -56,6 +56,15 @@ class Run:
         """Whether a sample is of other settings than those the run began with."""
         return sample.settings != self.start
 
+    def is_reference(self, sample: Sample) -> bool:
+        """Whether a sample is of the settings that candidates were compared with at the time.
+
+        They change when a candidate is shown to be faster by far.
+        """
+        if sample.phase in COMPARING:
+            return any(sample is one for pairs in self.comparisons() for _, one in pairs)
+        return sample.decision == "incumbent" or not self.is_candidate(sample)
+
     def varied(self) -> list[str]:
         """The columns of settings that take more than one value."""
         return [
@@ -82,8 +91,15 @@ class Run:
         ]
 
     def pairs(self) -> list[tuple[Sample, Sample]]:
-        """The pairs (candidate, incumbent) of the comparison that decided: the last one."""
+        """The pairs (candidate, incumbent) of the comparison that decided.
+
+        That is the one that led to the settings adopted, or else the last one.
+        """
         comparisons = self.comparisons()
+        if self.adopted and self.final is not None:
+            for pairs in reversed(comparisons):
+                if pairs and pairs[0][0].settings == self.final.settings:
+                    return pairs
         return comparisons[-1] if comparisons else []
 
 

@@ -6,6 +6,8 @@
     T        trimmed mean of t: the mean without the g shortest and the g longest
     s_w      standard deviation of t with the cut values replaced by the nearest kept one
     stderr   s_w / ((1 - 2g/n) sqrt(n)): the standard error of a trimmed mean (Tukey, McLaughlin)
+             Steps of several sizes (optimizers that take turns without a period) are judged and
+             cut size by size; T is the mean of all, s_w the standard deviation of all.
     score    mean bytes of a step / T: bytes per microsecond, that is MB/s (10^6), Horovod's unit
 
 A step counts only if it ran under the settings being measured, after `settle` steps that are left
@@ -19,12 +21,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 TRIM = 0.1
 MOST_OUTLIERS = 0.1  # what happens more often is no outlier but what the settings do
 OUTLIER_DEVIATIONS = 6.0  # robust standard deviations above the median
+LEAST_OF_A_SIZE = 4  # fewer steps do not tell what is usual
 OUTLIER_FLOOR = 0.25  # an outlier is at least this much above the median, as a share of it
 LEAST_RELATIVE_ERROR = 5e-4  # nothing is known better than this: clocks tick and machines drift
 MIN_SAMPLE_NS = 50_000_000
@@ -49,7 +52,10 @@ class Step(Protocol):
 
 @dataclass(frozen=True)
 class Sample:
-    """One measurement: times in milliseconds, score in MB/s; outliers are not among `steps`."""
+    """One measurement: times in milliseconds, score in MB/s; outliers are not among `steps`.
+
+    `settled` steps before it were left out, of `settled_ms` each, or more.
+    """
 
     steps: int
     step_time_ms: float
@@ -58,6 +64,8 @@ class Sample:
     score: float
     outliers: int = 0
     abandoned: bool = False
+    settled: int = 0
+    settled_ms: float = 0.0
 
     @property
     def relative_error(self) -> float:
@@ -79,8 +87,9 @@ def summarise(
     ]
     if not pairs:
         raise ValueError("a sample needs at least one step with a duration above zero")
-    kept = _without_outliers(pairs)
-    mean, stderr = trimmed_mean([duration for duration, _ in kept])
+    groups = _without_outliers(_by_size(pairs))
+    kept = [pair for group in groups for pair in group]
+    mean, stderr = _trimmed_mean([[duration for duration, _ in group] for group in groups])
     size = statistics.fmean(size for _, size in kept)
     return Sample(
         steps=len(kept),
@@ -98,28 +107,63 @@ def trimmed_mean(values: Sequence[float]) -> tuple[float, float]:
 
     One value says nothing about its error, so its error is as large as the value.
     """
-    ordered = sorted(values)
-    n = len(ordered)
+    return _trimmed_mean([values])
+
+
+def _trimmed_mean(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """The same of several groups, each cut for itself."""
+    n = sum(len(group) for group in groups)
     if n == 1:
-        return ordered[0], abs(ordered[0])
-    cut = int(TRIM * n)
-    kept = ordered[cut : n - cut]
-    winsorised = [kept[0]] * cut + kept + [kept[-1]] * cut
-    deviation = statistics.stdev(winsorised)
-    return statistics.fmean(kept), deviation / ((1 - 2 * cut / n) * math.sqrt(n))
+        [value] = (value for group in groups for value in group)
+        return value, abs(value)
+    total, winsorised, cuts = 0.0, [], 0
+    for group in groups:
+        ordered = sorted(group)
+        cut = int(TRIM * len(ordered))
+        kept = ordered[cut : len(ordered) - cut]
+        total += statistics.fmean(kept) * len(ordered)
+        winsorised += [kept[0]] * cut + kept + [kept[-1]] * cut
+        cuts += cut
+    return total / n, statistics.stdev(winsorised) / ((1 - 2 * cuts / n) * math.sqrt(n))
 
 
-def _without_outliers(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Drop single long steps: one, or MOST_OUTLIERS of them, if they stand out clearly."""
-    if len(pairs) < 4:
-        return pairs
-    median = statistics.median(duration for duration, _ in pairs)
+_Pairs = list[tuple[float, float]]  # durations and sizes
+
+
+def _by_size(pairs: _Pairs) -> list[_Pairs]:
+    """The steps of every size that LEAST_OF_A_SIZE or more have, and all others together."""
+    groups: dict[float, _Pairs] = {}
+    for pair in pairs:
+        groups.setdefault(pair[1], []).append(pair)
+    large = [group for group in groups.values() if len(group) >= LEAST_OF_A_SIZE]
+    rest = [pair for group in groups.values() if len(group) < LEAST_OF_A_SIZE for pair in group]
+    return [*large, rest] if rest else large
+
+
+def _without_outliers(groups: list[_Pairs]) -> list[_Pairs]:
+    """Drop single long steps: one, or MOST_OUTLIERS of them, if they stand out in their group."""
+    judged = [
+        (duration / limit, at)
+        for at, (group, limit) in enumerate((group, _limit(group)) for group in groups)
+        for duration, _ in group
+    ]
+    most = max(1, int(MOST_OUTLIERS * len(judged)))
+    long = sorted((one for one in judged if one[0] > 1), reverse=True)[:most]
+    kept = []
+    for at, group in enumerate(groups):
+        count = sum(place == at for _, place in long)
+        kept.append(sorted(group)[: len(group) - count])
+    return kept
+
+
+def _limit(group: _Pairs) -> float:
+    """The longest duration that is no outlier."""
+    if len(group) < LEAST_OF_A_SIZE:
+        return math.inf
+    median = statistics.median(duration for duration, _ in group)
     # 1.4826 makes the median absolute deviation a standard deviation for normal noise.
-    spread = 1.4826 * statistics.median(abs(duration - median) for duration, _ in pairs)
-    limit = median + max(OUTLIER_DEVIATIONS * spread, OUTLIER_FLOOR * median)
-    ordered = sorted(pairs)
-    most = max(1, int(MOST_OUTLIERS * len(pairs)))
-    return ordered[:-most] + [pair for pair in ordered[-most:] if pair[0] <= limit]
+    spread = 1.4826 * statistics.median(abs(duration - median) for duration, _ in group)
+    return median + max(OUTLIER_DEVIATIONS * spread, OUTLIER_FLOOR * median)
 
 
 class Window:
@@ -188,9 +232,15 @@ class Window:
         (all but the first) when nothing else was seen.
         """
         steps = self._kept or (self._settled[1:] if abandoned else [])
-        return summarise(
+        found = summarise(
             [step.duration_ns for step in steps], [step.bytes for step in steps], abandoned
         )
+        settled = self._settled if self._kept else self._settled[:1]
+        if not settled:
+            return found
+        # The shorter one: an evaluation or a checkpoint in the other is nobody's fault.
+        shortest = min(step.duration_ns for step in settled) / 1e6
+        return replace(found, settled=len(settled), settled_ms=shortest)
 
     def _is_other_work(self, size: int) -> bool:
         if self._typical_bytes <= 0:

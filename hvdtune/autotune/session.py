@@ -1,29 +1,26 @@
 """Tuning of a running job: the tuner's thread on rank 0, between the engine and the log.
 
-`start` and `stop` are called when the engine is up and before it goes down. The thread reads steps
-as the engine finds them, collects them into samples, and gives the engine the settings that the
-tuner wants measured. It sleeps while there is nothing to read, and ends with the tuning.
-
-Only this module of the package touches the engine.
+The thread reads steps as the engine finds them, puts parts of steps together, collects them into
+samples, and gives the engine the settings that the tuner wants measured. It sleeps while there is
+nothing to read, and ends with the tuning. `online` starts it with the engine of this process.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from hvdtune.autotune import account, identity, log, space
-from hvdtune.autotune.agent import Agent
+from hvdtune.autotune import account, log, space
 from hvdtune.autotune.client import ServiceClient, ServiceError
-from hvdtune.autotune.identity import CountedStep
-from hvdtune.autotune.memory import Found, Memory, open_memory
+from hvdtune.autotune.cycle import Joiner, Part
+from hvdtune.autotune.cycle import Step as WholeStep
+from hvdtune.autotune.memory import Found, Memory
 from hvdtune.autotune.messages import Messenger
-from hvdtune.autotune.score import Sample, Step, Window
+from hvdtune.autotune.score import Sample, Window
 from hvdtune.autotune.space import Space, Value, Values
 from hvdtune.autotune.tuner import Answer, Measurement, Outcome, Request, Tuner, TunerConfig
 from hvdtune.autotune.watch import Watch
@@ -33,8 +30,9 @@ SETTLE_STEPS = 2
 LEAST_STEPS = 3  # fewer steps have no scatter, and so no error, to speak of
 READ_TIMEOUT_S = 0.1  # how long `stop` may have to wait for the thread
 PAUSE_S = 0.02  # steps shorter than this are read several at a time, to leave the training alone
-STOP_S = 2.0
 CLEAR_MARGIN = 0.05  # of the gain; "nothing is faster" is only remembered when it is known so well
+USUAL_SHARE = 0.01  # of the run is what slow candidates may cost
+USED_UP = 0.9  # of the limit: the rest is too little for a search
 WATCH_PAUSE_S = 0.2  # between looks at what has come, when tuning is over
 WATCH_SAMPLES = 8  # candidates of a search that a change has started
 WATCH_SEARCHES = 3  # so many of them; a job that changes all the time is not worth following
@@ -46,10 +44,6 @@ _LOGGED = (
 )
 
 
-class TunedStep(Step, CountedStep, Protocol):
-    """A training step as the session reads it."""
-
-
 class Engine(Protocol):
     """What the session needs of the engine (`hvdtune.core.tuning` is it)."""
 
@@ -57,7 +51,7 @@ class Engine(Protocol):
     def EngineStopped(self) -> type[Exception]:
         """Raised by `read_steps` when the engine is shut down."""
 
-    def read_steps(self, timeout_s: float) -> Sequence[TunedStep]:
+    def read_steps(self, timeout_s: float) -> Sequence[Part]:
         """The steps since the last call; waits for one, at most `timeout_s` seconds."""
 
     def apply(self, values: Mapping[str, Value]) -> int:
@@ -107,23 +101,30 @@ class Session:
         writer: Writer | None = None,
         start_optimiser: Callable[[Space], Optimiser] = ServiceClient,
         memory: Memory | None = None,
+        before: Found | None = None,
+        harm_steps: float = 0.0,
     ) -> None:
+        """`before` and `harm_steps`: what an earlier session of this process found, and cost."""
         self._engine = engine
         self._settings = settings
-        self._size = size
+        self.size = size
         self._messenger = messenger
         self._writer = writer
         self._start_optimiser = start_optimiser
         self._memory = memory
+        self._before = before
         self._found: Found | None = None
+        self._joiner = Joiner()
         self._is_told = False  # how the present search has ended
         self._optimiser: Optimiser | None = None
         self._stop = threading.Event()
         self._why_stopped = "training ended"
         self._in_force: Values = dict(engine.current())
         self._space = space.build(settings, self._in_force)
+        self._harm_before = harm_steps
+        config = _config(settings, harm_steps)
         self._tuner = Tuner(
-            self._space, self._in_force, space.shipped_defaults(self._space), _config(settings)
+            self._space, self._in_force, space.shipped_defaults(self._space), config
         )
         self._steps = max(LEAST_STEPS, settings.autotune_steps_per_sample)
         self._first = dict(self._in_force)
@@ -132,6 +133,7 @@ class Session:
         self._typical_bytes = 0.0
         self._window = Window(0, self._steps, 0)
         self._steps_seen = 0
+        self._parts_seen = 0
         self._is_unfinished = True
         self._trial_ns = 0  # since the trial's settings were put into force
         self._began = time.monotonic()
@@ -149,6 +151,20 @@ class Session:
     def unfinished(self) -> bool:
         """Whether `run` has returned before the tuner had come to an end."""
         return self._is_unfinished
+
+    @property
+    def harm_steps(self) -> float:
+        """What slow candidates have cost so far, in steps' time, in this and earlier sessions."""
+        return self._harm_before + self._tuner.harm_steps
+
+    @property
+    def result(self) -> Found | None:
+        """What a next session of the same job may begin with: what was adopted, or confirmed."""
+        outcome = self._tuner.outcome
+        if outcome is None or not (outcome.adopted or self._is_clear(outcome)):
+            return self._before
+        time_ms = outcome.sample.step_time_ms if outcome.sample else None
+        return Found(dict(outcome.values), "an earlier start in this process", time_ms)
 
     def run(self) -> None:
         """Tune until done, stopped, or the engine has stopped. Raises nothing."""
@@ -188,20 +204,16 @@ class Session:
             if self._stop.is_set():
                 self._unfinished()
                 return
-            steps = self._engine.read_steps(READ_TIMEOUT_S)
-            if self._epoch is None and steps:
-                self._expect(steps[0].epoch)
-            newest = max((step.epoch for step in steps), default=0)
+            parts = self._engine.read_steps(READ_TIMEOUT_S)
+            if self._epoch is None and parts:
+                self._expect(parts[0].epoch)
+            newest = max((part.epoch for part in parts), default=0)
             if self._epoch is not None and newest > self._epoch:
                 self._give_way(newest)
                 break
-            self._steps_seen += len(steps)
-            for step in steps:
-                self._window.add(step)
-                if 0 < step.duration_ns < math.inf:
-                    self._trial_ns += step.duration_ns
-                if self._memory is not None:
-                    self._memory.add(step)
+            self._parts_seen += len(parts)
+            for part in parts:
+                self._take(self._joiner.add(part))
             try:
                 self._consult()
             except ServiceError as error:
@@ -209,9 +221,19 @@ class Session:
                 self._tuner.abort(str(error))
                 break
             self._measure()
-            self._pause(steps)
+            self._pause(parts)
         if self._tuner.outcome is not None:
             self._finish(self._tuner.outcome)
+
+    def _take(self, steps: Sequence[WholeStep]) -> None:
+        """Steps of the run, in order."""
+        self._steps_seen += len(steps)
+        for step in steps:
+            self._window.add(step)
+            if 0 < step.duration_ns < math.inf:
+                self._trial_ns += step.duration_ns
+            if self._memory is not None:
+                self._memory.add(step)
 
     def _expect(self, epoch: int) -> None:
         self._epoch = epoch
@@ -237,13 +259,19 @@ class Session:
         """Wait until the step time has changed; False if there is no (more) reason to."""
         if self._why_not() or self._tuner.outcome is None or self._searches > WATCH_SEARCHES:
             return False
+        if self._is_limit_used_up():
+            self._messenger.result(
+                f"watching ended: slow candidates have cost {self.harm_steps:.0f} steps' time of "
+                f"the {harm_limit_steps(self._settings):.0f} that they may cost in a run"
+            )
+            return False
         watch = Watch()
         while not self._stop.is_set():
             try:
-                steps = self._engine.read_steps(READ_TIMEOUT_S)
+                parts = self._engine.read_steps(READ_TIMEOUT_S)
             except self._engine.EngineStopped:
                 return False
-            for step in steps:
+            for step in (step for part in parts for step in self._joiner.add(part)):
                 change = watch.add(step)
                 if change is not None:
                     self._messenger.result(f"{change.words()}: searching again")
@@ -254,26 +282,32 @@ class Session:
     def _begin_again(self) -> None:
         """A new, bounded search from the settings in force; the first ones are a candidate."""
         self._searches += 1
+        self._harm_before = self.harm_steps
         self._is_told, self._is_unfinished = False, True
         if self._optimiser is not None:
             self._optimiser.close()
             self._optimiser = None
-        config = _config(self._settings)
+        config = _config(self._settings, self._harm_before)
         config = replace(config, max_samples=min(config.max_samples, WATCH_SAMPLES))
         self._tuner = Tuner(self._space, self._in_force, self._first, config)
         self._window = Window(self._epoch or 0, self._steps, 0)
         self._typical_bytes = 0.0
-        self._trial_ns = self._steps_seen = 0
+        self._trial_ns = self._steps_seen = self._parts_seen = 0
         self._began = time.monotonic()
-        self._found = None
+        self._found = self._before = None
         if self._memory is not None:
             self._memory.begin_again()
+
+    def _is_limit_used_up(self) -> bool:
+        return self.harm_steps > USED_UP * harm_limit_steps(self._settings)
 
     def _why_not(self) -> str | None:
         if not self._space.dimensions:
             return "every tunable setting is fixed"
-        if self._size == 1:
+        if self.size == 1:
             return "there is one rank, so there is no communication to tune"
+        if self._searches == 1 and self._harm_before and self._is_limit_used_up():
+            return "slow candidates of earlier starts have used up what they may cost in a run"
         return None
 
     def _start(self) -> None:
@@ -321,6 +355,8 @@ class Session:
     def _recall(self, baseline: Sample) -> None:
         """Look for what an earlier run found; by now it is known what kind of job this is."""
         found = self._memory.recall(self._tuner.incumbent) if self._memory is not None else None
+        if self._before is not None and self._before.values.keys() == self._tuner.incumbent.keys():
+            found = self._before  # the newest knowledge there is
         if found is None:
             return
         if found.values != self._tuner.incumbent:
@@ -348,10 +384,10 @@ class Session:
         self._in_force = wanted
         return SETTLE_STEPS
 
-    def _pause(self, steps: Sequence[Step]) -> None:
-        if not steps:
+    def _pause(self, parts: Sequence[Part]) -> None:
+        if not parts:
             return
-        step_s = steps[-1].duration_ns / 1e9
+        step_s = parts[-1].duration_ns / 1e9
         if step_s < PAUSE_S:
             left = max(1, self._steps - self._window.kept)
             self._stop.wait(min(PAUSE_S, left * step_s))
@@ -403,8 +439,8 @@ class Session:
         # not be verified in the noise does not make them wrong.
         # Nor does a disturbance that was searched again without a gain say anything about the rest.
         # And what was lost in noise had better be looked for again.
-        is_clear = outcome.margin is not None and outcome.margin <= CLEAR_MARGIN
-        is_news = outcome.adopted or (is_clear and not verified and self._searches == 1)
+        is_clear = self._is_clear(outcome) and not verified and self._searches == 1
+        is_news = outcome.adopted or is_clear
         if self._memory and is_news:
             start = self._tuner.incumbent
             stored = self._memory.remember(outcome, start, self._steps_seen, seconds)
@@ -412,10 +448,14 @@ class Session:
             outcome.verdict,
             changed=account.changes(self._tuner.incumbent, outcome.values),
             origin=self._found.origin if self._found and verified and outcome.adopted else None,
+            elsewhere=self._found.elsewhere if self._found else None,
             cost=cost,
             stored=stored,
             pins=account.as_environment(outcome.values) if outcome.adopted else None,
         )
+
+    def _is_clear(self, outcome: Outcome) -> bool:
+        return outcome.margin is not None and outcome.margin <= CLEAR_MARGIN
 
     def _finish_quietly(self) -> None:
         """Return to the settings tuning began with; the engine may not be able to any more."""
@@ -430,6 +470,7 @@ class Session:
     def _unfinished(self) -> None:
         if self._is_told:
             return  # that was the watching
+        self._take(self._joiner.flush())
         trial, outcome = self._tuner.trial, self._tuner.outcome
         phase = trial.phase if trial is not None else "final"
         why = (
@@ -447,7 +488,7 @@ class Session:
             for key, value in self._in_force.items()
         )
         verdict = f"{why}; these settings were in force: {in_force}"
-        if not self._steps_seen:
+        if not self._parts_seen:
             verdict += (
                 "; no training step was seen: one is over when a tensor of the global process set "
                 "is allreduced again under its name"
@@ -480,77 +521,25 @@ class Session:
             )
 
 
-def _config(settings: Settings) -> TunerConfig:
+def harm_limit_steps(settings: Settings) -> float:
+    """What slow candidates may cost in the whole run, in steps' time.
+
+    A share of the run where its length is known, 1 % if the user has not said how large a one.
+    """
+    limit, expected = settings.autotune_harm_limit, settings.autotune_expected_steps
+    if isinstance(limit, str):
+        return float(limit.rstrip("%")) / 100 * expected
+    if expected and not settings.is_fixed("autotune_harm_limit"):
+        return USUAL_SHARE * expected
+    return float(limit)
+
+
+def _config(settings: Settings, harm_before: float = 0.0) -> TunerConfig:
+    """`harm_before`: what slow candidates have cost already."""
     return TunerConfig(
         warmup_samples=settings.autotune_warmup_samples,
         max_samples=settings.autotune_bayes_opt_max_samples,
-        harm_limit_steps=settings.autotune_harm_limit,
+        harm_limit_steps=max(0.0, harm_limit_steps(settings) - harm_before),
         noise=settings.autotune_gaussian_process_noise,
         seed=settings.autotune_seed,
     )
-
-
-_running: tuple[Session | Agent, threading.Thread] | None = None
-_logs_begun: set[str] = set()
-
-
-def start() -> None:
-    """Begin tuning the job (on rank 0, when the engine is up)."""
-    from hvdtune.core import machine, tuning, world
-
-    global _running
-    if _running is not None:
-        stop()
-    settings = world.settings()
-    messenger = Messenger(settings.log_level, settings.log_hide_time, world.rank())
-    if settings.autotune_driver:
-        try:
-            _run(Agent(tuning, settings.autotune_driver))
-        except OSError as error:
-            messenger.warn(f"Autotuner: hvdtune tune cannot be reached: {error}")
-        return
-    writer = None
-    if settings.autotune_log:
-        # A second init in this process continues the log rather than wiping the first one's.
-        append = settings.autotune_log in _logs_begun
-        writer = log.LogWriter(settings.autotune_log, messenger.warn, append)
-        _logs_begun.add(settings.autotune_log)
-    try:
-        program = identity.program_name(sys.argv)
-        memory = open_memory(
-            settings, messenger, program, world.size(), world.local_size(), machine.usable_cpus()
-        )
-        session = Session(tuning, settings, world.size(), messenger, writer, memory=memory)
-    except Exception as error:
-        messenger.warn(f"Autotuner: tuning did not start: {type(error).__name__}: {error}")
-        return
-    _run(session)
-
-
-def _run(worker: Session | Agent) -> None:
-    from hvdtune.core import tuning
-
-    global _running
-
-    def work() -> None:
-        worker.run()
-        if _running is not None:  # not if the engine goes down
-            tuning.stop_watching()
-
-    thread = threading.Thread(target=work, name="hvdtune-autotune", daemon=True)
-    _running = worker, thread
-    thread.start()
-
-
-def stop() -> None:
-    """End tuning, finished or not, before the engine goes down.
-
-    Takes a tenth of a second; STOP_S at most, if a change or the memory's file takes long.
-    """
-    global _running
-    if _running is None:
-        return
-    worker, thread = _running
-    _running = None
-    worker.stop_soon()
-    thread.join(STOP_S)

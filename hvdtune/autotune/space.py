@@ -5,8 +5,12 @@ ln(v / low) / ln(high / low), so equal distances are equal ratios. Zero needs ca
 
     zero     meaning                          coordinates
     none     zero is not a value              (axis)
-    limit    the end of the axis, "off"       (axis), squeezed into [ZERO_CELL, 1]; 0 sits at 0
-    auto     "the engine chooses", no order   (axis, flag); the flag is 1 for zero, else 0
+    off      the end of the axis, and another (axis, flag); the flag is 1 for zero, else 0, and zero
+             way of working                   sits at the low end
+    auto     "the engine chooses", no order   (axis, flag); zero sits in the middle
+
+The flag lets a model learn a jump: without fusion, steps may take twice as long as with the least
+threshold.
 
 A setting outside its range (a user's cycle time of 100 ms) keeps a coordinate outside [0, 1]: it
 can be measured and modelled, but is never proposed.
@@ -14,6 +18,7 @@ can be measured and modelled, but is never proposed.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +27,7 @@ from typing import Any
 
 from hvdtune.knobs import KNOBS, Knob, Settings
 
-ZERO_CELL = 1 / 16
+OFF_CELL = 1 / 16  # the share of the cube that means "off"
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 _SIZE_QUANTUM = 4096  # bytes; a page, so that a proposed size is a number people can read
 
@@ -39,37 +44,39 @@ class Dimension:
     scale: str  # "log", "linear" or "boolean"
     low: float
     high: float
-    zero: str = "none"  # "none", "limit" or "auto"
+    zero: str = "none"  # "none", "off" or "auto"
     quantum: int = 0  # values are whole multiples of it; 0: any number, three significant digits
 
     @property
     def width(self) -> int:
         """How many coordinates of the cube the setting takes."""
-        return 2 if self.zero == "auto" else 1
+        return 1 if self.zero == "none" else 2
+
+    @property
+    def zero_at(self) -> float:
+        """Where on its axis zero sits, if it has a flag."""
+        return 0.5 if self.zero == "auto" else 0.0
+
+    @property
+    def flag_from(self) -> float:
+        """From where on the flag's coordinate means zero."""
+        return 0.5 if self.zero == "auto" else 1 - OFF_CELL
 
     def encode(self, value: Value) -> Point:
         """The coordinates of a value."""
         if self.scale == "boolean":
             return (1.0 if value else 0.0,)
-        if self.zero == "auto":
-            return (0.5, 1.0) if value == 0 else (self._axis(float(value)), 0.0)
-        if self.zero == "limit":
-            if value == 0:
-                return (0.0,)
-            return (max(ZERO_CELL, ZERO_CELL + (1 - ZERO_CELL) * self._axis(float(value))),)
-        return (self._axis(float(value)),)
+        if self.zero == "none":
+            return (self._axis(float(value)),)
+        return (self.zero_at, 1.0) if value == 0 else (self._axis(float(value)), 0.0)
 
     def decode(self, point: Sequence[float]) -> Value:
         """The value at coordinates; those outside the cube are taken to its surface."""
         position = min(1.0, max(0.0, point[0]))
         if self.scale == "boolean":
             return position >= 0.5
-        if self.zero == "auto" and point[1] >= 0.5:
+        if self.zero != "none" and point[1] >= self.flag_from:
             return 0
-        if self.zero == "limit":
-            if position < ZERO_CELL:
-                return 0
-            position = (position - ZERO_CELL) / (1 - ZERO_CELL)
         return self._round(self._value(position))
 
     def _axis(self, value: float) -> float:
@@ -111,15 +118,37 @@ class Space:
     def columns(self) -> tuple[str, ...]:
         """The kind of every coordinate.
 
-        "axis": any number; "flag": 0 or 1; "auto": 0 or 1, and at 1 the coordinate before it
-        means nothing and is 0.5.
+        "axis": any number; "flag": 0 or 1; "auto" and "off": 0 or 1, and at 1 the coordinate before
+        it means nothing and is `Dimension.zero_at`.
         """
         kinds: list[str] = []
         for dimension in self.dimensions:
             kinds.append("flag" if dimension.scale == "boolean" else "axis")
-            if dimension.zero == "auto":
-                kinds.append("auto")
+            if dimension.zero != "none":
+                kinds.append(dimension.zero)
         return tuple(kinds)
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """The coordinates' numbers of every setting."""
+        found: list[list[int]] = []
+        at = 0
+        for dimension in self.dimensions:
+            found.append(list(range(at, at + dimension.width)))
+            at += dimension.width
+        return found
+
+    def settled(self, points: Any) -> Any:
+        """Any points (n, width) of the cube as those that settings have: flags 0 or 1."""
+        found = points.clip(0.0, 1.0)
+        for dimension, group in zip(self.dimensions, self.groups, strict=True):
+            if dimension.scale == "boolean":
+                found[:, group[0]] = found[:, group[0]] >= 0.5
+            elif dimension.zero != "none":
+                is_zero = found[:, group[1]] >= dimension.flag_from
+                found[:, group[1]] = is_zero
+                found[is_zero, group[0]] = dimension.zero_at
+        return found
 
     def encode(self, values: Mapping[str, Value]) -> Point:
         """The point of settings; keys that are not dimensions are ignored."""
@@ -165,6 +194,21 @@ class Space:
             found.append(self.decode(point))
         return found
 
+    def probes(self, centre: Mapping[str, Value], cells: int, seed: int) -> list[Values]:
+        """Changes of one setting each, as {key: value}: what does each do by itself?
+
+        Every axis is cut into so many equal cells; a value is taken at random from the middle half
+        of each but the cell in which the centre lies. A flag is turned over. They come in rounds:
+        one value of every setting, then the next of every setting.
+        """
+        rng = random.Random(seed)
+        rounds: list[list[Values]] = []
+        for dimension in self.dimensions:
+            found = _values_beside(dimension, centre[dimension.key], cells, rng)
+            rng.shuffle(found)
+            rounds.append([{dimension.key: value} for value in found])
+        return [row for turn in itertools.zip_longest(*rounds) for row in turn if row is not None]
+
     def to_json(self) -> list[dict[str, Any]]:
         """The space as plain data; `from_json` reads it."""
         return [asdict(dimension) for dimension in self.dimensions]
@@ -173,6 +217,22 @@ class Space:
     def from_json(cls, data: Iterable[Mapping[str, Any]]) -> Space:
         """The space that `to_json` wrote."""
         return cls(tuple(Dimension(**row) for row in data))
+
+
+def _values_beside(
+    dimension: Dimension, centre: Value, cells: int, rng: random.Random
+) -> list[Value]:
+    if dimension.scale == "boolean":
+        return [not centre]
+    encoded = dimension.encode(centre)
+    is_apart = dimension.zero != "none" and encoded[1] == 1.0
+    own = -1 if is_apart else min(cells - 1, max(0, int(encoded[0] * cells)))
+    rest = (0.0,) * (dimension.width - 1)
+    return [
+        dimension.decode(((cell + 0.25 + 0.5 * rng.random()) / cells, *rest))
+        for cell in range(cells)
+        if cell != own
+    ]
 
 
 def build(settings: Settings, can_act: Iterable[str], knobs: Mapping[str, Knob] = KNOBS) -> Space:
@@ -205,7 +265,7 @@ def _dimension(knob: Knob) -> Dimension:
         zero = "auto"
     else:
         # A size of zero switches something off; a time of zero is just a short time.
-        zero = "limit" if knob.kind == "size" and knob.minimum == 0 else "none"
+        zero = "off" if knob.kind == "size" and knob.minimum == 0 else "none"
     quantum = {"size": _SIZE_QUANTUM, "int": 1}.get(knob.kind, 0)
     return Dimension(knob.key, knob.scale, float(low), float(high), zero, quantum)
 

@@ -6,10 +6,11 @@
                 in `confirm`; the search is left out unless they are shown to be no faster
     search      candidate, incumbent, candidate, incumbent … : a candidate's gain is taken against
                 the incumbent's level around it in time, so that drift of the machine cancels.
-                Candidates: the shipped defaults, points that cover the space, then the optimiser's;
+                Candidates: the shipped defaults, probes of one setting each, then the optimiser's;
                 at last those that may be the best are measured again
     confirm     the best candidate (by the model's mean, not by its luckiest sample) against the
-                incumbent on fresh samples, in the order C I I C, C I I C … (`comparison`)
+                incumbent on fresh samples, in the order C I I C, C I I C … (`comparison`). What is
+                left of the pairs goes to a few more candidates and a second comparison
     finished    the candidate if it is faster by more than the noise, else the incumbent
 
 A candidate that is faster by far (PROMOTE_GAIN) is confirmed at once and is the incumbent from then
@@ -46,10 +47,12 @@ ABANDON_LOSS = 0.05
 ABANDON_STEPS = 3
 QUIET_PROPOSALS = 3  # so many proposals in a row without expected gain end the search
 SEARCH_SHARE = 0.9  # of what slow candidates may cost: the search ends there
-# After the search, candidates whose predicted time is within so many standard deviations of the
-# best are measured again.
-RACE_DEVIATIONS = 1.0
+PROBE_CELLS = 3  # of an axis; a probe lies in each but the incumbent's
+RACE_GAIN = 0.5  # of `min_gain`: what measuring a candidate again has to promise
 RACE_RIVALS = 4  # measured again before the model is asked anew
+FIRST_SHARE = 0.7  # of the chance of an error goes to the first comparison, the rest to the second
+MORE_SHARE = 4  # one candidate for every so many of the search is measured between the two
+LEAST_PAIRS = 12  # that must be left for a second comparison
 PROMOTE_GAIN = 0.1  # seen so much faster, by five standard errors: confirmed at once
 PROMOTE_ERRORS = 5.0
 
@@ -63,12 +66,13 @@ class TunerConfig:
 
     warmup_samples: int = 3
     max_samples: int = 20
-    spread_points: int = 5
+    probes: int = 5
+    spread_points: int = 3
     confidence: float = 0.99
     min_gain: float = 0.002
     harm_limit_steps: float = 200.0
     race_samples: int = 10
-    max_pairs: int = 34
+    max_pairs: int = 32
     noise: float = 0.0
     seed: int = 0
 
@@ -179,6 +183,11 @@ class Tuner:
         return self._tried
 
     @property
+    def harm_steps(self) -> float:
+        """What slow candidates have cost so far, in steps' time of the incumbent."""
+        return self._harm_steps
+
+    @property
     def at_limit(self) -> bool:
         """Whether the last candidate found hopeless was so because the limit of harm was reached.
 
@@ -197,6 +206,7 @@ class Tuner:
         if self._trial.candidate:
             usual_ms = math.exp(self._record.usual().value)
             self._harm_steps += max(0.0, sample.step_time_ms / usual_ms - 1) * sample.steps
+            self._harm_steps += max(0.0, sample.settled_ms / usual_ms - 1) * sample.settled
         measurement = self._record.add(self._trial, sample)
         self._advance(sample)
         return measurement
@@ -281,7 +291,7 @@ class Tuner:
         elif self._harm_steps > self._config.harm_limit_steps:
             self._keep(f"no comparison: {self._used_up()}")
         else:
-            yield from self._compare(best.values, "confirm")
+            yield from self._confirm(best.values)
 
     def _search(self) -> _Compared:
         """Measure candidates, until one is promoted (True: go on) or to the end of the search.
@@ -293,9 +303,8 @@ class Tuner:
             if self._hurry is not None:
                 self._search_end = self._hurry
                 return False
-            if self._queue:
-                values = self._queue.pop(0)
-            else:
+            values = self._next_queued()
+            if values is None:
                 must_wait = self._answer is None
                 answer = yield from self._ask()
                 quiet = quiet + 1 if answer.expected_gain < self._config.min_gain else 0
@@ -327,26 +336,69 @@ class Tuner:
         return False
 
     def _race(self) -> Generator[Trial, Sample | None, Answer]:
-        """Measure those again that may be the best, as long as there are several; the last answer.
+        """Measure those again that may be the best, while that is worth it; the last answer.
 
-        A candidate may be the best if its mean without RACE_DEVIATIONS standard deviations is below
-        the least mean.
+        A rival is worth it if it is expected to beat the best by RACE_GAIN of what is worth having
+        at all: E[max(0, its gain - the best's)], by the model's means and deviations.
         """
         answer = self._last or (yield from self._ask())
         left = self._config.race_samples
         while left > 0 and self._hurry is None and not self._over_limit():
-            offered = self._offered(answer)
-            best = max((one.gain for one in offered), default=0.0)
-            rivals = [one for one in offered if one.gain + RACE_DEVIATIONS * one.deviation > best]
-            rivals.sort(key=lambda one: -one.gain)
-            if len(rivals) < 2 or best + rivals[0].deviation < self._config.min_gain:
+            rivals = sorted(self._offered(answer), key=lambda one: -one.gain)
+            if not rivals or rivals[0].gain + rivals[0].deviation < self._config.min_gain:
                 break
-            for rival in rivals[: min(RACE_RIVALS, left)]:
+            best = rivals[0]
+            worth = RACE_GAIN * self._config.min_gain
+            rivals = [one for one in rivals[1:] if _expected_lead(one, best) > worth]
+            if not rivals:
+                break
+            for rival in [best, *rivals][: min(RACE_RIVALS, left)]:
                 yield Trial("search", rival.values, candidate=True, note="measured again")
                 yield Trial("search", self._incumbent, note="incumbent")
                 left -= 1
             answer = yield from self._ask()
         return answer
+
+    def _confirm(self, values: Values) -> _Course:
+        """Compare the best; what is left of the pairs then goes to a second look around.
+
+        The model has learnt from the pairs, too. A few more candidates are measured while it
+        expects something of them, each for a pair, and the best that was not compared yet is. Both
+        comparisons together err no more often than the confidence says.
+        """
+        yield from self._compare(values, "confirm", FIRST_SHARE)
+        first = self.outcome
+        assert first is not None
+        compared = values
+        for _ in range(self._config.max_samples // MORE_SHARE):
+            if self._is_at_an_end():
+                return
+            answer = yield from self._ask()
+            if answer.expected_gain < self._config.min_gain:
+                break
+            yield Trial("search", answer.values, candidate=True)
+            self._pairs += 1
+            self._pose()
+            yield Trial("search", self._incumbent, note="incumbent")
+        else:
+            answer = yield from self._ask()
+        best = max(
+            (one for one in self._offered(answer) if one.values != compared),
+            key=lambda one: one.gain,
+            default=None,
+        )
+        if self._is_at_an_end() or best is None:
+            return
+        if inference.expected_excess(best.gain, best.deviation) < self._config.min_gain:
+            return
+        yield from self._compare(best.values, "confirm", 1 - FIRST_SHARE)
+        margins = [one.margin if one and one.margin else math.inf for one in (first, self.outcome)]
+        if not self._findings and margins[0] < margins[1]:
+            self.outcome = first  # it says more
+
+    def _is_at_an_end(self) -> bool:
+        left = self._config.max_pairs - self._pairs
+        return self._hurry is not None or self._over_limit() or left < LEAST_PAIRS
 
     def _used_up(self) -> str:
         limit = self._config.harm_limit_steps
@@ -364,12 +416,15 @@ class Tuner:
         gain = self._record.baseline - y
         return gain > PROMOTE_GAIN + PROMOTE_ERRORS * error
 
-    def _compare(self, values: Values, phase: str) -> _Compared:
-        """Compare with the incumbent on fresh samples; True: these are the incumbent now."""
+    def _compare(self, values: Values, phase: str, share: float = 1.0) -> _Compared:
+        """Compare with the incumbent on fresh samples; True: these are the incumbent now.
+
+        It may err with that share of the chance that the confidence leaves.
+        """
         compared = Comparison(
             self._record.noise(),
             self._record.usual_error(),
-            self._config.confidence,
+            1 - (1 - self._config.confidence) * share,
             self._config.min_gain,
             self._config.max_pairs - self._pairs,
         )
@@ -384,6 +439,7 @@ class Tuner:
                 sample = yield Trial(phase, tried, is_candidate, note=note)
                 assert sample is not None
                 if sample.abandoned:
+                    self._pairs += len(compared.differences) + 1
                     why = self._used_up() if self._at_limit else "the candidate was clearly slower"
                     self._keep(f"no significant gain: {why}")
                     return False
@@ -431,15 +487,23 @@ class Tuner:
     # -- what is known --
 
     def _first_candidates(self) -> list[Values]:
-        # At most a quarter of the samples goes to spread points: the rest is for the model, which
-        # needs one of them at least.
-        count = min(self._config.spread_points, max(1, self._config.max_samples // 4))
-        spread = self._space.spread(count, self._config.seed, self._defaults)
-        candidates: list[Values] = []
-        for values in [self._defaults, *spread]:
-            if values != self._incumbent and values not in candidates:
-                candidates.append(values)
-        return candidates
+        """What is tried before the model is asked, as changes of the incumbent of that time.
+
+        Probes tell what each setting does alone, the spread points where that does not add up. At
+        most half of the samples: the rest is for the model, which needs one of them at least.
+        """
+        most, seed = max(1, self._config.max_samples // 2), self._config.seed
+        probes = self._space.probes(self._start, PROBE_CELLS, seed)[: self._config.probes]
+        spread = self._space.spread(self._config.spread_points, seed, self._defaults)
+        defaults = [self._defaults] if self._defaults != self._start else []
+        return defaults + (probes + spread)[:most]
+
+    def _next_queued(self) -> Values | None:
+        while self._queue:
+            values = {**self._incumbent, **self._queue.pop(0)}
+            if values != self._incumbent and self._record.find(values) is None:
+                return values
+        return None
 
     def _question(self) -> Request:
         # The first incumbent's own gain is zero by definition: exactly known.
@@ -493,6 +557,13 @@ class Tuner:
 
     def _normal(self) -> float:
         return inference.student_quantile(self._config.confidence, math.inf)
+
+
+def _expected_lead(rival: _Best, best: _Best) -> float:
+    """E[max(0, rival's gain - best's)] if both are normal and independent."""
+    return inference.expected_excess(
+        rival.gain - best.gain, math.hypot(rival.deviation, best.deviation)
+    )
 
 
 def _percent(share: float) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import random
+import statistics
 
 import pytest
 from scipy.stats import t as student
@@ -78,3 +79,12 @@ def test_a_gain_that_is_not_there_is_found_as_rarely_as_promised() -> None:
 def test_one_pair_is_no_comparison() -> None:
     with pytest.raises(ValueError, match="at least two pairs"):
         inference.paired([0.1], Estimate(0, 0.1, 5))
+
+
+def test_the_expected_excess_of_a_normal_number() -> None:
+    rng = random.Random(3)
+    for mean, deviation in ((0.0, 1.0), (-0.5, 0.3), (0.2, 0.1)):
+        found = statistics.fmean(max(0.0, rng.gauss(mean, deviation)) for _ in range(40_000))
+        assert inference.expected_excess(mean, deviation) == pytest.approx(found, abs=0.01)
+    assert inference.expected_excess(0.3, 0.0) == 0.3
+    assert inference.expected_excess(-0.3, 0.0) == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -42,16 +43,21 @@ def tune(
         start: dict[str, float] | None = None,
         environ: Mapping[str, str] | None = None,
         steps: int = 100_000,
+        fixed: Mapping[str, float] | None = None,
+        restart: Mapping[str, float] | None = None,
     ) -> tuple[SimulatedEngine, list[dict[str, str]], str]:
         engine = SimulatedEngine(landscape, steps, start)
         settings = knobs.from_environ({**LESS, **(environ or {})})
         messenger = Messenger("WARNING", hide_time=True)
         describe = partial(
             identity.describe, size=ranks, local_size=ranks, cpus=2, version="0.1",
-            fixed={}, engine=engine_settings(settings), processor="P",
+            fixed=fixed or {}, engine=engine_settings(settings), processor="P",
         )  # fmt: skip
         when = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
-        memory = Memory(store, describe, "train.py", messenger.warn, lambda: when)
+        standing = {"cache_capacity": 1024, **(restart or {})}
+        memory = Memory(
+            store, describe, "train.py", messenger.warn, lambda: when, standing=standing
+        )
         path = tmp_path / "log.csv"
         writer = log.LogWriter(str(path), messenger.warn)
         Session(engine, settings, ranks, messenger, writer, DirectOptimiser, memory).run()
@@ -160,3 +166,43 @@ def test_an_unwritable_store_is_a_warning(store, tune) -> None:
     assert "the outcome is not remembered" in told
     assert rows[-1]["accepted"] == "1"
     assert engine.values["cycle_time"] < 0.5
+
+
+@pytest.fixture
+def larger_cache(store: Store, tune: Callable[..., object]) -> Profile:
+    """What `hvdtune tune` leaves that has found nothing but a larger cache."""
+    tune(flat)
+    before = only(store)
+    found = replace(
+        before,
+        values={**before.values, "cache_capacity": 4096},
+        start={**before.start, "cache_capacity": 1024},
+    )
+    store.put(found)
+    return found
+
+
+def test_what_a_running_job_cannot_change_is_told_and_kept(store, tune, larger_cache) -> None:
+    _, rows, told = tune(flat)
+    assert [row["phase"] for row in rows] == ["warmup"] * 3 + ["baseline", "final"]
+    assert "hvdtune tune has found HOROVOD_CACHE_CAPACITY 1024 entries → 4096 entries" in told
+    assert "for which the job has to be started with HOROVOD_CACHE_CAPACITY=4096" in told
+    assert only(store) == larger_cache
+    # A search that replaces the rest of the profile leaves it.
+    engine, rows, _ = tune(lambda values: 2 * short_cycle_is_best(values))
+    assert "search" in {row["phase"] for row in rows}
+    assert only(store).values == {**engine.values, "cache_capacity": 4096}
+    assert only(store).start["cache_capacity"] == 1024
+
+
+def test_who_starts_with_what_was_found_uses_the_rest_of_it(store, tune, larger_cache) -> None:
+    cache = {"cache_capacity": 4096}
+    _, rows, told = tune(flat, fixed=cache, restart=cache)
+    assert [row["phase"] for row in rows] == ["warmup"] * 3 + ["baseline", "final"]
+    assert "they are those remembered from" in told
+    assert "hvdtune tune has found" not in told
+    # Another cache is another kind of job.
+    other = {"cache_capacity": 512}
+    _, rows, _ = tune(flat, fixed=other, restart=other)
+    assert "search" in {row["phase"] for row in rows}
+    assert larger_cache in store.read().values()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
 from simulated_training import SimulatedStep
@@ -105,25 +102,15 @@ class Jobs:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """Short, as the path of a socket has to be (108 characters)."""
-    made = tempfile.mkdtemp(prefix="hvdtune-test-", dir="/tmp")
-    yield Path(made)
-    shutil.rmtree(made)
-
-
-@pytest.fixture
-def engines(folder: Path) -> Iterator[list[RemoteEngine]]:
+def engines() -> Iterator[list[RemoteEngine]]:
     made: list[RemoteEngine] = []
     yield made
     for engine in made:
         engine.close()
 
 
-def remote(
-    engines: list[RemoteEngine], jobs: Jobs, folder: Path, **options: object
-) -> RemoteEngine:
-    engines.append(RemoteEngine(jobs, folder, **options))  # type: ignore[arg-type]
+def remote(engines: list[RemoteEngine], jobs: Jobs, **options: object) -> RemoteEngine:
+    engines.append(RemoteEngine(jobs, **options))  # type: ignore[arg-type]
     return engines[-1]
 
 
@@ -146,9 +133,9 @@ def read_forever(engine: RemoteEngine, starts: bool = True) -> None:
     pytest.fail("the jobs have not ended")
 
 
-def test_a_change_reaches_the_running_job(engines, folder) -> None:
+def test_a_change_reaches_the_running_job(engines) -> None:
     jobs = Jobs()
-    engine = remote(engines, jobs, folder)
+    engine = remote(engines, jobs)
     engine.start(time.monotonic() + PATIENCE_S)
     assert engine.current() == {"cycle_time": 1.0, "chunk_size": 0}
     number = engine.apply({"cycle_time": 5.0})
@@ -157,9 +144,9 @@ def test_a_change_reaches_the_running_job(engines, folder) -> None:
     assert len(jobs.started) == 1
 
 
-def test_a_job_that_ends_is_started_again_with_what_was_in_force(engines, folder) -> None:
+def test_a_job_that_ends_is_started_again_with_what_was_in_force(engines) -> None:
     jobs = Jobs(steps=40)
-    engine = remote(engines, jobs, folder, skip=5)
+    engine = remote(engines, jobs, skip=5)
     engine.start(time.monotonic() + PATIENCE_S)
     number = engine.apply({"cycle_time": 5.0})
     assert {step.duration_ns for step in steps_of(engine, number, 100)} == {5000}
@@ -168,9 +155,9 @@ def test_a_job_that_ends_is_started_again_with_what_was_in_force(engines, folder
     assert not jobs.started[1].settings.is_fixed("cycle_time")
 
 
-def test_some_settings_need_a_new_start(engines, folder) -> None:
+def test_some_settings_need_a_new_start(engines) -> None:
     jobs = Jobs(tensors=3000)
-    engine = remote(engines, jobs, folder, restart={"cache_capacity": 1024})
+    engine = remote(engines, jobs, restart={"cache_capacity": 1024})
     engine.start(time.monotonic() + PATIENCE_S)
     assert engine.current()["cache_capacity"] == 1024
     number = engine.apply({"cycle_time": 2.0, "cache_capacity": 4096})
@@ -181,8 +168,8 @@ def test_some_settings_need_a_new_start(engines, folder) -> None:
     assert len(jobs.started) == 2
 
 
-def test_a_cache_that_all_tensors_fit_into_is_left_alone(engines, folder) -> None:
-    engine = remote(engines, Jobs(), folder, restart={"cache_capacity": 1024})
+def test_a_cache_that_all_tensors_fit_into_is_left_alone(engines) -> None:
+    engine = remote(engines, Jobs(), restart={"cache_capacity": 1024})
     engine.start(time.monotonic() + PATIENCE_S)
     assert "cache_capacity" not in engine.current()
 
@@ -196,14 +183,14 @@ def test_a_cache_that_all_tensors_fit_into_is_left_alone(engines, folder) -> Non
         (-1, 0, "ended 2 times without a training step"),  # init() was never called
     ],
 )
-def test_a_program_that_cannot_be_tuned(engines, folder, steps, status, words) -> None:
-    engine = remote(engines, Jobs(steps, status), folder)
+def test_a_program_that_cannot_be_tuned(engines, steps, status, words) -> None:
+    engine = remote(engines, Jobs(steps, status))
     with pytest.raises(JobsEnded, match=words) as caught:
         read_forever(engine)
     assert engine.failure == str(caught.value)
 
 
-def test_the_deadline_ends_the_wait_for_the_first_step(engines, folder) -> None:
+def test_the_deadline_ends_the_wait_for_the_first_step(engines) -> None:
     class Silent(Jobs):
         def __call__(self, environment: Mapping[str, str]) -> Job:
             job = Job(environment, -1, refuses=False, tensors=1)
@@ -212,15 +199,15 @@ def test_the_deadline_ends_the_wait_for_the_first_step(engines, folder) -> None:
             job.wait = lambda timeout=None: 0  # type: ignore[method-assign]
             return job
 
-    engine = remote(engines, Silent(), folder)
+    engine = remote(engines, Silent())
     with pytest.raises(JobsEnded, match=r"had not called init\(\) when the time was over"):
         engine.start(LONG_AGO)
 
 
-def test_an_engine_that_refuses_ends_it(engines, folder) -> None:
+def test_an_engine_that_refuses_ends_it(engines) -> None:
     jobs = Jobs()
     jobs.refuses = True
-    engine = remote(engines, jobs, folder)
+    engine = remote(engines, jobs)
     engine.start(time.monotonic() + PATIENCE_S)
     engine.apply({"cycle_time": 5.0})
     with pytest.raises(JobsEnded, match="refused settings: RuntimeError: no"):

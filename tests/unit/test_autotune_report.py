@@ -15,6 +15,8 @@ from hvdtune.cli.main import main
 
 HOROVODS_LOG = Path(__file__).parents[1] / "data" / "horovod-autotune.csv"
 
+MOVED = 3  # settings of the simulated engine; each has a figure, beside those of all together
+
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -26,7 +28,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def divs(text: str) -> int:
-    return text.count('class="plotly-graph-div"')
+    return text.count('class="plot"')
 
 
 def test_a_page_with_everything_in_it(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,12 +38,12 @@ def test_a_page_with_everything_in_it(tuned: Path, capsys: pytest.CaptureFixture
     assert f"{target}: {last['decision']}" in capsys.readouterr().out
     text = target.read_text()
     assert f'<p class="verdict">{last["decision"]}</p>' in text
-    assert divs(text) == 4
+    assert divs(text) == 3 + MOVED
     # Nothing is fetched: no tag of the page names another file.
     tags = re.sub(r"<script.*?</script>", "", text, flags=re.S)
     assert not re.search(r"<(link|img|iframe)|\b(src|href)=", tags)
     assert not re.search(r"<script[^>]*\bsrc=", text)
-    assert re.search(r"<tr class=changed><td>cycle_time_ms</td><td>1</td>", text)
+    assert re.search(r'<tr class=changed><td class="words">cycle_time_ms</td><td>1</td>', text)
 
 
 def test_the_figures_show_the_samples(tuned: Path) -> None:
@@ -69,6 +71,23 @@ def test_the_figures_show_the_samples(tuned: Path) -> None:
     assert estimate.value + estimate.margin(0.99) < 0
 
 
+@pytest.mark.parametrize("adopted", [True, False])
+def test_the_pairs_that_decided_are_those_of_the_settings_adopted(adopted: bool) -> None:
+    def pair(number: int, cycle: float) -> list[runs.Sample]:
+        note = f"pair {number} of at most 30"
+        return [
+            runs.Sample(1, "confirm", {"cycle_time_ms": ms}, 10.0, decision=note)
+            for ms in ((cycle, 1.0) if number % 2 else (1.0, cycle))
+        ]
+
+    samples = [one for number in (1, 2) for one in pair(number, 0.5)]
+    samples += [one for number in (1, 2) for one in pair(number, 0.2)]
+    final = runs.Sample(9, "final", {"cycle_time_ms": 0.5 if adopted else 1.0}, 10.0)
+    pairs = runs.Run(samples, final, adopted).pairs()
+    wanted = 0.5 if adopted else 0.2
+    assert [one.settings["cycle_time_ms"] for one, _ in pairs] == [wanted] * 2
+
+
 def test_the_surface_knows_what_matters(tuned: Path) -> None:
     [run] = runs.read(tuned)
     surface = figures._surface(run)
@@ -82,7 +101,7 @@ def test_the_surface_knows_what_matters(tuned: Path) -> None:
 def test_horovods_own_log(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     assert "has no last row" in report.write(HOROVODS_LOG, target)
-    assert divs(target.read_text()) == 3
+    assert divs(target.read_text()) == 2 + 4  # four settings were moved
     [run] = runs.read(HOROVODS_LOG)
     assert run.samples[0].cost == pytest.approx(1e3 / 44.0417)
     # Horovod repeats its best row when it is done.
@@ -116,7 +135,7 @@ def test_a_log_of_several_runs_has_a_section_for_each(tuned: Path, tmp_path: Pat
     report.write(path, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert text.index("Run 2 of 2") < text.index("Run 1 of 2")
-    assert divs(text) == 6  # there are no pairs in either
+    assert divs(text) == 2 * (2 + MOVED)  # there are no pairs in either
 
 
 def test_whatever_a_log_says_is_text(tuned: Path, tmp_path: Path) -> None:
@@ -139,7 +158,7 @@ def test_unknown_times_are_left_out(tuned: Path, tmp_path: Path) -> None:
     path.write_text("".join([*rows[:8], ",".join(fields), *rows[9:]]))
     [run] = runs.read(path)
     assert run.samples[7].cost is None
-    assert divs(report.page([run], "log.csv")) == 4
+    assert divs(report.page([run], "log.csv")) == 3 + MOVED
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,11 @@ from hvdtune import knobs
 from hvdtune.autotune import account, log
 from hvdtune.autotune.client import ServiceError
 from hvdtune.autotune.messages import Messenger
-from hvdtune.autotune.session import Session
+from hvdtune.autotune.session import Session, harm_limit_steps
 from hvdtune.autotune.space import Space
 from hvdtune.autotune.tuner import Answer, Request
+
+TUNED = {"HOROVOD_AUTOTUNE": "1"}
 
 
 class Stopped(Exception):
@@ -288,3 +290,96 @@ def test_the_time_of_a_message_has_horovods_form(capfd: pytest.CaptureFixture[st
     assert line[20] == "."
     assert line[27:].startswith(": W test_autotune_session.py:")
     assert line.endswith("] [0]: text\n")
+
+
+def test_one_limit_of_harm_for_all_searches_of_a_run(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = SimulatedEngine(default_is_bad_to_leave)
+    tuning = session(engine, path, {"HVDTUNE_AUTOTUNE_HARM_LIMIT": "40"})
+    tuning.run()
+    assert 0 < tuning.harm_steps < 60
+    # The next one in this process may only spend what is left.
+    spent = Session(
+        SimulatedEngine(default_is_bad_to_leave), knobs.from_environ(TUNED), 2,
+        Messenger("WARNING", hide_time=True), None, DirectOptimiser, harm_steps=199.0,
+    )  # fmt: skip
+    spent.run()
+    assert "have used up what they may cost in a run" in capfd.readouterr().err
+    assert spent.harm_steps == 199.0
+
+
+def default_is_bad_to_leave(values: Mapping[str, float]) -> float:
+    return 1.0 if values["cycle_time"] == 1.0 else 1.5
+
+
+def test_steps_that_settle_count_as_harm(path: Path) -> None:
+    """A change whose first two steps take long, and nothing else, costs what they take."""
+
+    class Unsettled(SimulatedEngine):
+        since = 10
+
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            [step] = super().read_steps(timeout_s)
+            self.since = self.since + 1 if step.epoch == self.seen else 1
+            self.seen = step.epoch
+            factor = 3 if step.epoch % 2 and self.since <= 2 else 1
+            return [SimulatedStep(factor * step.duration_ns, epoch=step.epoch)]
+
+        seen = 0
+
+    engine = Unsettled(flat)
+    tuning = session(engine, path, {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "4"})
+    tuning.run()
+    candidates = sum(
+        row["phase"] in ("search", "confirm") and row["epoch"] != "0" and int(row["epoch"]) % 2
+        for row in log.read(path)
+    )
+    # Two steps, each of which took two steps' time more.
+    assert tuning.harm_steps == pytest.approx(4 * candidates, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("environ", "limit"),
+    [
+        ({}, 200),
+        ({"HVDTUNE_AUTOTUNE_HARM_LIMIT": "50"}, 50),
+        ({"HVDTUNE_AUTOTUNE_EXPECTED_STEPS": "5000"}, 50),
+        ({"HVDTUNE_AUTOTUNE_EXPECTED_STEPS": "5000", "HVDTUNE_AUTOTUNE_HARM_LIMIT": "2%"}, 100),
+        ({"HVDTUNE_AUTOTUNE_EXPECTED_STEPS": "5000", "HVDTUNE_AUTOTUNE_HARM_LIMIT": "30"}, 30),
+    ],
+)
+def test_the_limit_of_harm_in_steps_or_as_a_share(environ: dict[str, str], limit: float) -> None:
+    assert harm_limit_steps(knobs.from_environ({**TUNED, **environ})) == pytest.approx(limit)
+
+
+def test_a_share_of_an_unknown_number_of_steps_is_refused() -> None:
+    settings = knobs.from_environ({**TUNED, "HVDTUNE_AUTOTUNE_HARM_LIMIT": "1%"})
+    with pytest.raises(knobs.KnobError, match="give HVDTUNE_AUTOTUNE_EXPECTED_STEPS"):
+        knobs.check_together(settings.as_dict())
+    for wrong in ("0%", "101%", "-1%", "nan%", "1_0%", "x", "0"):
+        with pytest.raises(knobs.KnobError, match="a share of the run such as 1%"):
+            knobs.from_environ({"HVDTUNE_AUTOTUNE_HARM_LIMIT": wrong})
+
+
+def test_a_new_start_in_this_process_verifies_what_was_adopted(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = session(SimulatedEngine(short_cycle_is_best), path)
+    first.run()
+    found = first.result
+    assert found is not None
+    again = Session(
+        SimulatedEngine(short_cycle_is_best), knobs.from_environ(TUNED), 2,
+        Messenger("WARNING", hide_time=True), log.LogWriter(str(path), print), DirectOptimiser,
+        before=found, harm_steps=first.harm_steps,
+    )  # fmt: skip
+    again.run()
+    assert {row["phase"] for row in log.read(path)} == {"warmup", "baseline", "verify", "final"}
+    assert "with the settings remembered from an earlier start in this process" in (
+        capfd.readouterr().err
+    )
+    # What an unfinished one leaves is what it began with.
+    stopped = session(SimulatedEngine(flat, 20), path)
+    stopped.run()
+    assert stopped.result is None

@@ -1,7 +1,9 @@
 """The harness that judges the tuners: its surfaces, its job, its peers, its figures."""
 
+import argparse
 import json
 import math
+import random
 import sys
 from pathlib import Path
 
@@ -50,15 +52,38 @@ def at(**values: float) -> dict[str, float]:
     return {**surfaces.DEFAULTS, **values}
 
 
-def test_a_surface_is_what_was_measured_and_linear_between(surface: surfaces.Surface) -> None:
+def test_a_surface_is_what_was_measured_and_smooth_between(surface: surfaces.Surface) -> None:
     assert surface(surfaces.DEFAULTS) == pytest.approx(0.0, abs=0.01)
     assert surface(at(cycle_time=0.1)) == pytest.approx(0.2, abs=0.01)
-    assert surface(at(cycle_time=math.sqrt(0.1))) == pytest.approx(0.1, abs=0.01)
-    assert surface(at(fusion_threshold=16 * MIB)) == pytest.approx(0.05, abs=0.01)
-    assert surface(at(fusion_threshold=256 * MIB)) == surface(at(fusion_threshold=128 * MIB))
+    assert surface(at(cycle_time=math.sqrt(0.1))) == pytest.approx(0.09, abs=0.02)
+    assert surface(at(fusion_threshold=16 * MIB)) == pytest.approx(0.04, abs=0.02)
+    beyond, last = (surface(at(fusion_threshold=size * MIB)) for size in (256, 128))
+    assert beyond == pytest.approx(last)
     assert surface(at(one_shot_limit=1024)) == surface(surfaces.DEFAULTS)
     # "The engine chooses" is no size: nothing lies between it and the sizes.
-    assert surface(at(chunk_size=4096)) == surface(at(chunk_size=65536))
+    assert surface(at(chunk_size=4096)) == pytest.approx(surface(at(chunk_size=65536)))
+
+
+def test_between_grid_points_nothing_is_better_than_they_are(surface: surfaces.Surface) -> None:
+    rng = random.Random(3)
+    points = [
+        at(
+            fusion_threshold=rng.choice([0, math.exp(rng.uniform(11, 20))]),
+            cycle_time=math.exp(rng.uniform(-2.3, 3.2)),
+            chunk_size=rng.choice([0, math.exp(rng.uniform(11, 14))]),
+        )
+        for _ in range(500)
+    ]
+    assert min(surface(values) for values in points) >= surface.best() - 1e-9
+
+
+def test_a_round_on_a_busy_machine_counts_for_little() -> None:
+    rng = np.random.default_rng(5)
+    quiet = TRUTH + 0.005 * rng.standard_normal(TRUTH.shape)
+    busy = [TRUTH + 0.3 * rng.standard_normal(TRUTH.shape) for _ in range(2)]
+    found = surfaces.smooth(np.array([busy[0], quiet, busy[1]]))
+    assert np.abs(found - TRUTH).max() < 0.03
+    assert np.abs(np.median([busy[0], quiet, busy[1]], axis=0) - TRUTH).max() > 0.1
 
 
 def test_the_best_point_is_one_a_tuner_may_choose(surface: surfaces.Surface) -> None:
@@ -104,6 +129,22 @@ def test_a_job_has_noise_drift_and_outliers_and_can_be_repeated(surface: surface
     assert runs[0].slowdown == pytest.approx(0.0)
 
 
+def test_drift_and_outliers_can_be_left_out(surface: surfaces.Surface) -> None:
+    def logs(drift: float, outliers: float) -> np.ndarray:
+        run = job.Job(surface, surfaces.DEFAULTS, 0.01, 7, drift, outliers)
+        times = [run.step(surfaces.DEFAULTS).duration_ns for _ in range(3000)]
+        return np.log(np.array(times) / 50e6)
+
+    calm = logs(0.0, 0.0)
+    assert np.abs(calm).max() < 0.06
+    drifting = logs(0.02, 0.0)
+    half = 750  # steps: half a period
+    halves = [drifting[at : at + half].mean() for at in range(3000 - half)]
+    assert max(halves) - min(halves) > 0.02
+    assert drifting.max() < 0.08
+    assert (logs(0.0, 0.01) > math.log(3)).sum() > 10
+
+
 def test_what_trials_cost_is_counted(surface: surfaces.Surface) -> None:
     run = job.Job(surface, surfaces.DEFAULTS, 0.02, 7)
     for values in (surfaces.DEFAULTS, at(fusion_threshold=0)):
@@ -134,7 +175,8 @@ def test_every_method_tunes_and_can_be_repeated(
     method: str, surface: surfaces.Surface, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(methods, "SAMPLES", 12)
-    runs = [simulate.run(method, surface, "the defaults", 0.01, 3) for _ in range(2)]
+    task = simulate.Task(method, surface.name, "the defaults", simulate.USUAL, 0.01, 3)
+    runs = [simulate.run(task, surface) for _ in range(2)]
     assert runs[0] == runs[1]
     assert runs[0].steps <= 1500
     assert runs[0].regret > -1e-9
@@ -143,9 +185,61 @@ def test_every_method_tunes_and_can_be_repeated(
         assert runs[0].verdict.startswith("adopted")
 
 
+def arguments(**changed: object) -> argparse.Namespace:
+    usual = {"methods": ["hvdtune", "Horovod"], "noise": (0.01, 0.08), "seeds": 3, "few_seeds": 1}
+    return argparse.Namespace(**{**usual, "first_seed": 1000, **changed})
+
+
+def test_the_runs_to_be_done(surface: surfaces.Surface) -> None:
+    tasks = simulate.tasks_of(arguments(), [surface])
+    # The defaults, three bad starts, three other disturbances, a peer.
+    assert len(tasks) == len(set(tasks)) == 3 * 2 + 3 * 2 + 3 * 2 + 2
+    assert {task.seed for task in tasks} == {1000, 1001, 1002}
+    assert {task.start for task in tasks if task.method == "Horovod"} == {"the defaults"}
+
+
+def test_runs_are_kept_and_gone_on_from(surface: surfaces.Surface, tmp_path: Path) -> None:
+    tasks = simulate.tasks_of(arguments(methods=["random"], noise=(0.02,)), [surface])
+    path = tmp_path / "runs.jsonl"
+    first = simulate.Done(path, {surface.name: "these"})
+    simulate.simulate(tasks[:2], [surface], 2, math.inf, first)
+    again = simulate.Done(path, {surface.name: "these"})
+    assert again.runs == first.runs
+    assert set(again.runs) == set(tasks[:2])
+    assert again.runs[tasks[1]] == simulate.run(tasks[1], surface)
+    assert simulate.Done(path, {surface.name: "others"}).runs == {}
+
+
+def test_a_simulation_ends_when_its_time_is_over(surface: surfaces.Surface) -> None:
+    tasks = simulate.tasks_of(arguments(methods=["random"], seeds=50), [surface])
+    done = simulate.Done(None, {})
+    simulate.simulate(tasks, [surface], 1, 0.0, done)
+    assert 0 < len(done.runs) < len(tasks)
+
+
+def test_what_runs_were_made_with_is_known_by_surfaces_and_code(
+    surface: surfaces.Surface, tmp_path: Path
+) -> None:
+    other = surfaces.load(stored(tmp_path, [TRUTH + 0.1] * 3))
+    assert simulate.fingerprint(surface) == simulate.fingerprint(surface)
+    assert simulate.fingerprint(surface) != simulate.fingerprint(other)
+
+
 def test_figures_of_runs() -> None:
     runs = [
-        simulate.Run("hvdtune", "made", "the defaults", 0.01, seed, change, regret, 0.01, steps, "")
+        simulate.Run(
+            "hvdtune",
+            "made",
+            "the defaults",
+            simulate.USUAL,
+            0.01,
+            seed,
+            change,
+            regret,
+            0.01,
+            steps,
+            "",
+        )
         for seed, (change, regret, steps) in enumerate([(0.0, 0.0, 400), (0.02, 0.04, 600)])
     ]
     figures = simulate.figures_of(runs)

@@ -2,14 +2,15 @@
 
 import random
 
+import numpy as np
 import pytest
 from simulated_training import KEYS, MIB, full_space
 
 from hvdtune import knobs
 from hvdtune.autotune import space
-from hvdtune.autotune.space import ZERO_CELL, Dimension, Space
+from hvdtune.autotune.space import OFF_CELL, Dimension, Space
 
-FUSION = Dimension("fusion_threshold", "log", MIB / 4, 256 * MIB, "limit", 4096)
+FUSION = Dimension("fusion_threshold", "log", MIB / 4, 256 * MIB, "off", 4096)
 CYCLE = Dimension("cycle_time", "log", 0.1, 25.0)
 CHUNK = Dimension("chunk_size", "log", 64 * 1024, 4 * MIB, "auto", 4096)
 FLAG = Dimension("hierarchical_allreduce", "boolean", 0, 1)
@@ -66,11 +67,12 @@ def test_equal_ratios_are_equal_distances() -> None:
     assert CYCLE.encode(25.0)[0] == pytest.approx(1.0)
 
 
-def test_zero_is_the_end_of_a_limit() -> None:
-    assert FUSION.encode(0) == (0.0,)
-    assert FUSION.encode(MIB / 4)[0] == pytest.approx(ZERO_CELL)
-    assert FUSION.decode([ZERO_CELL * 0.9]) == 0
-    assert FUSION.decode([ZERO_CELL * 1.01]) != 0
+def test_off_is_the_low_end_of_the_axis_with_a_flag() -> None:
+    assert FUSION.width == 2
+    assert FUSION.encode(0) == (0.0, 1.0)
+    assert FUSION.encode(MIB / 4) == (0.0, 0.0)
+    assert FUSION.decode([0.7, 1 - 0.9 * OFF_CELL]) == 0
+    assert FUSION.decode([0.7, 1 - 1.1 * OFF_CELL]) != 0
 
 
 def test_zero_has_a_flag_where_the_engine_chooses() -> None:
@@ -78,7 +80,50 @@ def test_zero_has_a_flag_where_the_engine_chooses() -> None:
     assert CHUNK.encode(0) == (0.5, 1.0)
     assert CHUNK.encode(64 * 1024) == (0.0, 0.0)
     assert CHUNK.decode([0.9, 1.0]) == 0
-    assert EVERY_KIND.columns == ("axis", "axis", "axis", "auto", "flag", "axis")
+    assert EVERY_KIND.columns == ("axis", "off", "axis", "axis", "auto", "flag", "axis")
+    assert EVERY_KIND.groups == [[0, 1], [2], [3, 4], [5], [6]]
+
+
+def test_any_points_become_points_of_settings() -> None:
+    rng = np.random.default_rng(4)
+    points = EVERY_KIND.settled(rng.uniform(-0.2, 1.2, (500, EVERY_KIND.width)))
+    for point in points:
+        values = EVERY_KIND.decode(point)
+        encoded = EVERY_KIND.encode(values)
+        flags = [at for at, kind in enumerate(EVERY_KIND.columns) if kind != "axis"]
+        assert [encoded[at] for at in flags] == [point[at] for at in flags]
+        assert encoded[:3] == pytest.approx(point[:3], abs=0.01)
+    assert 0.01 < (points[:, 1] == 1).mean() < 0.4
+    assert 0.4 < (points[:, 4] == 1).mean() < 0.6
+
+
+def test_probes_change_one_setting_each_and_stay_out_of_the_centres_cell() -> None:
+    centre = {
+        "fusion_threshold": 128 * MIB, "cycle_time": 1.0, "chunk_size": 0,
+        "hierarchical_allreduce": False, "num_nccl_streams": 1,
+    }  # fmt: skip
+    probes = EVERY_KIND.probes(centre, 3, 5)
+    assert probes == EVERY_KIND.probes(centre, 3, 5)
+    assert probes != EVERY_KIND.probes(centre, 3, 6)
+    # One value of every setting first; a flag has only one other.
+    assert [next(iter(one)) for one in probes] == [
+        *EVERY_KIND.keys,
+        *(key for key in EVERY_KIND.keys if key != "hierarchical_allreduce"),
+        "chunk_size",
+    ]
+    assert all(len(one) == 1 for one in probes)
+    thirds = {
+        key: {
+            int(3 * dimension.encode(one[key])[0])
+            for one in probes if key in one
+        }
+        for key, dimension in zip(EVERY_KIND.keys, EVERY_KIND.dimensions, strict=True)
+    }  # fmt: skip
+    assert thirds["fusion_threshold"] == {0, 1}
+    assert thirds["cycle_time"] == {0, 2}
+    assert thirds["chunk_size"] == {0, 1, 2}  # nothing of the axis is known of "the engine chooses"
+    assert thirds["num_nccl_streams"] == {1, 2}
+    assert all(one.get("fusion_threshold") != 0 for one in probes)
 
 
 def test_settings_outside_the_range_keep_their_distance() -> None:
@@ -106,7 +151,7 @@ def test_the_space_survives_json() -> None:
 
 
 def test_a_point_of_the_wrong_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="has 6 coordinates: 2"):
+    with pytest.raises(ValueError, match="has 7 coordinates: 2"):
         EVERY_KIND.decode([0.1, 0.2])
 
 

@@ -19,11 +19,13 @@ from simulated_training import (
 from hvdtune.autotune import space
 from hvdtune.autotune.comparison import LOOKS as CONFIRM_LOOKS
 from hvdtune.autotune.score import Sample
+from hvdtune.autotune.space import Values
 from hvdtune.autotune.tuner import Answer, Trial, Tuner, TunerConfig
 
 SPACE = full_space()
 DEFAULTS = space.shipped_defaults(SPACE)
 OTHER = {"fusion_threshold": 16 * MIB, "cycle_time": 5.0, "chunk_size": 0}
+SECOND = {"fusion_threshold": 64 * MIB, "cycle_time": 0.2, "chunk_size": 0}
 FAST = {"fusion_threshold": 32 * MIB, "cycle_time": 0.5, "chunk_size": 0}
 
 
@@ -155,6 +157,18 @@ def test_the_incumbent_is_measured_first_and_the_defaults_second() -> None:
     assert tuner.incumbent == OTHER
 
 
+def test_probes_of_single_settings_come_first_then_spread_points() -> None:
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(warmup_samples=0, max_samples=20))
+    scripted(tuner, {}, wobble(0.001))
+    tried = [one.trial.values for one in tuner.history if one.trial.candidate]
+    assert tried[0] == DEFAULTS
+    differing = [[key for key in OTHER if values[key] != OTHER[key]] for values in tried[1:9]]
+    assert [keys[0] for keys in differing[:3]] == list(OTHER)
+    assert [len(keys) for keys in differing[:5]] == [1] * 5
+    assert min(len(keys) for keys in differing[5:]) >= 2
+    assert tried[9] == FAST
+
+
 def test_the_last_word_is_the_comparisons_not_the_searchs() -> None:
     # Fast in the search, nothing in the fresh pairs: a lucky winner.
     tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=6))
@@ -263,9 +277,10 @@ def test_questions_hold_the_incumbent_first_and_gains_against_its_neighbours() -
     request = tuner.take_request()
     assert request is not None
     assert request.observations[0] == {"point": SPACE.encode(DEFAULTS), "y": 0.0, "error": 0.0}
-    assert len(request.observations) == 2
+    assert len(request.observations) == 3
+    assert abs(request.observations[1]["y"]) < 0.002
     # Asked right after the candidate: its right-hand neighbour is not known yet.
-    assert abs(request.observations[1]["y"]) < 0.015
+    assert abs(request.observations[2]["y"]) < 0.015
 
 
 def test_clearly_bad_candidates_are_hopeless_and_others_are_not() -> None:
@@ -426,3 +441,87 @@ def test_rivals_are_measured_again_before_they_are_compared() -> None:
     again = [one for one in tuner.history if one.trial.note == "measured again"]
     assert len(again) == 10
     assert phases(tuner).index("confirm") > again[-1].number - 1
+
+
+def two_looks(
+    first_ms: float,
+    second_ms: float,
+    paired_ms: float | None = None,
+    gain: float = 0.05,
+    most: int = 34,
+) -> tuple[Tuner, list[Values]]:
+    """A course in which FAST looks good in the search, and SECOND is proposed after the pairs.
+
+    In pairs FAST takes `first_ms`, SECOND `paired_ms` (or what it took before, `second_ms`).
+    """
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=8, max_pairs=most))
+    jitter = wobble(0.0005)
+    compared: list[Values] = []
+    while tuner.trial is not None:
+        trial = tuner.trial
+        ms = {tuple(FAST.values()): 9.5, tuple(SECOND.values()): second_ms}.get(
+            tuple(trial.values.values()), 10.0
+        )
+        if trial.phase == "confirm" and trial.candidate:
+            ms = first_ms if trial.values == FAST else paired_ms or second_ms
+            if trial.values not in compared:
+                compared.append(trial.values)
+        tuner.report(sample(ms * (1 + next(jitter))))
+        request = tuner.take_request()
+        if request is not None:
+            means = [row["y"] for row in request.observations]
+            tuner.offer(
+                Answer(
+                    SECOND if compared else FAST,
+                    gain if compared else 0.05,
+                    means,
+                    [0.001] * len(means),
+                )
+            )
+    return tuner, compared
+
+
+def test_pairs_that_are_left_go_to_a_second_candidate() -> None:
+    tuner, compared = two_looks(first_ms=10.1, second_ms=9.0)
+    assert compared == [FAST, SECOND]
+    assert tuner.outcome is not None
+    assert tuner.outcome.adopted
+    assert tuner.outcome.values == SECOND
+    assert tuner.outcome.gain == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_second_candidate_has_to_beat_the_one_adopted_first() -> None:
+    tuner, compared = two_looks(first_ms=9.5, second_ms=9.0)
+    assert compared == [FAST, SECOND]
+    assert tuner.outcome is not None
+    assert tuner.outcome.values == SECOND
+    assert tuner.outcome.gain == pytest.approx(0.1, abs=0.01)
+    # In the second comparison the first winner is the incumbent.
+    assert tuner.history[-1].trial.values in (FAST, SECOND)
+    tuner, compared = two_looks(first_ms=9.5, second_ms=9.6)
+    assert compared == [FAST]
+    assert tuner.outcome is not None
+    assert tuner.outcome.values == FAST
+
+
+@pytest.mark.parametrize(("gain", "most"), [(0.0, 34), (0.05, 15)])
+def test_no_second_look_where_nothing_is_expected_or_few_pairs_are_left(
+    gain: float, most: int
+) -> None:
+    tuner, compared = two_looks(first_ms=10.1, second_ms=9.0, gain=gain, most=most)
+    assert compared == [FAST]
+    assert tuner.outcome is not None
+    assert not tuner.outcome.adopted
+    assert tuner.outcome.values == DEFAULTS
+
+
+def test_of_two_comparisons_without_a_gain_the_surer_one_is_told() -> None:
+    tuner, compared = two_looks(first_ms=10.0, second_ms=9.0, paired_ms=10.4)
+    assert compared == [FAST, SECOND]
+    assert tuner.outcome is not None
+    assert not tuner.outcome.adopted
+    # The second was seen to be slower after few pairs, which says less about the first.
+    alone, compared = two_looks(first_ms=10.0, second_ms=10.4)
+    assert compared == [FAST]
+    assert alone.outcome is not None
+    assert tuner.outcome.verdict == alone.outcome.verdict

@@ -1,0 +1,108 @@
+"""Tuning of this process's job: started when the engine is up, ended before it goes down.
+
+Only this module of the package touches the engine: it gives it to the session, whose thread it
+starts. The engine may come up again in the same process (an elastic reset, a second `init`). What
+the tuning before has found is then not searched again but verified, and what it has cost counts
+against the same limit.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass
+
+from hvdtune.autotune import identity, log
+from hvdtune.autotune.agent import Agent
+from hvdtune.autotune.memory import Found, open_memory
+from hvdtune.autotune.messages import Messenger
+from hvdtune.autotune.session import Session
+
+STOP_S = 2.0
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What an earlier session of this process leaves to the next one of a job of `size` ranks."""
+
+    size: int
+    found: Found | None
+    harm_steps: float
+
+
+_running: tuple[Session | Agent, threading.Thread] | None = None
+_before: _Before | None = None
+_logs_begun: set[str] = set()
+
+
+def start() -> None:
+    """Begin tuning the job (on rank 0, when the engine is up)."""
+    from hvdtune.core import machine, tuning, world
+
+    if _running is not None:
+        stop()
+    settings = world.settings()
+    messenger = Messenger(settings.log_level, settings.log_hide_time, world.rank(), _record)
+    if settings.autotune_driver:
+        try:
+            _run(Agent(tuning, settings.autotune_driver))
+        except OSError as error:
+            messenger.warn(f"Autotuner: hvdtune tune cannot be reached: {error}")
+        return
+    writer = None
+    if settings.autotune_log:
+        # A second init in this process continues the log rather than wiping the first one's.
+        append = settings.autotune_log in _logs_begun
+        writer = log.LogWriter(settings.autotune_log, messenger.warn, append)
+        _logs_begun.add(settings.autotune_log)
+    try:
+        program = identity.program_name(sys.argv)
+        memory = open_memory(
+            settings, messenger, program, world.size(), world.local_size(), machine.usable_cpus()
+        )
+        session = Session(
+            tuning, settings, world.size(), messenger, writer, memory=memory,
+            before=_before.found if _before and _before.size == world.size() else None,
+            harm_steps=_before.harm_steps if _before else 0.0,
+        )  # fmt: skip
+    except Exception as error:
+        messenger.warn(f"Autotuner: tuning did not start: {type(error).__name__}: {error}")
+        return
+    _run(session)
+
+
+def _record(text: str) -> None:
+    from hvdtune.core import marks
+
+    marks.record(marks.AUTOTUNE, 0, text)
+
+
+def _run(worker: Session | Agent) -> None:
+    from hvdtune.core import tuning
+
+    global _running
+
+    def work() -> None:
+        worker.run()
+        if _running is not None:  # not if the engine goes down
+            tuning.stop_watching()
+
+    thread = threading.Thread(target=work, name="hvdtune-autotune", daemon=True)
+    _running = worker, thread
+    thread.start()
+
+
+def stop() -> None:
+    """End tuning, finished or not, before the engine goes down.
+
+    Takes a tenth of a second; STOP_S at most, if a change or the memory's file takes long.
+    """
+    global _running, _before
+    if _running is None:
+        return
+    worker, thread = _running
+    _running = None
+    worker.stop_soon()
+    thread.join(STOP_S)
+    if isinstance(worker, Session):
+        _before = _Before(worker.size, worker.result, worker.harm_steps)
