@@ -16,6 +16,7 @@ from hvdtune.core.exceptions import (
     HorovodVersionMismatchError,
     HostsUpdatedInterrupt,
 )
+from hvdtune.core.marks import mark, mark_step
 from hvdtune.core.process_sets import (
     ProcessSet,
     add_process_set,
@@ -163,6 +164,8 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "mark",
+    "mark_step",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -201,17 +204,37 @@ def __dir__() -> list[str]:
 
 def _start_autotune() -> None:
     if _world.settings().autotune and _world.rank() == 0:
-        from hvdtune.autotune import session
+        from hvdtune.autotune import online
 
-        session.start()
+        online.start()
 
 
 def _stop_autotune() -> None:
     if _world.settings().autotune and _world.rank() == 0:
-        from hvdtune.autotune import session
+        from hvdtune.autotune import online
 
-        session.stop()
+        online.stop()
 
 
-# Here, where all parts are known: core itself knows nothing of the tuner.
+def _exports_metrics() -> bool:
+    settings = _world.settings()
+    return _world.rank() == 0 and bool(settings.metrics_file or settings.metrics_port)
+
+
+def _start_metrics() -> None:
+    if _exports_metrics():
+        from hvdtune.live import job
+
+        job.start(_world.settings(), _world.status, _world.warn)
+
+
+def _stop_metrics() -> None:
+    if _exports_metrics():
+        from hvdtune.live import job
+
+        job.stop()
+
+
+# Here, where all parts are known: core itself knows nothing of them.
 _world.add_lifecycle_hook(_start_autotune, _stop_autotune)
+_world.add_lifecycle_hook(_start_metrics, _stop_metrics)

@@ -149,7 +149,16 @@ class EngineOptions:
         process_sets: Sequence[Sequence[int]],
         timeline: str,
         timeline_mark_cycles: bool,
+        timeline_format: str,
+        timeline_all_ranks: bool,
+        timeline_job: str,
+        timeline_identity: str,
+        timeline_buffer_bytes: int,
+        timeline_file_limit: int,
+        timeline_first_step: int,
+        timeline_end_step: int,
         watch_steps: bool,
+        straggler_share: float,
         stall_enabled: bool,
         stall_warning_s: float,
         stall_shutdown_s: float,
@@ -238,19 +247,75 @@ class Engine:
     def host_cpus(self) -> int:
         """CPUs that all ranks on this host may use together; the same on all of them."""
 
-    def start_timeline(self, path: str, mark_cycles: bool) -> str:
-        """Record to a file; "" or why it cannot be written."""
+    def start_timeline(
+        self, path: str, mark_cycles: bool, first_step: int, end_step: int, waits: bool
+    ) -> str:
+        """Ask for a recording of all ranks; "" or why there is none, if the call waits for it.
 
-    def stop_timeline(self) -> None:
-        """Complete the file and close it."""
+        From this place in the schedule on, or of the steps from `first_step` to before `end_step`,
+        where those are not 0.
+        """
+
+    def stop_timeline(self, waits: bool) -> None:
+        """Ask for its end; a call that waits returns when this rank's file is complete."""
+
+    def toggle_timeline(self, path: str, mark_cycles: bool) -> None:
+        """Ask for the end of the recording, or for one if there is none. Does not wait.
+
+        What several ranks ask for within seconds is one and the same.
+        """
+
+    def is_recorded(self) -> bool:
+        """Whether a recording is under way, or waits for its first step."""
+
+    def mark_step(self) -> None:
+        """A training step ends here; counted whether anybody records or not."""
+
+    def steps_ended(self) -> int:
+        """How often that was."""
+
+    def mark(self, kind: int, value: int, text: str) -> None:
+        """A moment, for the recording; see hvdtune.timeline.capture.Mark."""
+
+    def counter(self, name: str, value: float) -> None:
+        """A reading of a counter, for the recording."""
+
+    def await_recordings(self, timeout_s: float) -> bool:
+        """After shutdown: wait until all ranks have closed their files; False at the timeout."""
+
+    def recorded(self) -> list[str]:
+        """Rank 0, after shutdown: the recordings that were begun."""
 
     def set_stack_source(self, source: Callable[[], str]) -> None:
         """What answers when another rank asks where this one is."""
 
-    def read_steps(self, timeout_s: float) -> list[tuple[int, int, int, int, int, int, int]]:
+    def serve(self, name: str, identity: str, command: Callable[[str], str]) -> None:
+        """Rank 0: let other processes of this user ask, at the abstract socket `name`.
+
+        `identity` is the inside of a JSON object, put in front of `status()`. What the engine does
+        not know goes to `command`, on a thread of its own; what that raises is told as text.
+        """
+
+    def status(self) -> str:
+        """Rank 0: what is known of the running job, as a JSON object; other ranks: an empty one."""
+
+    def note(self, key: str, text: str) -> None:
+        """Add a line to `status()`; an empty text takes it away."""
+
+    def start_clock(self) -> None:
+        """Compare this rank's clock with rank 0's, at once and every 10 s."""
+
+    def stop_clock(self, timeout_s: float) -> bool:
+        """Compare once more, then no longer; whether that has come in time."""
+
+    def clock_readings(self, skip: int = 0) -> list[tuple[int, int, int]]:
+        """(local time, offset to rank 0's clock, bound of its error) in ns, oldest first."""
+
+    def read_steps(self, timeout_s: float) -> list[tuple[int, int, int, int, int, int, int, bool]]:
         """Rank 0: training steps since the last call; waits for one until the timeout.
 
-        A step is (index, end in ns, duration in ns, bytes, batches, tensors, epoch).
+        A step is (index, end in ns, duration in ns, bytes, batches, tensors, epoch,
+        whether some of the tensors have names of their own).
         """
 
     def stop_watching_steps(self) -> None:

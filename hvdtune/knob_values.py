@@ -95,6 +95,8 @@ def to_text(knob: Knob, value: Any) -> str:
         return "1" if value else "0"
     if knob.kind == "int_list":
         return ",".join(str(item) for item in value)
+    if knob.kind == "step_range":
+        return ":".join(str(step) if step else "" for step in value)
     if knob.kind == "assignments":
         return ",".join(f"{key}={item}" for key, item in value)
     return str(value)
@@ -110,8 +112,15 @@ def accepted(knob: Knob, multiplier: int = 1) -> str:
         return "whole numbers, 0 or more, separated by commas, such as 0,2,4"
     if knob.kind == "assignments":
         return "tunable settings and values, such as cycle_time_ms=100,fusion_threshold_mb=0"
+    if knob.kind == "step_range":
+        return (
+            "the first step and the one behind the last, counted from 1, such as 100:120 (in "
+            'YAML as "100:120"), or 100: for all from there on'
+        )
     if knob.kind == "str":
         return "some text"
+    if knob.kind == "steps_or_share":
+        return f"a whole number of steps{_range_words(knob)}, or a share of the run such as 1%"
     noun = {"int": "a whole number", "float": "a number", "size": "a size"}[knob.kind]
     if knob.kind == "size":
         plain = "MiB" if multiplier == 2**20 else "bytes"
@@ -173,6 +182,16 @@ def _as_text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(str(item) for item in value)
     return str(value).strip()
+
+
+def _parse_steps_or_share(knob: Knob, text: str, multiplier: int) -> int | str:
+    """A number of steps, or a share of the run in per cent, which stays text: "1%"."""
+    if not text.endswith("%"):
+        return _parse_int(knob, text, multiplier)
+    share = float(text[:-1]) if "_" not in text else math.nan
+    if not 0 < share <= 100:
+        raise ValueError(text)
+    return f"{share:g}%"
 
 
 def _parse_bool(_knob: Knob, text: str, _multiplier: int) -> bool:
@@ -237,6 +256,15 @@ def _parse_assignments(_knob: Knob, text: str, _multiplier: int) -> tuple[tuple[
     return tuple(values.items())
 
 
+def _parse_step_range(_knob: Knob, text: str, _multiplier: int) -> tuple[int, int]:
+    """Read "100:120" as (100, 120), and "100:" as (100, 0)."""
+    first, colon, end = text.partition(":")
+    steps = _plain_int(first), _plain_int(end) if end else 0
+    if not colon or steps[0] < 1 or (end and not steps[0] < steps[1] <= INT_LIMIT):
+        raise ValueError(text)
+    return steps
+
+
 def _parse_str(_knob: Knob, text: str, _multiplier: int) -> str:
     return text
 
@@ -265,6 +293,8 @@ _PARSERS = {
     "float": _parse_float,
     "choice": _parse_choice,
     "int_list": _parse_int_list,
+    "step_range": _parse_step_range,
     "assignments": _parse_assignments,
+    "steps_or_share": _parse_steps_or_share,
     "str": _parse_str,
 }

@@ -22,6 +22,7 @@ __all__ = [
     "KnobError",
     "Settings",
     "accepted",
+    "check_together",
     "from_environ",
     "parse",
     "size_words",
@@ -158,11 +159,17 @@ _TABLE = (
         flags=("--autotune-seed",), yaml="autotune.seed", minimum=0, requires="autotune",
     ),
     Knob(
-        "autotune_harm_limit", "HVDTUNE_AUTOTUNE_HARM_LIMIT", "int", 200,
-        "How much candidates slower than the current settings may cost in all, in steps' time: 200 "
-        "are one per cent of 20000 steps.",
+        "autotune_harm_limit", "HVDTUNE_AUTOTUNE_HARM_LIMIT", "steps_or_share", 200,
+        "What candidates slower than the current settings may cost in a run: steps' time, or a "
+        "share of HVDTUNE_AUTOTUNE_EXPECTED_STEPS (where that is given, 1% is the default).",
         flags=("--autotune-harm-limit",), yaml="autotune.harm_limit", unit="steps",
         minimum=1, requires="autotune",
+    ),
+    Knob(
+        "autotune_expected_steps", "HVDTUNE_AUTOTUNE_EXPECTED_STEPS", "int", 0,
+        "How many training steps the run will have; 0: not known.",
+        flags=("--autotune-expected-steps",), yaml="autotune.expected_steps", unit="steps",
+        minimum=0, requires="autotune",
     ),
     Knob(
         "autotune_start", "HVDTUNE_AUTOTUNE_START", "assignments", (),
@@ -195,6 +202,44 @@ _TABLE = (
         flags=("--timeline-mark-cycles",), off_flags=("--no-timeline-mark-cycles",),
         yaml="timeline.mark_cycles", requires="timeline",
     ),
+    Knob(
+        "timeline_all_ranks", "HVDTUNE_TIMELINE_ALL_RANKS", "bool", True,
+        "Every rank records, each to a file of its own until the job ends; otherwise rank 0 alone, "
+        "and when each rank was ready for each tensor.",
+        flags=("--timeline-all-ranks",), off_flags=("--no-timeline-all-ranks",),
+        yaml="timeline.all_ranks", requires="timeline",
+    ),
+    Knob(
+        "timeline_format", "HVDTUNE_TIMELINE_FORMAT", "choice", "hvdtune",
+        "What is written: compact records of every rank, or, by rank 0 alone, "
+        "Horovod's layout with a row for every tensor.",
+        flags=("--timeline-format",), yaml="timeline.format", choices=("hvdtune", "horovod"),
+        requires="timeline",
+    ),
+    Knob(
+        "timeline_steps", "HVDTUNE_TIMELINE_STEPS", "step_range", None,
+        "Training steps to record: 100:120 are the 20 from step 100 on, 100: all from there on.",
+        flags=("--timeline-steps",), yaml="timeline.steps", requires="timeline",
+    ),
+    Knob(
+        "timeline_buffer_mb", "HVDTUNE_TIMELINE_BUFFER_MB", "int", 16,
+        "Most memory of a rank for records that are not written yet; what finds it full is lost, "
+        "and counted.",
+        flags=("--timeline-buffer-mb",), yaml="timeline.buffer_mb", unit="MiB",
+        minimum=1, maximum=4096, requires="timeline",
+    ),
+    Knob(
+        "timeline_max_mb", "HVDTUNE_TIMELINE_MAX_MB", "int", 0,
+        "Largest file of a rank: beyond that its oldest records go; 0 means no limit.",
+        flags=("--timeline-max-mb",), yaml="timeline.max_mb", unit="MiB",
+        minimum=0, maximum=1_000_000, requires="timeline",
+    ),
+    Knob(
+        "timeline_signal", "HVDTUNE_TIMELINE_SIGNAL", "choice", None,
+        "Signal that starts and stops recording on all ranks when one rank gets it.",
+        flags=("--timeline-signal",), yaml="timeline.signal", choices=("SIGUSR1", "SIGUSR2"),
+        requires="timeline",
+    ),
     # -- stall check --
     Knob(
         "stall_check_disable", "HOROVOD_STALL_CHECK_DISABLE", "bool", False,
@@ -213,6 +258,36 @@ _TABLE = (
         "Age at which a waiting tensor ends the job; 0 means never.",
         flags=("--stall-check-shutdown-time-seconds",), yaml="stall_check.shutdown_time_seconds",
         unit="s", minimum=0,
+    ),
+    Knob(
+        "straggler_share", "HVDTUNE_STRAGGLER_SHARE", "float", 0.05,
+        "Share of a step that a rank must cost, step after step, to be named in the log as late; "
+        "0 names nobody.",
+        flags=("--straggler-share",), yaml="stall_check.straggler_share", minimum=0, maximum=1,
+    ),
+    # -- metrics --
+    Knob(
+        "metrics_file", "HVDTUNE_METRICS_FILE", "str", None,
+        "File for the job's metrics in Prometheus' text format, replaced as a whole every few "
+        "seconds.",
+        flags=("--metrics-file",), yaml="metrics.file", unit="path",
+    ),
+    Knob(
+        "metrics_interval", "HVDTUNE_METRICS_INTERVAL", "float", 5.0,
+        "Time between two versions of the metrics' file.",
+        flags=("--metrics-interval",), yaml="metrics.interval", unit="s", minimum=0.1,
+        maximum=86400, requires="metrics_file",
+    ),
+    Knob(
+        "metrics_port", "HVDTUNE_METRICS_PORT", "int", 0,
+        "Port at which rank 0 serves the job's metrics to Prometheus; 0 serves none.",
+        flags=("--metrics-port",), yaml="metrics.port", minimum=0, maximum=65535,
+    ),
+    Knob(
+        "metrics_address", "HVDTUNE_METRICS_ADDRESS", "str", "127.0.0.1",
+        "Address of that port. The default is reached from this host only; 0.0.0.0 from anywhere, "
+        "by anybody.",
+        flags=("--metrics-address",), yaml="metrics.address", requires="metrics_port",
     ),
     # -- libraries and threads --
     Knob(
@@ -347,6 +422,16 @@ def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
             values[key] = knob.default
     values.update(starting_point(values, sources))
     return Settings(values, sources)
+
+
+def check_together(values: Mapping[str, Any]) -> None:
+    """Refuse values that are only acceptable together with others. Raises `KnobError`."""
+    limit = values["autotune_harm_limit"]
+    if values["autotune"] and isinstance(limit, str) and not values["autotune_expected_steps"]:
+        raise KnobError(
+            f"{KNOBS['autotune_harm_limit'].env} is {limit}, but of how many steps is not known: "
+            f"give {KNOBS['autotune_expected_steps'].env}, or a number of steps as the limit."
+        )
 
 
 def starting_point(values: Mapping[str, Any], fixed: Container[str]) -> dict[str, Any]:

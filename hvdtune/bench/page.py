@@ -6,37 +6,26 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from hvdtune import pages
 from hvdtune.bench import table
 from hvdtune.bench.results import Report
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em }
-pre { overflow-x: auto; background: #f6f6f6; padding: 1em; line-height: 1.3 }
-.advice { border-left: 4px solid #636efa; padding: .5em 1em; background: #eef }
-.note { border-left: 4px solid #e6a700; padding: .5em 1em; background: #fff8e5 }
-"""
 
 
 def write_html(report: Report, heading: list[str], path: Path) -> None:
     """Write the page; `heading` are the lines printed above the tables, without their `#`."""
-    from plotly.offline import get_plotlyjs
-
-    figures = "\n".join(
-        figure.to_html(full_html=False, include_plotlyjs=False) for figure in _figures(report)
-    )
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8"><title>hvdtune bench</title>',
-        f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head><body>",
+    advice = f"Advice: {report.advice}" if report.advice else ""
+    body = [
         "<h1>hvdtune bench</h1>",
-        f"<p>{'<br>'.join(escape(line) for line in heading)}</p>",
-        *(f'<p class="note">{escape(note)}</p>' for note in report.notes),
-        f'<p class="advice"><b>Advice:</b> {escape(report.advice)}</p>' if report.advice else "",
-        figures,
+        f'<p class="under">{"<br>".join(escape(line) for line in heading)}</p>',
+        *(pages.paragraph(note, "note") for note in report.notes),
+        pages.paragraph(advice, "verdict") if advice else "",
+        *(
+            pages.plotly_figure(drawn, f"figure-{number}")
+            for number, drawn in enumerate(_figures(report), start=1)
+        ),
         f"<h2>All numbers</h2><pre>{escape(chr(10).join(_text(report)))}</pre>",
-        "</body></html>",
     ]
-    path.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    path.write_text(pages.page("hvdtune bench", body), encoding="utf-8")
 
 
 def _text(report: Report) -> list[str]:

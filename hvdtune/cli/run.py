@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from typing import Any
 
@@ -83,6 +84,8 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument(
         "--network-interfaces", "--network-interface", action="append", help=argparse.SUPPRESS
     )
+    # For programs that start a job: it ends when the process with this number, its parent, does.
+    job.add_argument("--parent", type=_count, help=argparse.SUPPRESS)
     job.add_argument(
         "--disable-cache", action="store_true", help="accepted; checks are never cached"
     )
@@ -120,6 +123,10 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.version or args.check_build:
         return _about(args.check_build)
+    if args.parent is not None:
+        from hvdtune.launch import processes
+
+        processes.die_with_parent(signal.SIGTERM, args.parent)
     from hvdtune.launch import environment, hosts, job
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command

@@ -1,31 +1,69 @@
-"""`hvdtune timeline`: what a recorded timeline says, and whether the file is sound."""
+"""`hvdtune timeline`: what a timeline says, whether it is sound; joins files, cuts out steps."""
 
 from __future__ import annotations
 
 import argparse
 
-HELP = "read a timeline: who was late, where the time went; or check that the file is sound"
+HELP = "read, check, merge and cut timelines"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the two sub-commands."""
+    """Declare the sub-commands."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     about = "print a verdict, the ranks that were late and where the time went"
     command = commands.add_parser("summary", help=about, description=about)
-    _add_file(command)
+    _add_file(command, "a timeline in Horovod's layout")
     command.add_argument(
         "--rows", type=int, default=10, metavar="N", help="most ranks and tensors shown (10)"
     )
     about = "check that the file is valid and that every begin has its end; exit with 1 if not"
-    _add_file(commands.add_parser("check", help=about, description=about))
+    _add_file(
+        commands.add_parser("check", help=about, description=about),
+        "a recording, or a timeline in Horovod's layout",
+    )
+    about = "join the ranks' files of a job, of all its hosts, and PyTorch's profiles of the run"
+    command = commands.add_parser("merge", help=about, description=about)
+    command.add_argument("files", metavar="FILE", nargs="+", help="recordings and profiles, or .gz")
+    command.add_argument(
+        "-o",
+        metavar="OUT.json",
+        dest="out",
+        help="the file to write; a lone FILE is joined in place",
+    )
+    about = "write what trace viewers show of some steps"
+    command = commands.add_parser("view", help=about, description=about)
+    _add_file(command, "a recording")
+    command.add_argument(
+        "--steps", metavar="A:B", help="from step A on, up to B excluded (as many as fit)"
+    )
+    command.add_argument("-o", metavar="OUT.json", dest="out", required=True)
+    about = "begin recording a running job, all its ranks at one step"
+    command = commands.add_parser("start", help=about, description=about)
+    command.add_argument("file", metavar="FILE", help="the timeline to write, on rank 0's host")
+    command.add_argument("--mark-cycles", action="store_true", help="mark every cycle")
+    _add_job(command)
+    about = "end the recording of a running job"
+    _add_job(commands.add_parser("stop", help=about, description=about))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print to stdout; 0, or 1 when a checked file has flaws."""
+    """Print to stdout; 0, or 1 when a checked file has flaws or there is no such job."""
+    if args.command in ("start", "stop"):
+        return _control(args)
+    if args.command in ("merge", "view"):
+        return _write(args)
+    from hvdtune.timeline.capture_file import is_capture
     from hvdtune.timeline.reader import read_trace
 
     if args.command == "summary" and args.rows < 1:
         raise ValueError(f"--rows {args.rows} is not accepted: give a number of at least 1")
+    if is_capture(args.file):
+        if args.command == "summary":
+            raise ValueError(
+                f"{args.file} is a recording of all ranks, which `hvdtune report` explains; "
+                "summary reads timelines in Horovod's layout"
+            )
+        return _check_recording(args.file)
     trace = read_trace(args.file)
     if args.command == "summary":
         from hvdtune.timeline.summary import summary
@@ -44,5 +82,44 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _add_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a timeline of hvdtune or Horovod, or its .gz")
+def _write(args: argparse.Namespace) -> int:
+    from hvdtune.timeline.merge import merge, write_view
+    from hvdtune.timeline.view_window import parse_steps
+
+    if args.command == "merge":
+        print(merge(args.files, args.out))
+    else:
+        print(write_view(args.file, args.out, parse_steps(args.steps) if args.steps else None))
+    return 0
+
+
+def _check_recording(path: str) -> int:
+    from hvdtune.timeline.load import read_recording
+
+    recording = read_recording(path)
+    for problem in recording.problems:
+        print(f"{path}: {problem}")
+    if not recording.problems:
+        tensors = sum(len(one.tensors) for one in recording.ranks.values())
+        print(f"{path}: sound. {len(recording.ranks)} ranks, {tensors} tensor records")
+    return 1 if recording.problems else 0
+
+
+def _control(args: argparse.Namespace) -> int:
+    from hvdtune.live import client
+
+    if args.command == "start":
+        print(client.start_timeline(client.find(args.job), args.file, args.mark_cycles))
+    else:
+        print(client.stop_timeline(client.find(args.job)))
+    return 0
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--job", metavar="JOB", help="its id, the beginning of it, or rank 0's process id"
+    )
+
+
+def _add_file(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("file", metavar="FILE", help=f"{what}, or its .gz")

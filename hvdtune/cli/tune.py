@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -86,12 +85,10 @@ def run(args: argparse.Namespace) -> int:
     environ, settings = _settings(args)
     previous = signal.signal(signal.SIGTERM, _terminated)
     try:
-        with (
-            tempfile.TemporaryDirectory(prefix="hvdtune-tune-") as folder,
-            open(Path(folder, "output"), "w+b") as output,
-        ):
+        # Without a name: nothing is left of it, however this process ends.
+        with tempfile.TemporaryFile(prefix="hvdtune-tune-") as output:
             start = partial(_start, args, command, environ, output)
-            engine = RemoteEngine(start, Path(folder), _restarting(settings), args.skip_steps)
+            engine = RemoteEngine(start, _restarting(settings), args.skip_steps)
             try:
                 finished = _tune(args, engine, settings, command)
             except JobsEnded:
@@ -248,7 +245,9 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     from hvdtune.launch.bootstrap import python_command
 
-    launcher = python_command("hvdtune.cli.main", "run", "-np", str(args.np))
+    launcher = python_command(
+        "hvdtune.cli.main", "run", "-np", str(args.np), "--parent", str(os.getpid())
+    )
     output.seek(0)
     output.truncate()
     return subprocess.Popen(

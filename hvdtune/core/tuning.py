@@ -19,7 +19,9 @@ class StepRecord:
     """One training step, found from rank 0's traffic: it ends when a tensor comes again.
 
     Only allreduces of the global process set count. Times are nanoseconds of the monotonic clock;
-    `epoch` numbers the settings in force when the step ended.
+    `epoch` numbers the settings in force when the step ended. `named`: some of the tensors have
+    names of their own. Where none has, tensors are told apart by what they look like, and a record
+    may be a part of a training step.
     """
 
     index: int
@@ -29,6 +31,7 @@ class StepRecord:
     batches: int
     tensors: int
     epoch: int
+    named: bool = True
 
 
 def read_steps(timeout_s: float) -> list[StepRecord]:

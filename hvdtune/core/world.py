@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hvdtune import _native, knobs
+from hvdtune.core import control, recording, stacks
 from hvdtune.core import mpi_communicators as mpi
 from hvdtune.core import process_sets as sets
-from hvdtune.core import stacks
 from hvdtune.core.topology import Topology, detect, sub_job
 
 Hook = Callable[[], None]
@@ -96,6 +96,8 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
     global _engine, _place, _settings
     place = _find_place(comm, given)
     settings = knobs.from_environ()
+    recording.check(settings)
+    knobs.check_together(settings.as_dict())
     topology = place.topology
     _check_host(topology)
     static, problem = _planned_sets(given, place)
@@ -116,8 +118,11 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
     sets.start(static, topology.size)
     _engine, _place, _settings = engine, place, settings
     engine.set_stack_source(stacks.format_stacks)
+    control.serve(engine, topology)
     _register_exit()
-    _open_timeline(settings)
+    problem_of_signal = recording.toggle_by_signal(settings, lambda: _engine)
+    if problem_of_signal:
+        _native.log("warning", __file__, 0, topology.rank, problem_of_signal)
     return place
 
 
@@ -216,9 +221,9 @@ def _engine_options(
         spin_us=settings.spin_us,
         affinity=affinity[topology.local_rank] if topology.local_rank < len(affinity) else -1,
         process_sets=static,
-        timeline=_timeline_file(settings),
-        timeline_mark_cycles=settings.timeline_mark_cycles,
+        **recording.options(topology, settings, _shown_hostname(topology)),
         watch_steps=settings.autotune,
+        straggler_share=float(settings.straggler_share),
         stall_enabled=not settings.stall_check_disable,
         stall_warning_s=float(settings.stall_check_time),
         stall_shutdown_s=float(settings.stall_shutdown_time),
@@ -273,6 +278,9 @@ def shutdown() -> None:
         if _place is not None and _place.members is not None:
             _place.members.close()
         engine.shutdown()
+        assert _settings is not None
+        recording.forget_signal(_settings)
+        recording.finish(engine, 0 if _place is None else _place.topology.rank)
     from hvdtune.core import operations
 
     operations.forget_all()
@@ -302,6 +310,29 @@ def settings() -> knobs.Settings:
     engine()
     assert _settings is not None
     return _settings
+
+
+def status() -> dict[str, Any]:
+    """What rank 0 knows of the running job: docs/live.md lists the keys. Empty on other ranks.
+
+    Never waits for an operation. Raises ValueError before init.
+    """
+    import json
+
+    found: dict[str, Any] = json.loads(engine().status())
+    return found
+
+
+def note(key: str, text: str) -> None:
+    """Rank 0: add a line to the status; an empty text takes it away. Nothing before init."""
+    running = _engine
+    if running is not None:
+        running.note(key, text)
+
+
+def warn(text: str) -> None:
+    """Log a warning of this rank."""
+    _native.log("warning", __file__, 0, rank(), text)
 
 
 def rank() -> int:
@@ -348,38 +379,52 @@ def is_homogeneous() -> bool:
     return True
 
 
-def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Record a Chrome trace from now on, on rank 0; every rank may call it.
+def start_timeline(file_path: str, mark_cycles: bool = False, *, steps: int | None = None) -> None:
+    """Record from now on, on all ranks from one place in the schedule.
 
-    Raises ValueError unless HOROVOD_TIMELINE was set at init (``DYNAMIC`` records nothing yet). A
-    file that cannot be written is logged, training goes on.
+    One rank may call it, or all ranks. The file is rank 0's, and so is the working directory of a
+    relative name; see docs/timeline.md for the other ranks'. Returns when this rank records. What
+    is being recorded to the same file already goes on; another recording is completed first. A
+    file that cannot be written is logged once, and training goes on.
+
+    Args:
+        file_path: where to.
+        mark_cycles: mark the coordinator's cycles, too.
+        steps: record only so many training steps, beginning with the next but one; then the
+            recording ends by itself.
+
+    Raises:
+        ValueError: HOROVOD_TIMELINE was not set at init (``DYNAMIC`` records nothing yet), or
+            ``steps`` is not 1 or more, or is given with HVDTUNE_TIMELINE_FORMAT=horovod.
     """
+    begin_timeline(file_path, mark_cycles, steps)
+
+
+def begin_timeline(file_path: str, mark_cycles: bool = False, steps: int | None = None) -> str:
+    """start_timeline(); what keeps it from recording, or an empty string."""
     running = engine()
     if not settings().timeline:
         raise ValueError(
             "start_timeline needs HOROVOD_TIMELINE at init; set HOROVOD_TIMELINE=DYNAMIC to start "
             "recording later"
         )
-    problem = running.start_timeline(os.fspath(file_path), bool(mark_cycles))
-    if problem:
-        _native.log("error", __file__, 0, rank(), problem)
+    first, end = 0, 0
+    if steps is not None:
+        if settings().timeline_format == "horovod":
+            raise ValueError("start_timeline(steps=...) needs HVDTUNE_TIMELINE_FORMAT=hvdtune")
+        if steps < 1:
+            raise ValueError(f"start_timeline(steps={steps!r}): give 1 or more")
+        first = running.steps_ended() + 2
+        end = first + int(steps)
+    return running.start_timeline(os.fspath(file_path), bool(mark_cycles), first, end, True)
 
 
 def stop_timeline() -> None:
-    """Stop recording and complete the file; nothing if none is being written."""
-    engine().stop_timeline()
+    """Stop recording on all ranks, at one place in the schedule; nothing if nobody records.
 
-
-def _timeline_file(settings: knobs.Settings) -> str:
-    """The file to record from the start, or ""."""
-    name = settings.timeline or ""
-    return "" if name.upper() == "DYNAMIC" else name
-
-
-def _open_timeline(settings: knobs.Settings) -> None:
-    # The engine has started it; if that failed, this fails too and says why.
-    if _timeline_file(settings):
-        start_timeline(_timeline_file(settings), settings.timeline_mark_cycles)
+    Returns when this rank's file is complete. One rank may call it, or all ranks.
+    """
+    engine().stop_timeline(True)
 
 
 def add_lifecycle_hook(after_init: Hook, before_shutdown: Hook) -> None:

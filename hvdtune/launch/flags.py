@@ -13,13 +13,15 @@ _TITLES = {
     "autotune": "autotune",
     "timeline": "timeline",
     "stall_check": "stall check",
+    "metrics": "metrics",
     "library_options": "libraries and threads",
     "logging": "logging",
     "": "other settings",
 }
 _METAVARS = {
-    **{"int": "N", "float": "X", "size": "SIZE", "int_list": "N,N,…"},
+    **{"int": "N", "float": "X", "size": "SIZE", "int_list": "N,N,…", "steps": "N or P%"},
     "assignments": "NAME=X,…",
+    "steps": "FIRST:END",
 }
 
 

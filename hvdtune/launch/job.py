@@ -18,12 +18,14 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import BinaryIO, NamedTuple
 
+from hvdtune.core import recording
 from hvdtune.launch import processes
 from hvdtune.launch.environment import worker_environment
 from hvdtune.launch.errors import LaunchError
@@ -178,16 +180,21 @@ class Job:
         command = list(self._spec.command)
         files = self._output_files(slot)
         parent = os.getpid()
+        environment = worker_environment(self._spec.environment, slot)
+        # Until init() handles it, the signal that starts a recording would end the rank.
+        record_signal = getattr(signal, environment.get("HVDTUNE_TIMELINE_SIGNAL", ""), None)
 
         def in_child() -> None:
             os.setpgid(0, 0)
+            if isinstance(record_signal, signal.Signals):
+                signal.signal(record_signal, signal.SIG_IGN)
             signal.signal(signal.SIGTTOU, signal.SIG_DFL)
             processes.die_with_parent(signal.SIGKILL, parent)
 
         try:
             process = subprocess.Popen(
                 command,
-                env=worker_environment(self._spec.environment, slot),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -418,5 +425,13 @@ def _drain(descriptor: int) -> None:
 
 
 def run_job(spec: JobSpec) -> int:
-    """Run a job guarded (see `hvdtune.launch.guard`); return the launcher's exit status."""
-    return guarded(lambda: Job(spec).run())
+    """Run a job guarded (see `hvdtune.launch.guard`); return the launcher's exit status.
+
+    Of a job that failed, the ranks' timelines are joined here: its rank 0 may not have come to it.
+    """
+    status = guarded(lambda: Job(spec).run())
+    if status != 0:
+        problem = recording.finish_after_failure(spec.environment)
+        if problem:
+            print(f"hvdtune run: {problem}", file=sys.stderr)
+    return status

@@ -62,6 +62,7 @@ def choose(
     _drop_dependents(choice)
     _add_starts(choice)
     _add_notices(choice, config)
+    knobs.check_together(choice.values)
     return choice
 
 

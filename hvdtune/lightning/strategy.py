@@ -14,6 +14,7 @@ from hvdtune.lightning.gradients import GradientAverager
 from hvdtune.lightning.layers import SyncBatchNormLayers
 from hvdtune.lightning.metrics import connect_metrics
 from hvdtune.lightning.package import pl
+from hvdtune.torch.steps import step_ended
 
 T = TypeVar("T")
 
@@ -242,7 +243,9 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
                 loss = self.reduce(loss)
             return loss
 
-        return super().optimizer_step(optimizer, evaluate, model, **kwargs)
+        output = super().optimizer_step(optimizer, evaluate, model, **kwargs)
+        step_ended(optimizer)
+        return output
 
     # ---- collectives for Lightning and the user's module ----
 

@@ -196,11 +196,11 @@ def _table(head: list[str], rows: list[list[str]], left: int = 1) -> str:
 
 def _time(us: Any) -> str:
     """12.3 s, 4.56 ms or 7 us; - for what is not known."""
-    if us != us or us is None:
-        return "-"
     try:
         value = float(us)
-    except TypeError:  # pandas.NA
+    except TypeError:  # None, pandas.NA
+        return "-"
+    if value != value:
         return "-"
     if value >= 1e6:
         return f"{value / 1e6:.2f} s"

@@ -14,6 +14,7 @@ except ImportError as error:
         f"({error}). Install it with: pip install 'hvdtune[torch]'"
     ) from error
 
+from hvdtune.core.marks import mark, mark_step
 from hvdtune.torch import elastic
 from hvdtune.torch.compression import Compression
 from hvdtune.torch.functions import (
@@ -140,6 +141,8 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "mark",
+    "mark_step",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",

@@ -26,6 +26,7 @@ from hvdtune.core.process_sets import ProcessSet
 from hvdtune.torch.parameter_names import Names
 from hvdtune.torch.reducer import Copied, GradientReducer
 from hvdtune.torch.sending import Settings
+from hvdtune.torch.steps import step_ended
 from hvdtune.torch.submission import Member
 from hvdtune.torch.wrapping import DistributedBase
 
@@ -99,6 +100,7 @@ class DeltaMixin(DistributedBase):
             with torch.enable_grad():
                 loss = closure()
         self._reducer.synchronize(self.param_groups)
+        step_ended(self)
         return loss
 
     def _delta_of(self, parameter: torch.Tensor) -> torch.Tensor:

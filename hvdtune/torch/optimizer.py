@@ -19,6 +19,7 @@ from hvdtune.torch.groups import Groups, check_groups
 from hvdtune.torch.parameter_names import parameter_names
 from hvdtune.torch.reducer import GradientReducer
 from hvdtune.torch.sending import Settings
+from hvdtune.torch.steps import step_ended
 from hvdtune.torch.wrapping import DistributedBase, wrap
 
 _OPS = {Average, Sum, Adasum, Min, Max, Product}
@@ -124,7 +125,9 @@ class GradientMixin(DistributedBase):
     def _step_wrapped(self, closure: Callable[[], Any] | None, kwargs: dict[str, Any]) -> Any:
         self._tell_wrapped()
         # Not every optimizer's step takes a closure.
-        return super().step(**kwargs) if closure is None else super().step(closure, **kwargs)
+        loss = super().step(**kwargs) if closure is None else super().step(closure, **kwargs)
+        step_ended(self)
+        return loss
 
     def _synchronized_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         searches = isinstance(self, torch.optim.LBFGS) and self._reducer.communicates

@@ -15,6 +15,13 @@ inline constexpr Nanos kSecond = 1000 * kMillisecond;
 /// "Never": later than any deadline.
 inline constexpr Nanos kForever = INT64_MAX;
 
+/// Another clock seen from this one: the other shows `local` + `offset`, give or take `bound`.
+struct ClockReading {
+  Nanos local = 0;
+  Nanos offset = 0;
+  Nanos bound = 0;
+};
+
 inline Nanos monotonic_now() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);

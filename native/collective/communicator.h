@@ -127,6 +127,12 @@ class Communicator {
   /// do where every communicator has its own.
   virtual void share_buffers() {}
 
+  /// Whether waited() is to count from 0 on. It costs two looks at the clock for every wait that is
+  /// not over at once.
+  virtual void time_waits(bool) {}
+  /// How long this member has waited for others since time_waits(true). 0 where nobody knows.
+  [[nodiscard]] virtual Nanos waited() const { return 0; }
+
   /// `report(ranks, waited)` is called, within an operation, when `ranks` (global) have kept this
   /// one waiting for `patience`, and after each further `patience`; by one of the waiting members
   /// only.

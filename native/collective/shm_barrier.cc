@@ -57,6 +57,14 @@ void ShmBarrier::report_missing(Nanos waited) const {
 }
 
 void ShmBarrier::wait() {
+  if (open()) return;
+  if (!timed_) return wait_until_open();
+  const Nanos began = monotonic_now();
+  wait_until_open();
+  waited_ += monotonic_now() - began;
+}
+
+void ShmBarrier::wait_until_open() {
   if (patience_.wait([this] { return open(); })) return;
   const Nanos began = monotonic_now();
   Nanos reported = began;

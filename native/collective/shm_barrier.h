@@ -25,12 +25,20 @@ class ShmBarrier {
   /// Throws Error(kAborted) when the job is aborted.
   void wait();
 
+  /// As in Communicator.
+  void time_waits(bool timed) {
+    timed_ = timed;
+    waited_ = 0;
+  }
+  [[nodiscard]] Nanos waited() const { return waited_; }
+
   /// When a wait() lasts longer than `limit`, and again after each further `limit`, the
   /// lowest member that has arrived calls `report` (with indices of members) within its wait().
   void report_absence(Nanos limit, AbsenceReport report);
 
  private:
   [[nodiscard]] bool open() const;
+  void wait_until_open();
   void throw_if_aborted() const;
   void report_missing(Nanos waited) const;
 
@@ -42,6 +50,8 @@ class ShmBarrier {
   Nanos absence_limit_ = kForever;
   AbsenceReport report_;
   std::uint32_t generation_ = 0;  // arrivals of this member
+  bool timed_ = false;
+  Nanos waited_ = 0;
 };
 
 }  // namespace hvdtune

@@ -49,6 +49,9 @@ class ShmCommunicator final : public Communicator {
   void set_window_shared(bool shared) { window_shared_ = shared; }
   void share_buffers() override;
 
+  void time_waits(bool timed) override { barrier_.time_waits(timed); }
+  [[nodiscard]] Nanos waited() const override { return barrier_.waited(); }
+
   void report_absence(Nanos patience, AbsenceReport report) override;
 
  private:

@@ -105,6 +105,14 @@ void ShmRegistered::finish_blocks(std::uint32_t count, std::uint32_t blocks) {
 }
 
 void ShmRegistered::wait_for_others() {
+  if (over()) return;
+  if (!timed_) return wait_until_over();
+  const Nanos began = monotonic_now();
+  wait_until_over();
+  waited_ += monotonic_now() - began;
+}
+
+void ShmRegistered::wait_until_over() {
   if (patience_.wait([this] { return over(); })) return;
   const Nanos began = monotonic_now();
   Nanos reported = began;

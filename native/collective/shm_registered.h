@@ -56,6 +56,13 @@ class ShmRegistered {
   /// How to write what other members read; chunks and sizes mean nothing here.
   void tune(const Tuning& tuning) { distance_.choose(tuning.writing); }
 
+  /// As in Communicator.
+  void time_waits(bool timed) {
+    timed_ = timed;
+    waited_ = 0;
+  }
+  [[nodiscard]] Nanos waited() const { return waited_; }
+
   /// As Communicator::report_absence: a member is missing that has begun a block and does not
   /// finish it.
   void report_absence(Nanos limit, AbsenceReport report);
@@ -76,6 +83,7 @@ class ShmRegistered {
   void reduce_tile(const RegisteredJob& job, std::byte* const* copies, std::size_t bytes);
   [[nodiscard]] bool over() const;
   void wait_for_others();
+  void wait_until_over();
   void report_missing(Nanos waited) const;
 
   std::shared_ptr<Arena> arena_;
@@ -89,7 +97,9 @@ class ShmRegistered {
   Nanos absence_limit_ = kForever;
   AbsenceReport report_;
   CopyKind writing_ = CopyKind::kCached;  // in the reduction under way
-  std::uint32_t number_ = 0;              // of the reduction under way; the same on all members
+  bool timed_ = false;
+  Nanos waited_ = 0;
+  std::uint32_t number_ = 0;  // of the reduction under way; the same on all members
 
   // Layout of the reduction under way; kept for its memory.
   std::vector<std::size_t> order_;

@@ -33,9 +33,12 @@ void Engine::on_absence(const std::vector<int>& ranks, Nanos waited) {
     state.process_state = process_state_of(peer.pid);
     states.push_back(std::move(state));
   }
+  record_stall(tensors.front().name + " and " + std::to_string(tensors.size() - 1) +
+               " more wait for ranks " + wire::ranks_text({ranks.begin(), ranks.end()}));
   const StallOptions& limits = options_.stall;
   const std::string report =
       absence_report(tensors, states, seconds(limits.warning), seconds(limits.shutdown));
+  status_.stalled(report, tensors.size(), monotonic_now());
   if (limits.shutdown < limits.warning || waited < limits.shutdown) {
     HVD_LOG_RANK(kWarning, rank_) << report;
     return;

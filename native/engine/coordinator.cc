@@ -133,6 +133,8 @@ void Coordinator::arrive(TensorEntry& entry, int rank, const wire::AnnouncedSlot
     entry.by.assign(last_announced_.size(), false);
     entry.tickets.assign(last_announced_.size(), 0);
     entry.first_time = announced.time;
+    entry.last_time = 0;
+    ++open_;
     if (observer_ != nullptr) observer_->on_first_ready(entry, announced.time);
   }
   HVD_CHECK(!entry.by[at]);  // duplicates are refused on the rank itself
@@ -140,6 +142,10 @@ void Coordinator::arrive(TensorEntry& entry, int rank, const wire::AnnouncedSlot
   entry.tickets[at] = announced.ticket;
   ++entry.announced;
   if (announced.registered) ++entry.registered;
+  if (announced.time >= entry.last_time) {
+    entry.last_time = announced.time;
+    entry.last_rank = rank;
+  }
   last_announced_[at].entry = &entry;
   last_announced_[at].time = announced.time;
   if (observer_ != nullptr) observer_->on_rank_ready(entry, rank, announced.time);
@@ -189,6 +195,7 @@ std::string Coordinator::agree(TensorEntry& entry) {
   }
   entry.description = first;
   entry.described_by = ranks.front();
+  entry.recorded_in = 0;
   return {};
 }
 
@@ -237,6 +244,7 @@ void Coordinator::reject(TensorEntry& entry, const std::string& why) {
 }
 
 void Coordinator::finish_round(TensorEntry& entry) {
+  if (entry.announced > 0) --open_;
   entry.announced = 0;
   entry.registered = 0;
   entry.variants.clear();
@@ -245,6 +253,7 @@ void Coordinator::finish_round(TensorEntry& entry) {
 }
 
 void Coordinator::forget(TensorEntry& entry) {
+  if (entry.announced > 0) --open_;
   for (LastAnnounced& last : last_announced_) {
     if (last.entry != &entry) continue;
     last.name = entry.description.name;
@@ -355,7 +364,8 @@ void Coordinator::log_step(TensorEntry& entry, Nanos now) {
   if (entry.last_step != 0) {
     steps_.known_tensor(entry.last_step, tensors, description.bytes(), now, settings_.epoch);
   } else {
-    steps_.tensor(identity_of(description), tensors, description.bytes(), now, settings_.epoch);
+    steps_.tensor(identity_of(description), description.cacheable, tensors, description.bytes(),
+                  now, settings_.epoch);
   }
   entry.last_step = steps_.step();
 }
@@ -416,9 +426,11 @@ void Coordinator::take_batch(const FusionPlan& plan, wire::CloseReason reason,
   batch.reason = reason;
   batch.registered = ready_.front()->in_shared_memory();
   const Nanos now = monotonic_now();
+  const Nanos first_ready = ready_[plan.chosen.front()]->ready_time;
   for (const std::size_t index : plan.chosen) {
     TensorEntry& entry = *ready_[index];
     log_step(entry, now);
+    bytes_scheduled_ += entry.fused_bytes;
     ready_bytes_ -= entry.fused_bytes;
     ready_message_bytes_ -= entry.message_bytes;
     ready_step_tensors_ -= step_tensors(entry.description);
@@ -445,6 +457,7 @@ void Coordinator::take_batch(const FusionPlan& plan, wire::CloseReason reason,
   std::erase(ready_, nullptr);
   first_ready_ = ready_.empty() ? kForever : ready_.front()->ready_time;
   if (batch.process_set == 0) steps_.batch();
+  if (observer_ != nullptr) observer_->on_batch(batch.batch, now, first_ready);
   // An eviction made room for one of these entries: it must come first.
   flush_immediate(out);
   out.push_back(std::move(batch));

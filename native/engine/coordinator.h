@@ -29,6 +29,8 @@ class CoordinatorObserver {
   virtual void on_all_ready(const TensorEntry& entry, Nanos time) = 0;
   /// The tensor's round is complete, but so many of its ranks never announced it.
   virtual void on_absent(const TensorEntry& entry, std::size_t ranks) = 0;
+  /// A batch was closed, the first of whose tensors was ready at `first_ready`.
+  virtual void on_batch(std::uint64_t serial, Nanos closed, Nanos first_ready) = 0;
 };
 
 struct CoordinatorOptions {
@@ -91,6 +93,12 @@ class Coordinator {
   [[nodiscard]] std::size_t joined() const { return joined_.count(); }
   /// Name of the last tensor that `rank` announced, and when; empty before the first.
   [[nodiscard]] const std::string& last_announced(int rank, Nanos& time) const;
+
+  /// Tensors and groups that some rank waits for: announced, and not scheduled yet.
+  [[nodiscard]] std::size_t open() const { return open_; }
+  /// Batches so far, and what they hold in the fusion buffer.
+  [[nodiscard]] std::uint64_t batches() const { return next_batch_; }
+  [[nodiscard]] std::int64_t bytes_scheduled() const { return bytes_scheduled_; }
 
   StepLog& steps() { return steps_; }
 
@@ -168,6 +176,8 @@ class Coordinator {
   std::vector<wire::Schedule> immediate_;  // rejections and evictions, before the next batch
   Nanos first_ready_ = kForever;
   std::uint64_t next_batch_ = 0;
+  std::int64_t bytes_scheduled_ = 0;
+  std::size_t open_ = 0;
   std::vector<LastAnnounced> last_announced_;
   StepLog steps_;
 };

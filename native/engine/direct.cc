@@ -179,8 +179,10 @@ void Engine::settle_direct(const OperationPtr& operation) {
   stage_.give_back(operation->slot, operation->direct_round);
   operation->direct = false;
   operation->ticket = next_ticket_++;
+  operation->submitted = monotonic_now();
+  operation->recorded_name = capture::kNone;
   push_announcement(
-      wire::encode_announce_slot(operation->slot, operation->ticket, monotonic_now()));
+      wire::encode_announce_slot(operation->slot, operation->ticket, operation->submitted));
   // Always: another rank may have been counted as the last while this was not in the ring yet.
   arena_.doorbell(0).ring(Urgency::kUrgent);
 }
@@ -224,8 +226,10 @@ void Engine::leave_direct(const OperationPtr& operation) {
   operation->direct = false;
   operation->slot = wire::kNoSlot;
   operation->ticket = next_ticket_++;
+  operation->submitted = monotonic_now();
+  operation->recorded_name = capture::kNone;
   push_announcement(
-      wire::encode_announce_request(operation->request, operation->ticket, monotonic_now()));
+      wire::encode_announce_request(operation->request, operation->ticket, operation->submitted));
   arena_.doorbell(0).ring(Urgency::kUrgent);
 }
 

@@ -1,12 +1,13 @@
 #include "engine/engine.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/signals_blocked.h"
+#include "base/time_space.h"
 #include "engine/blocked.h"
 
 namespace hvdtune {
@@ -41,14 +42,18 @@ Engine::Engine(EngineOptions options)
       sets_(with_global_set(size_, options_.process_sets)),
       session_(bootstrap(options_.bootstrap)),
       arena_(*session_.arena),
+      recorder_(options_.recording.buffer_bytes,
+                [this](const std::string& problem) { on_recording_ended(problem); }),
       patience_(chosen_patience(options_.spin, arena_)),
       doorbell_(arena_.doorbell(rank_)),
       schedule_(arena_.schedule()),
       executor_(sets_, rank_, make_communicators(), timeline_),
+      stragglers_(options_.straggler, size_),
+      status_(size_),
       stage_(arena_, sets_, stage_ring(arena_)),
       distance_(arena_.distance(0), size_, rank_),
       my_announcements_(arena_.announcements(rank_)),
-      stack_query_(doorbell_),
+      stack_query_([this] { doorbell_.wake_all(); }),
       applied_(options_.settings) {
   executor_.tune(tuning_of(applied_));
   distance_.choose(options_.writing);
@@ -66,24 +71,37 @@ Engine::Engine(EngineOptions options)
     for (int rank = 0; rank < size_; ++rank) {
       announcements_.push_back(arena_.announcements(rank));
     }
+    find_other_clocks();
   }
-  // Signals are the program's business: they go to its own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  // Before the first announcement is read. A failure is reported by start_timeline().
-  if (!options_.timeline.empty()) {
-    start_timeline(options_.timeline, options_.timeline_mark_cycles);
+  const SignalsBlocked signals;
+  record_settings(applied_);
+  if (is_coordinator()) {
+    watch_traffic();
+    // Before the first announcement is read.
+    if (!options_.timeline.empty()) {
+      const capture::Window& window = options_.recording.window;
+      order_timeline(-1, {.action = wire::TimelineOrder::Action::kStart,
+                          .path = options_.timeline,
+                          .mark_cycles = options_.timeline_mark_cycles,
+                          .first_step = window.first,
+                          .end_step = window.end});
+    }
   }
-  if (is_coordinator()) watch_traffic();
-  liveness_.emplace(session_, rank_, [this](int rank) { on_peer_death(rank); });
+  start_watch();
   thread_ = std::thread([this] { thread_main(); });
   pthread_setname_np(thread_.native_handle(), "hvdtune");
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Engine::~Engine() { shutdown(); }
+
+/// A container may have clocks of its own: its rank's times mean nothing here.
+void Engine::find_other_clocks() {
+  const std::string own = time_space();
+  for (const PeerInfo& peer : session_.peers) {
+    const std::string its = time_space(peer.pid);
+    other_clock_.push_back(!own.empty() && !its.empty() && its != own);
+  }
+}
 
 /// Null on a rank that is not in the set.
 std::unique_ptr<Communicator> Engine::make_communicator(std::uint32_t set) {
@@ -268,6 +286,8 @@ void Engine::announce_entered(const OperationPtr& operation, wire::Slot known_sl
 void Engine::announce(const OperationPtr& operation, wire::Slot known_slot) {
   operation->ticket = next_ticket_++;
   const Nanos now = monotonic_now();
+  operation->submitted = now;
+  operation->recorded_name = capture::kNone;
   if (operation->slot != wire::kNoSlot) {
     const bool registered = registration_ && registration_->publish(*operation);
     push_announcement(
@@ -369,8 +389,13 @@ bool Engine::wait(std::int64_t handle, Nanos deadline) {
   if (arena_.collecting().load(std::memory_order_seq_cst) != 0) {
     arena_.doorbell(0).ring(Urgency::kUrgent);
   }
+  const bool recorded = recorder_.active();
+  const bool timed = recorded || is_coordinator();  // whose status says how long
+  const Nanos began = timed ? monotonic_now() : 0;
   drive_until(done, deadline);
+  if (timed) blocked_.fetch_add(monotonic_now() - began, std::memory_order_relaxed);
   doorbell_.blocked_on.store(blocked::kNothing, std::memory_order_seq_cst);
+  if (recorded) recorder_.waited(*operation, began);
   return done();
 }
 
@@ -421,9 +446,13 @@ void Engine::shutdown() {
   stop_ = true;
   doorbell_.wake(Sleeper::kThread);
   thread_.join();
+  if (control_) control_->stop();
   stack_query_.stop();
+  stacks_->stop();
   liveness_->stop();
+  record_clock();  // what the watch had no turn for any more
   timeline_.stop();
+  end_recording();
   coordinator_steps().close();
 }
 
@@ -438,6 +467,7 @@ void Engine::on_peer_death(int rank) {
 }
 
 void Engine::abandon() {
+  if (control_) control_->abandon();
   for (const Fd& socket : session_.sockets) {
     if (socket.valid()) close(socket.get());
   }
@@ -461,31 +491,11 @@ wire::RuntimeSettings Engine::settings() {
   return applied_;
 }
 
-std::string Engine::start_timeline(const std::string& path, bool mark_cycles) {
-  if (!is_coordinator()) return {};
-  const std::lock_guard lock(drive_mutex_);
-  std::string problem = timeline_.start(path, mark_cycles);
-  watch_traffic();
-  return problem;
-}
-
-void Engine::stop_timeline() {
-  if (!is_coordinator()) return;
-  const std::lock_guard lock(drive_mutex_);
-  timeline_.stop();
-  watch_traffic();
-}
-
 void Engine::stop_watching_steps() {
   if (!is_coordinator()) return;
   const std::lock_guard lock(drive_mutex_);
   options_.watch_steps = false;
   watch_traffic();
-}
-
-void Engine::watch_traffic() {
-  const bool watched = options_.watch_steps || timeline_.active();
-  arena_.watched().store(watched ? 1 : 0, std::memory_order_seq_cst);
 }
 
 }  // namespace hvdtune

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -21,14 +22,35 @@
 #include "engine/handle_table.h"
 #include "engine/operation_table.h"
 #include "engine/process_sets.h"
+#include "engine/recorder.h"
 #include "engine/registration.h"
 #include "engine/stack_query.h"
+#include "engine/stack_service.h"
 #include "engine/stall_watch.h"
+#include "observe/capture.h"
+#include "observe/cpu_waits.h"
+#include "observe/job_status.h"
+#include "observe/straggler.h"
 #include "observe/timeline.h"
 #include "transport/bootstrap.h"
+#include "transport/clock_sync.h"
+#include "transport/control_server.h"
 #include "transport/liveness.h"
 
 namespace hvdtune {
+
+/// How a job is recorded; where, says whoever starts a recording.
+struct RecordingOptions {
+  /// Rank 0 alone writes Horovod's layout (Timeline); otherwise ranks write captures.
+  bool horovod_format = true;
+  bool all_ranks = true;  ///< of captures
+  std::string job;        ///< its name, for the identity
+  /// Members of the identity, as JSON without braces, but for the job and the time.
+  std::string identity = "\"rank\":0";
+  std::size_t buffer_bytes = capture::Capture::kDefaultBytes;
+  std::size_t file_limit = 0;  ///< bytes of a rank's file; 0 = no limit
+  capture::Window window;      ///< of the recording that begins with the job
+};
 
 struct EngineOptions {
   BootstrapOptions bootstrap;
@@ -43,9 +65,13 @@ struct EngineOptions {
   /// Global ranks of the process sets 1, 2, … (set 0 is the whole job), each ascending.
   std::vector<std::vector<int>> process_sets;
   StallOptions stall;
+  StragglerOptions straggler;
+  /// Added to this rank's clock where ranks compare theirs; for tests.
+  Nanos clock_shift = 0;
   /// Recorded from the first operation on; empty = not yet.
   std::string timeline;
   bool timeline_mark_cycles = false;
+  RecordingOptions recording;
   /// steps() is to see everything: nothing goes past the coordinator.
   bool watch_steps = false;
   /// The data plane.
@@ -161,13 +187,55 @@ class Engine final : private CoordinatorObserver {
   /// Rank 0's steps; other ranks see none.
   StepLog& steps() { return coordinator_steps(); }
 
-  /// Empty, or why the file cannot be written. Records on rank 0 only.
-  std::string start_timeline(const std::string& path, bool mark_cycles);
-  void stop_timeline();
+  /// Asks for a recording to begin or to end, on all ranks at one place in the schedule; the number
+  /// of this rank's wish. Either one rank asks, or all ranks ask for the same. What is being
+  /// recorded already, or is not, is left alone.
+  std::uint64_t ask_timeline(const wire::TimelineOrder& order);
+  /// Waits until it is so on this rank, and a file that has ended is complete; false at the
+  /// deadline. True also if the job ends first.
+  bool await_timeline(std::uint64_t number, Nanos deadline);
+  /// Why nothing came of this rank's last wish; empty if it did.
+  std::string timeline_problem();
+  /// Whether a recording is under way, or waits for its first step.
+  bool is_recorded();
+  /// A training step of this rank ends.
+  void mark_step();
+  [[nodiscard]] std::int64_t steps_ended() { return recorder_.capture().steps(); }
+  /// Something at this moment. Nothing if nobody records. Any thread.
+  void mark(capture::MarkKind kind, std::int64_t value, std::string_view text) {
+    recorder_.capture().mark(kind, value, text);
+  }
+  /// A reading of a counter, whose name tells its unit. As mark().
+  void counter(std::string_view name, double value) { recorder_.capture().counter(name, value); }
+  /// After shutdown(): waits until all ranks have closed their captures; false at the deadline.
+  bool await_recordings(Nanos deadline);
+  /// Rank 0, after shutdown(): its captures.
+  [[nodiscard]] const std::vector<std::string>& recorded() const { return recorded_; }
 
-  /// Called, on a thread of its own, when the coordinator asks for this rank's Python stack.
-  void set_stack_source(std::function<std::string()> source) {
-    stack_query_.set_source(std::move(source));
+  /// Called, on a thread of its own, when somebody asks for this rank's Python stack.
+  void set_stack_source(std::function<std::string()> source);
+
+  /// Rank 0: what `hvdtune top` shows, as a JSON object; see docs/live.md. Never waits for an
+  /// operation. Other ranks: an empty one.
+  std::string status();
+  /// A line of status() by another part of the program; an empty text takes it away.
+  void note(const std::string& key, const std::string& text) { status_.note(key, text); }
+  /// Rank 0: other processes of this user may ask, at the abstract socket `name`. `identity`: what
+  /// is put in front of the status, the inside of a JSON object. `command` answers what the engine
+  /// does not know itself, on the server's thread; what it throws goes to the asker as a sentence.
+  /// Where the name is taken, nobody can ask.
+  void serve(const std::string& name, std::string identity,
+             std::function<std::string(std::string_view)> command);
+
+  /// From now on this rank's clock is compared with rank 0's every 10 s, and at once. All ranks
+  /// that want to know call it; rank 0's readings are zero.
+  void start_clock();
+  /// One last comparison, then none; waits for it until `deadline`, or until the job is over. False
+  /// if there was none.
+  bool stop_clock(Nanos deadline);
+  /// What was found, except for the first `skip`: append those that are new. Any thread.
+  [[nodiscard]] std::vector<ClockReading> clock_readings(std::size_t skip) const {
+    return clock_->readings(skip);
   }
 
   [[nodiscard]] const std::vector<PeerInfo>& peers() const { return session_.peers; }
@@ -195,7 +263,20 @@ class Engine final : private CoordinatorObserver {
   void ring_coordinator(Urgency urgency);
   void push_announcement(std::string_view bytes);
   OperationPtr find(std::int64_t handle);
+  void find_other_clocks();
   void watch_traffic();
+
+  // Recording (recording.cc).
+  void order_timeline(int rank, wire::TimelineOrder order);
+  void decide_start(wire::TimelineOrder& order);
+  void carry_out(wire::TimelineOrder& order);
+  bool is_new_toggle(int rank);
+  void apply_timeline(const wire::Schedule& schedule);
+  void start_capture(const wire::TimelineOrder& order);
+  void end_recording();
+  void on_recording_ended(const std::string& problem);
+  void record_settings(const wire::RuntimeSettings& settings);
+  void record_stall(const std::string& report);
 
   // Direct rounds (direct.cc).
   template <typename Submitted>
@@ -231,6 +312,7 @@ class Engine final : private CoordinatorObserver {
   void announce_end(const std::string& why);
   void end_job(const Status& status);
   void check_stalls(Nanos now);
+  void watch_steps();
 
   // Driving.
   void drive_until(const std::function<bool()>& done, Nanos deadline);
@@ -241,13 +323,26 @@ class Engine final : private CoordinatorObserver {
   [[nodiscard]] Nanos next_deadline();
   void thread_main();
   void on_peer_death(int rank);
+  void start_watch();
+  Nanos watch_turn(Nanos now);
+  Nanos check_coordinator(Nanos now);
+  void record_clock();
+  void report_silence(std::vector<std::string> names, Nanos waited);
+  std::string answer(std::string_view question);
+  std::string stacks_text(std::string_view which);
+  [[nodiscard]] std::string where(int rank) const;
   void on_absence(const std::vector<int>& ranks, Nanos waited);
+
+  [[nodiscard]] bool somebody_waits_for(const TensorEntry& entry);
 
   // CoordinatorObserver
   void on_first_ready(const TensorEntry& entry, Nanos time) override;
   void on_rank_ready(const TensorEntry& entry, int rank, Nanos time) override;
   void on_all_ready(const TensorEntry& entry, Nanos time) override;
   void on_absent(const TensorEntry& entry, std::size_t ranks) override;
+  void on_batch(std::uint64_t serial, Nanos closed, Nanos first_ready) override {
+    recorder_.closed(serial, closed, first_ready);
+  }
 
   EngineOptions options_;
   int rank_;
@@ -256,6 +351,17 @@ class Engine final : private CoordinatorObserver {
   Timeline timeline_;
   HostSession session_;
   Arena& arena_;
+  Recorder recorder_;
+  std::string recorded_path_;          // rank 0's file of the last capture
+  std::vector<std::string> recorded_;  // all of them, as they are to be called when finished
+  std::atomic<bool> recording_failed_{false};  // nobody has looked yet what follows from it
+  bool cycles_marked_ = false;
+  bool records_arrivals_ = false;
+  std::set<std::string> compressed_;                  // rank 0: files that finishing is to compress
+  std::vector<wire::TimelineOrder> timeline_wishes_;  // rank 0: of all ranks
+  std::vector<std::size_t> timeline_heard_;           // how many of them each rank has had
+  std::vector<std::uint64_t> toggles_;                // rank 0: by signal, of each rank
+  Nanos toggled_ = 0;
   Patience patience_;
   Doorbell& doorbell_;
   BroadcastRing schedule_;
@@ -263,7 +369,13 @@ class Engine final : private CoordinatorObserver {
   Executor executor_;
   std::optional<Coordinator> coordinator_;  // rank 0
   std::optional<StallWatch> stalls_;        // rank 0
+  StragglerWatch stragglers_;
+  std::optional<CpuWaits> cpu_waits_;  // where ranks take turns on the CPUs
+  std::uint64_t watched_step_ = 0;
+  JobStatus status_;
+  std::atomic<Nanos> blocked_{0};           // this rank's callers, so far
   std::vector<MessageRing> announcements_;  // rank 0 reads them all
+  std::vector<bool> other_clock_;           // rank 0: of which ranks it cannot tell the time
   struct Unpublished {
     std::string bytes;
     wire::ScheduleType type;
@@ -281,6 +393,8 @@ class Engine final : private CoordinatorObserver {
   CopyKind direct_writing_ = CopyKind::kCached;
   std::int64_t next_handle_ = 1;
   wire::Ticket next_ticket_ = 1;
+  std::uint64_t timeline_asked_ = 0;
+  std::string timeline_problem_;
   MessageRing my_announcements_;
   std::deque<std::string> announce_backlog_;
   std::thread::id ring_holder_;         // none, or whose rings are held back
@@ -298,8 +412,21 @@ class Engine final : private CoordinatorObserver {
   std::atomic<bool> stop_{false};
   std::atomic<bool> shutdown_announced_{false};
   std::atomic<bool> over_{false};  // ended_ is set
+  std::atomic<std::uint64_t> timeline_answered_{0};
   std::thread thread_;
+  // The watch's thread.
+  std::optional<ClockSync> clock_;
+  std::size_t recorded_readings_ = 0;
+  std::optional<StackService> stacks_;
+  std::uint32_t seen_checks_ = 0;  // of rank 0, for stalls
+  Nanos silent_since_ = 0;         // 0 = this rank waits for nothing
+  Nanos silence_reported_ = 0;
+  Nanos next_silence_check_ = 0;
   std::optional<LivenessWatch> liveness_;
+  // Rank 0, behind what it asks.
+  std::function<std::string(std::string_view)> command_;
+  std::string identity_;
+  std::optional<ControlServer> control_;
 };
 
 }  // namespace hvdtune

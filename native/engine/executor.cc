@@ -106,14 +106,19 @@ void Executor::tune(const Tuning& tuning) {
   }
 }
 
-void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool registered) {
+void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool registered,
+                   bool timed) {
   const wire::Request& head = batch.front()->request;
   communicator_ = communicators_[head.process_set].get();
   HVD_CHECK(communicator_ != nullptr);
   running_ = &batch;
   trace_start(batch);
   try {
-    run_as_kind(batch, registered);
+    if (timed) {
+      run_timed(batch, registered);
+    } else {
+      run_as_kind(batch, registered);
+    }
   } catch (const Error& error) {
     for (const OperationPtr& operation : batch) operation->status = error.status();
     trace_end(batch, serial, false);
@@ -122,6 +127,23 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial,
   }
   trace_end(batch, serial, true);
   running_ = nullptr;
+}
+
+void Executor::run_timed(const std::vector<OperationPtr>& batch, bool registered) {
+  times_ = {};
+  times_.begin = monotonic_now();
+  const std::uint32_t set = batch.front()->request.process_set;
+  if (registered) {
+    registered_[set]->time_waits(true);
+    run_as_kind(batch, registered);
+    times_.waited = registered_[set]->waited();
+    registered_[set]->time_waits(false);
+  } else {
+    communicator_->time_waits(true);
+    run_as_kind(batch, registered);
+    times_.waited = communicator_->waited();
+    communicator_->time_waits(false);
+  }
 }
 
 void Executor::run_as_kind(const std::vector<OperationPtr>& batch, bool registered) {
@@ -326,6 +348,7 @@ void Executor::trace_start(const std::vector<OperationPtr>& batch) {
 }
 
 void Executor::trace_phases(const PhaseTimes& times) {
+  times_.phases = times;
   if (rows_.empty()) return;
   // What happened to one batch happened to each of its tensors.
   const Nanos packed = std::max(times.packed, begin_);

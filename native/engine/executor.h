@@ -25,7 +25,17 @@ class Executor {
   /// every operation has its status and results (but is not `done`: that is the caller's).
   /// Throws Error(kAborted) when the job is aborted in the middle; other failures stay with the
   /// operations. `registered`: all ranks have its tensors in shared memory.
-  void run(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool registered = false);
+  /// `timed`: times() is to tell of it.
+  void run(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool registered = false,
+           bool timed = false);
+
+  /// Of the last batch that was run with `timed`.
+  struct BatchTimes {
+    Nanos begin = 0;
+    PhaseTimes phases;  ///< 0 where nothing was packed
+    Nanos waited = 0;   ///< for other ranks, in the operation
+  };
+  [[nodiscard]] const BatchTimes& times() const { return times_; }
 
   void tune(const Tuning& tuning);
 
@@ -40,6 +50,7 @@ class Executor {
   [[nodiscard]] const std::vector<OperationPtr>* running() const { return running_; }
 
  private:
+  void run_timed(const std::vector<OperationPtr>& batch, bool registered);
   void run_as_kind(const std::vector<OperationPtr>& batch, bool registered);
   void allreduce(const std::vector<OperationPtr>& batch);
   void allreduce_registered(const std::vector<OperationPtr>& batch);
@@ -67,6 +78,7 @@ class Executor {
   std::vector<std::string> rows_;  // timeline rows of its tensors; empty when not recording
   OpKind kind_ = OpKind::kAllreduce;
   Nanos begin_ = 0;
+  BatchTimes times_;
 };
 
 /// Rows that member `index` of `members` gets of `rows` by reducescatter: the first

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/large_blocks.h"
 #include "wire/messages.h"
@@ -119,6 +120,10 @@ struct Operation {
   /// It has arrived in this round of the slot without the coordinator, and waits for the others.
   std::atomic<bool> direct{false};
   std::uint32_t direct_round = 0;
+  /// When this rank announced it; 0 for what a rank that has joined contributes.
+  Nanos submitted = 0;
+  /// Its first tensor in the capture, if one records; written before `done` is set.
+  std::uint32_t recorded_name = UINT32_MAX;
 
   // Results; written before `done` is set, read after it is seen.
   Status status;

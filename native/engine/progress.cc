@@ -82,6 +82,10 @@ bool Engine::flush_backlogs() {
 // ---- the coordinator's side ---------------------------------------------------------------------
 
 bool Engine::coordinate() {
+  if (recording_failed_.load(std::memory_order_relaxed)) {
+    recording_failed_.store(false, std::memory_order_relaxed);
+    watch_traffic();
+  }
   // A rank that passed an eviction had announced before; what it announced is read below.
   const std::uint64_t passed_by_all = schedule_.slowest();
   const bool heard = read_announcements();
@@ -106,7 +110,9 @@ bool Engine::coordinate() {
   arena_.collecting().store(coordinator_->has_ready() ? 1 : 0, std::memory_order_seq_cst);
   if (!schedules.empty()) {
     if (timeline_.active() && timeline_.mark_cycles()) timeline_.cycle_start(now);
+    if (recorder_.active() && cycles_marked_) mark(capture::MarkKind::kCycle, 0, {});
     publish(schedules);
+    watch_steps();
   }
   return heard || !schedules.empty();
 }
@@ -122,10 +128,14 @@ bool Engine::read_announcements() {
 }
 
 void Engine::hear(int rank, std::string_view bytes, Nanos now) {
+  const bool other_clock = other_clock_[static_cast<std::size_t>(rank)];
   if (wire::is_announce_slot(bytes)) {
-    return coordinator_->announce(rank, wire::decode_announce_slot(bytes), now);
+    wire::AnnouncedSlot announced = wire::decode_announce_slot(bytes);
+    if (other_clock) announced.time = now;
+    return coordinator_->announce(rank, announced, now);
   }
   wire::Announce announce = wire::decode_announce(bytes);
+  if (other_clock) announce.time = now;
   switch (announce.type) {
     case wire::AnnounceType::kSlot:
     case wire::AnnounceType::kRequest:
@@ -137,6 +147,9 @@ void Engine::hear(int rank, std::string_view bytes, Nanos now) {
       break;
     case wire::AnnounceType::kStackReply:
       stalls_->stack_of(rank, std::move(announce.text));
+      break;
+    case wire::AnnounceType::kTimeline:
+      order_timeline(rank, std::move(announce.timeline));
       break;
   }
 }
@@ -169,7 +182,9 @@ void Engine::publish(const std::vector<wire::Schedule>& schedules) {
 }
 
 void Engine::check_stalls(Nanos now) {
+  arena_.stall_checks().fetch_add(1, std::memory_order_relaxed);
   const StallVerdict verdict = stalls_->check(*coordinator_, now);
+  if (verdict.tensors == 0) status_.stall_over();
   std::vector<wire::Schedule> queries;
   for (const int rank : verdict.ask_stacks_of) {
     wire::Schedule query;
@@ -180,6 +195,8 @@ void Engine::check_stalls(Nanos now) {
   publish(queries);
   if (!verdict.report.empty()) {
     if (timeline_.active()) timeline_.instant("STALL", now);
+    record_stall(verdict.report);
+    status_.stalled(verdict.report, verdict.tensors, now);
     if (verdict.shut_down) {
       HVD_LOG_RANK(kError, rank_) << verdict.report;
       announce_end("a tensor was waited for longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS");
@@ -210,12 +227,16 @@ bool Engine::read_schedule() {
         break;
       case wire::ScheduleType::kSettings: {
         executor_.tune(tuning_of(schedule.settings));
+        record_settings(schedule.settings);
         const std::lock_guard lock(table_mutex_);
         applied_ = schedule.settings;
         break;
       }
       case wire::ScheduleType::kStackQuery:
         if (schedule.rank == rank_) stack_query_.start();
+        break;
+      case wire::ScheduleType::kTimeline:
+        apply_timeline(schedule);
         break;
       case wire::ScheduleType::kShutdown:
         end_job(schedule.status);
@@ -252,8 +273,10 @@ void Engine::execute(const wire::Schedule& schedule) {
     }
   }
   if (batch.empty()) return;  // a process set that this rank is not in
+  const bool recorded = recorder_.active();
+  bool ok = true;
   try {
-    executor_.run(batch, schedule.batch, schedule.registered);
+    executor_.run(batch, schedule.batch, schedule.registered, recorded);
   } catch (const Error& error) {
     // The other members wait in the collective: without this rank they cannot go on.
     if (!arena_.aborted()) {
@@ -261,11 +284,15 @@ void Engine::execute(const wire::Schedule& schedule) {
                    ": " + error.what());
     }
     for (const OperationPtr& operation : batch) operation->status = arena_.abort_status();
+    ok = false;
   } catch (const std::bad_alloc&) {
     arena_.abort("rank " + std::to_string(rank_) + " is out of memory in " +
                  batch.front()->request.name);
     for (const OperationPtr& operation : batch) operation->status = arena_.abort_status();
+    ok = false;
   }
+  // Before the operations are done: then they are their submitters' again.
+  if (recorded) recorder_.executed(schedule, batch, executor_.times(), applied_.epoch, ok);
   const std::lock_guard lock(table_mutex_);
   for (const OperationPtr& operation : batch) {
     table_.finish(operation, operation->status.ok());
@@ -285,6 +312,7 @@ void Engine::reject(const wire::Schedule& schedule) {
       timeline_.op_end(row, now, DType::kUint8, "", 0, 0, false);
     });
   }
+  if (recorder_.active()) recorder_.refused(operation->request, schedule.status.text);
   operation->status = schedule.status;
   table_.finish(operation, false);
   operation->done.store(true, std::memory_order_release);
@@ -309,6 +337,7 @@ void Engine::evict(wire::Slot slot) {
 
 /// Everything in flight fails with `status`, and so does everything submitted later.
 void Engine::end_job(const Status& status) {
+  if (status.kind != ErrorKind::kShutdown) mark(capture::MarkKind::kError, 1, status.text);
   const std::lock_guard lock(table_mutex_);
   ended_ = status;
   for (const OperationPtr& operation : table_.take_all()) {
@@ -332,12 +361,17 @@ void Engine::on_first_ready(const TensorEntry& entry, Nanos time) {
 }
 
 void Engine::on_rank_ready(const TensorEntry& entry, int rank, Nanos time) {
+  if (records_arrivals_ && recorder_.active()) recorder_.announced(entry, rank, time);
+  stragglers_.announced(rank, time);
   if (!timeline_.active()) return;
   for_each_row(entry.description,
                [&](const std::string& row) { timeline_.rank_ready(row, rank, time); });
 }
 
 void Engine::on_all_ready(const TensorEntry& entry, Nanos time) {
+  if (entry.members == static_cast<std::size_t>(size_) && entry.absent.empty()) {
+    stragglers_.complete(entry.last_rank, entry.last_time, somebody_waits_for(entry));
+  }
   if (!timeline_.active()) return;
   for_each_row(entry.description,
                [&](const std::string& row) { timeline_.negotiate_end(row, time); });

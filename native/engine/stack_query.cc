@@ -10,9 +10,9 @@ void StackQuery::set_source(std::function<std::string()> source) {
   source_ = std::move(source);
 }
 
-void StackQuery::start() {
+bool StackQuery::start() {
   const std::lock_guard lock(mutex_);
-  if (stopped_ || !source_ || under_way_) return;
+  if (stopped_ || !source_ || under_way_) return false;
   if (thread_.joinable()) thread_.join();  // the last query's, which has ended
   under_way_ = true;
   try {
@@ -22,12 +22,14 @@ void StackQuery::start() {
         const std::lock_guard answer_lock(mutex_);
         answer_ = std::move(text);
       }
-      doorbell_.wake_all();
+      on_answer_();
       under_way_ = false;
     });
   } catch (const std::system_error&) {
-    under_way_ = false;  // no more threads: the report does without
+    under_way_ = false;  // the report does without
+    return false;
   }
+  return true;
 }
 
 std::optional<std::string> StackQuery::take() {

@@ -6,8 +6,7 @@
 #include <optional>
 #include <string>
 #include <thread>
-
-#include "transport/doorbell.h"
+#include <utility>
 
 namespace hvdtune {
 
@@ -15,15 +14,16 @@ namespace hvdtune {
 /// interpreter, which must not hold up the engine. Any thread may call any method.
 class StackQuery {
  public:
-  explicit StackQuery(Doorbell& doorbell) : doorbell_(doorbell) {}
+  /// `on_answer` is called on the query's thread when there is something to take.
+  explicit StackQuery(std::function<void()> on_answer) : on_answer_(std::move(on_answer)) {}
   ~StackQuery() { stop(); }
   StackQuery(const StackQuery&) = delete;
   StackQuery& operator=(const StackQuery&) = delete;
 
   void set_source(std::function<std::string()> source);
-  /// Returns at once; the doorbell rings when there is something to take. Nothing happens while an
-  /// earlier query is under way, without a source, or after stop().
-  void start();
+  /// Returns at once. False, and nothing happens, while an earlier query is under way, without a
+  /// source, after stop(), or when there can be no more threads.
+  bool start();
   /// The answer, once.
   std::optional<std::string> take();
   /// Waits for a query under way, so the caller must not hold what the source needs (the
@@ -32,7 +32,7 @@ class StackQuery {
   void stop();
 
  private:
-  Doorbell& doorbell_;
+  std::function<void()> on_answer_;
   std::mutex mutex_;
   std::function<std::string()> source_;
   std::optional<std::string> answer_;

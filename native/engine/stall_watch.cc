@@ -44,6 +44,7 @@ StallVerdict StallWatch::check(const Coordinator& coordinator, Nanos now) {
   StallVerdict verdict;
   const std::vector<Waiting> waiting = waiting_longer(coordinator, now, options_.warning);
   next_ = now + options_.warning / kChecksPerPeriod;
+  verdict.tensors = waiting.size();
   if (waiting.empty()) {
     asking_ = false;
     return verdict;
@@ -78,7 +79,12 @@ std::string StallWatch::worded(const Coordinator& coordinator, const std::vector
   std::vector<StalledTensor> tensors;
   std::set<int> missing;
   for (const Waiting& one : waiting) {
-    tensors.push_back({one.entry->description.name, now - one.entry->first_time, one.missing});
+    std::vector<int> waiting_ranks;
+    for (std::size_t rank = 0; rank < one.entry->by.size(); ++rank) {
+      if (one.entry->by[rank]) waiting_ranks.push_back(static_cast<int>(rank));
+    }
+    tensors.push_back({one.entry->description.name, now - one.entry->first_time, one.missing,
+                       std::move(waiting_ranks)});
     missing.insert(one.missing.begin(), one.missing.end());
   }
   std::vector<RankState> ranks;

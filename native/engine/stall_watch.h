@@ -21,6 +21,7 @@ struct StallOptions {
 struct StallVerdict {
   std::vector<int> ask_stacks_of;  ///< ranks whose Python stack belongs in the report
   std::string report;              ///< to be logged now; empty = nothing
+  std::size_t tensors = 0;         ///< that wait for longer than they should
   bool shut_down = false;          ///< the limit is exceeded: end the job
 };
 

@@ -27,6 +27,8 @@ struct TensorEntry {
   std::vector<bool> by;               ///< [global rank] has announced
   std::vector<wire::Ticket> tickets;  ///< [global rank]
   Nanos first_time = 0;
+  Nanos last_time = 0;  ///< of the announcements so far, the latest, and whose it is
+  int last_rank = 0;
   Nanos ready_time = 0;
   // Known once it is ready (measure_for_fusion).
   std::int64_t fused_bytes = 0;   ///< what it takes in the fusion buffer
@@ -36,6 +38,10 @@ struct TensorEntry {
   bool ready = false;
   /// Ranks that have joined and did not announce it: they take part with zeros.
   std::vector<int> absent;
+
+  // The observer's: what its name is recorded as, in which file. 0 = in none.
+  mutable std::uint32_t recorded_name = 0;
+  mutable std::uint32_t recorded_in = 0;
 
   /// It can be reduced where it is, without packing.
   [[nodiscard]] bool in_shared_memory() const { return registered > 0 && registered == members; }

@@ -21,18 +21,22 @@ struct StepRecord {
   std::int64_t batches = 0;
   std::int64_t tensors = 0;
   std::uint64_t epoch = 0;  ///< of the settings at the end of the step
+  bool named = false;       ///< some of its tensors have a name of their own
 };
 
 /// Finds training steps in the traffic: a step ends when a tensor comes again. Only allreduces of
-/// the global process set count, as in Horovod. Tensors without a name of their own are told apart
-/// by what they look like, so that they advance the steps too.
+/// the global process set count, as in Horovod. Tensors without a name of their own belong to the
+/// step they come in, as long as there are others that have one. Where there are none, they are
+/// told apart by what they look like: then a "step" may be a part of the real one
+/// (`StepRecord::named` is false), and whoever reads has to put parts together.
 ///
 /// Fed by the coordinator's thread, read by any other.
 class StepLog {
  public:
-  /// An operation on `tensors` tensors is scheduled. `identity`: its name, or a description of it.
-  void tensor(const std::string& identity, std::int64_t tensors, std::int64_t bytes, Nanos now,
-              std::uint64_t epoch);
+  /// An operation on `tensors` tensors is scheduled. `identity`: its name, or, if it is not
+  /// `named`, a description of it.
+  void tensor(const std::string& identity, bool named, std::int64_t tensors, std::int64_t bytes,
+              Nanos now, std::uint64_t epoch);
   /// The same for one that the caller keeps a record of: `last_step` is step() as it was when the
   /// tensor was scheduled before.
   void known_tensor(std::uint64_t last_step, std::int64_t tensors, std::int64_t bytes, Nanos now,
@@ -42,6 +46,8 @@ class StepLog {
   /// The caller's record of a tensor of the current step goes.
   void remember(const std::string& identity) { seen_.insert(identity); }
   void batch() { ++current_.batches; }
+  /// The last step that has ended; its index is 0 and its duration too before the second has.
+  [[nodiscard]] const StepRecord& last() const { return last_; }
 
   /// Tensors of the current and of the previous step; for closing a batch when a step is complete.
   [[nodiscard]] std::int64_t tensors_so_far() const { return current_.tensors; }
@@ -57,13 +63,20 @@ class StepLog {
 
  private:
   void finish_step(Nanos now, std::uint64_t epoch);
+  bool ends_step(const std::string& identity, bool named);
+
+  /// So many tensors without a name in a row: names were there, but do not come any more.
+  static constexpr std::int64_t kUnnamedInARow = 1024;
 
   // The coordinator's side.
   std::unordered_set<std::string> seen_;  // in this step, and not (only) known by their records
   StepRecord current_;
+  StepRecord last_;
   Nanos step_begin_ = 0;
   std::int64_t previous_tensors_ = -1;
   std::int64_t expected_ = 0;
+  bool previous_named_ = false;
+  std::int64_t unnamed_in_a_row_ = 0;
 
   // Shared with the reader. Bounded: nobody may be reading.
   static constexpr std::size_t kKept = 4096;

@@ -1,13 +1,13 @@
 #include "observe/timeline_writer.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <system_error>
 
 #include "base/log.h"
+#include "base/signals_blocked.h"
 
 namespace hvdtune {
 namespace {
@@ -28,18 +28,12 @@ std::string TimelineWriter::start(const std::string& path, std::int64_t origin_w
   text_.clear();
   if (!error.empty()) return error;
   owner_ = getpid();
-  // The application's signals are not for this thread, and a file over RLIMIT_FSIZE shall be an
-  // error, not SIGXFSZ.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& failure) {
     error = "cannot start the timeline's thread: " + std::string(failure.what());
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return error;
 }
 

@@ -64,9 +64,10 @@ std::string TraceFile::open(const std::string& path, std::string_view elements) 
 // already mapped is not interrupted. So the file is first made longer by blanks, which JSON allows
 // behind the array and which also finds out whether the disk has room, and then everything from
 // the old bracket to the new one appears in one such copy.
-bool TraceFile::append(std::string_view elements) {
+bool TraceFile::append(std::string_view elements, std::string_view more) {
   if (file_ < 0) return false;
   text_.assign(elements);
+  text_ += more;
   text_ += ']';
   const std::size_t at = end_ - 1;
   const bool ok = extend_with_spaces(end_, text_.size() - 1) &&

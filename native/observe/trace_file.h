@@ -19,13 +19,18 @@ class TraceFile {
   /// empty string. The path must lead to a regular file.
   std::string open(const std::string& path, std::string_view elements);
 
-  /// Puts `elements`, which begin with a comma, before the closing bracket. After a failure, the
-  /// file holds what it held before, error() says why, and nothing more can be appended.
-  bool append(std::string_view elements);
+  /// Puts `elements` and `more`, each beginning with a comma, before the closing bracket. After a
+  /// failure, the file holds what it held before, error() says why, and nothing more can be
+  /// appended.
+  bool append(std::string_view elements, std::string_view more = {});
 
   /// Does nothing if not open.
   void close();
 
+  /// Of the array, both brackets included; 0 if not open.
+  [[nodiscard]] std::size_t bytes() const { return end_; }
+  /// The file was given another name, which errors are to tell.
+  void moved_to(const std::string& path) { path_ = path; }
   [[nodiscard]] const std::string& error() const { return error_; }
 
  private:

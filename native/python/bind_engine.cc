@@ -103,7 +103,8 @@ py::list read_steps(Engine& engine, double timeout_s) {
   }
   py::list out;
   for (const StepRecord& s : steps) {
-    out.append(py::make_tuple(s.index, s.end, s.duration, s.bytes, s.batches, s.tensors, s.epoch));
+    out.append(py::make_tuple(s.index, s.end, s.duration, s.bytes, s.batches, s.tensors, s.epoch,
+                              s.named));
   }
   return out;
 }
@@ -126,6 +127,56 @@ py::tuple settings(Engine& engine) {
                         s.chunk_size, s.one_shot_limit);
 }
 
+/// Asks, and waits if the caller does; what the wish came to.
+std::string ask_timeline(Engine& engine, const wire::TimelineOrder& order, bool waits) {
+  std::uint64_t number = 0;
+  {
+    const py::gil_scoped_release release;
+    number = engine.ask_timeline(order);
+  }
+  while (waits) {
+    {
+      const py::gil_scoped_release release;
+      if (engine.await_timeline(number, monotonic_now() + kSignalSlice)) break;
+    }
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+  return waits ? engine.timeline_problem() : std::string();
+}
+
+std::string start_timeline(Engine& engine, const std::string& path, bool mark_cycles,
+                           std::int64_t first_step, std::int64_t end_step, bool waits) {
+  return ask_timeline(engine,
+                      {.action = wire::TimelineOrder::Action::kStart,
+                       .path = path,
+                       .mark_cycles = mark_cycles,
+                       .first_step = first_step,
+                       .end_step = end_step},
+                      waits);
+}
+
+void stop_timeline(Engine& engine, bool waits) {
+  ask_timeline(engine, {.action = wire::TimelineOrder::Action::kStop}, waits);
+}
+
+/// Never waits.
+void toggle_timeline(Engine& engine, const std::string& path, bool mark_cycles) {
+  wire::TimelineOrder order;
+  order.action = wire::TimelineOrder::Action::kToggle;
+  order.path = path;
+  order.mark_cycles = mark_cycles;
+  ask_timeline(engine, order, false);
+}
+
+void mark(Engine& engine, std::uint32_t kind, std::int64_t value, const std::string& text) {
+  engine.mark(static_cast<capture::MarkKind>(kind), value, text);
+}
+
+bool await_recordings(Engine& engine, double timeout_s) {
+  return engine.await_recordings(monotonic_now() +
+                                 static_cast<Nanos>(timeout_s * static_cast<double>(kSecond)));
+}
+
 void set_stack_source(Engine& engine, const py::function& source) {
   // Never freed: the engine's threads may outlive the interpreter's willingness to run them.
   auto* kept = new py::function(source);
@@ -137,6 +188,29 @@ void set_stack_source(Engine& engine, const py::function& source) {
       return std::string("no Python stack: ") + problem.what();
     }
   });
+}
+
+void serve(Engine& engine, const std::string& name, const std::string& identity,
+           const py::function& command) {
+  // Never freed, as above.
+  auto* kept = new py::function(command);
+  const py::gil_scoped_release release;
+  engine.serve(name, identity, [kept](std::string_view question) -> std::string {
+    const py::gil_scoped_acquire acquire;
+    try {
+      return (*kept)(py::str(question.data(), question.size())).cast<std::string>();
+    } catch (py::error_already_set& problem) {
+      throw std::runtime_error(py::str(problem.value()).cast<std::string>());
+    }
+  });
+}
+
+py::list clock_readings(const Engine& engine, std::size_t skip) {
+  py::list out;
+  for (const ClockReading& one : engine.clock_readings(skip)) {
+    out.append(py::make_tuple(one.local, one.offset, one.bound));
+  }
+  return out;
 }
 
 }  // namespace
@@ -216,10 +290,30 @@ void bind_engine(py::module_& module) {
              return peers;
            })
       .def("host_cpus", &Engine::host_cpus)
-      .def("start_timeline", &Engine::start_timeline, py::arg("path"), py::arg("mark_cycles"),
-           Release())
-      .def("stop_timeline", &Engine::stop_timeline, Release())
+      .def("start_timeline", &start_timeline, py::arg("path"), py::arg("mark_cycles"),
+           py::arg("first_step"), py::arg("end_step"), py::arg("waits"))
+      .def("stop_timeline", &stop_timeline, py::arg("waits"))
+      .def("toggle_timeline", &toggle_timeline, py::arg("path"), py::arg("mark_cycles"))
+      .def("is_recorded", &Engine::is_recorded)
+      .def("mark_step", &Engine::mark_step, Release())
+      .def("steps_ended", &Engine::steps_ended)
+      .def("mark", &mark, py::arg("kind"), py::arg("value"), py::arg("text"), Release())
+      .def("counter", &Engine::counter, py::arg("name"), py::arg("value"), Release())
+      .def("await_recordings", &await_recordings, py::arg("timeout_s"), Release())
+      .def("recorded", &Engine::recorded)
       .def("set_stack_source", &set_stack_source, py::arg("source"))
+      .def("serve", &serve, py::arg("name"), py::arg("identity"), py::arg("command"))
+      .def("status", &Engine::status, Release())
+      .def("note", &Engine::note, py::arg("key"), py::arg("text"), Release())
+      .def("start_clock", &Engine::start_clock, Release())
+      .def(
+          "stop_clock",
+          [](Engine& engine, double timeout_s) {
+            const auto timeout = static_cast<Nanos>(timeout_s * static_cast<double>(kSecond));
+            return engine.stop_clock(monotonic_now() + timeout);
+          },
+          py::arg("timeout_s"), Release())
+      .def("clock_readings", &clock_readings, py::arg("skip") = 0)
       .def("stop_watching_steps", &Engine::stop_watching_steps, Release())
       .def("read_steps", &read_steps, py::arg("timeout_s"))
       .def("steps_closed", [](Engine& engine) { return engine.steps().closed(); })

@@ -27,6 +27,19 @@ Writing writing_named(const std::string& name) {
   return Writing::kMeasured;
 }
 
+RecordingOptions make_recording(const py::kwargs& values) {
+  const auto number = [&](const char* key) { return values[key].cast<std::int64_t>(); };
+  RecordingOptions options;
+  options.horovod_format = values["timeline_format"].cast<std::string>() == "horovod";
+  options.all_ranks = values["timeline_all_ranks"].cast<bool>();
+  options.job = values["timeline_job"].cast<std::string>();
+  options.identity = values["timeline_identity"].cast<std::string>();
+  options.buffer_bytes = static_cast<std::size_t>(number("timeline_buffer_bytes"));
+  options.file_limit = static_cast<std::size_t>(number("timeline_file_limit"));
+  options.window = {number("timeline_first_step"), number("timeline_end_step")};
+  return options;
+}
+
 EngineOptions make_options(const py::kwargs& values) {
   const auto text = [&](const char* key) { return values[key].cast<std::string>(); };
   const auto number = [&](const char* key) { return values[key].cast<std::int64_t>(); };
@@ -55,7 +68,9 @@ EngineOptions make_options(const py::kwargs& values) {
   options.process_sets = values["process_sets"].cast<std::vector<std::vector<int>>>();
   options.timeline = text("timeline");
   options.timeline_mark_cycles = flag("timeline_mark_cycles");
+  options.recording = make_recording(values);
   options.watch_steps = flag("watch_steps");
+  options.straggler.share = real("straggler_share");
   options.stall.enabled = flag("stall_enabled");
   options.stall.warning = from_seconds(real("stall_warning_s"));
   options.stall.shutdown = from_seconds(real("stall_shutdown_s"));

@@ -32,7 +32,11 @@ struct Arena::Header {
   std::atomic<std::uint32_t> joined{0};
   std::atomic<std::uint32_t> watched{0};
   std::atomic<std::uint32_t> ended{0};
+  std::atomic<std::uint32_t> stall_checks{0};
+  std::atomic<std::uint32_t> silence_reporter{0};
   std::atomic<std::uint64_t> end_position{0};
+  std::atomic<std::int32_t> recording{0};
+  std::atomic<std::uint32_t> recording_failed{0};
   alignas(64) std::atomic<std::uint64_t> schedule_written{0};
   Doorbell doorbells[kMaxRanksPerHost];
   ReadCursor cursors[kMaxRanksPerHost];
@@ -206,8 +210,24 @@ std::byte* Arena::stage(int rank) {
 
 std::atomic<std::uint32_t>& Arena::watched() { return reinterpret_cast<Header*>(base_)->watched; }
 
+std::atomic<std::uint32_t>& Arena::stall_checks() {
+  return reinterpret_cast<Header*>(base_)->stall_checks;
+}
+
+std::atomic<std::uint32_t>& Arena::silence_reporter() {
+  return reinterpret_cast<Header*>(base_)->silence_reporter;
+}
+
 std::atomic<std::uint32_t>& Arena::collecting() {
   return reinterpret_cast<Header*>(base_)->collecting;
+}
+
+std::atomic<std::int32_t>& Arena::recording() {
+  return reinterpret_cast<Header*>(base_)->recording;
+}
+
+std::atomic<std::uint32_t>& Arena::recording_failed() {
+  return reinterpret_cast<Header*>(base_)->recording_failed;
 }
 
 std::atomic<std::uint32_t>& Arena::joined() { return reinterpret_cast<Header*>(base_)->joined; }

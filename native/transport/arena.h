@@ -130,8 +130,17 @@ class Arena {
   std::byte* stage(int rank);
   /// Set while somebody watches all traffic through the coordinator: nothing goes past it then.
   std::atomic<std::uint32_t>& watched();
+  /// How often rank 0 has looked for stalls; and who reports that it does so no longer, as rank
+  /// + 1.
+  std::atomic<std::uint32_t>& stall_checks();
+  std::atomic<std::uint32_t>& silence_reporter();
   /// Set while the coordinator holds back ready tensors for company.
   std::atomic<std::uint32_t>& collecting();
+
+  /// Ranks that have a recording's file open.
+  std::atomic<std::int32_t>& recording();
+  /// Set by the first rank that could not go on writing its file: one warning is enough.
+  std::atomic<std::uint32_t>& recording_failed();
 
   /// How many ranks have joined: while there are any, nobody knows who completes a round, and the
   /// coordinator is to be woken by every announcement.

@@ -20,6 +20,30 @@ RuntimeSettings decode_settings(Decoder& in) {
   return settings;
 }
 
+void encode_timeline(Encoder& out, const TimelineOrder& order) {
+  out.put(order.action).put(order.path).put(order.mark_cycles);
+  out.put(order.first_step).put(order.end_step).put(order.all_ranks);
+  out.put(order.recording).put(order.time_space).put(order.problem);
+}
+
+TimelineOrder decode_timeline(Decoder& in) {
+  TimelineOrder order;
+  const auto action = in.get<std::uint8_t>();
+  if (action > static_cast<std::uint8_t>(TimelineOrder::Action::kToggle)) {
+    throw DecodeError("unknown action on a timeline");
+  }
+  order.action = static_cast<TimelineOrder::Action>(action);
+  order.path = in.get_string();
+  order.mark_cycles = in.get<std::uint8_t>() != 0;
+  order.first_step = in.get<std::int64_t>();
+  order.end_step = in.get<std::int64_t>();
+  order.all_ranks = in.get<std::uint8_t>() != 0;
+  order.recording = in.get_string();
+  order.time_space = in.get_string();
+  order.problem = in.get_string();
+  return order;
+}
+
 void encode_entries(Encoder& out, const std::vector<BatchEntry>& entries) {
   out.put(static_cast<std::uint32_t>(entries.size()));
   for (const BatchEntry& entry : entries) {
@@ -81,6 +105,13 @@ std::string encode_announce_stack(std::string_view text) {
   return Encoder().put(AnnounceType::kStackReply).put(text).take();
 }
 
+std::string encode_announce_timeline(const TimelineOrder& order) {
+  Encoder out;
+  out.put(AnnounceType::kTimeline);
+  encode_timeline(out, order);
+  return out.take();
+}
+
 Announce decode_announce(std::string_view bytes) {
   Decoder in(bytes);
   Announce announce;
@@ -103,6 +134,9 @@ Announce decode_announce(std::string_view bytes) {
       break;
     case AnnounceType::kStackReply:
       announce.text = in.get_string();
+      break;
+    case AnnounceType::kTimeline:
+      announce.timeline = decode_timeline(in);
       break;
     default:
       throw DecodeError("unknown type of announcement");
@@ -137,6 +171,10 @@ std::string Schedule::encode() const {
       break;
     case ScheduleType::kStackQuery:
       out.put(rank);
+      break;
+    case ScheduleType::kTimeline:
+      out.put(rank);
+      encode_timeline(out, timeline);
       break;
     case ScheduleType::kShutdown:
       out.put(status.kind).put(status.text);
@@ -176,6 +214,10 @@ Schedule Schedule::decode(std::string_view bytes) {
       break;
     case ScheduleType::kStackQuery:
       schedule.rank = in.get<std::int32_t>();
+      break;
+    case ScheduleType::kTimeline:
+      schedule.rank = in.get<std::int32_t>();
+      schedule.timeline = decode_timeline(in);
       break;
     case ScheduleType::kShutdown:
       schedule.status.kind = static_cast<ErrorKind>(in.get<std::uint8_t>());

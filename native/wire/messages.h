@@ -27,6 +27,26 @@ enum class AnnounceType : std::uint8_t {
   kRequest = 2,     ///< ready: a description the coordinator may not know
   kShutdown = 3,    ///< this rank wants the job to end
   kStackReply = 4,  ///< answer to a stack query
+  kTimeline = 5,    ///< this rank wants a recording to begin or to end
+};
+
+/// What happens to the recording of the job, on all ranks at one place in the schedule.
+struct TimelineOrder {
+  /// kToggle, asked for only: the coordinator makes it one of the others.
+  enum class Action : std::uint8_t { kNothing = 0, kStart = 1, kStop = 2, kToggle = 3 };
+
+  Action action = Action::kNothing;
+  std::string path = {};  ///< rank 0's file; others make theirs of it
+  bool mark_cycles = false;
+  std::int64_t first_step = 0;  ///< as capture::Window
+  std::int64_t end_step = 0;
+  // The coordinator's.
+  bool all_ranks = false;       ///< every rank records, not only rank 0
+  std::string recording = {};   ///< tells the files of one recording from all others
+  std::string time_space = {};  ///< the namespace of rank 0's clock
+  std::string problem = {};     ///< why nothing happens
+
+  bool operator==(const TimelineOrder&) const = default;
 };
 
 struct Announce {
@@ -37,6 +57,7 @@ struct Announce {
   bool registered = false;         ///< kSlot: this rank has published where it is in shared memory
   std::optional<Request> request;  ///< kRequest
   std::string text;                ///< kStackReply
+  TimelineOrder timeline;          ///< kTimeline
 };
 
 /// Everything there is to say of a tensor that has a slot: the announcement made for every
@@ -63,6 +84,7 @@ AnnouncedSlot decode_announce_slot(std::string_view bytes);
 std::string encode_announce_request(const Request& request, Ticket ticket, Nanos time);
 std::string encode_announce_shutdown();
 std::string encode_announce_stack(std::string_view text);
+std::string encode_announce_timeline(const TimelineOrder& order);
 /// Throws DecodeError.
 Announce decode_announce(std::string_view bytes);
 /// Whether encode_announce_slot made it.
@@ -80,6 +102,7 @@ enum class ScheduleType : std::uint8_t {
   kAddProcessSet = 7,
   kRemoveProcessSet = 8,  ///< what is queued in it fails
   kJoined = 9,            ///< all ranks have joined; they take part again from here on
+  kTimeline = 10,         ///< a recording begins or ends here
 };
 
 /// Why a batch was closed: the answer to "why was it this small?".
@@ -126,10 +149,12 @@ struct Schedule {
   /// kBatch; exactly one for kReject, kEvict, and for what ranks wait for by its name: kJoined,
   /// kAddProcessSet, kRemoveProcessSet.
   std::vector<BatchEntry> entries;
-  Status status;                    ///< kReject, kShutdown
-  RuntimeSettings settings;         ///< kSettings
-  std::int32_t rank = -1;           ///< kStackQuery; kJoined: the last to join
+  Status status;             ///< kReject, kShutdown
+  RuntimeSettings settings;  ///< kSettings
+  /// kStackQuery; kJoined: the last to join; kTimeline: who asked for it, -1 for no rank.
+  std::int32_t rank = -1;
   std::vector<std::int32_t> ranks;  ///< kAddProcessSet: global, ascending
+  TimelineOrder timeline;           ///< kTimeline
 
   [[nodiscard]] std::string encode() const;
   /// Throws DecodeError.

@@ -1,0 +1,32 @@
+"""`hvdtune diff`: two recorded runs of one workload compared."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+HELP = "compare two recorded runs: which is faster, how surely, and why"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument("a", metavar="A", help="recording of one run: rank 0's file")
+    parser.add_argument("b", metavar="B", help="recording of the other run")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument(
+        "--force", action="store_true", help="compare runs with different tensors all the same"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the comparison; 0."""
+    from hvdtune.timeline import diff, diff_text, report
+    from hvdtune.timeline.report_data import analyse
+
+    runs = [analyse(report.open_recording([path])) for path in (args.a, args.b)]
+    numbers = diff.compare(*runs, force=args.force)
+    if args.json:
+        print(json.dumps(numbers, indent=1, ensure_ascii=False, allow_nan=False))
+    else:
+        print(diff_text.text(numbers))
+    return 0

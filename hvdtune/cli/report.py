@@ -1,0 +1,57 @@
+"""`hvdtune report`: what a recorded timeline means, and what to do next."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+HELP = "say where the step goes and what to do next; as text, JSON, or a page with pictures"
+EPILOG = """\
+examples:
+  hvdtune report t.json                     # text
+  hvdtune report t.json -o report.html      # one page that needs no network
+  hvdtune report t.json t.rank1.json …      # ranks' files from several folders
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="recording of a job: rank 0's file (the others' are found beside it), or all files; "
+        "also a timeline of Horovod's; plain or .gz",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the page there")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--text", action="store_true", help="print the text, also beside -o")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print and write what was asked for; 0."""
+    from hvdtune.timeline import report
+
+    target = args.output
+    if target and any(_same(file, target) for file in args.files):
+        raise ValueError(f"--output {target} is the recording itself: give another file")
+    if args.json and args.text:
+        raise ValueError("--json and --text exclude each other: give one")
+    numbers = report.document(args.files)
+    if target:
+        Path(target).write_text(report.page(numbers), encoding="utf-8")
+    if args.json:
+        print(json.dumps(numbers, indent=1, ensure_ascii=False, allow_nan=False))
+    elif args.text or not target:
+        print(report.text(numbers))
+    else:
+        print(f"{target}: {numbers['verdict']['sentence']} {numbers['verdict']['action']}".rstrip())
+    return 0
+
+
+def _same(file: str, target: str) -> bool:
+    return os.path.exists(target) and os.path.exists(file) and os.path.samefile(file, target)

@@ -1,0 +1,24 @@
+"""`hvdtune stacks`: where the ranks of a running job are in their Python code."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "print where each rank of a running job is in its Python code"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument(
+        "--job", metavar="JOB", help="its id, the beginning of it, or rank 0's process id"
+    )
+    parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print to stdout; 0, or 1 when there is no such job."""
+    from hvdtune.live import client
+
+    question = "stacks" if args.rank is None else f"stacks {args.rank}"
+    print(client.ask(client.find(args.job), question), end="")
+    return 0

@@ -1,0 +1,32 @@
+"""`hvdtune top`: a running job, live."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "show a running job live: steps/s, exposed communication, slowest rank, queue, stalls, tuner"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument(
+        "--job", metavar="JOB", help="its id, the beginning of it, or rank 0's process id"
+    )
+    parser.add_argument("--once", action="store_true", help="print one reading and end")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="S", help="seconds between readings (1)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show until the job ends or Ctrl-C; 0, or 1 when there is no such job."""
+    from hvdtune.live import client, top
+
+    if not args.interval > 0:
+        raise ValueError(f"--interval {args.interval:g} is not accepted: give seconds above 0")
+    endpoint = client.find(args.job)
+    if args.once:
+        print(top.once(endpoint))
+    else:
+        top.follow(endpoint, args.interval)
+    return 0

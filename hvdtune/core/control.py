@@ -1,0 +1,51 @@
+"""Rank 0's ear for other processes of this user: `hvdtune top`, `stacks`, `timeline start|stop`.
+
+The engine answers what it knows by itself, on a native thread, also while Python is busy
+(`Engine.serve`). The rest comes here, on that thread, when it has got the interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hvdtune import _native
+    from hvdtune.core.topology import Topology
+
+
+def serve(engine: _native.Engine, topology: Topology) -> None:
+    """Let the job be asked, on rank 0."""
+    if topology.rank != 0:
+        return
+    number = os.urandom(4).hex()  # process ids are not unique between containers
+    identity = {
+        "job": topology.job_id,
+        "program": os.path.basename(sys.argv[0]) or "python",
+        "size": topology.size,
+        "launcher": topology.launcher,
+        "pid": os.getpid(),
+        "started": time.time(),
+    }
+    inside = json.dumps(identity, ensure_ascii=False).strip()[1:-1]
+    engine.serve(f"hvdtune-control/{os.getuid()}/{os.getpid()}/{number}", inside, answer)
+
+
+def answer(question: str) -> str:
+    """Do what was asked; a sentence about it. Raises ValueError for what cannot be done."""
+    from hvdtune.core import world
+
+    verb, _, rest = question.partition(" ")
+    if verb == "timeline-start":
+        asked = json.loads(rest)
+        problem = world.begin_timeline(str(asked["path"]), bool(asked.get("mark_cycles", False)))
+        if problem:
+            raise ValueError(f"{problem}; nothing is recorded")
+        return f"recording to {asked['path']}"
+    if verb == "timeline-stop":
+        world.stop_timeline()
+        return "no recording is under way now"
+    raise ValueError(f"this job does not know {verb!r}: it runs another version of hvdtune")

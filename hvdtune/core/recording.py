@@ -1,0 +1,186 @@
+"""What surrounds a recording: who records, the signal that toggles it, and its finishing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib import util
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hvdtune import _native, knobs
+from hvdtune.core.topology import Topology
+
+_FINISHER = "hvdtune.timeline.finish"
+_CLOSING_S = 10.0  # how long other ranks may take to close their files
+_FINISHING_S = 300.0
+_MIB = 2**20
+
+
+def options(topology: Topology, settings: knobs.Settings, hostname: str) -> dict[str, Any]:
+    """The engine's options that say how to record."""
+    first, end = settings.timeline_steps or (0, 0)
+    return {
+        "timeline": file_of(settings),
+        "timeline_mark_cycles": settings.timeline_mark_cycles,
+        "timeline_format": settings.timeline_format,
+        "timeline_all_ranks": settings.timeline_all_ranks,
+        "timeline_job": topology.job_id,
+        "timeline_identity": _identity(topology, settings, hostname),
+        "timeline_buffer_bytes": settings.timeline_buffer_mb * _MIB,
+        "timeline_file_limit": settings.timeline_max_mb * _MIB,
+        "timeline_first_step": first,
+        "timeline_end_step": end,
+    }
+
+
+def file_of(settings: knobs.Settings) -> str:
+    """The file to record from the start, or ""."""
+    name = settings.timeline or ""
+    return "" if name.upper() == "DYNAMIC" else name
+
+
+def check(settings: knobs.Settings) -> None:
+    """Raise ValueError for settings that do not go together."""
+    if settings.timeline_steps and settings.timeline_format == "horovod":
+        raise ValueError(
+            "HVDTUNE_TIMELINE_STEPS needs HVDTUNE_TIMELINE_FORMAT=hvdtune: Horovod's layout has no "
+            "steps"
+        )
+
+
+def _identity(topology: Topology, settings: knobs.Settings, hostname: str) -> str:
+    """Members of the identity (see hvdtune.timeline.capture) as JSON, without the braces."""
+    values = {
+        knob.env: getattr(settings, key) for key, knob in knobs.KNOBS.items() if not knob.internal
+    }
+    identity = {
+        "rank": topology.rank,
+        "size": topology.size,
+        "local_rank": topology.local_rank,
+        "host": hostname,
+        "pid": os.getpid(),
+        "version": _version(),
+        "framework": _framework(),
+        "settings": values,
+    }
+    return json.dumps(identity)[1:-1]
+
+
+def _version() -> str:
+    from hvdtune import __version__
+
+    return __version__
+
+
+def _framework() -> str:
+    torch = sys.modules.get("torch")
+    version = getattr(torch, "__version__", "")
+    return f"torch {version}" if version else ""
+
+
+# ---- finishing ----------------------------------------------------------------------------------
+
+
+def finish(engine: _native.Engine, rank: int) -> None:
+    """Rank 0, after the engine's shutdown: join the ranks' files of each recording into one.
+
+    A process of its own does it. What goes wrong is one warning; the ranks' files stay then.
+    """
+    files = engine.recorded()
+    if not files:
+        return
+    engine.await_recordings(_CLOSING_S)
+    for file in files:
+        problem = run_finisher(file)
+        if problem:
+            _native.log("warning", __file__, 0, rank, problem)
+
+
+def finish_after_failure(environ: Mapping[str, str]) -> str:
+    """The same for a job that has ended, started with these variables; "" or what went wrong."""
+    settings = knobs.from_environ(environ)
+    name = file_of(settings)
+    if not name or settings.timeline_format == "horovod":
+        return ""
+    file = os.path.abspath(name)
+    return run_finisher(file) if os.path.exists(file.removesuffix(".gz")) else ""
+
+
+def run_finisher(file: str) -> str:
+    """Finish one recording; "" or one sentence that says what went wrong."""
+    if util.find_spec(_FINISHER) is None:
+        return ""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_TIMELINE")}
+    # The program may have found this package in a way of its own.
+    package = str(Path(__file__).resolve().parents[2])
+    paths = [package, *filter(None, [environment.get("PYTHONPATH", "")])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", _FINISHER, file],
+            env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, timeout=_FINISHING_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        why = f"it took longer than {_FINISHING_S:g} s"
+    except OSError as error:
+        why = str(error)
+    else:
+        if ended.returncode == 0:
+            return ""
+        lines = ended.stderr.decode(errors="replace").strip().splitlines()
+        why = lines[-1] if lines else f"status {ended.returncode}"
+    return (
+        f"the ranks' files of the timeline {file} were not joined: {why}; "
+        f"`hvdtune timeline merge {file}` does it later."
+    )
+
+
+# ---- the signal ---------------------------------------------------------------------------------
+
+
+def toggle_by_signal(settings: knobs.Settings, engine: Callable[[], Any]) -> str:
+    """Let the signal of `timeline_signal` start and stop recording; "" or why it cannot."""
+    if not settings.timeline_signal:
+        return ""
+    if not settings.timeline:
+        return "HVDTUNE_TIMELINE_SIGNAL does nothing without HOROVOD_TIMELINE (a file, or DYNAMIC)"
+
+    def toggle(_number: int, _frame: FrameType | None) -> None:
+        running = engine()
+        if running is not None:
+            running.toggle_timeline(_unused(settings), settings.timeline_mark_cycles)
+
+    try:
+        signal.signal(getattr(signal, settings.timeline_signal), toggle)
+    except ValueError:
+        return (
+            f"HVDTUNE_TIMELINE_SIGNAL={settings.timeline_signal} has no effect: init() was not "
+            "called in the main thread"
+        )
+    return ""
+
+
+def _unused(settings: knobs.Settings) -> str:
+    """A name like that of HOROVOD_TIMELINE that no file has."""
+    path = Path(file_of(settings) or "timeline.json")
+    number = 1
+    name = path
+    while name.exists():
+        number += 1
+        name = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return str(name)
+
+
+def forget_signal(settings: knobs.Settings) -> None:
+    """Give the signal back: without an engine it has nothing to do."""
+    if settings.timeline_signal and settings.timeline:
+        with contextlib.suppress(ValueError):
+            signal.signal(getattr(signal, settings.timeline_signal), signal.SIG_IGN)

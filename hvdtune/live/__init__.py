@@ -1,0 +1,1 @@
+"""Looking at a job while it runs: finding it, asking it, showing and exporting what it says."""

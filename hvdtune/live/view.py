@@ -1,0 +1,189 @@
+"""A job's status in words: what `hvdtune top` shows, with rich on a terminal and as plain text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+Status = dict[str, Any]
+
+_SHOWN_RANKS = 8
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def size_text(count: float) -> str:
+    """Bytes with a decimal unit: 1.5 MB."""
+    for unit in _UNITS[:-1]:
+        if abs(count) < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} {_UNITS[-1]}"
+
+
+def time_text(seconds: float) -> str:
+    """A duration in the unit that suits it: 1.2 ms, 3.4 s, 5 min, 2 h 03 min."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def title(status: Status) -> str:
+    """Who it is: program, ranks, process, job."""
+    size = status.get("size", len(status["ranks"]))
+    ranks = "1 rank" if size == 1 else f"{size} ranks"
+    return (
+        f"{status.get('program', '?')}: {ranks}, pid {status.get('pid', '?')}, "
+        f"up {time_text(status['uptime_s'])}, job {status.get('job', '?')}"
+    )
+
+
+def rows(status: Status, before: Status | None = None) -> list[tuple[str, str]]:
+    """(what, value) in the order shown. `before`: an earlier status of the same job, for rates."""
+    found = [("steps", _steps(status)), ("step", _step(status))]
+    found.append(("exposed", _exposed(status)))
+    found.append(("bytes", _rate(status, before)))
+    found.append(("queue", f"{status['queue']} tensors wait for ranks or for a batch"))
+    found.append(("slowest", _slowest(status)))
+    found.append(("stalls", _stalls(status)))
+    tuner = status["notes"].get("tuner")
+    found.append(("tuner", str(tuner) if tuner else "off"))
+    settings = status["settings"]
+    found.append(
+        (
+            "settings",
+            f"fusion threshold {size_text(settings['fusion_threshold'])}, cycle time "
+            f"{settings['cycle_time_us'] / 1e3:g} ms, epoch {status['epoch']}",
+        )
+    )
+    return found
+
+
+def rank_rows(status: Status) -> list[tuple[str, str, str, str, str]]:
+    """(rank, host, pid, how late a step, share of steps last), the latest first."""
+    order = sorted(
+        range(len(status["ranks"])),
+        key=lambda rank: (-status["lateness"][rank]["late_s"], rank),
+    )
+    return [
+        (
+            str(rank),
+            str(status["ranks"][rank]["host"]),
+            str(status["ranks"][rank]["pid"]),
+            time_text(status["lateness"][rank]["late_s"]),
+            f"{status['lateness'][rank]['last_share']:.0%}",
+        )
+        for rank in order[:_SHOWN_RANKS]
+    ]
+
+
+def text(status: Status, before: Status | None = None) -> str:
+    """All of it as plain text, one fact a line."""
+    lines = [title(status)]
+    lines += [f"  {what:<9}{value}" for what, value in rows(status, before)]
+    if status["steps"]:
+        lines.append("  rank  host              pid      late/step   steps last")
+        lines += [
+            f"  {rank:<6}{host:<18}{pid:<9}{late:<12}{last}"
+            for rank, host, pid, late, last in rank_rows(status)
+        ]
+    if status.get("stall"):
+        lines += ["", str(status["stall"])]
+    return "\n".join(lines)
+
+
+def frame(status: Status, before: Status | None = None) -> Group:
+    """The same for a terminal. Raises ModuleNotFoundError without rich."""
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column()
+    for what, value in rows(status, before):
+        bad = (what == "slowest" and status["straggler"] is not None) or (
+            what == "stalls" and status["stalled_tensors"] > 0
+        )
+        facts.add_row(what, Text(value, style="red" if bad else ""))
+    parts: list[Any] = [Panel(facts, title=Text(title(status)), title_align="left")]
+    if status["steps"]:
+        ranks = Table("rank", "host", "pid", "late/step", "steps last", box=None)
+        for number, host, *rest in rank_rows(status):
+            late = number == str(status["straggler"])
+            ranks.add_row(number, Text(host), *rest, style="red" if late else "")
+        parts.append(ranks)
+    if status.get("stall"):
+        parts.append(Text(str(status["stall"])))
+    return Group(*parts)
+
+
+def _steps(status: Status) -> str:
+    if status["step_s"] is None:
+        return (
+            f"{status['steps']} seen so far; one is seen when a tensor comes again by way of the "
+            "coordinator"
+        )
+    return (
+        f"{1 / status['step_s']:.2f} steps/s, {status['steps']} so far, the last "
+        f"{time_text(status['last_step_ago_s'])} ago"
+    )
+
+
+def _step(status: Status) -> str:
+    if status["step_s"] is None:
+        return "not known yet"
+    batches = status["step_batches"]
+    return (
+        f"{time_text(status['step_s'])}: {status['step_tensors']} tensors, "
+        f"{size_text(status['step_bytes'])} in {batches} {'batch' if batches == 1 else 'batches'}"
+    )
+
+
+def _exposed(status: Status) -> str:
+    share = status["exposed_share"]
+    if share is None:
+        return "not known yet"
+    return f"{share:.0%} of the step, rank 0 waits for communication"
+
+
+def _rate(status: Status, before: Status | None) -> str:
+    if before is not None and status["uptime_s"] > before["uptime_s"]:
+        rate = (status["bytes"] - before["bytes"]) / (status["uptime_s"] - before["uptime_s"])
+    elif status["step_s"]:
+        rate = status["step_bytes"] / status["step_s"]
+    else:
+        rate = status["bytes"] / max(status["uptime_s"], 1e-9)
+    return f"{size_text(rate)}/s reduced on each rank, {size_text(status['bytes'])} so far"
+
+
+def _slowest(status: Status) -> str:
+    lateness = status["lateness"]
+    if not status["steps"]:
+        return "not known yet"
+    rank = max(range(len(lateness)), key=lambda one: float(lateness[one]["late_s"]))
+    one = lateness[rank]
+    if one["late_s"] <= 0:
+        return "none: nobody waits for a rank"
+    place = status["ranks"][rank]
+    said = (
+        f"rank {rank} ({place['host']}, pid {place['pid']}) costs {time_text(one['late_s'])} a "
+        f"step ({one['share']:.0%}), last in {one['last_share']:.0%} of the steps"
+    )
+    if status["straggler"] is not None:
+        said += f"; step after step: rank {status['straggler']}"
+    return said
+
+
+def _stalls(status: Status) -> str:
+    if not status["stalled_tensors"]:
+        return f"none now, {status['stall_reports']} reports so far"
+    return (
+        f"{status['stalled_tensors']} tensors wait for missing ranks, reported "
+        f"{time_text(status['stalled_for_s'])} ago"
+    )

@@ -1,0 +1,55 @@
+"""Puts the answers to all questions together; report_data.analyse is the way in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hvdtune.timeline import fusion, quality, sizes, skew
+from hvdtune.timeline.capture import Recording
+from hvdtune.timeline.joint import Joint, join
+from hvdtune.timeline.report_data import Analysis
+from hvdtune.timeline.steps import find_steps
+from hvdtune.timeline.waterfall import overlap, waterfall
+
+
+def bundle(recording: Recording) -> Analysis:
+    """See report_data.analyse."""
+    joint = join(recording)
+    origin = first_time(joint)
+    steps = find_steps(joint)
+    parts = waterfall(joint, steps)
+    late = skew.lateness(joint, steps, parts)
+    batches = fusion.batches(joint, steps, origin)
+    by_epoch = fusion.settings_by_epoch(recording)
+    peak = next((r.identity.peak_gbps for r in recording.ranks.values() if r.identity.peak_gbps), 0)
+    return Analysis(
+        recording=recording,
+        origin_ns=origin,
+        steps=steps.frame(origin),
+        waterfall=parts.frame(steps),
+        overlap=overlap(parts, steps),
+        lateness=late,
+        stragglers=skew.stragglers(joint, steps, late),
+        batches=batches,
+        fusion=fusion.fusion(joint, steps, batches),
+        sizes=sizes.sizes(joint, peak or None),
+        tensors=sizes.tensors(joint, steps),
+        stalls=quality.stalls(joint, steps, late, origin),
+        tuning=quality.tuning(joint, steps, origin),
+        settings=by_epoch[max(by_epoch)],
+        quality=quality.quality(joint, steps, late),
+        joint=joint,
+        found_steps=steps,
+    )
+
+
+def first_time(joint: Joint) -> int:
+    """The earliest moment that anything was recorded, ns; 0 if nothing was."""
+    times = []
+    for view in joint.views.values():
+        for times_of in (view.first_own, view.begin, view.blocked.begin):
+            known = times_of[times_of > 0]
+            times += [int(known.min())] if len(known) else []
+        marks = view.recording.marks
+        times += [int(marks["time"].min())] if len(marks) else []
+    return int(np.min(times)) if times else 0

@@ -1,0 +1,230 @@
+"""What a rank records: the streams of a capture, their binary layout, and a recording in memory.
+
+A capture is one JSON array of Chrome trace events, one event a line, valid at every moment. The
+engine appends what it records as *blocks*: metadata events, which trace viewers pass over, whose
+`args` hold many fixed records of one stream. native/observe/capture.h writes what this module
+describes; both know the same `FORMAT`. docs/timeline-format.md is the description for others.
+
+| event (`"ph":"M"`) | `args` |
+|---|---|
+| `hvdtune_identity` | an Identity; the first event of each rank |
+| `hvdtune_names` | `names`: [[id, name, process set, kind, dtype, bytes], …]; ids count from 0 |
+| `hvdtune_texts` | `texts`: [[id, text], …]: what marks and counters refer to |
+| `hvdtune_block` | `stream`, `count`, `data`: base64 of `count` records of that stream |
+| `hvdtune_clock` | `local_ns`, `offset_ns`, `bound_ns`: clock of rank 0 = this rank's + offset |
+| `hvdtune_dropped` | stream → records lost so far |
+| `hvdtune_rotated` | `blocks`: so many, with what they held, went to keep the file small |
+| `hvdtune_end` | `reason`: recording ended in order |
+
+`pid` of every event is the rank. All times are CLOCK_MONOTONIC of the recording rank, ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+#: Raised with every change that an older reader would misread.
+FORMAT = 1
+
+#: An id that stands for no name or text.
+NONE = 0xFFFFFFFF
+
+#: One tensor of one batch, in the batch's order. `batch` is the low half of the batch's serial.
+TENSOR = np.dtype([("name", "<u4"), ("batch", "<u4"), ("submitted", "<i8")])
+
+#: One batch, executed on this rank. A time of 0 is not known. `scheduled` and `first_ready` are
+#: the coordinator's and known to rank 0 only: when it closed the batch, and when the first tensor
+#: of the batch was ready on all ranks. `packed`: the first chunk was in the fusion buffer;
+#: `unpacking`: the last chunk was complete on all ranks; between them packing, reduction and
+#: unpacking overlap. `waited_ns`: of end - begin, spent waiting for other ranks.
+BATCH = np.dtype(
+    [
+        ("scheduled", "<i8"),
+        ("first_ready", "<i8"),
+        ("begin", "<i8"),
+        ("packed", "<i8"),
+        ("unpacking", "<i8"),
+        ("end", "<i8"),
+        ("bytes", "<i8"),
+        ("serial", "<u8"),
+        ("waited_ns", "<i8"),
+        ("tensors", "<u4"),
+        ("process_set", "<u4"),
+        ("epoch", "<u4"),
+        ("kind", "u1"),
+        ("dtype", "u1"),
+        ("reason", "u1"),
+        ("flags", "u1"),
+    ]
+)
+assert BATCH.itemsize == 88
+
+#: A thread of the framework was blocked in the engine: it waited for a result. `name`: the tensor,
+#: or NONE for several, or for one that is not done yet: long waits are several records.
+WAIT = np.dtype([("begin", "<i8"), ("end", "<i8"), ("name", "<u4"), ("thread", "<u4")])
+
+#: Something at one moment. `text` is an id of `hvdtune_texts`, or NONE.
+MARK = np.dtype([("time", "<i8"), ("value", "<i8"), ("kind", "<u4"), ("text", "<u4")])
+
+#: Rank `rank` announced a tensor: rank 0's view, recorded where not all ranks record.
+READY = np.dtype([("time", "<i8"), ("name", "<u4"), ("rank", "<u4")])
+
+#: A reading of a counter. `counter` is an id of `hvdtune_texts`: its name, with its unit.
+COUNTER = np.dtype([("time", "<i8"), ("value", "<f8"), ("counter", "<u4"), ("pad", "<u4")])
+
+STREAMS: dict[str, np.dtype[Any]] = {
+    "tensors": TENSOR,
+    "batches": BATCH,
+    "waits": WAIT,
+    "marks": MARK,
+    "ready": READY,
+    "counters": COUNTER,
+}
+
+#: Names of the numbers in BATCH: native/base/op_kind.h, base/dtype.h, wire/messages.h.
+KINDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
+DTYPES = (
+    "uint8", "int8", "uint16", "int16", "int32", "int64",
+    "float16", "float32", "float64", "bool", "bfloat16",
+)  # fmt: skip
+REASONS = ("full", "cycle", "blocked", "step done", "end")
+
+
+class Flag(IntEnum):
+    """Bits of BATCH.flags."""
+
+    OK = 1
+    IN_PLACE = 2  # all ranks had the tensors in shared memory: nothing was packed
+
+
+class Mark(IntEnum):
+    """MARK.kind."""
+
+    STEP = 1  # an optimizer's step ends; value: its number, from 1
+    CYCLE = 2  # the coordinator woke to close batches; only where cycles are marked
+    SETTINGS = 3  # value: the epoch; text: the settings from now on, as JSON
+    STALL = 4  # text: what waits for whom
+    AUTOTUNE = 5  # text: what the tuner decided
+    STRAGGLER = 6  # text: who is late; value: its rank; once more when it ends
+    USER = 7  # text: the user's
+    WINDOW = 8  # value: 1 recording begins here, 0 it ends
+    ERROR = 9  # value 1, text: why the job ends; value 0, text: why an operation was refused
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who recorded this, in which job and under which settings. Unknown keys of a file are kept."""
+
+    job: str
+    rank: int
+    size: int
+    local_rank: int
+    host: str
+    pid: int
+    version: str  # of hvdtune
+    format: int = FORMAT
+    started_wall_us: int = 0  # since the epoch
+    started_ns: int = 0  # CLOCK_MONOTONIC at the same moment
+    framework: str = ""  # "torch 2.13.0"; empty if only NumPy
+    settings: dict[str, Any] = field(default_factory=dict)  # variable → value in force
+    peak_gbps: float | None = None  # what this machine can do, if it was measured
+
+
+@dataclass(frozen=True)
+class ClockReading:
+    """Rank 0's clock minus this rank's, at `local_ns`; the truth is within ± `bound_ns`."""
+
+    local_ns: int
+    offset_ns: int
+    bound_ns: int
+
+
+@dataclass(frozen=True)
+class Name:
+    """What an id of TENSOR stands for."""
+
+    name: str
+    process_set: int
+    kind: str
+    dtype: str
+    bytes: int
+
+
+def _nothing() -> dict[str, np.ndarray]:
+    return {stream: np.zeros(0, dtype) for stream, dtype in STREAMS.items()}
+
+
+@dataclass
+class RankRecording:
+    """One rank's recording. `streams`: stream → array of its dtype (STREAMS), ordered by time.
+
+    Once it is part of a Recording, all times are rank 0's clock. `dropped`: stream → records that
+    were lost because the writer could not keep up. `complete`: it ended in order.
+    """
+
+    identity: Identity
+    names: list[Name] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    streams: dict[str, np.ndarray] = field(default_factory=_nothing)
+    clock: list[ClockReading] = field(default_factory=list)
+    dropped: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    complete: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Global rank."""
+        return self.identity.rank
+
+    @property
+    def tensors(self) -> np.ndarray:
+        """Array of TENSOR."""
+        return self.streams["tensors"]
+
+    @property
+    def batches(self) -> np.ndarray:
+        """Array of BATCH."""
+        return self.streams["batches"]
+
+    @property
+    def waits(self) -> np.ndarray:
+        """Array of WAIT."""
+        return self.streams["waits"]
+
+    @property
+    def marks(self) -> np.ndarray:
+        """Array of MARK."""
+        return self.streams["marks"]
+
+    @property
+    def ready(self) -> np.ndarray:
+        """Array of READY."""
+        return self.streams["ready"]
+
+    @property
+    def counters(self) -> np.ndarray:
+        """Array of COUNTER."""
+        return self.streams["counters"]
+
+
+@dataclass
+class Recording:
+    """All ranks' recordings of one job, on rank 0's clock.
+
+    `clock_bound_ns`: no two ranks' times are further apart than this from the truth. `problems`:
+    one sentence for everything that is not as it should be, with the rank.
+    """
+
+    source: str
+    ranks: dict[int, RankRecording] = field(default_factory=dict)
+    clock_bound_ns: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Ranks of the job, recorded or not."""
+        return max((one.identity.size for one in self.ranks.values()), default=0)

@@ -1,0 +1,348 @@
+"""One file of a capture: from its bytes to the records of the ranks in it, by their own clocks.
+
+Reading is bounded whatever the file holds: lines are read up to LONGEST_LINE, what is kept counts
+against a Budget, and a compressed file may not unpack to more than a recording can.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hvdtune.timeline.capture import (
+    FORMAT,
+    STREAMS,
+    ClockReading,
+    Identity,
+    Name,
+)
+from hvdtune.timeline.events import GZIP_MAGIC, TimelineError
+
+#: Longer lines are passed over: the recorder's have less than a tenth of it.
+LONGEST_LINE = 32 << 20
+#: What a recording may hold in memory, bytes.
+MOST_BYTES = 2 << 30
+#: Ids count from 0 without gaps; one beyond this is damage.
+MOST_NAMES = 1 << 20
+#: A compressed file unpacks to at most this many times its size, and this much more.
+MOST_UNPACKED = (200, 64 << 20)
+#: The identity is the first event; whoever has not seen it by then reads something else.
+IDENTITY_WITHIN = 64 << 20
+#: Readings of a clock that are kept: one a second for a month.
+MOST_READINGS = 3_000_000
+
+_AROUND_EVENT = b" \t\r\n,[]"
+VIEW = "hvdtune_view"  # everything behind this event was made for viewers
+
+
+class Budget:
+    """Bytes that may still be kept."""
+
+    def __init__(self, limit: int = MOST_BYTES) -> None:
+        self.limit = self.left = limit
+
+    def take(self, count: int, path: Path) -> None:
+        """Raises TimelineError once the limit is reached."""
+        self.left -= count
+        if self.left < 0:
+            raise TimelineError(
+                f"{path} holds more than the {self.limit / (1 << 30):.3g} GiB of records that are "
+                "read at once; record fewer steps at a time"
+            )
+
+
+@dataclass
+class RawRank:
+    """What the file holds of one rank. `damage`: what was wrong → how often."""
+
+    identity: Identity
+    path: Path
+    names: dict[int, Name] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
+    records: dict[str, bytearray] = field(default_factory=lambda: {s: bytearray() for s in STREAMS})
+    clock: list[ClockReading] = field(default_factory=list)
+    dropped: dict[str, int] = field(default_factory=dict)
+    damage: Counter[str] = field(default_factory=Counter)
+    complete: bool = False
+
+
+@dataclass
+class CaptureFile:
+    """The ranks in a file. `finished`: it was joined, and has events for viewers."""
+
+    path: Path
+    ranks: dict[int, RawRank] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    finished: bool = False
+
+
+def is_capture(path: str | Path) -> bool:
+    """Whether the file begins as a capture does; OSError if it cannot be read."""
+    lines = Lines(Path(path))
+    for count, line in enumerate(lines):
+        if any(event.get("name") == "hvdtune_identity" for event in parse(line) or ()):
+            return True
+        if count == 8:
+            break
+    return False
+
+
+def read_capture_file(path: str | Path, budget: Budget | None = None) -> CaptureFile:
+    """Read one file, plain or gzip, cut off or damaged.
+
+    What is wrong with it is counted or said in `problems`. Raises TimelineError if there is no
+    identity in it, if a newer hvdtune wrote it in another format, or if it is larger than `budget`;
+    OSError if it cannot be read.
+    """
+    path = Path(path)
+    reader = _Reader(CaptureFile(path), budget or Budget())
+    lines = Lines(path)
+    for line in lines:
+        if reader.finished:
+            break
+        reader.take(line, lines)
+    reader.end(lines)
+    return reader.file
+
+
+class Lines:
+    """The lines of a file, each bounded. Afterwards `problem` says if it is cut off or damaged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problem = ""
+        self.too_long = 0
+        self.read = 0
+        self.last = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        size = os.stat(self.path).st_size
+        with open(self.path, "rb") as plain:
+            packed = plain.read(2) == GZIP_MAGIC
+        times, more = MOST_UNPACKED
+        limit = times * size + more if packed else size + more
+        with gzip.open(self.path) if packed else open(self.path, "rb") as source:
+            while True:
+                try:
+                    line = source.readline(LONGEST_LINE)
+                except EOFError:
+                    self.problem = "the compressed file is cut off; what could be unpacked was read"
+                    return
+                except (gzip.BadGzipFile, zlib.error) as error:
+                    self.problem = f"the compressed file is damaged ({error}); it was read up to it"
+                    return
+                if not line:
+                    return
+                self.read += len(line)
+                if self.read > limit:
+                    raise TimelineError(
+                        f"{self.path} unpacks to more than {times} times its size: this is no "
+                        "recording"
+                    )
+                # A piece of a line that is too long, or the rest behind such a piece.
+                whole = len(line) < LONGEST_LINE or line.endswith(b"\n")
+                continued = bool(self.last) and not self.last.endswith(b"\n")
+                self.last = line[-1:]
+                if whole and not continued:
+                    yield line
+                elif not continued:
+                    self.too_long += 1
+
+
+def parse(line: bytes) -> list[dict[str, Any]] | None:
+    """hvdtune's events of a line; None if it is no JSON."""
+    text = line.strip(_AROUND_EVENT)
+    if b'"hvdtune_' not in text:
+        return []
+    try:
+        found = [json.loads(text)]
+    except (ValueError, RecursionError):
+        try:
+            found = json.loads(b"[" + text + b"]")
+        except (ValueError, RecursionError):
+            return None
+    return [event for event in found if isinstance(event, dict) and event.get("ph") == "M"]
+
+
+class _Reader:
+    def __init__(self, file: CaptureFile, budget: Budget) -> None:
+        self.file = file
+        self.budget = budget
+        self.damaged = 0
+        self.last_was_damaged = False
+        self.finished = False
+        self.other_jobs: set[str] = set()
+        self.current: dict[int, RawRank | None] = {}
+        self.take_by_name = {
+            "hvdtune_names": self.names,
+            "hvdtune_texts": self.texts,
+            "hvdtune_block": self.block,
+            "hvdtune_clock": self.clock,
+            "hvdtune_dropped": self.dropped,
+            "hvdtune_end": self.ended,
+        }
+
+    def take(self, line: bytes, lines: Lines) -> None:
+        events = parse(line)
+        self.last_was_damaged = events is None
+        if events is None:
+            self.damaged += 1
+            return
+        if not self.current and lines.read > IDENTITY_WITHIN:
+            raise self.no_capture()
+        for event in events:
+            self.event(event)
+
+    def event(self, event: dict[str, Any]) -> None:
+        name, rank, args = event.get("name"), event.get("pid"), event.get("args")
+        if name == VIEW:
+            self.file.finished = self.finished = True
+        elif name == "hvdtune_identity":
+            self.identity(rank, args)
+        elif isinstance(name, str) and name in self.take_by_name:
+            state = self.current.get(rank) if isinstance(rank, int) else None
+            if state is None:
+                return  # of a rank whose identity is damaged or another job's: said already
+            try:
+                self.take_by_name[name](state, args if isinstance(args, dict) else {})
+            except (TypeError, KeyError, OverflowError, ValueError) as error:
+                if isinstance(error, TimelineError):
+                    raise
+                state.damage["events that cannot be understood"] += 1
+
+    def identity(self, rank: Any, args: Any) -> None:
+        identity = read_identity(args, self.file.path)
+        if identity is None or rank != identity.rank:
+            self.file.problems.append(
+                f"{self.file.path}: an identity is damaged; what follows is left out."
+            )
+            if is_count(rank):
+                self.current[rank] = None
+            return
+        known = next(iter(self.file.ranks.values()), None)
+        if known is not None and known.identity.job != identity.job:
+            self.current[rank] = None
+            if identity.job not in self.other_jobs:
+                self.other_jobs.add(identity.job)
+                self.file.problems.append(
+                    f"{self.file.path} holds job {identity.job!r} besides {known.identity.job!r}; "
+                    "the first one is read."
+                )
+            return
+        if rank not in self.file.ranks:
+            self.file.ranks[rank] = RawRank(identity, self.file.path)
+        self.current[rank] = self.file.ranks[rank]
+
+    def names(self, state: RawRank, args: dict[str, Any]) -> None:
+        for number, name, process_set, kind, dtype, size in args["names"]:
+            right = is_count(number) and number < MOST_NAMES and is_count(size)
+            right = right and isinstance(process_set, int) and -1 <= process_set < 1 << 32
+            if not (right and all(isinstance(text, str) for text in (name, kind, dtype))):
+                state.damage["names that cannot be understood"] += 1
+                continue
+            self.budget.take(200 + 4 * len(name), self.file.path)
+            state.names[number] = Name(name, process_set, kind, dtype, size)
+
+    def texts(self, state: RawRank, args: dict[str, Any]) -> None:
+        for number, text in args["texts"]:
+            if not (is_count(number) and number < MOST_NAMES and isinstance(text, str)):
+                state.damage["texts that cannot be understood"] += 1
+                continue
+            self.budget.take(200 + 4 * len(text), self.file.path)
+            state.texts[number] = text
+
+    def block(self, state: RawRank, args: dict[str, Any]) -> None:
+        stream, count, data = args["stream"], args["count"], args["data"]
+        dtype = STREAMS.get(stream)
+        if dtype is None:
+            state.damage[f"blocks of {str(stream)[:40]!r}, which this version does not know,"] += 1
+            return
+        try:
+            records = base64.b64decode(data, validate=False)
+        except (binascii.Error, ValueError, TypeError):
+            records = b""
+        if not records or len(records) != count * dtype.itemsize:
+            state.damage[f"damaged blocks of {stream}"] += 1
+            return
+        self.budget.take(len(records), self.file.path)
+        state.records[stream] += records
+
+    def clock(self, state: RawRank, args: dict[str, Any]) -> None:
+        values = args["local_ns"], args["offset_ns"], args["bound_ns"]
+        right = all(isinstance(v, int) and abs(v) < 1 << 61 for v in values) and values[2] >= 0
+        if right and len(state.clock) < MOST_READINGS:
+            state.clock.append(ClockReading(*values))
+        else:
+            state.damage["readings of the clock that cannot be understood"] += 1
+
+    def dropped(self, state: RawRank, args: dict[str, Any]) -> None:
+        for stream, count in args.items():
+            if stream in STREAMS and is_count(count):
+                state.dropped[stream] = max(count, state.dropped.get(stream, 0))
+
+    def ended(self, state: RawRank, args: dict[str, Any]) -> None:
+        state.complete = True
+
+    def end(self, lines: Lines) -> None:
+        """Say what was wrong with the file as a whole."""
+        path = self.file.path
+        if lines.read == 0 and not lines.problem:
+            raise TimelineError(f"{path} is empty: nothing was recorded")
+        if not self.file.ranks:
+            raise self.no_capture()
+        cut_off = self.last_was_damaged and lines.last != b"\n"
+        if cut_off:
+            self.damaged -= 1
+            self.file.problems.append(f"{path} is cut off; it was read as far as it goes.")
+        if lines.problem:
+            self.file.problems.append(f"{path}: {lines.problem}.")
+        broken = self.damaged + lines.too_long
+        if broken:
+            self.file.problems.append(f"{path}: {broken} damaged lines were passed over.")
+
+    def no_capture(self) -> TimelineError:
+        return TimelineError(
+            f"{self.file.path} is no recording of hvdtune: it does not say which job and rank "
+            "recorded it"
+        )
+
+
+def is_count(value: Any) -> bool:
+    """Whether `value` is a whole number that a record can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def read_identity(args: Any, path: Path) -> Identity | None:
+    """None if it is damaged; TimelineError if it announces a format of the future."""
+    if not isinstance(args, dict):
+        return None
+    version = args.get("format", FORMAT)
+    if is_count(version) and version > FORMAT:
+        raise TimelineError(
+            f"{path} was recorded by hvdtune {args.get('version')} in format {version}, and this "
+            f"version reads formats up to {FORMAT}: read it with a newer hvdtune"
+        )
+    known = {one.name: args[one.name] for one in fields(Identity) if one.name in args}
+    counts = ("rank", "size", "local_rank", "pid", "format", "started_wall_us", "started_ns")
+    texts = ("job", "host", "version", "framework")
+    try:
+        identity = Identity(**known)
+    except TypeError:
+        return None
+    right = all(is_count(getattr(identity, name)) for name in counts)
+    right = right and all(isinstance(getattr(identity, name), str) for name in texts)
+    right = (
+        right and isinstance(identity.settings, dict) and identity.rank < identity.size < 1 << 20
+    )
+    peak = identity.peak_gbps
+    right = right and (peak is None or (isinstance(peak, int | float) and 0 < peak < 1e9))
+    return identity if right else None

@@ -1,0 +1,387 @@
+"""Causes of lost time that lie in what is sent, when, and under which settings. Each function is
+one question; each returns the findings that its condition holds for, with the expected gain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hvdtune.timeline import whatif
+from hvdtune.timeline.capture import NONE
+from hvdtune.timeline.causes_ranks import MIB, Case, milliseconds
+from hvdtune.timeline.program import Play
+from hvdtune.timeline.steps import AUTOMATIC
+from hvdtune.timeline.verdict import WORTH, Finding
+
+if TYPE_CHECKING:
+    from hvdtune.timeline.report_data import Analysis
+
+#: Thresholds (MiB) and cycle times (ms) that are tried on the recording.
+THRESHOLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CYCLES = (0.1, 0.5, 1.0, 2.0, 5.0)
+#: Of values that are as good within this share of a step, the one nearest to the default is told.
+AS_GOOD = 0.005
+#: One setting gives clearly more than another when it gives this much more of what it gives.
+CLEARLY = 0.1
+#: "Communication bound" is only what has this share of the step at least.
+BOUND = 0.1
+DEFAULT_MIB, DEFAULT_MS = 128, 1.0
+#: A tensor is huge when it has this share of the bytes of the step, and comes last when at most
+#: this share of the tensors is submitted after it.
+HUGE, LAST = 0.2, 0.1
+#: There is no overlap when this share of communication at most runs while the framework computes.
+NO_OVERLAP = 0.15
+SMALL = 64 << 10
+MOSTLY = 0.8
+#: In place: share of a staged allreduce's time, see docs/metrics.md.
+LARGE = MIB
+
+
+def no_steps(analysis: Analysis) -> Finding:
+    """Nothing can be said about steps."""
+    batches = len(analysis.batches)
+    return Finding(
+        "no steps",
+        f"The recording holds {batches} operations but no two whole steps of training, so nothing "
+        "can be said about where steps spend their time.",
+        "Record longer, at least some steps on every rank; name tensors equally in every step.",
+        0.0,
+        {"batches": float(batches)},
+    )
+
+
+def settings(case: Case) -> list[Finding]:
+    """Fusion threshold and cycle time: is there a better value?
+
+    Either may seem to help where only one is wrong. Told first is the one that gives clearly more,
+    or that is further from its default; the other only for what it gives beyond that.
+    """
+    thresholds = {float(mib): case.sample.gain(whatif.threshold(mib * MIB)) for mib in THRESHOLDS}
+    cycles = {ms: case.sample.gain(whatif.cycle(ms * 1e6)) for ms in CYCLES}
+    size, time = _nearest(thresholds, DEFAULT_MIB), _nearest(cycles, DEFAULT_MS)
+    changes = [
+        (thresholds[size], whatif.threshold(size * MIB), lambda gain: _threshold(case, size, gain)),
+        (cycles[time], whatif.cycle(time * 1e6), lambda gain: _cycle(case, time, gain)),
+    ]
+    off = [_distance(case.threshold / MIB, DEFAULT_MIB), _distance(case.cycle / 1e6, DEFAULT_MS)]
+    first = int(np.argmax([thresholds[size], cycles[time]]))
+    if abs(thresholds[size] - cycles[time]) < CLEARLY * max(thresholds[size], cycles[time]):
+        first = int(np.argmax(off))
+    gain, change, tell = changes[first]
+    if gain < WORTH:
+        return []
+    case.fixes.append((gain, change))
+    found = [tell(gain)]
+    _, other, tell = changes[1 - first]
+    beyond = case.sample.gain(lambda s, r: other(*change(s, r))) - gain
+    return [*found, tell(beyond)] if beyond >= WORTH else found
+
+
+def _distance(value: float, default: float) -> float:
+    """How far a setting is from its default, as a factor's logarithm."""
+    return abs(float(np.log(max(value, 1e-6) / default)))
+
+
+def _tensors(count: float) -> str:
+    return f"{count:.3g} {'tensor' if count == 1 else 'tensors'}"
+
+
+def _threshold(case: Case, best: float, gain: float) -> Finding:
+    now, fusion = case.threshold / MIB, case.analysis.fusion
+    if best > now:
+        kind = "fusion threshold too small"
+        sentence = (
+            f"The fusion threshold is {'0, so fusion is off' if now == 0 else f'{now:.3g} MiB'}: "
+            f"{fusion.batches_per_step:.0f} operations a step carry "
+            f"{_tensors(fusion.tensors_per_batch)} each, and each operation costs time "
+            "to agree on and to start."
+        )
+    else:
+        kind = "fusion threshold too large"
+        sentence = (
+            f"The fusion threshold of {now:.3g} MiB keeps gradients back for large operations "
+            f"({fusion.batches_per_step:.3g} a step), which overlap little with the backward pass."
+        )
+    evidence: dict[str, float | str] = {
+        "threshold_mib": now,
+        "better_mib": best,
+        "batches_per_step": fusion.batches_per_step,
+        "tensors_per_batch": fusion.tensors_per_batch,
+        "replay_error": case.replay_error(case.sample),
+    }
+    action = (
+        f"HOROVOD_FUSION_THRESHOLD={int(best * MIB)} (hvdtune run --fusion-threshold-mb {best:g})."
+    )
+    return Finding(kind, sentence, action, gain, evidence)
+
+
+def _cycle(case: Case, best: float, gain: float) -> Finding:
+    now, tail = case.cycle / 1e6, case.analysis.fusion.tail_s
+    if best < now:
+        kind, effect = "cycle time too long", "ready gradients wait that long for company"
+    else:
+        kind, effect = "cycle time too short", "gradients travel in many small operations"
+    evidence: dict[str, float | str] = {
+        "cycle_ms": now,
+        "better_ms": best,
+        "tail_ms": 1e3 * tail,
+        "replay_error": case.replay_error(case.sample),
+    }
+    return Finding(
+        kind,
+        f"The cycle time is {now:.3g} ms: {effect}, and {milliseconds(tail)} of communication are "
+        "left when the backward pass is over.",
+        f"HOROVOD_CYCLE_TIME={best:g} (hvdtune run --cycle-time-ms {best:g}).",
+        gain,
+        evidence,
+    )
+
+
+def _nearest(gains: dict[float, float], default: float) -> float:
+    """Of the values that are as good as the best, the one nearest to the default."""
+    most = max(gains.values())
+    good = [value for value, gain in gains.items() if gain >= most - AS_GOOD]
+    return min(good, key=lambda value: abs(np.log(value / default)))
+
+
+def huge_tensor(case: Case) -> list[Finding]:
+    """One tensor that is most of the traffic and comes last: nothing can hide it."""
+    plays = [one for stretch in case.sample.stretches for one in stretch]
+    if not plays:
+        return []
+    one = plays[len(plays) // 2]
+    at = int(one.bytes.argmax())
+    share = float(one.bytes[at] / max(one.bytes.sum(), 1))
+    submit = np.min([program.submit for program in one.programs], axis=0)
+    later = float((submit > submit[at]).mean())
+    if share < HUGE or later > LAST or len(one.bytes) < 3 or not np.isfinite(submit[at]):
+        return []
+    name = int(one.name[at])
+    names = case.analysis.joint.reference.recording.names
+    text = names[name].name if name < len(names) else f"number {name}"
+    gain = case.gain(whatif.submitted_first(name))
+    return [
+        Finding(
+            "huge tensor last",
+            f"Tensor {text} is {100 * share:.0f} % of the bytes ({one.bytes[at] / 1e6:.3g} MB) and "
+            f"is submitted when {100 * (1 - later):.0f} % of the others have been: nothing is left "
+            "to compute while it travels.",
+            "Have its gradient computed earlier (use the layer later in the model, or order the "
+            "backward pass), or split the parameter, so that parts of it travel sooner; "
+            "sparse_as_dense=False if it is an embedding.",
+            gain,
+            {
+                "tensor": text,
+                "bytes": float(one.bytes[at]),
+                "bytes_share": share,
+                "tail_ms": 1e3 * case.analysis.fusion.tail_s,
+                "replay_error": case.replay_error(case.sample),
+            },
+        )
+    ]
+
+
+def no_overlap(case: Case) -> list[Finding]:
+    """Communication begins when nothing is left to compute, or is waited for at once."""
+    share = case.analysis.overlap.overlap_share
+    plays = [one for stretch in case.sample.stretches for one in stretch]
+    if not (share < NO_OVERLAP) or not plays:
+        return []
+    waits = float(np.median([len(p.waits) for one in plays for p in one.programs])) - 1
+    tensors = float(np.median([len(one.name) for one in plays]))
+    one_by_one = waits >= max(3.0, 0.5 * tensors)
+    size = float(np.median(np.concatenate([one.bytes for one in plays])))
+    evidence: dict[str, float | str] = {
+        "overlap_share": share,
+        "waits_per_step": waits,
+        "tensors_per_step": tensors,
+        "exposed_share": case.analysis.overlap.exposed_share,
+        "replay_error": case.replay_error(case.sample),
+    }
+    if one_by_one and size <= SMALL:
+        gain = max(case.gain(whatif.together()), case.gain(whatif.overlapped()))
+        return [
+            Finding(
+                "small tensors one by one",
+                f"{waits:.0f} times a step the program waits for one small tensor (typically "
+                f"{size / 1024:.3g} KiB) before it submits the next: each pays for agreeing and "
+                "starting by itself.",
+                "hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "
+                "allreduce_async for all and then synchronize.",
+                gain,
+                evidence,
+            )
+        ]
+    if one_by_one:
+        sentence = (
+            f"Nothing overlaps: the program waits for {waits:.0f} of {tensors:.0f} tensors a step "
+            "as soon as it has submitted them, and computes nothing meanwhile."
+        )
+        action = (
+            "Submit with allreduce_async as gradients become ready and synchronize once before the "
+            "optimizer's step; hvd.DistributedOptimizer does both."
+        )
+    else:
+        sentence = (
+            f"Nothing overlaps: {100 * (1 - share):.0f} % of communication runs while the "
+            "framework waits, because all gradients are submitted when the backward pass is over."
+        )
+        action = _overlap_action(case)
+    gain = case.gain(whatif.overlapped(no_cpu_left=not one_by_one and _engine_chose(case)))
+    return [Finding("no overlap", sentence, action, gain, evidence)]
+
+
+def _overlap_setting(case: Case) -> str:
+    return str(case.analysis.settings.get("HVDTUNE_OVERLAP", ""))
+
+
+def _engine_chose(case: Case) -> bool:
+    """DistributedOptimizer hands over all gradients at once, because HVDTUNE_OVERLAP=auto finds no
+    CPU left over for overlapping: it does so in one call, which waits for several."""
+    if _overlap_setting(case) != "auto":
+        return False
+    recording = case.analysis.recording
+    torch = all("torch" in one.identity.framework for one in recording.ranks.values())
+    names = case.analysis.joint.reference.blocked.names
+    return torch and bool(len(names)) and float((names == NONE).mean()) > MOSTLY
+
+
+def _overlap_action(case: Case) -> str:
+    if _overlap_setting(case) == "off":
+        return "HVDTUNE_OVERLAP=on (hvdtune run --overlap on)."
+    if _overlap_setting(case) == "auto":
+        return (
+            "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS) and set "
+            "HVDTUNE_OVERLAP=on; where hvd.DistributedOptimizer is not used, use it."
+        )
+    return "Use hvd.DistributedOptimizer, whose hooks submit each gradient when it is ready."
+
+
+def copies(case: Case) -> list[Finding]:
+    """Large gradients are packed and unpacked though they could be reduced where they are. The gain
+    is what that saves on top of the best change found before."""
+    plays = [one for stretch in case.sample.stretches for one in stretch]
+    recording = case.analysis.recording
+    torch = any("torch" in one.identity.framework for one in recording.ranks.values())
+    ranks = recording.size
+    if not plays or not torch or ranks < 2 or any(one.in_place for one in plays):
+        return []
+    if case.part("copy_in_s") + case.part("reduce_s") + case.part("copy_out_s") < WORTH:
+        return []
+    # docs/performance.md: a staged allreduce moves 5n - 3 times the bytes, one in place 3n - 1.
+    ratio = (3 * ranks - 1) / (5 * ranks - 3)
+
+    def factor(one: Play, members: list[int]) -> float:
+        large = int(one.bytes[members].sum()) >= LARGE and bool(one.reducing[members].all())
+        return ratio if large else 1.0
+
+    gain = case.gain_beyond(whatif.batches_take(factor))
+    exposed = case.part("copy_in_s") + case.part("reduce_s") + case.part("copy_out_s")
+    return [
+        Finding(
+            "copies",
+            f"Operations run for {100 * exposed:.0f} % of the step while the framework waits, and "
+            "part of that is copying gradients into the fusion buffer and back.",
+            "DistributedOptimizer(…, gradient_as_buffer_view=True) and "
+            "zero_grad(set_to_none=False): gradients are then reduced where they are.",
+            gain,
+            {
+                "running_exposed_share": exposed,
+                "time_ratio_in_place": ratio,
+                "replay_error": case.replay_error(case.sample),
+            },
+        )
+    ]
+
+
+def automatic_names(case: Case) -> list[Finding]:
+    """Tensors without a name of their own, or more names than the cache holds: every operation is
+    described and compared anew."""
+    view = case.analysis.joint.reference
+    names = [name.name for name in view.recording.names]
+    made_up = sum(bool(AUTOMATIC.search(name)) for name in names)
+    used = len(view.recording.tensors)
+    capacity = _capacity(case)
+    if not used or (made_up < 0.5 * used and len(names) <= capacity):
+        return []
+    closing = case.analysis.batches["negotiation_s"].dropna() * 1e9
+    quick = float(closing[closing > 0].quantile(0.05)) if (closing > 0).any() else 0.0
+    gain = case.gain(whatif.quicker_negotiation(quick, case.costs.beginning))
+    if made_up >= 0.5 * used:
+        sentence = (
+            f"{made_up} tensors have names that the engine made up: they never come again, so "
+            "every operation is described to the coordinator and compared anew."
+        )
+        action = "Give tensors names that are the same in every step: hvd.allreduce(x, name=…)."
+    else:
+        sentence = (
+            f"{len(names)} different tensors are used and the cache holds {capacity:.0f}, so "
+            "descriptions travel again and again."
+        )
+        action = f"HOROVOD_CACHE_CAPACITY={2 ** int(np.ceil(np.log2(len(names) + 1)))}."
+    return [
+        Finding(
+            "cache misses",
+            sentence,
+            action,
+            gain,
+            {"names": float(len(names)), "made_up": float(made_up), "capacity": capacity},
+        )
+    ]
+
+
+def _capacity(case: Case) -> float:
+    try:
+        return float(case.analysis.settings["HOROVOD_CACHE_CAPACITY"])
+    except (KeyError, TypeError, ValueError):
+        return 1024.0
+
+
+def communication(case: Case) -> list[Finding]:
+    """What is left is moving bytes: fewer of them, or less often. The gain is what that saves on
+    top of the best change found before."""
+    exposed = case.analysis.overlap.exposed_share - case.part("skew_wait_s")
+    sizes = case.analysis.sizes
+    reduced = sizes[(sizes["op"] == "allreduce") & sizes["busbw_gbps"].notna()]
+    if exposed < BOUND or reduced.empty:
+        return []
+    heaviest = reduced.loc[reduced["total_s"].idxmax()]
+    share = float(heaviest["peak_share"])
+    near = f", {100 * share:.0f} % of the best" if np.isfinite(share) else ""
+    return [
+        Finding(
+            "communication bound",
+            f"{100 * exposed:.0f} % of the step is communication that is not hidden; most of it "
+            f"are allreduces of {heaviest['bytes'] / 1e6:.3g} MB at "
+            f"{heaviest['busbw_gbps']:.3g} GB/s bus bandwidth{near}.",
+            "Send less often: DistributedOptimizer(…, backward_passes_per_step=2) with half the "
+            "batch each, or a larger batch; or fewer bytes: compression=hvd.Compression.fp16, "
+            "where converting costs less than sending.",
+            case.gain_beyond(whatif.every_other_step()),
+            {
+                "exposed_share": exposed,
+                "busbw_gbps": float(heaviest["busbw_gbps"]),
+                "peak_share": share,
+                "replay_error": case.replay_error(case.sample),
+            },
+        )
+    ]
+
+
+def nothing(case: Case) -> Finding:
+    """The steps are as good as they get from here."""
+    overlap = case.analysis.overlap
+    free = 1 - overlap.ideal_free_communication_s / overlap.step_s
+    return Finding(
+        "compute bound",
+        f"Nothing to gain: the framework computes {100 * (1 - overlap.exposed_share):.1f} % of the "
+        f"step, and communication that cost nothing would save {100 * max(0.0, free):.1f} %.",
+        "Make the computing faster: the job hardly waits for communication.",
+        0.0,
+        {
+            "compute_share": 1 - overlap.exposed_share,
+            "free_communication_gain": max(0.0, free),
+            "replay_error": case.replay_error(case.sample),
+        },
+    )

@@ -1,0 +1,174 @@
+"""What NVIDIA's management library (NVML) says of a host's GPUs, as counters.
+
+`nvidia-ml-py` (the extra `gpu`) is loaded when a reader is opened, and no sooner. NVML's units are
+turned into SI: bytes, watts, bytes per second, shares of 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+Reading = dict[str, float]
+#: emit(time in ns of CLOCK_MONOTONIC, name with unit, value)
+Emit = Callable[[int, str, float], None]
+
+#: Names of counters in a capture, by the key of a reading.
+COUNTERS = {
+    "utilization_ratio": "GPU {gpu} utilization (ratio)",
+    "memory_used_bytes": "GPU {gpu} memory (bytes)",
+    "power_watts": "GPU {gpu} power (W)",
+    "pcie_rx_bytes_per_second": "GPU {gpu} PCIe received (bytes/s)",
+    "pcie_tx_bytes_per_second": "GPU {gpu} PCIe sent (bytes/s)",
+    "nvlink_rx_bytes_per_second": "GPU {gpu} NVLink received (bytes/s)",
+    "nvlink_tx_bytes_per_second": "GPU {gpu} NVLink sent (bytes/s)",
+}
+_STOP_S = 2.0
+
+
+class NoGpu(RuntimeError):
+    """There is nothing to read here; the text says why."""
+
+
+class Reader:
+    """An open NVML. `close` it. One thread at a time.
+
+    Raises NoGpu with the reason: no package, no driver, no GPU.
+    """
+
+    def __init__(self, module: ModuleType | None = None) -> None:
+        self._nvml: Any = module if module is not None else _load()
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            raise NoGpu(f"no GPU counters: NVML does not start: {error}") from None
+        try:
+            count = self._nvml.nvmlDeviceGetCount()
+            self._gpus = [self._nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+        except self._nvml.NVMLError as error:
+            self.close()
+            raise NoGpu(f"no GPU counters: NVML lists no GPUs: {error}") from None
+        if not self._gpus:
+            self.close()
+            raise NoGpu("no GPU counters: the driver knows no GPU on this host")
+        # NVLink only counts; rates are differences.
+        self._links: list[dict[str, tuple[float, float]]] = [{} for _ in self._gpus]
+
+    def read(self) -> list[Reading]:
+        """One reading a GPU, in NVML's order; what a GPU does not support is left out of its own.
+
+        NVLink's rates are since the last call: the first one has none.
+        """
+        return [self._of(number, gpu) for number, gpu in enumerate(self._gpus)]
+
+    def close(self) -> None:
+        """Let NVML go."""
+        self._nvml.nvmlShutdown()
+
+    def _of(self, number: int, gpu: Any) -> Reading:
+        nvml = self._nvml
+        reading: Reading = {}
+
+        def take(key: str, ask: Callable[[], float]) -> None:
+            with contextlib.suppress(nvml.NVMLError):  # not supported by this GPU, or not allowed
+                reading[key] = float(ask())
+
+        take("utilization_ratio", lambda: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100)
+        take("memory_used_bytes", lambda: nvml.nvmlDeviceGetMemoryInfo(gpu).used)
+        take("power_watts", lambda: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3)  # from mW
+        for key, counter in (
+            ("pcie_rx_bytes_per_second", nvml.NVML_PCIE_UTIL_RX_BYTES),
+            ("pcie_tx_bytes_per_second", nvml.NVML_PCIE_UTIL_TX_BYTES),
+        ):
+            # NVML counts for 20 ms and gives kB/s.
+            ask = partial(nvml.nvmlDeviceGetPcieThroughput, gpu, counter)
+            take(key, ask)
+            if key in reading:
+                reading[key] *= 1e3
+        for key, field in (
+            ("nvlink_rx_bytes_per_second", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX"),
+            ("nvlink_tx_bytes_per_second", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX"),
+        ):
+            rate = self._link_rate(number, gpu, key, getattr(nvml, field, None))
+            if rate is not None:
+                reading[key] = rate
+        return reading
+
+    def _link_rate(self, number: int, gpu: Any, key: str, field: int | None) -> float | None:
+        """Bytes per second since the last call over all links; None if that is not known."""
+        if field is None:
+            return None
+        try:
+            (value,) = self._nvml.nvmlDeviceGetFieldValues(gpu, [(field, 0xFFFFFFFF)])
+        except self._nvml.NVMLError:
+            return None
+        if value.nvmlReturn != self._nvml.NVML_SUCCESS:
+            return None
+        now, count = time.monotonic(), float(value.value.ullVal) * 1024  # KiB
+        before = self._links[number].get(key)
+        self._links[number][key] = now, count
+        if before is None or now <= before[0] or count < before[1]:
+            return None
+        return (count - before[1]) / (now - before[0])
+
+
+class Sampler:
+    """Reads all GPUs every `period_s` seconds on a thread of its own, until `stop`.
+
+    `emit` gets one call a counter. What ends the sampling (a GPU that falls off the bus, say) is
+    told to `warn` once. Raises NoGpu as Reader.
+    """
+
+    def __init__(
+        self,
+        emit: Emit,
+        period_s: float = 0.1,
+        *,
+        warn: Callable[[str], None] = print,
+        module: ModuleType | None = None,
+    ) -> None:
+        self._reader = Reader(module)
+        self._emit = emit
+        self._period_s = period_s
+        self._warn = warn
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hvdtune-nvml", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No further counter comes when this returns. Idempotent."""
+        self._stop.set()
+        self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                now = time.monotonic_ns()
+                for gpu, reading in enumerate(self._reader.read()):
+                    emit_reading(self._emit, now, gpu, reading)
+                self._stop.wait(self._period_s)
+        except Exception as error:
+            self._warn(f"GPU counters have ended: {error}")
+        finally:
+            self._reader.close()
+
+
+def emit_reading(emit: Emit, now_ns: int, gpu: int, reading: Mapping[str, float]) -> None:
+    """One GPU's reading as counters."""
+    for key, value in reading.items():
+        emit(now_ns, COUNTERS[key].format(gpu=gpu), value)
+
+
+def _load() -> ModuleType:
+    try:
+        return importlib.import_module("pynvml")
+    except ImportError:
+        raise NoGpu(
+            "no GPU counters: the package nvidia-ml-py is missing; pip install 'hvdtune[gpu]'"
+        ) from None

@@ -1,0 +1,247 @@
+"""Plays recorded steps again by the engine's rules: what would they have taken, if …?
+
+The rules are those of native/engine/coordinator.cc: a tensor is ready when all ranks have submitted
+it; what is ready leaves in a batch when a rank waits for one of them, when all of the step are
+there, when the oldest has waited for a cycle time, or when the threshold is reached; batches run
+one after another, on all ranks together. How long they run is from the recording (program.Costs).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvdtune.timeline.program import Costs, Play, typical
+
+#: Steps of each stretch that are played but not counted: until the ranks are as far apart as usual.
+WARM_UP = 1
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the engine does. threshold: bytes; cycle: ns. `slower` multiplies a batch's duration,
+    given its play and members."""
+
+    threshold: float
+    cycle: float
+    costs: Costs
+    slower: Callable[[Play, list[int]], float] | None = None
+
+
+def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
+    """Mean duration of a step, ns, over all stretches of consecutive steps (each without its
+    WARM_UP first ones if it is longer). NaN if there are none."""
+    known = recorded_durations(stretches)
+    total, count = 0.0, 0
+    for stretch in stretches:
+        if not stretch:
+            continue
+        ranks = len(stretch[0].programs)
+        clocks, free = [0.0] * ranks, 0.0
+        marks = [0.0]
+        for one in stretch:
+            step = _Step(one, rules, known, clocks, free)
+            clocks, free = step.run()
+            marks.append(sum(clocks) / ranks)
+        skipped = WARM_UP if len(stretch) > WARM_UP else 0
+        total += marks[-1] - marks[skipped]
+        count += len(stretch) - skipped
+    return total / count if count else float("nan")
+
+
+def recorded_durations(stretches: Sequence[Sequence[Play]]) -> dict[tuple[int, ...], float]:
+    """Names of a batch → typical duration, ns, of the batches that held exactly these."""
+    seen: dict[tuple[int, ...], list[float]] = {}
+    for stretch in stretches:
+        for one in stretch:
+            for members, duration in one.recorded:
+                seen.setdefault(tuple(sorted(one.name[members].tolist())), []).append(duration)
+    return {names: typical(np.array(durations)) for names, durations in seen.items()}
+
+
+class _Step:
+    """One step being played. Times are ns, float."""
+
+    def __init__(
+        self,
+        one: Play,
+        rules: Rules,
+        known: dict[tuple[int, ...], float],
+        clocks: list[float],
+        free: float,
+    ) -> None:
+        self.one, self.rules, self.known = one, rules, known
+        self.free = free  # when the engine is done with what it has
+        self.shift = list(clocks)  # real time − own time of each rank
+        self.programs = one.programs
+        count = len(one.name)
+        self.submitted = np.stack(
+            [np.where(np.isinf(p.submit), -np.inf, np.inf) for p in self.programs]
+        )
+        self.orders = [np.argsort(p.submit, kind="stable") for p in self.programs]
+        self.sorted = [p.submit[order] for p, order in zip(self.programs, self.orders, strict=True)]
+        self.sent = [0] * len(self.programs)
+        self.position = [0] * len(self.programs)
+        self.blocked: dict[int, tuple[float, np.ndarray]] = {}
+        self.done = np.full(count, np.inf)
+        self.done[~np.isfinite(np.stack([p.submit for p in self.programs])).any(axis=0)] = -np.inf
+        self.waiting = np.ones(count, bool)  # not in a batch yet
+        self.waiting[np.isneginf(self.done)] = False
+        self.left = int(self.waiting.sum())
+        self.ready = np.full(count, np.inf)
+        self.running: deque[tuple[float, list[int]]] = deque()
+        self.names = one.name.tolist()
+        self.sizes = one.bytes.tolist()
+        self.alike = one.alike.tolist()
+        self.speed = self._speed()
+
+    def run(self) -> tuple[list[float], float]:
+        """The ranks' times at their end of the step, and when the engine is free."""
+        for rank in range(len(self.programs)):
+            self._advance(rank)
+        self._look()
+        while self._turn():
+            pass
+        ends = [s + p.compute for s, p in zip(self.shift, self.programs, strict=True)]
+        return ends, self.free
+
+    def _turn(self) -> bool:
+        """The next thing that happens: a batch is complete, or one is closed."""
+        time, everything = self._closing()
+        if self.running and self.running[0][0] <= time:
+            end, members = self.running.popleft()
+            self.done[members] = end
+            free = [r for r, (_, needs) in self.blocked.items() if self.done[needs].max() < np.inf]
+            for rank in free:
+                del self.blocked[rank]
+                self._advance(rank)
+            if free:
+                self._look()
+            return True
+        if np.isfinite(time):
+            self._close(time, everything)
+            return True
+        if self.blocked:  # what they wait for never comes: the recording does not say all
+            for rank in list(self.blocked):
+                since, needs = self.blocked.pop(rank)
+                self.done[needs] = np.minimum(self.done[needs], since)
+                self._advance(rank)
+            self._look()
+            return True
+        return False
+
+    def _advance(self, rank: int) -> None:
+        """Compute, submit, and wait, until it is blocked or the step is over."""
+        program = self.programs[rank]
+        while self.position[rank] < len(program.waits):
+            at, needs = program.waits[self.position[rank]]
+            self._submit(rank, at)
+            time = at + self.shift[rank]
+            complete = float(self.done[needs].max(initial=-np.inf))
+            if np.isposinf(complete):
+                self.blocked[rank] = (time, needs)
+                return
+            if complete > time:
+                self.shift[rank] += complete + self.rules.costs.waking - time
+            self.position[rank] += 1
+        self._submit(rank, np.inf)
+
+    def _submit(self, rank: int, until: float) -> None:
+        times, order = self.sorted[rank], self.orders[rank]
+        upto = int(np.searchsorted(times, min(until, np.finfo(float).max), side="right"))
+        part = slice(self.sent[rank], upto)
+        if upto > self.sent[rank]:
+            self.submitted[rank, order[part]] = times[part] + self.shift[rank]
+            self.sent[rank] = upto
+
+    def _look(self) -> None:
+        """What is ready, in order."""
+        self.ready = np.where(self.waiting, self.submitted.max(axis=0), np.inf)
+        order = np.argsort(self.ready, kind="stable")
+        self.queue = order[: int(np.isfinite(self.ready).sum())].tolist()
+
+    def _closing(self) -> tuple[float, bool]:
+        """When the coordinator closes a batch next, and whether it closes all that is ready."""
+        if not self.queue:
+            return np.inf, False
+        # A coordinator that runs a batch hears of the others when that is done.
+        hears = -np.inf if self.rules.costs.while_busy else self.free
+        time = max(float(self.ready[self.queue[0]]), hears) + self.rules.cycle
+        for since, needs in self.blocked.values():
+            soonest = float(self.ready[needs].min(initial=np.inf))
+            time = min(time, max(since, soonest))
+        if len(self.queue) == self.left:
+            time = min(time, float(self.ready[self.queue[-1]]))
+        time, full = max(time, hears), max(self._full(), hears)
+        return min(time, full), time <= full
+
+    def _full(self) -> float:
+        """When the threshold is reached."""
+        head = self.queue[0]
+        size = self.sizes[head]
+        if size >= self.rules.threshold:
+            return float(self.ready[head])
+        for index in self.queue[1:]:
+            if self.alike[index] != self.alike[head]:
+                continue
+            size += self.sizes[index]
+            if size >= self.rules.threshold:
+                return float(self.ready[index])
+        return np.inf
+
+    def _close(self, time: float, everything: bool) -> None:
+        ready = [index for index in self.queue if self.ready[index] <= time]
+        gone: set[int] = set()
+        while ready:
+            batch, full = self._plan(ready)
+            if not (everything or full):
+                break
+            self._execute(batch, time)
+            gone.update(batch)
+            ready = [index for index in ready if index not in gone]
+        self.queue = [index for index in self.queue if index not in gone]
+
+    def _plan(self, ready: list[int]) -> tuple[list[int], bool]:
+        """The next batch of what is ready, and whether it is full."""
+        head, threshold = ready[0], self.rules.threshold
+        batch, size, full = [head], self.sizes[head], self.sizes[head] >= threshold
+        if full:
+            return batch, True
+        for index in ready[1:]:
+            if self.alike[index] != self.alike[head]:
+                continue
+            if size + self.sizes[index] > threshold:
+                full = True
+                continue
+            batch.append(index)
+            size += self.sizes[index]
+        return batch, full or size >= threshold
+
+    def _usual(self, batch: list[int]) -> float:
+        """What such a batch takes in the recording."""
+        duration = self.known.get(tuple(sorted(self.names[index] for index in batch)))
+        if duration is None:
+            size = sum(self.sizes[index] for index in batch)
+            duration = self.rules.costs.duration(len(batch), size)
+        return duration
+
+    def _speed(self) -> float:
+        """How much slower than usual batches were in this step: machines have slow moments."""
+        recorded = sum(duration for _, duration in self.one.recorded)
+        usual = sum(self._usual(members.tolist()) for members, _ in self.one.recorded)
+        return float(np.clip(recorded / usual, 0.2, 5.0)) if usual > 0 else 1.0
+
+    def _execute(self, batch: list[int], time: float) -> None:
+        costs = self.rules.costs
+        begin = max(time + costs.closing + costs.beginning, self.free + costs.gap)
+        duration = self.speed * self._usual(batch)
+        if self.rules.slower is not None:
+            duration *= self.rules.slower(self.one, batch)
+        self.free = begin + duration
+        self.running.append((self.free, batch))
+        self.waiting[batch] = False
+        self.ready[batch] = np.inf
+        self.left -= len(batch)

@@ -1,0 +1,274 @@
+"""What each picture and table of a report says, in a sentence or two."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from hvdtune.timeline import words
+
+Numbers = dict[str, Any]
+
+#: A part of the step from this share on is worth naming.
+WORTH_NAMING = 0.03
+#: A rank is called late from this share of the step on.
+LATE = 0.02
+
+
+def job(numbers: Numbers) -> str:
+    """Ranks, hosts, steps, versions, when."""
+    one, steps = numbers["job"], numbers["steps"]
+    hosts = one["hosts"]
+    where = f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} hosts"
+    parts = [f"{words.number(one['ranks'], 'rank')} {where}"]
+    if steps["count"]:
+        parts.append(f"{words.number(steps['count'], 'step')} in {words.seconds(steps['wall_s'])}")
+    if one["framework"]:
+        parts.append(one["framework"])
+    parts.append(f"hvdtune {one['version']}")
+    if one["started_wall_us"]:
+        stamp = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(one["started_wall_us"] / 1e6))
+        parts.append(f"recorded {stamp}")
+    return " · ".join(parts)
+
+
+def warnings(numbers: Numbers) -> list[str]:
+    """What a reader must know before anything else."""
+    quality, one = numbers["quality"], numbers["job"]
+    found = []
+    if not numbers["steps"]["count"]:
+        found.append(
+            "No training step was recognised in this recording, so nothing can be said about "
+            "steps. Steps are recognised by the optimizer's marks, or by tensors that come again; "
+            "record longer, or record a loop that submits the same tensors."
+        )
+    missing = quality["ranks_missing"]
+    if missing:
+        found.append(
+            f"{words.ranks(missing).capitalize()} of {one['ranks']} are missing: their files were "
+            "not found beside this one. Give all files, or gather them and run: hvdtune timeline "
+            "merge. What is said about late ranks holds only for those that are here."
+        )
+    if quality["incomplete_ranks"]:
+        found.append(
+            f"The recording of {words.ranks(quality['incomplete_ranks'])} has not ended in order: "
+            "the job is still running, or was killed. The report shows what is there."
+        )
+    lost = sum(quality["dropped"].values())
+    if lost:
+        found.append(
+            f"{words.number(lost, 'record')} were lost while recording: what is said about the "
+            "steps concerned is not whole."
+        )
+    return found
+
+
+def spread(steps: Numbers) -> str:
+    """From the 5th to the 95th percentile of the steps."""
+    low, high = words.seconds(steps["p5_s"]), words.seconds(steps["p95_s"])
+    if low.rpartition(" ")[2] == high.rpartition(" ")[2]:
+        low = low.rpartition(" ")[0]
+    return f"{low}\u2013{high}"
+
+
+def waterfall(numbers: Numbers) -> str:
+    """What takes the typical step."""
+    found = numbers["waterfall"]
+    typical = found["typical"]
+    step = typical["step_s"]
+    if not step:
+        return "No step was found."
+    shares = [(part["title"], typical["parts_s"][part["name"]]) for part in found["parts"][1:]]
+    large = sorted(
+        (one for one in shares if one[1] >= WORTH_NAMING * step), key=lambda one: -one[1]
+    )
+    compute = typical["parts_s"][found["parts"][0]["name"]]
+    text = (
+        f"A typical step takes {words.seconds(step)}, of which {words.percent(compute / step)} is "
+        "compute"
+    )
+    if not large:
+        return f"{text}; nothing else reaches {words.percent(WORTH_NAMING)}.{_mean(found)}"
+    named = [f"{words.seconds(value)} {title}" for title, value in large[:3]]
+    return f"{text}. The rest is mostly {_and(named)}.{_mean(found)}"
+
+
+def _mean(found: Numbers) -> str:
+    """What makes the mean of all steps longer than the typical step, if it is."""
+    mean, typical = found["mean"], found["typical"]
+    longer = mean["step_s"] - typical["step_s"]
+    if longer < WORTH_NAMING * typical["step_s"]:
+        return ""
+    more = {
+        part["title"]: mean["parts_s"][part["name"]] - typical["parts_s"][part["name"]]
+        for part in found["parts"]
+    }
+    cause = max(more, key=lambda title: more[title])
+    return (
+        f" The mean of all steps is {words.seconds(longer)} longer, {words.seconds(more[cause])} "
+        f"of it {cause}."
+    )
+
+
+def lateness(numbers: Numbers) -> str:
+    """Which rank is typically late."""
+    typical = {int(rank): late or 0.0 for rank, late in numbers["lateness"]["typical_ms"].items()}
+    step = 1e3 * (numbers["steps"].get("median_s") or 0.0)
+    worst = max(typical, key=lambda rank: typical[rank])
+    found = _stragglers_sentence(numbers)
+    if found:
+        return found
+    if step and typical[worst] >= LATE * step:
+        return f"Rank {worst} is the latest: {words.digits(typical[worst])} ms in a typical step."
+    return "No rank is late by much: the ranks reach communication at about the same time."
+
+
+def _stragglers_sentence(numbers: Numbers) -> str:
+    real = [one for one in numbers["stragglers"] if one["kind"] in ("persistent", "transient")]
+    if not real:
+        return ""
+    top = real[0]
+    where = f" ({top['host']})" if top.get("host") else ""
+    late = words.seconds(top["typical_late_s"])
+    if top["kind"] == "persistent":
+        return f"Rank {top['rank']}{where} is late throughout: {late} in a typical step."
+    if top["from_step"] == top["to_step"]:
+        return f"Rank {top['rank']}{where} is late in step {top['from_step']}: {late}."
+    return (
+        f"Rank {top['rank']}{where} is late from step {top['from_step']} to "
+        f"{top['to_step']}: {late} in a typical one of these."
+    )
+
+
+def cells(found: Numbers) -> str:
+    """How to read the heat map."""
+    text = "How much later than the earliest rank each rank was ready to communicate."
+    widest = max(last - first + 1 for first, last in found["steps"])
+    if widest > 1:
+        text += f" A cell is the mean of up to {widest} steps."
+    if any(first != last for first, last in found["ranks"]):
+        text += " A row is the latest of several ranks."
+    return text
+
+
+def strip(one: Numbers, numbers: Numbers) -> str:
+    """How this step compares with the median."""
+    duration, median = one["duration_s"], numbers["steps"]["median_s"]
+    if one["kind"] == "typical":
+        return f"Step {one['step']} took {words.seconds(duration)}, the median of all steps."
+    times = words.count(duration / median)
+    return (
+        f"Step {one['step']} took {words.seconds(duration)}, {times} times the median: the slowest "
+        "of this recording"
+        + (", its first steps aside." if numbers["steps"]["count"] > 12 else ".")
+    )
+
+
+def steps(numbers: Numbers) -> str:
+    """How steady the steps are."""
+    one = numbers["steps"]
+    swing = (one["p95_s"] - one["p5_s"]) / one["median_s"] if one["median_s"] else 0.0
+    how = "steady" if swing < 0.1 else "uneven" if swing > 0.4 else "fairly steady"
+    return (
+        f"The steps are {how}: nine of ten take {spread(one)}, the median "
+        f"{words.seconds(one['median_s'])}."
+    )
+
+
+def fusion(numbers: Numbers) -> str:
+    """How many batches, and why they closed."""
+    found = numbers["fusion"]
+    reasons = found["reasons"]
+    total = sum(reasons.values())
+    tensors, batches = found["tensors_per_batch"], found["batches_per_step"]
+    text = (
+        f"{words.count(batches)} {'batch' if batches == 1 else 'batches'} a step, in the median "
+        f"one {words.count(tensors)} {'tensor' if tensors == 1 else 'tensors'} and "
+        f"{words.size(found['bytes_per_batch'])}"
+    )
+    if found["fill"] is not None:
+        text += f" ({words.percent(found['fill'])} of the threshold)"
+    if total:
+        most = max(reasons, key=lambda reason: reasons[reason])
+        text += f". Most were closed as “{most}” ({words.percent(reasons[most] / total)})"
+    return text + "."
+
+
+def sizes(numbers: Numbers) -> str:
+    """The best and the most frequent size."""
+    rows = [one for one in numbers["sizes"] if one["busbw_gbps"]]
+    if not rows:
+        return "No bandwidth can be given."
+    most = max(rows, key=lambda one: one["total_s"])
+    text = (
+        f"Most communication time goes to {most['op']} of about "
+        f"{words.size(most['bytes'])}: {words.digits(most['busbw_gbps'])} GB/s bus bandwidth"
+    )
+    if most["peak_share"] is not None:
+        than = "what this machine can do" if numbers["roof"]["measured"] else "the best size here"
+        text += f", {words.percent(most['peak_share'])} of {than}"
+    return text + "."
+
+
+def roofline(numbers: Numbers) -> str:
+    """What the dashed line is."""
+    text = (
+        "Small dots are single batches, large ones medians by size. Small batches are bound by "
+        "the fixed cost of an operation, large ones by bandwidth"
+    )
+    roof = numbers["roof"]
+    if roof["peak_gbps"] is None:
+        return text + "."
+    what = "this machine's measured peak" if roof["measured"] else "the best batch seen here"
+    return f"{text}: the dashed line, which ends at {words.digits(roof['peak_gbps'])} GB/s, {what}."
+
+
+def settings(numbers: Numbers) -> str:
+    """How many are not the default."""
+    changed = sum(one["changed"] for one in numbers["settings"])
+    moved = sum(one["moved"] for one in numbers["settings"])
+    text = f"{changed} of {len(numbers['settings'])} are not the default." if changed else (
+        "All are the default."
+    )  # fmt: skip
+    return text + (f" {moved} changed while the job ran." if moved else "")
+
+
+def quality(numbers: Numbers) -> list[str]:
+    """Clock, losses, cost of recording, how steps were found."""
+    one = numbers["quality"]
+    found = [
+        f"{one['ranks_recorded']} of {numbers['job']['ranks']} ranks recorded, "
+        f"{words.grouped(one['records'])} records, "
+        + (f"{words.grouped(sum(one['dropped'].values()))} lost." if any(one["dropped"].values())
+           else "none lost.")
+    ]  # fmt: skip
+    if one["ranks_recorded"] > 1:
+        text = f"Clocks of the ranks agree within {words.seconds(one['clock_bound_s'])}."
+        if one["skew_below_clock_bound"]:
+            text += " Typical lateness is less than that: who was late cannot be told from it."
+        found.append(text)
+    origin = {
+        "marks": "marks of the optimizer",
+        "names": "tensors that come again by name",
+        "sizes": "sizes of tensors that repeat",
+    }.get(one["steps_from"])
+    if origin:
+        text = f"Steps were found by {origin}"
+        ignored = one["steps_ignored"]
+        found.append(
+            f"{text}; {ignored} were not whole and are left out." if ignored else text + "."
+        )
+    if one["recording_overhead_share"] is not None:
+        share = one["recording_overhead_share"]
+        how = f"about {words.percent(share)}" if share >= 0.001 else "less than 0.1 %"
+        found.append(f"Recording itself took {how} of the time.")
+    return [*found, *one["problems"]]
+
+
+def left_out(count: int) -> str:
+    """A remark that not all ranks are drawn."""
+    return f" {words.number(count, 'further rank')} not drawn." if count else ""
+
+
+def _and(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]

@@ -1,0 +1,166 @@
+"""Who is late, how often, and what it costs the others. Definitions: docs/metrics.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hvdtune.timeline.joint import Joint
+from hvdtune.timeline.steps import Steps
+from hvdtune.timeline.waterfall import Waterfall
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: A rank holds a step up if somebody waited for it for this share of the median step …
+MATTERS = 0.02
+#: … and this many times the uncertainty of the clocks.
+BOUNDS = 2
+#: Holding up this share of all steps is persistent.
+PERSISTENT = 0.6
+#: A transient straggler holds up this share of the steps of its interval, which has this share of
+#: all that it caused.
+DENSE = 0.6
+MOST_OF_IT = 0.6
+
+
+def lateness(joint: Joint, steps: Steps, parts: Waterfall) -> pd.DataFrame:
+    """One row per rank and step.
+
+    | column | formula |
+    |---|---|
+    | lateness_s | max over the step's batches of A_r(b) − F(b) |
+    | caused_s | Σ over ranks of the time they were blocked because this rank was late |
+    | delay_s | the same, max over ranks: what the step would be shorter by |
+    | last | this rank has the largest delay_s of the step, and it matters (see MATTERS) |
+    """
+    import pandas as pd
+
+    ranks = sorted(joint.arrivals)
+    delays = np.array([parts.delay[rank] for rank in ranks]).reshape(len(ranks), len(steps)) / 1e9
+    last = _last(delays, _threshold(joint, steps))
+    frames = []
+    for at, rank in enumerate(ranks):
+        frames.append(
+            pd.DataFrame(
+                {
+                    "rank": rank,
+                    "step": steps.number,
+                    "lateness_s": _lateness(joint, steps, rank) / 1e9,
+                    "caused_s": parts.caused[rank] / 1e9,
+                    "delay_s": delays[at],
+                    "last": last[at],
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def _threshold(joint: Joint, steps: Steps) -> float:
+    """From which delay on a step counts as held up, seconds."""
+    durations = [steps.end[rank] - steps.begin[rank] for rank in steps.end]
+    typical = float(np.median(np.concatenate(durations))) if len(steps) else 0.0
+    return max(MATTERS * typical, BOUNDS * joint.recording.clock_bound_ns) / 1e9
+
+
+def _last(delays: np.ndarray, threshold: float) -> np.ndarray:
+    """[ranks, S] bool: at most one rank a step."""
+    result = np.zeros(delays.shape, bool)
+    if delays.size:
+        worst = delays.argmax(axis=0)
+        columns = np.arange(delays.shape[1])
+        result[worst, columns] = (delays[worst, columns] >= threshold) & (
+            delays[worst, columns] > 0
+        )
+    return result
+
+
+def _lateness(joint: Joint, steps: Steps, rank: int) -> np.ndarray:
+    """[S] ns."""
+    result = np.zeros(len(steps))
+    arrived = joint.arrivals[rank]
+    use = np.flatnonzero((joint.batch_has(rank)) & (steps.batch_step >= 0))
+    if len(use):
+        step = steps.batch_step[use]
+        order = np.argsort(step, kind="stable")
+        edges = np.concatenate([[0], np.flatnonzero(np.diff(step[order])) + 1])
+        late = (arrived - joint.first)[use][order]
+        result[step[order][edges]] = np.maximum.reduceat(late, edges)
+    return result
+
+
+def stragglers(joint: Joint, steps: Steps, late: pd.DataFrame) -> pd.DataFrame:
+    """One row per rank, the costliest first. `late` is from lateness().
+
+    | column | formula |
+    |---|---|
+    | kind | "persistent", "transient" or "" (see the constants of this module) |
+    | steps_last_share | share of the steps that it held up |
+    | caused_s | Σ caused_s: what it cost all others together |
+    | delay_s | Σ delay_s over the steps that it held up: what the job would be shorter by |
+    | typical_late_s | median lateness_s over the steps of that interval that it held up |
+    | from_step, to_step | the interval in which it held steps up; of "" ranks the first and last |
+    | interval_share | share of the steps of that interval that it held up |
+    """
+    import pandas as pd
+
+    rows = []
+    for rank, own in late.groupby("rank", sort=True):
+        last = own["last"].to_numpy()
+        delay = own["delay_s"].to_numpy()
+        kind, first, final = _kind(last, delay)
+        inside = slice(first, final + 1)
+        late_by = own["lateness_s"].to_numpy()[inside]
+        view = joint.views.get(int(rank))
+        rows.append(
+            {
+                "rank": int(rank),
+                "host": view.recording.identity.host if view else "",
+                "kind": kind,
+                "steps_last_share": float(last.mean()) if len(last) else 0.0,
+                "caused_s": float(own["caused_s"].sum()),
+                "delay_s": float(delay[last].sum()),
+                "typical_late_s": float(np.median(late_by[last[inside]])) if last.any() else 0.0,
+                "from_step": int(own["step"].iloc[first]) if last.any() else -1,
+                "to_step": int(own["step"].iloc[final]) if last.any() else -1,
+                "interval_share": float(last[inside].mean()) if last.any() else 0.0,
+            }
+        )
+    columns = ["rank", "host", "kind", "steps_last_share", "caused_s", "delay_s"]
+    columns += ["typical_late_s", "from_step", "to_step", "interval_share"]
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.sort_values(["delay_s", "rank"], ascending=[False, True], ignore_index=True)
+
+
+def _kind(last: np.ndarray, delay: np.ndarray) -> tuple[str, int, int]:
+    """Persistent, transient or neither, and the interval [first, final] of steps' indices.
+
+    The interval is the one with the largest excess of steps held up by much over other steps
+    (maximum subarray, +1 and −1).
+    """
+    if not last.any():
+        return "", 0, -1
+    held = np.flatnonzero(last)
+    if last.mean() >= PERSISTENT:
+        return "persistent", int(held[0]), int(held[-1])
+    much = last & (delay >= _much(delay[last]))
+    score = np.concatenate([[0], np.cumsum(np.where(much, 1, -1))])
+    lowest = np.minimum.accumulate(score)
+    final = int((score - lowest).argmax())
+    first = int(score[: final + 1].argmin())
+    share = delay[first:final][last[first:final]].sum() / max(delay[last].sum(), 1e-12)
+    if last[first:final].mean() >= DENSE and share >= MOST_OF_IT:
+        return "transient", first, final - 1
+    return "", int(held[0]), int(held[-1])
+
+
+def _much(delays: np.ndarray) -> float:
+    """Half the delay in which the median second of all delay lies.
+
+    The noise around a slow phase may hold up many steps, but by little: it neither lengthens the
+    phase nor makes it look mild.
+    """
+    ordered = np.sort(delays)
+    reached = np.cumsum(ordered)
+    return float(ordered[np.searchsorted(reached, reached[-1] / 2)]) / 2

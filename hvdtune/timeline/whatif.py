@@ -1,0 +1,294 @@
+"""What the recorded steps would have taken with one thing changed. Assumptions: docs/metrics.md.
+
+`Bench` holds a sample of the recorded steps and the rules in force; each change takes the steps and
+the rules and returns changed ones. Gains are between two replays, so that what the replay gets
+wrong is in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hvdtune.timeline.joint import Joint
+from hvdtune.timeline.program import Costs, Play, Program, costs, programs
+from hvdtune.timeline.replay import Rules, play
+from hvdtune.timeline.steps import Steps
+
+#: Stretches of so many consecutive steps, spread over the recording …
+STRETCHES = 6
+STRETCH = 6
+#: … but no more than so many submissions and batches altogether.
+BUDGET = 30_000
+#: Of the computing before gradients that all come at once, this much at the end is the backward
+#: pass that they come from: it costs about twice the forward pass.
+BACKWARD = 2 / 3
+#: Gradients come at once when they are submitted within this share of the computing before.
+AT_ONCE = 0.1
+
+Stretches = list[list[Play]]
+Change = Callable[[Stretches, Rules], tuple[Stretches, Rules]]
+
+
+@dataclass
+class Bench:
+    """A sample of steps to try changes on. `weight`: of all recorded steps' time, how much the
+    steps have that the sample stands for."""
+
+    stretches: Stretches
+    rules: Rules
+    weight: float
+
+    def __post_init__(self) -> None:
+        self.base = play(self.stretches, self.rules)
+
+    @property
+    def measured(self) -> float:
+        """Mean recorded duration of the sample's counted steps, ns."""
+        counted = [
+            one.measured
+            for stretch in self.stretches
+            for one in (stretch[1:] if len(stretch) > 1 else stretch)
+        ]
+        return float(np.mean(counted)) if counted else float("nan")
+
+    def gain(self, change: Change) -> float:
+        """Share of all recorded steps' time that a change saves; negative where it costs."""
+        if not self.base > 0:
+            return 0.0
+        return self.weight * (1 - play(*change(self.stretches, self.rules)) / self.base)
+
+
+def bench(
+    joint: Joint, steps: Steps, chosen: np.ndarray, threshold: float, cycle: float, own: Costs
+) -> Bench:
+    """A sample of the steps `chosen` ([S] bool). threshold: bytes, cycle: ns."""
+    durations = np.mean([steps.end[r] - steps.begin[r] for r in steps.end], axis=0)
+    weight = float(durations[chosen].sum() / durations.sum()) if len(durations) else 0.0
+    stretches = [programs(joint, steps, part) for part in _sample(joint, steps, chosen)]
+    return Bench([s for s in stretches if s], Rules(threshold, cycle, own), weight)
+
+
+def fitted(joint: Joint, steps: Steps) -> Costs:
+    """See program.costs."""
+    return costs(joint, steps)
+
+
+def _sample(joint: Joint, steps: Steps, chosen: np.ndarray) -> Iterable[range]:
+    """Stretches of consecutive chosen steps, spread evenly."""
+    if not chosen.any():
+        return []
+    consecutive = np.concatenate([[True], np.diff(steps.number) == 1]) & chosen
+    consecutive &= np.concatenate([[False], chosen[:-1]])
+    starts = np.flatnonzero(chosen & ~consecutive)
+    runs = [range(s, e) for s, e in zip(starts, _run_ends(chosen, starts), strict=True)]
+    windows = [
+        range(at, min(at + STRETCH, run.stop)) for run in runs for at in run[::STRETCH] or run
+    ]
+    longest = max(len(window) for window in windows)
+    windows = [window for window in windows if len(window) == longest]
+    inside = steps.batch_step >= 0
+    tensors = joint.tensors[inside].sum() / max(len(steps), 1) * (len(joint.views) + 4)
+    most = max(1, min(STRETCHES, int(BUDGET / max(tensors * longest, 1))))
+    at = np.unique(np.linspace(0, len(windows) - 1, most).round().astype(int))
+    return [windows[i] for i in at]
+
+
+def _run_ends(chosen: np.ndarray, starts: np.ndarray) -> list[int]:
+    ends = []
+    for at, start in enumerate(starts):
+        stop = starts[at + 1] if at + 1 < len(starts) else len(chosen)
+        gaps = np.flatnonzero(~chosen[start:stop])
+        ends.append(int(start + gaps[0]) if len(gaps) else int(stop))
+    return ends
+
+
+# ---- changes -------------------------------------------------------------------------------------
+
+
+def unchanged(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+    """No change."""
+    return stretches, rules
+
+
+def threshold(size: float) -> Change:
+    """Another fusion threshold, bytes."""
+    return lambda stretches, rules: (stretches, replace(rules, threshold=size))
+
+
+def cycle(time: float) -> Change:
+    """Another cycle time, ns."""
+    return lambda stretches, rules: (stretches, replace(rules, cycle=time))
+
+
+def batches_take(factor: Callable[[Play, list[int]], float]) -> Change:
+    """Batches take `factor`(play, members) times as long."""
+    return lambda stretches, rules: (stretches, replace(rules, slower=factor))
+
+
+def each_step(change: Callable[[Play], Play]) -> Change:
+    """Every step changed by itself."""
+    return lambda stretches, rules: ([[change(one) for one in s] for s in stretches], rules)
+
+
+def as_fast_as_others(late: Sequence[int]) -> Change:
+    """The ranks at the positions `late` do what the typical one of the others does."""
+
+    def change(one: Play) -> Play:
+        others = [at for at in range(len(one.programs)) if at not in late]
+        same = [at for at in others if _same_work(one, at, late)] or others
+        ordered = sorted(same, key=lambda at: one.programs[at].compute)
+        typical = one.programs[ordered[len(ordered) // 2]]
+        own = [typical if at in late else p for at, p in enumerate(one.programs)]
+        return replace(one, programs=tuple(own))
+
+    return each_step(change)
+
+
+def _same_work(one: Play, at: int, late: Sequence[int]) -> bool:
+    """It takes part in the same tensors as the late ranks."""
+    mine = np.isfinite(one.programs[at].submit)
+    return all((np.isfinite(one.programs[other].submit) == mine).all() for other in late)
+
+
+def evenly() -> Change:
+    """The work of each step in equal parts: all ranks do what the one nearest to the mean does,
+    stretched to the mean."""
+
+    def change(one: Play) -> Play:
+        work = {np.isfinite(p.submit).tobytes() for p in one.programs}
+        if len(work) > 1:
+            return one
+        mean = float(np.mean([p.compute for p in one.programs]))
+        near = min(one.programs, key=lambda p: abs(p.compute - mean))
+        return replace(one, programs=(_stretched(near, mean),) * len(one.programs))
+
+    return each_step(change)
+
+
+def _stretched(program: Program, compute: float) -> Program:
+    """The same, computing for so long."""
+    if not program.compute > 0:
+        return program
+    factor = compute / program.compute
+    waits = tuple((at * factor, needs) for at, needs in program.waits)
+    return Program(program.submit * factor, waits, compute)
+
+
+def submitted_first(name: int) -> Change:
+    """The tensor comes first: what is computed for it is computed before the others'."""
+
+    def change(one: Play) -> Play:
+        at = np.flatnonzero(one.name == name)
+        if len(at) != 1:
+            return one
+        return replace(one, programs=tuple(_moved(p, int(at[0])) for p in one.programs))
+
+    return each_step(change)
+
+
+def _moved(program: Program, index: int) -> Program:
+    submit = program.submit
+    finite = np.isfinite(submit)
+    if not finite[index] or finite.sum() < 3:
+        return program
+    before = np.sort(submit[finite & (submit < submit[index])])
+    if not len(before):
+        return program
+    own = submit[index] - before[-1]  # computing that is only for this tensor
+    gap = float(np.median(np.diff(before))) if len(before) > 1 else 0.0
+    moved = np.where(finite & (submit < submit[index]), submit + own, submit)
+    moved[index] = max(0.0, before[0] - gap) + own
+    return replace(program, submit=moved)
+
+
+def overlapped(no_cpu_left: bool = False) -> Change:
+    """Nothing is waited for before the last wait of the step, and gradients that all come at once
+    come when they are computed: evenly over the backward pass. Where no CPU is left over, what
+    the engine does meanwhile is taken from the computing."""
+
+    def change(one: Play) -> Play:
+        taken = sum(duration for _, duration in one.recorded) if no_cpu_left else 0.0
+        return replace(one, programs=tuple(_delayed(_overlapped(p), taken) for p in one.programs))
+
+    return each_step(change)
+
+
+def _delayed(program: Program, time: float) -> Program:
+    """The waits and the end come so much later."""
+    waits = tuple((at + time, needs) for at, needs in program.waits)
+    return replace(program, waits=waits, compute=program.compute + time)
+
+
+def _overlapped(program: Program) -> Program:
+    finite = np.isfinite(program.submit)
+    if not finite.any():
+        return program
+    needs = np.unique(np.concatenate([needs for _, needs in program.waits]))
+    at = max(time for time, _ in program.waits)
+    submit = program.submit
+    first, last = submit[finite].min(), submit[finite].max()
+    if last - first < AT_ONCE * first:
+        order = np.argsort(submit[finite], kind="stable")
+        place = np.empty(len(order))
+        place[order] = np.arange(1, len(order) + 1) / len(order)
+        submit = submit.copy()
+        submit[finite] = first * (1 - BACKWARD * (1 - place))
+    return replace(program, submit=submit, waits=((at, needs),))
+
+
+def together() -> Change:
+    """All tensors that are waited for one by one are submitted together, at the last of them, and
+    waited for once."""
+
+    def change(program: Program) -> Program:
+        finite = np.isfinite(program.submit)
+        at = max(time for time, _ in program.waits)
+        needs = np.unique(np.concatenate([needs for _, needs in program.waits]))
+        submit = np.where(finite & (program.submit <= at), at, program.submit)
+        return replace(program, submit=submit, waits=((at, needs),))
+
+    return each_step(lambda one: replace(one, programs=tuple(map(change, one.programs))))
+
+
+def every_other_step() -> Change:
+    """Gradients of two steps are summed up before they travel: every other step sends nothing.
+
+    Only where all of a step are allreduces: others are not gradients.
+    """
+
+    def silent(one: Play) -> Play:
+        if not one.reducing.all():
+            return one
+        nothing = np.full(len(one.name), np.inf)
+        quiet = tuple(replace(p, submit=nothing, waits=()) for p in one.programs)
+        return replace(one, programs=quiet)
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        result = []
+        for number, stretch in enumerate(stretches):
+            # The first step of a stretch is not counted, so both halves must come equally often.
+            even = len(stretch) - (len(stretch) > 1)
+            doubled = stretch[:1] + stretch[len(stretch) - even :] * 2 if even else stretch
+            result.append(
+                [silent(one) if (at + number) % 2 else one for at, one in enumerate(doubled)]
+            )
+        return result, rules
+
+    return change
+
+
+def quicker_negotiation(closing: float, beginning: float) -> Change:
+    """The coordinator takes so long, ns."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        own = replace(
+            rules.costs,
+            closing=min(closing, rules.costs.closing),
+            beginning=min(beginning, rules.costs.beginning),
+        )
+        return stretches, replace(rules, costs=own)
+
+    return change

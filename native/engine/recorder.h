@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/executor.h"
+#include "engine/operation.h"
+#include "engine/tensor_entry.h"
+#include "observe/capture.h"
+
+namespace hvdtune {
+
+/// What the engine leaves in the capture: operations become records here. All functions but wait()
+/// are called under the progress lock.
+class Recorder {
+ public:
+  Recorder(std::size_t bytes, capture::Capture::Ended ended) : capture_(bytes, std::move(ended)) {}
+
+  capture::Capture& capture() { return capture_; }
+  [[nodiscard]] bool active() const noexcept { return capture_.active(); }
+
+  /// Rank 0: the coordinator has closed a batch, which is executed later.
+  void closed(std::uint64_t serial, Nanos time, Nanos first_ready);
+
+  /// A batch was executed, before its operations are done.
+  void executed(const wire::Schedule& schedule, const std::vector<OperationPtr>& batch,
+                const Executor::BatchTimes& times, std::uint64_t epoch, bool ok);
+
+  /// Rank 0, where other ranks do not record.
+  void announced(const TensorEntry& entry, int rank, Nanos time);
+
+  /// All ranks got an error instead of a result.
+  void refused(const wire::Request& request, const std::string& why);
+
+  /// A caller was blocked until now. Any thread.
+  void waited(const Operation& operation, Nanos begin);
+
+ private:
+  /// What is known of a description in the file of `generation`.
+  struct Known {
+    std::uint32_t first_name = capture::kNone;
+    std::uint32_t tensors = 0;
+    std::int64_t bytes = 0;
+    std::uint32_t generation = 0;
+    std::uint64_t agreement = 0;
+  };
+
+  const Known& known(const Operation& operation);
+  Known name(const wire::Request& request);
+  void fill_in_times(capture::Batch& record);
+
+  capture::Capture capture_;
+  std::vector<Known> by_slot_;
+  std::unordered_map<std::string, Known> by_description_;
+  Known unnamed_;
+  std::string key_;  // kept for its memory
+
+  struct Closed {
+    std::uint64_t serial;
+    Nanos time;
+    Nanos first_ready;
+  };
+  std::deque<Closed> closed_;
+};
+
+}  // namespace hvdtune

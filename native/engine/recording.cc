@@ -1,0 +1,301 @@
+// When the job is recorded, and what is left of it: the half of Engine that deals with timelines.
+// Any rank may ask for a recording to begin or to end; the coordinator decides, and all ranks do it
+// at one place in the schedule.
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "base/log.h"
+#include "base/time_space.h"
+#include "engine/engine.h"
+
+namespace hvdtune {
+namespace {
+
+using Action = wire::TimelineOrder::Action;
+
+constexpr Nanos kClosingPoll = 2 * kMillisecond;
+constexpr Nanos kClosingAfterAbort = 500 * kMillisecond;
+constexpr Nanos kSameSignal = 10 * kSecond;
+constexpr std::size_t kLongestStallText = 4000;
+constexpr std::string_view kCompressed = ".gz";
+
+/// Rank 0's file is as given; "t.json" becomes "t.rank3.json" on rank 3.
+std::string path_of(const std::string& path, int rank) {
+  if (rank == 0) return path;
+  std::filesystem::path own(path);
+  const std::string name =
+      own.stem().string() + ".rank" + std::to_string(rank) + own.extension().string();
+  return own.replace_filename(name).string();
+}
+
+/// A relative name is relative to this process's working directory.
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  const auto whole = std::filesystem::absolute(path, error);
+  return error ? path : whole.lexically_normal().string();
+}
+
+/// Why the file cannot be created or written; it is not touched.
+std::string unwritable(const std::string& path) {
+  const bool existed = access(path.c_str(), F_OK) == 0;
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (file < 0) return "cannot write the timeline to " + path + ": " + std::strerror(errno);
+  ::close(file);
+  if (!existed) unlink(path.c_str());
+  return {};
+}
+
+std::string random_name() {
+  std::random_device random;
+  const std::uint64_t number = std::uint64_t{random()} << 32 | random();
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(number));
+  return text.data();
+}
+
+std::string settings_text(const wire::RuntimeSettings& settings) {
+  // to_chars knows no locale.
+  std::array<char, 32> cycle{};
+  const auto end =
+      std::to_chars(cycle.data(), cycle.data() + cycle.size(),
+                    static_cast<double>(settings.cycle_time) / static_cast<double>(kMillisecond))
+          .ptr;
+  return "{\"fusion_threshold\":" + std::to_string(settings.fusion_threshold) +
+         ",\"cycle_time_ms\":" + std::string(cycle.data(), end) +
+         ",\"chunk_size\":" + std::to_string(settings.chunk_size) +
+         ",\"one_shot_limit\":" + std::to_string(settings.one_shot_limit) + "}";
+}
+
+bool same_request(const wire::TimelineOrder& a, const wire::TimelineOrder& b) {
+  return a.action == b.action && a.path == b.path && a.first_step == b.first_step &&
+         a.end_step == b.end_step;
+}
+
+}  // namespace
+
+// ---- asking -------------------------------------------------------------------------------------
+
+std::uint64_t Engine::ask_timeline(const wire::TimelineOrder& order) {
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(table_mutex_);
+    number = ++timeline_asked_;
+    push_announcement(wire::encode_announce_timeline(order));
+  }
+  arena_.doorbell(0).ring(Urgency::kUrgent);
+  return number;
+}
+
+bool Engine::await_timeline(std::uint64_t number, Nanos deadline) {
+  const auto answered = [this, number] { return over_ || timeline_answered_ >= number; };
+  if (!answered()) drive_until(answered, deadline);
+  if (!answered()) return false;
+  if (!recorder_.capture().open()) recorder_.capture().join();
+  return true;
+}
+
+std::string Engine::timeline_problem() {
+  const std::lock_guard lock(table_mutex_);
+  return timeline_problem_;
+}
+
+// ---- the coordinator's side ---------------------------------------------------------------------
+
+/// Decides what comes of the wish of a rank (-1: of the settings), and tells all ranks. Either one
+/// rank asks, or all ranks ask for the same things one after the other: what others have asked for
+/// already, and this rank has not yet, is the same wish.
+void Engine::order_timeline(int rank, wire::TimelineOrder order) {
+  wire::Schedule schedule;
+  schedule.type = wire::ScheduleType::kTimeline;
+  schedule.rank = rank;
+  if (order.action == Action::kToggle) {
+    order.action = !is_new_toggle(rank) ? Action::kNothing
+                   : is_recorded()      ? Action::kStop
+                                        : Action::kStart;
+    carry_out(order);
+    schedule.timeline = std::move(order);
+    return publish({schedule});
+  }
+  const std::size_t at = rank < 0 ? 0 : static_cast<std::size_t>(rank);
+  timeline_heard_.resize(static_cast<std::size_t>(size_));
+  const auto begin = timeline_wishes_.begin() + static_cast<std::ptrdiff_t>(timeline_heard_[at]);
+  const auto known = std::find_if(begin, timeline_wishes_.end(),
+                                  [&](const auto& wish) { return same_request(wish, order); });
+  if (rank >= 0 && known != timeline_wishes_.end()) {
+    timeline_heard_[at] = static_cast<std::size_t>(known - timeline_wishes_.begin()) + 1;
+    schedule.timeline.problem = known->problem;
+    return publish({schedule});
+  }
+  const wire::TimelineOrder wish = order;
+  carry_out(order);
+  if (rank >= 0) {
+    timeline_wishes_.push_back(wish);
+    timeline_wishes_.back().problem = order.problem;
+    timeline_heard_[at] = timeline_wishes_.size();
+  }
+  schedule.timeline = std::move(order);
+  publish({schedule});
+}
+
+/// Whether a signal is not one that another rank has got already: a launcher may pass it on to all
+/// of them, and each notices it when it can.
+bool Engine::is_new_toggle(int rank) {
+  toggles_.resize(static_cast<std::size_t>(size_));
+  const std::uint64_t most = *std::max_element(toggles_.begin(), toggles_.end());
+  std::uint64_t& own = toggles_[static_cast<std::size_t>(rank)];
+  const Nanos now = monotonic_now();
+  if (++own <= most && now - toggled_ < kSameSignal) return false;
+  own = most + 1;
+  toggled_ = now;
+  return true;
+}
+
+/// What rank 0 does before the others hear of it; an order that comes to nothing says why.
+void Engine::carry_out(wire::TimelineOrder& order) {
+  if (order.action == Action::kStart) return decide_start(order);
+  // This rank may have had to give up, for want of disk space say, and others go on.
+  if (!is_recorded() && arena_.recording().load() <= 0) order.action = Action::kNothing;
+  if (order.action == Action::kNothing) return;
+  timeline_.stop();
+  watch_traffic();
+}
+
+bool Engine::is_recorded() { return timeline_.active() || recorder_.capture().open(); }
+
+void Engine::decide_start(wire::TimelineOrder& order) {
+  order.path = absolute(order.path);
+  // What is being written cannot be compressed.
+  if (!options_.recording.horovod_format && order.path.ends_with(kCompressed)) {
+    order.path.resize(order.path.size() - kCompressed.size());
+    compressed_.insert(order.path);
+  }
+  cycles_marked_ = order.mark_cycles;
+  const RecordingOptions& options = options_.recording;
+  if (options.horovod_format) {
+    // Horovod's layout begins with what is announced next, not with what is executed next.
+    order.problem = timeline_.start(order.path, order.mark_cycles);
+    watch_traffic();
+  } else if (recorder_.capture().open() && order.path == recorded_path_) {
+    order.action = Action::kNothing;
+  } else {
+    order.problem = unwritable(order.path);
+    order.recording = options.job + "/" + random_name();
+    order.all_ranks = options.all_ranks;
+    order.time_space = time_space();
+  }
+  if (order.problem.empty()) {
+    arena_.recording_failed() = 0;
+    return;
+  }
+  HVD_LOG_RANK(kWarning, rank_) << order.problem << "; nothing is recorded, training goes on.";
+  order.action = Action::kNothing;
+}
+
+// ---- every rank's side --------------------------------------------------------------------------
+
+void Engine::apply_timeline(const wire::Schedule& schedule) {
+  const wire::TimelineOrder& order = schedule.timeline;
+  capture::Capture& capture = recorder_.capture();
+  if (order.action == Action::kStart && !order.recording.empty()) {
+    if (is_coordinator() || order.all_ranks) start_capture(order);
+  } else if (order.action == Action::kStop) {
+    capture.end("stop_timeline() was called");
+  }
+  if (is_coordinator()) watch_traffic();
+  if (schedule.rank != rank_) return;
+  const std::lock_guard lock(table_mutex_);
+  timeline_problem_ = order.problem;
+  ++timeline_answered_;
+}
+
+void Engine::start_capture(const wire::TimelineOrder& order) {
+  capture::Options options;
+  options.path = path_of(order.path, rank_);
+  options.rank = rank_;
+  options.window = {order.first_step, order.end_step};
+  options.file_limit = options_.recording.file_limit;
+  options.identity = "\"job\":";
+  capture::append_json_string(options.identity, order.recording);
+  options.identity += "," + options_.recording.identity;
+  arena_.recording().fetch_add(1);
+  const std::string problem = recorder_.capture().start(options);
+  if (!problem.empty()) return on_recording_ended(problem);
+  recorded_path_ = order.path;
+  records_arrivals_ = is_coordinator() && !order.all_ranks;
+  if (is_coordinator()) {
+    std::string name = order.path;
+    if (compressed_.contains(order.path)) name += kCompressed;
+    if (std::find(recorded_.begin(), recorded_.end(), name) == recorded_.end()) {
+      recorded_.push_back(std::move(name));
+    }
+  }
+  if (is_coordinator() || order.time_space == time_space()) {
+    recorder_.capture().clock(monotonic_now(), 0, 0);
+  } else {
+    start_clock();
+  }
+}
+
+/// On the thread that writes.
+void Engine::on_recording_ended(const std::string& problem) {
+  arena_.recording().fetch_sub(1);
+  if (!problem.empty()) recording_failed_.store(true, std::memory_order_relaxed);
+  if (problem.empty() || arena_.recording_failed().exchange(1) != 0) return;
+  HVD_LOG_RANK(kWarning, rank_) << problem << "; recording has ended, training goes on.";
+}
+
+void Engine::end_recording() {
+  capture::Capture& capture = recorder_.capture();
+  if (!capture.end("the job ended") && is_coordinator()) {
+    HVD_LOG_RANK(kWarning, rank_)
+        << "the timeline holds nothing: its first step, " << options_.recording.window.first
+        << ", was not reached. " << capture.steps()
+        << " steps ended; DistributedOptimizer.step() and mark_step() count them.";
+  }
+  capture.join();
+}
+
+bool Engine::await_recordings(Nanos deadline) {
+  // A rank that died closes nothing.
+  if (arena_.aborted()) deadline = std::min(deadline, monotonic_now() + kClosingAfterAbort);
+  while (arena_.recording().load() > 0) {
+    if (monotonic_now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kClosingPoll));
+  }
+  return true;
+}
+
+// ---- what is recorded ---------------------------------------------------------------------------
+
+void Engine::record_settings(const wire::RuntimeSettings& settings) {
+  recorder_.capture().settings(settings.epoch, settings_text(settings));
+}
+
+void Engine::record_stall(const std::string& report) {
+  recorder_.capture().mark(capture::MarkKind::kStall, 0,
+                           std::string_view(report).substr(0, kLongestStallText));
+}
+
+void Engine::mark_step() {
+  if (!recorder_.capture().step() || !is_coordinator()) return;
+  const std::lock_guard lock(drive_mutex_);
+  watch_traffic();
+}
+
+void Engine::watch_traffic() {
+  const bool watched = options_.watch_steps || timeline_.active() || recorder_.active();
+  arena_.watched().store(watched ? 1 : 0, std::memory_order_seq_cst);
+}
+
+}  // namespace hvdtune

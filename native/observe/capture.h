@@ -1,0 +1,177 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/op_kind.h"
+#include "observe/capture_buffers.h"
+#include "observe/capture_records.h"
+#include "observe/capture_writer.h"
+
+namespace hvdtune::capture {
+
+/// The steps to record: first ≤ step < end. From the beginning where `first` is 0, to the end where
+/// `end` is.
+struct Window {
+  std::int64_t first = 0;
+  std::int64_t end = 0;
+
+  bool operator==(const Window&) const = default;
+};
+
+struct Options {
+  std::string path;
+  /// Members of the identity, as JSON, without the braces around them. `rank` is one of them; the
+  /// times of the start are added.
+  std::string identity;
+  int rank = 0;
+  Window window;
+  std::size_t file_limit = 0;  ///< bytes that the file may have; 0 = any number
+};
+
+/// One tensor, for its name's first use.
+struct Named {
+  std::string_view name;
+  std::uint32_t process_set;
+  OpKind kind;
+  DType dtype;
+  std::int64_t bytes;
+};
+
+/// One rank's recording: fixed records go into bounded buffers, and a thread that sleeps in between
+/// appends them to a file, which is valid JSON at every moment. When a buffer is full, records are
+/// lost and counted, and nobody waits. Nothing is formatted but names and texts, when they are new.
+///
+/// Threads: "one at a time" are the calls that the engine makes under its progress lock; the others
+/// may be made from anywhere. Times are CLOCK_MONOTONIC nanoseconds.
+class Capture {
+ public:
+  static constexpr std::size_t kDefaultBytes = std::size_t{16} << 20;
+
+  /// Called on the writer's thread when a file is closed; with an error text, if the recording
+  /// ended because the file could not be written. Must not call back.
+  using Ended = Writer::Ended;
+
+  /// \param bytes most memory for records and texts that are not written yet
+  explicit Capture(std::size_t bytes = kDefaultBytes, Ended ended = {});
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+  /// As end(), then join().
+  ~Capture();
+
+  /// Whether records are being taken: one relaxed load, all that a capture costs when off.
+  [[nodiscard]] bool active() const noexcept { return active_.load(std::memory_order_relaxed); }
+  /// Whether a file is open: there may be a window that has not begun.
+  [[nodiscard]] bool open() const noexcept { return open_.load(std::memory_order_acquire); }
+
+  /// Creates or empties the file and records from now on, or from the window's begin. A file in use
+  /// is completed first. Returns an empty string, or why nothing is recorded. One at a time.
+  std::string start(const Options& options);
+  /// Nothing more is recorded; the file is completed and closed soon. One at a time.
+  /// False if the window of steps never began.
+  bool end(const std::string& reason);
+  /// Waits until a file that has ended is closed. Any thread.
+  void join();
+
+  /// Distinguishes the files: ids of names count from 0 in each. One at a time.
+  [[nodiscard]] std::uint32_t generation() const { return generation_; }
+  /// Names new tensors: the id of the first; the others' follow. Ids of one file are never used
+  /// again. kNone, and nothing is named, when too much waits to be written. One at a time.
+  std::uint32_t name(std::span<const Named> tensors);
+
+  /// A batch that was executed; `fill(put)` calls `put(const Tensor&)` for each of its `tensors`,
+  /// in order. One at a time.
+  template <typename Fill>
+  void batch(const Batch& record, std::size_t tensors, Fill&& fill) {
+    Buffers* buffers = active() ? buffers_.load(std::memory_order_acquire) : nullptr;
+    if (buffers == nullptr) return;
+    put_one(buffers->batches, record, Stream::kBatches);
+    RecordRing<Tensor>& ring = buffers->tensors;
+    if (ring.has_room(tensors)) {
+      fill([&ring](const Tensor& tensor) { ring.put(tensor); });
+      ring.publish();
+      if (ring.used() > ring.capacity() / 2 && ring.look() > ring.capacity() / 2) wake();
+    } else {
+      buffers->lose(Stream::kTensors, tensors);
+    }
+  }
+  /// A rank announced a tensor. One at a time.
+  void ready(const Ready& record);
+
+  /// The rest: any thread.
+  void wait(const Wait& record);
+  void mark(MarkKind kind, std::int64_t value, std::string_view text = {});
+  void counter(std::string_view name, double value);
+  /// The settings from now on, as JSON.
+  void settings(std::uint64_t epoch, std::string_view text);
+  /// Rank 0's clock is this rank's plus `offset`, within ± `bound`, at `local`.
+  void clock(Nanos local, Nanos offset, Nanos bound);
+
+  /// A training step ends; counted whether it is recorded or not. True if recording has begun or
+  /// ended with it: a window did.
+  bool step();
+  [[nodiscard]] std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
+
+ private:
+  void wake();
+  void begin(Nanos now);
+  void finish(const std::string& reason);
+  void forget_everything();
+  std::uint32_t text_id(Buffers& buffers, std::string_view text);
+  void put_mark(const Mark& mark);
+  template <typename Record>
+  void put_one(RecordRing<Record>& ring, const Record& record, Stream stream);
+  template <typename Record>
+  void put_shared(SharedRing<Record>& ring, const Record& record, Stream stream);
+  void on_ended(const std::string& error);
+
+  const std::size_t bytes_;
+  const Ended ended_;
+  std::atomic<bool> active_{false};
+  std::atomic<bool> open_{false};
+  std::atomic<Buffers*> buffers_{nullptr};  // from the first start on
+  std::unique_ptr<Buffers> owned_buffers_;
+  std::uint32_t generation_ = 0;
+  std::uint32_t next_name_ = 0;
+  int rank_ = 0;
+  pid_t owner_ = 0;
+
+  std::mutex mutex_;  // of starting, ending, steps and settings
+  std::unique_ptr<Writer> writer_;
+  Window window_;
+  bool awaits_window_ = false;
+  std::atomic<std::int64_t> steps_{0};
+  Nanos last_step_ = 0;
+  std::uint64_t epoch_ = 0;
+  std::string settings_;
+
+  // Under the buffers' mutex.
+  std::unordered_map<std::string, std::uint32_t> texts_;
+  std::uint32_t next_text_ = 0;
+};
+
+template <typename Record>
+void Capture::put_one(RecordRing<Record>& ring, const Record& record, Stream stream) {
+  if (!ring.has_room(1)) return buffers_.load(std::memory_order_relaxed)->lose(stream);
+  ring.put(record);
+  ring.publish();
+}
+
+template <typename Record>
+void Capture::put_shared(SharedRing<Record>& ring, const Record& record, Stream stream) {
+  if (!ring.put(record)) buffers_.load(std::memory_order_relaxed)->lose(stream);
+}
+
+}  // namespace hvdtune::capture

@@ -1,0 +1,199 @@
+#include "observe/capture_writer.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "base/signals_blocked.h"
+
+#include "observe/base64.h"
+#include "observe/trace_format.h"
+
+namespace hvdtune::capture {
+namespace {
+
+constexpr std::chrono::milliseconds kPeriod(200);
+/// Records of a block, and text of one append: what a reader, and this thread, must hold at once.
+constexpr std::size_t kBlockBytes = 192 << 10;
+constexpr std::size_t kAppendBytes = 512 << 10;
+
+}  // namespace
+
+void append_json_string(std::string& out, std::string_view text) {
+  out += '"';
+  append_json_escaped(out, text);
+  out += '"';
+}
+
+Writer::Writer(Buffers& buffers, int rank, Ended ended)
+    : buffers_(buffers), rank_(rank), ended_(std::move(ended)) {}
+
+Writer::~Writer() {
+  finish("the process ended");
+  join();
+}
+
+std::string Writer::start(const std::string& path, std::string_view identity, std::size_t limit) {
+  std::string first;
+  append_event(first, "hvdtune_identity", rank_);
+  first.erase(0, 2);  // nothing is before it
+  first += identity;
+  first += "}}";
+  // What goes when the file is full goes in whole appends.
+  append_bytes_ = limit == 0 ? kAppendBytes : std::min(kAppendBytes, limit / 8);
+  std::string error = file_.open(path, rank_, first, limit);
+  if (!error.empty()) return error;
+  const SignalsBlocked blocked;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& failure) {
+    error = "cannot start the timeline's thread: " + std::string(failure.what());
+  }
+  return error;
+}
+
+void Writer::wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    wake_ = true;
+  }
+  changed_.notify_one();
+}
+
+void Writer::finish(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (finishing_) return;
+    finishing_ = true;
+    reason_ = reason;
+  }
+  changed_.notify_one();
+}
+
+void Writer::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Writer::run() {
+  pthread_setname_np(pthread_self(), "hvd-timeline");
+  for (bool last = false; !last;) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, kPeriod, [this] { return wake_ || finishing_; });
+      wake_ = false;
+      last = finishing_;
+    }
+    if (!write_pending()) return ended_(file_.error());
+  }
+  std::string end;
+  append_event(end, "hvdtune_end", rank_);
+  end += "\"reason\":";
+  append_json_string(end, reason_);
+  end += "}}";
+  const bool whole = file_.append(end, {});
+  file_.close();
+  ended_(whole ? std::string() : file_.error());
+}
+
+bool Writer::write_pending() {
+  while (append_blocks()) {
+    if (!flush()) return false;
+  }
+  append_drops();
+  return flush();
+}
+
+/// As much as one append is to hold; false if there was no more than that.
+bool Writer::append_blocks() {
+  // Tensors last: there may be more of them than there is room.
+  take_blocks(buffers_.batches, Stream::kBatches);
+  take_blocks(buffers_.ready, Stream::kReady);
+  take_shared(buffers_.waits, Stream::kWaits, waits_);
+  take_shared(buffers_.marks, Stream::kMarks, marks_);
+  take_shared(buffers_.counters, Stream::kCounters, counters_);
+  take_blocks(buffers_.tensors, Stream::kTensors);
+  return blocks_.size() >= append_bytes_;
+}
+
+template <typename Ring>
+void Writer::take_blocks(Ring& ring, Stream stream) {
+  const auto append = [&](const auto* records, std::size_t count) {
+    append_block(stream, records, count, count * sizeof(*records));
+  };
+  const std::size_t largest = std::min(kBlockBytes, append_bytes_ / 2) / sizeof(Batch);
+  while (blocks_.size() < append_bytes_ && ring.take(largest, append)) {
+  }
+}
+
+template <typename Record>
+void Writer::take_shared(SharedRing<Record>& ring, Stream stream, std::vector<Record>& records) {
+  records.clear();
+  Record record;
+  while (records.size() * sizeof(Record) < kBlockBytes && ring.take(record)) {
+    records.push_back(record);
+  }
+  if (!records.empty()) {
+    append_block(stream, records.data(), records.size(), records.size() * sizeof(Record));
+  }
+}
+
+void Writer::append_block(Stream stream, const void* records, std::size_t count,
+                          std::size_t bytes) {
+  append_event(blocks_, "hvdtune_block", rank_);
+  blocks_ += "\"stream\":\"";
+  blocks_ += kStreamNames[static_cast<std::size_t>(stream)];
+  blocks_ += "\",\"count\":";
+  blocks_ += std::to_string(count);
+  blocks_ += ",\"data\":\"";
+  append_base64(blocks_, records, bytes);
+  blocks_ += "\"}}";
+}
+
+void Writer::append_items(std::string_view event, std::string_view key, std::string_view items) {
+  if (items.empty()) return;
+  append_event(lasting_, event, rank_);
+  lasting_ += '"';
+  lasting_ += key;
+  lasting_ += "\":[";
+  lasting_ += items;
+  lasting_ += "]}}";
+}
+
+void Writer::append_drops() {
+  std::array<std::uint64_t, kStreams> dropped{};
+  for (std::size_t stream = 0; stream < kStreams; ++stream) {
+    dropped[stream] = buffers_.dropped[stream].load(std::memory_order_relaxed);
+  }
+  if (dropped == drops_written_) return;
+  drops_written_ = dropped;
+  append_event(lasting_, "hvdtune_dropped", rank_);
+  for (std::size_t stream = 0; stream < kStreams; ++stream) {
+    if (stream > 0) lasting_ += ',';
+    lasting_ += '"';
+    lasting_ += kStreamNames[stream];
+    lasting_ += "\":";
+    lasting_ += std::to_string(dropped[stream]);
+  }
+  lasting_ += "}}";
+}
+
+/// Names are taken after the records: what a record refers to was there before it.
+bool Writer::flush() {
+  Buffers::Pending pending;
+  {
+    const std::lock_guard lock(buffers_.mutex);
+    pending = std::exchange(buffers_.pending, {});
+  }
+  append_items("hvdtune_names", "names", pending.names);
+  append_items("hvdtune_texts", "texts", pending.texts);
+  lasting_ += pending.events;
+  const bool ok = file_.append(lasting_, blocks_);
+  lasting_.clear();
+  blocks_.clear();
+  return ok;
+}
+
+}  // namespace hvdtune::capture

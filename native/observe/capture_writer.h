@@ -1,0 +1,79 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "observe/capture_buffers.h"
+#include "observe/capture_file.h"
+
+namespace hvdtune::capture {
+
+/// Appends `text` as a JSON string, quotes included.
+void append_json_string(std::string& out, std::string_view text);
+
+/// The thread that moves what is in the buffers into a file, five times a second, or when woken.
+class Writer {
+ public:
+  /// Called on the writer's thread, with an error text if the file was not ended in order.
+  using Ended = std::function<void(const std::string& error)>;
+
+  /// `buffers` outlive the writer.
+  Writer(Buffers& buffers, int rank, Ended ended);
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+  ~Writer();
+
+  /// Opens the file and starts the thread. `identity`: the args of the first event. Returns an
+  /// error text, or an empty string.
+  std::string start(const std::string& path, std::string_view identity, std::size_t limit);
+
+  /// Any thread: there is much to do.
+  void wake();
+  /// Any thread: writes what is left, then the end with its reason, and closes the file. Returns
+  /// at once. Once.
+  void finish(const std::string& reason);
+  /// Waits until that is done.
+  void join();
+
+ private:
+  void run();
+  bool write_pending();
+  bool append_blocks();
+  bool flush();
+  template <typename Ring>
+  void take_blocks(Ring& ring, Stream stream);
+  template <typename Record>
+  void take_shared(SharedRing<Record>& ring, Stream stream, std::vector<Record>& records);
+  void append_block(Stream stream, const void* records, std::size_t count, std::size_t bytes);
+  void append_items(std::string_view event, std::string_view key, std::string_view items);
+  void append_drops();
+
+  Buffers& buffers_;
+  const int rank_;
+  Ended ended_;
+  CaptureFile file_;
+  std::size_t append_bytes_ = 0;
+  std::string lasting_;
+  std::string blocks_;
+  std::vector<Wait> waits_;  // being written
+  std::vector<Mark> marks_;
+  std::vector<Counter> counters_;
+  std::array<std::uint64_t, kStreams> drops_written_{};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool wake_ = false;
+  bool finishing_ = false;
+  std::string reason_;
+  std::thread thread_;
+};
+
+}  // namespace hvdtune::capture

@@ -1,0 +1,115 @@
+#include "observe/job_status.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "observe/trace_format.h"
+
+namespace hvdtune {
+namespace {
+
+std::string number(double value) {
+  std::array<char, 32> text{};
+  // Not printf: a program's locale may have it write a comma.
+  const auto end =
+      std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, 9)
+          .ptr;
+  return {text.data(), end};
+}
+
+std::string seconds(Nanos time) { return number(static_cast<double>(time) / kSecond); }
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  append_json_escaped(out, text);
+  return out + '"';
+}
+
+std::string rank_json(const RankLateness& rank) {
+  return "{\"late_s\":" + seconds(rank.late) + ",\"share\":" + number(rank.share) +
+         ",\"last_share\":" + number(rank.last_share) + "}";
+}
+
+}  // namespace
+
+void JobStatus::scheduled(std::size_t open, std::uint64_t batches, std::int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  open_ = open;
+  batches_ = batches;
+  bytes_ = bytes;
+}
+
+void JobStatus::step(const StepRecord& step, Nanos blocked, std::vector<RankLateness> ranks,
+                     int straggler) {
+  const std::lock_guard lock(mutex_);
+  last_ = step;
+  ranks_ = std::move(ranks);
+  straggler_ = straggler;
+  marks_[steps_ % kMarks] = {step.end, blocked};
+  ++steps_;
+}
+
+void JobStatus::stalled(const std::string& report, std::size_t tensors, Nanos now) {
+  const std::lock_guard lock(mutex_);
+  ++stall_reports_;
+  if (stalled_tensors_ == 0) stalled_since_ = now;
+  stalled_tensors_ = tensors;
+  stall_report_ = report;
+}
+
+void JobStatus::stall_over() {
+  const std::lock_guard lock(mutex_);
+  stalled_tensors_ = 0;
+  stall_report_.clear();
+}
+
+void JobStatus::note(const std::string& key, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (text.empty()) {
+    notes_.erase(key);
+  } else {
+    notes_[key] = text;
+  }
+}
+
+std::string JobStatus::json(Nanos now) const {
+  const std::lock_guard lock(mutex_);
+  std::string step_time = "null";
+  std::string exposed = "null";
+  if (steps_ >= 2) {
+    const std::size_t steps = std::min<std::size_t>(steps_, kMarks) - 1;
+    const Mark& newest = marks_[(steps_ - 1) % kMarks];
+    const Mark& oldest = marks_[(steps_ - 1 - steps) % kMarks];
+    const auto time = static_cast<double>(std::max<Nanos>(newest.end - oldest.end, 1));
+    step_time = number(time / static_cast<double>(kSecond) / static_cast<double>(steps));
+    exposed = number(std::min(1.0, static_cast<double>(newest.blocked - oldest.blocked) / time));
+  }
+  std::string out = "\"uptime_s\":" + seconds(now - began_) +
+                    ",\"steps\":" + std::to_string(steps_) + ",\"step_s\":" + step_time +
+                    ",\"last_step_ago_s\":" + (steps_ > 0 ? seconds(now - last_.end) : "null") +
+                    ",\"step_bytes\":" + std::to_string(last_.bytes) +
+                    ",\"step_tensors\":" + std::to_string(last_.tensors) +
+                    ",\"step_batches\":" + std::to_string(last_.batches) +
+                    ",\"exposed_share\":" + exposed + ",\"queue\":" + std::to_string(open_) +
+                    ",\"batches\":" + std::to_string(batches_) +
+                    ",\"bytes\":" + std::to_string(bytes_) +
+                    ",\"straggler\":" + (straggler_ < 0 ? "null" : std::to_string(straggler_)) +
+                    ",\"stall_reports\":" + std::to_string(stall_reports_) +
+                    ",\"stalled_tensors\":" + std::to_string(stalled_tensors_);
+  if (stalled_tensors_ > 0) {
+    out += ",\"stalled_for_s\":" + seconds(now - stalled_since_) +
+           ",\"stall\":" + quoted(stall_report_);
+  }
+  out += ",\"lateness\":[";
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    out += (rank > 0 ? "," : "") + rank_json(ranks_[rank]);
+  }
+  out += "],\"notes\":{";
+  for (const auto& [key, text] : notes_) {
+    if (out.back() != '{') out += ',';
+    out += quoted(key) + ":" + quoted(text);
+  }
+  return out + "}";
+}
+
+}  // namespace hvdtune

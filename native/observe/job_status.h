@@ -1,0 +1,62 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "observe/step_log.h"
+#include "observe/straggler.h"
+
+namespace hvdtune {
+
+/// What rank 0 knows of the running job, for whoever asks: `hvdtune top`, the exported metrics. The
+/// coordinator's thread writes, any thread reads, and neither waits for long: it can be read while
+/// the engine is stuck in an operation.
+class JobStatus {
+ public:
+  explicit JobStatus(int ranks)
+      : ranks_(static_cast<std::size_t>(ranks)), began_(monotonic_now()) {}
+
+  /// Something was scheduled. `open`: tensors announced by some ranks and not scheduled.
+  void scheduled(std::size_t open, std::uint64_t batches, std::int64_t bytes);
+  /// A step has ended. `blocked`: how long this rank's callers have been blocked since the start.
+  void step(const StepRecord& step, Nanos blocked, std::vector<RankLateness> ranks, int straggler);
+  void stalled(const std::string& report, std::size_t tensors, Nanos now);
+  void stall_over();
+  /// A line that others add: what the tuner does, say. An empty text takes it away.
+  void note(const std::string& key, const std::string& text);
+
+  /// The inside of a JSON object. Numbers that are not known yet are null. Units are in the names;
+  /// docs/live.md describes every key.
+  [[nodiscard]] std::string json(Nanos now) const;
+
+ private:
+  struct Mark {
+    Nanos end = 0;
+    Nanos blocked = 0;
+  };
+  static constexpr std::size_t kMarks = 33;  // the ends of 32 steps
+
+  mutable std::mutex mutex_;
+  std::vector<RankLateness> ranks_;
+  const Nanos began_;
+  std::size_t open_ = 0;
+  std::uint64_t batches_ = 0;
+  std::int64_t bytes_ = 0;
+  std::uint64_t steps_ = 0;
+  StepRecord last_;
+  std::array<Mark, kMarks> marks_{};
+  int straggler_ = -1;
+  std::uint64_t stall_reports_ = 0;
+  std::size_t stalled_tensors_ = 0;
+  Nanos stalled_since_ = 0;
+  std::string stall_report_;
+  std::map<std::string, std::string> notes_;
+};
+
+}  // namespace hvdtune

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace hvdtune::capture {
+
+/// Bounded ring of fixed records. One thread puts, one takes; neither ever waits. Memory is touched
+/// only as it is first used.
+template <typename Record>
+class RecordRing {
+ public:
+  /// \param capacity records; rounded down to a power of two.
+  explicit RecordRing(std::size_t capacity)
+      : capacity_(std::bit_floor(std::max<std::size_t>(capacity, 2))),
+        records_(std::make_unique_for_overwrite<Record[]>(capacity_)) {}
+
+  [[nodiscard]] std::size_t capacity() const { return capacity_; }
+
+  /// Producer. True if `count` records have room; they keep it until the producer uses it.
+  bool has_room(std::size_t count) {
+    if (capacity_ - (put_ - taken_seen_) >= count) return true;
+    taken_seen_ = taken_.load(std::memory_order_acquire);
+    return capacity_ - (put_ - taken_seen_) >= count;
+  }
+  /// Producer. Needs room. Nobody sees it before publish().
+  void put(const Record& record) { records_[put_++ & (capacity_ - 1)] = record; }
+  void publish() { published_.store(put_, std::memory_order_release); }
+  /// Producer. Records that the consumer had not taken when last looked at: an upper bound.
+  [[nodiscard]] std::size_t used() const { return put_ - taken_seen_; }
+  /// Producer. The same, having looked.
+  std::size_t look() {
+    taken_seen_ = taken_.load(std::memory_order_acquire);
+    return used();
+  }
+
+  /// Consumer. Hands at most `limit` of the records that are there, and that lie side by side, to
+  /// `consume(const Record*, count)`. False if there are none.
+  template <typename Consume>
+  bool take(std::size_t limit, Consume&& consume) {
+    const std::size_t begin = taken_.load(std::memory_order_relaxed);
+    const std::size_t end = published_.load(std::memory_order_acquire);
+    const std::size_t at = begin & (capacity_ - 1);
+    const std::size_t count = std::min({end - begin, capacity_ - at, limit});
+    if (count == 0) return false;
+    consume(records_.get() + at, count);
+    taken_.store(begin + count, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  std::size_t capacity_;
+  std::unique_ptr<Record[]> records_;
+  std::size_t put_ = 0;         // producer's
+  std::size_t taken_seen_ = 0;  // producer's
+  alignas(64) std::atomic<std::size_t> published_{0};
+  alignas(64) std::atomic<std::size_t> taken_{0};
+};
+
+/// The same for any number of threads that put, and one that takes. Every slot tells whose turn it
+/// is: 2 n while it waits for the producer of its n-th round through the ring, 2 n + 1 while the
+/// record of that round is there. A thread that is stopped in the middle of a put holds up those
+/// behind it in the ring, but nobody waits: they are taken later, or dropped.
+template <typename Record>
+class SharedRing {
+ public:
+  /// \param capacity records; rounded down to a power of two.
+  explicit SharedRing(std::size_t capacity)
+      : capacity_(std::bit_floor(std::max<std::size_t>(capacity, 2))),
+        slots_(std::make_unique<Slot[]>(capacity_)) {}
+
+  [[nodiscard]] std::size_t capacity() const { return capacity_; }
+
+  /// Any thread. False if there is no room.
+  bool put(const Record& record) {
+    std::uint64_t at = put_.load(std::memory_order_relaxed);
+    while (true) {
+      Slot& slot = slots_[at & (capacity_ - 1)];
+      const std::uint64_t turn = slot.turn.load(std::memory_order_acquire);
+      const std::uint64_t mine = 2 * (at / capacity_);
+      if (turn < mine) return false;  // the record of the round before is still there
+      if (turn > mine) {              // another producer was quicker
+        at = put_.load(std::memory_order_relaxed);
+        continue;
+      }
+      if (put_.compare_exchange_weak(at, at + 1, std::memory_order_relaxed)) {
+        slot.record = record;
+        slot.turn.store(mine + 1, std::memory_order_release);
+        return true;
+      }
+    }
+  }
+
+  /// Consumer. False if there is none.
+  bool take(Record& record) {
+    Slot& slot = slots_[taken_ & (capacity_ - 1)];
+    const std::uint64_t full = 2 * (taken_ / capacity_) + 1;
+    if (slot.turn.load(std::memory_order_acquire) != full) return false;
+    record = slot.record;
+    slot.turn.store(full + 1, std::memory_order_release);
+    ++taken_;
+    return true;
+  }
+
+ private:
+  struct Slot {
+    std::atomic<std::uint64_t> turn{0};
+    Record record{};
+  };
+
+  std::size_t capacity_;
+  std::unique_ptr<Slot[]> slots_;
+  std::uint64_t taken_ = 0;  // consumer's
+  alignas(64) std::atomic<std::uint64_t> put_{0};
+};
+
+}  // namespace hvdtune::capture
