@@ -270,11 +270,14 @@ def start_ranks(
     env: Mapping[str, str | None] | None = None,
     rank_env: Callable[[int], Mapping[str, str | None]] | None = None,
     only: Sequence[int] | None = None,
+    prefix: Callable[[int], Sequence[str]] | None = None,
 ) -> Ranks:
     """Start ``program`` as ``np`` ranks, each told its place directly, without a launcher.
 
     ``env`` is for every rank, ``rank_env(rank)`` for one; None as a value removes the variable.
     ``only`` starts just these ranks of the job (``Ranks`` then counts the started ones from 0).
+    ``prefix(rank)`` is put in front of a rank's command; what it runs must become the rank by
+    exec, as ``nice`` does.
     """
     directory = new_directory()
     command = program_command(program, args, directory)
@@ -288,7 +291,7 @@ def start_ranks(
                     environment.pop(name, None)
                 else:
                     environment[name] = value
-            ranks.start(command, environment)
+            ranks.start([*(prefix(rank) if prefix else ()), *command], environment)
     except BaseException:
         ranks.kill_all()
         raise

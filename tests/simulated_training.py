@@ -55,6 +55,7 @@ class SimulatedStep:
     bytes: int = STEP_BYTES
     epoch: int = 0
     tensors: int = 10
+    named: bool = True
 
 
 @dataclass

@@ -31,6 +31,24 @@ def test_a_stopped_rank_is_named(tmp_path: Path) -> None:
     assert {int(rank) for rank in re.findall(r"^(\d+)!?: \[", report, re.MULTILINE)} == {1}
 
 
+def test_rank_0_stopped_is_named_by_another(tmp_path: Path) -> None:
+    """Outside an operation, where its own stall check would have to say so."""
+    stop_file = tmp_path / "stop"
+    program = training.stay_away_from
+    with start_ranks(3, program, "awaited.tensor", 0, str(stop_file), env=STALL) as ranks:
+        ranks.wait_for_output(0, "staying away")
+        ranks.signal(0, signal.SIGSTOP)
+        reporter = ranks.wait_for_any([1, 2], "\nRank 0:", 60)
+        stop_file.touch()
+        ranks.signal(0, signal.SIGCONT)
+        result = ranks.wait(60)
+    assert result.values == ("finished",) * 3
+    report = result[reporter].stderr
+    assert "awaited.tensor" in report
+    assert "process stopped" in report
+    assert "Rank 0, which decides" not in result[3 - reporter].stderr, "one says it, not both"
+
+
 def test_a_late_rank_is_named_with_what_it_does(tmp_path: Path) -> None:
     stop_file = tmp_path / "stop"
     program = training.stay_away_from

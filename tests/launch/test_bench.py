@@ -65,7 +65,7 @@ def test_table_and_files_say_the_same() -> None:
         lines = list(csv.DictReader(file))
     assert len(lines) == 2 * 3 + 2
     assert {line["wrong"] for line in lines} == {"0"}
-    assert (folder / "out.html").read_text().count('class="plotly-graph-div"') == 3
+    assert (folder / "out.html").read_text().count('class="plot"') == 3
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_more_ranks_than_cpus_are_warned_about() -> None:
 def test_timeline_is_written() -> None:
     trace = new_directory() / "t.json"
     bench(*SMALL, "--workload", "none", "--timeline", str(trace))
-    assert "ALLREDUCE" in trace.read_text()
+    assert "hvdtune_identity" in trace.read_text()
 
 
 def test_settings_from_the_environment_reach_the_ranks() -> None:

@@ -158,6 +158,16 @@ def test_user_signals_are_passed_on(tmp_path):
     assert ended.stdout.count("told") == 2
 
 
+def test_the_signal_that_records_ends_no_rank_before_init(tmp_path):
+    script = (
+        "name = os.environ['HVDTUNE_TIMELINE_SIGNAL']\n"
+        "print(signal.getsignal(getattr(signal, name)) == signal.SIG_IGN)\n"
+    )
+    environment = {"HVDTUNE_TIMELINE_SIGNAL": "SIGUSR2"}
+    ended = launch(tmp_path, ["run", "-np", "1"], script, environment)
+    assert ended.stdout == "[0]<stdout>:True\n"
+
+
 def test_verbose_says_what_is_started_and_what_ends(tmp_path):
     ended = launch(tmp_path, ["run", "-np", "2", "--verbose"], "print('pid', os.getpid())\n")
     for rank in range(2):

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,59 @@ TEST(report_says_what_is_known_of_each_rank) {
                  "\nRank 3: host b, pid 4711, process stopped, last submitted allreduce.x 64 s "
                  "ago; its Python stack:\n    train.py:12 in step\n    train.py:40 in <module>\n"
                  "Rank 5: has submitted nothing yet; its Python stack is not known");
+}
+
+TEST(report_groups_what_the_same_ranks_wait_for) {
+  std::vector<StalledTensor> stalled;
+  const std::vector<int> waiting{0, 1, 2, 4, 5, 6, 7};
+  for (const char* name : {"c", "a", "b"}) stalled.push_back({name, 61 * kSecond, {3}, waiting});
+  stalled.push_back({"z", 5 * kSecond, {0, 1, 3}, {7}});
+  const std::string report = stall_report(stalled, {}, 1, 0);
+  check_contains(report,
+                 "\nRanks 0-2,4-7 wait for 3 tensors (a, b, c) since 61 s; missing: rank 3.\n");
+  check_contains(report,
+                 "\nRank 7 waits for tensor z since 5.0 s; missing: ranks 0,1,3.\nMissing ranks:");
+}
+
+TEST(a_report_of_a_large_stall_fits_a_screen) {
+  std::vector<StalledTensor> stalled;
+  std::vector<int> waiting;
+  for (int rank = 0; rank < 60; ++rank) waiting.push_back(rank);
+  const std::vector<int> missing{60, 61, 62, 63};
+  for (int i = 0; i < 118; ++i) {
+    stalled.push_back({"gradient." + std::to_string(1000 + i), kSecond, missing, waiting});
+  }
+  std::string stack = "main thread (most recent call last):\n";
+  for (int i = 0; i < 100; ++i) stack += "  frame " + std::to_string(i) + "\n";
+  stack += "thread loader (most recent call last):\n  not of interest\n";
+  std::vector<RankState> states;
+  for (const int rank : missing) {
+    states.push_back({.rank = rank, .pid = rank, .last_operation = "x", .python_stack = stack});
+  }
+  const std::string report = stall_report(stalled, states, 1, 0);
+  check_contains(report, "Ranks 0-59 wait for 118 tensors (gradient.1000, ");
+  check_contains(report, "gradient.1005 and 112 more) since 1.0 s; missing: ranks 60-63.");
+  check_contains(report, "main thread (most recent call last):\n      ...\n      frame 84\n");
+  check_contains(report, "frame 99");
+  check_contains(report, "Rank 61: pid 61, last submitted x; its Python stack is that of rank 60");
+  CHECK(report.find("not of interest") == std::string::npos);
+  CHECK(std::count(report.begin(), report.end(), '\n') < 40);
+}
+
+TEST(ranges_of_ranks) {
+  CHECK_EQ(ranges_text({0, 1, 2, 4}), std::string("0-2,4"));
+  CHECK_EQ(ranges_text({0, 1, 3, 4}), std::string("0,1,3,4"));
+  CHECK_EQ(ranges_text({5}), std::string("5"));
+  CHECK_EQ(ranges_text({}), std::string());
+}
+
+TEST(silence_of_rank_0_is_told_by_another) {
+  const RankState stopped{.rank = 0, .host = "b", .pid = 7, .process_state = "stopped"};
+  const std::string report = silence_report(2, {"b", "a"}, 91 * kSecond, stopped, false);
+  check_contains(report, "does not go on; rank 2 waits for 2 tensors (a, b) since 91 s");
+  check_contains(report, "\nRank 0: host b, pid 7, process stopped");
+  CHECK(report.find("shut down") == std::string::npos);
+  check_contains(silence_report(2, {}, 91 * kSecond, stopped, true), "the job is shut down");
 }
 
 TEST(process_state_of_live_stopped_and_dead_processes) {

@@ -16,31 +16,16 @@
 #include <vector>
 
 #include "check.h"
+#include "folder.h"
 #include "strict_json.h"
 
 namespace hvdtune {
 namespace {
 
 using testing::check_balanced;
+using testing::Folder;
 using testing::Json;
 using testing::parse_json;
-
-/// A folder that is gone after the test.
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/hvdtune-timeline-XXXXXX";
-    CHECK(mkdtemp(name) != nullptr);
-    path_ = name;
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { std::filesystem::remove_all(path_); }
-  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -35,6 +35,18 @@ Request sample_request() {
   return request;
 }
 
+wire::TimelineOrder sample_order() {
+  return {wire::TimelineOrder::Action::kStart,
+          "/tmp/a \"b\"\n.json",
+          true,
+          100,
+          120,
+          true,
+          "job/7",
+          "time:[4026531834]",
+          "no room"};
+}
+
 Schedule sample_schedule(ScheduleType type) {
   Schedule schedule;
   schedule.type = type;
@@ -56,6 +68,10 @@ Schedule sample_schedule(ScheduleType type) {
     case ScheduleType::kStackQuery:
       schedule.rank = 5;
       break;
+    case ScheduleType::kTimeline:
+      schedule.rank = 5;
+      schedule.timeline = sample_order();
+      break;
     case ScheduleType::kShutdown:
       schedule.status = {ErrorKind::kShutdown, "done"};
       break;
@@ -74,12 +90,14 @@ Schedule sample_schedule(ScheduleType type) {
 constexpr ScheduleType kScheduleTypes[] = {
     ScheduleType::kBatch,         ScheduleType::kReject,           ScheduleType::kEvict,
     ScheduleType::kSettings,      ScheduleType::kStackQuery,       ScheduleType::kShutdown,
-    ScheduleType::kAddProcessSet, ScheduleType::kRemoveProcessSet, ScheduleType::kJoined};
+    ScheduleType::kAddProcessSet, ScheduleType::kRemoveProcessSet, ScheduleType::kJoined,
+    ScheduleType::kTimeline};
 
 std::vector<std::string> announcements() {
   return {std::string(wire::encode_announce_slot(12, 34, -56, true)),
           wire::encode_announce_request(sample_request(), 78, 90), wire::encode_announce_shutdown(),
-          wire::encode_announce_stack("line 1\nline 2")};
+          wire::encode_announce_stack("line 1\nline 2"),
+          wire::encode_announce_timeline(sample_order())};
 }
 
 std::vector<std::string> schedules() {
@@ -125,6 +143,7 @@ TEST(announcements_survive_the_wire) {
   CHECK_EQ(request.time, 90);
   CHECK(request.request == sample_request());
   CHECK(wire::decode_announce(all[2]).type == AnnounceType::kShutdown);
+  CHECK(wire::decode_announce(all[4]).timeline == sample_order());
   const Announce stack = wire::decode_announce(all[3]);
   CHECK(stack.type == AnnounceType::kStackReply);
   CHECK_EQ(stack.text, "line 1\nline 2");
@@ -177,7 +196,7 @@ TEST(damaged_and_random_bytes_do_no_harm) {
         bytes.resize(generator() % 100);
         for (char& byte : bytes) byte = static_cast<char>(generator());
         // Mostly a type that exists: the rest of the decoder is to be reached.
-        if (!bytes.empty() && round % 8 == 0) bytes[0] = static_cast<char>(1 + generator() % 6);
+        if (!bytes.empty() && round % 8 == 0) bytes[0] = static_cast<char>(1 + generator() % 7);
       } else {
         bytes = originals[generator() % originals.size()];
         const auto changes = 1 + generator() % 3;
@@ -208,9 +227,9 @@ TEST(a_change_of_membership_names_one_operation) {
 }
 
 TEST(unknown_codes_are_refused) {
-  CHECK_THROWS_WITH(wire::decode_announce("\x05"), DecodeError, "unknown type");
+  CHECK_THROWS_WITH(wire::decode_announce("\x06"), DecodeError, "unknown type");
   CHECK_THROWS_WITH(wire::decode_announce(std::string_view("\0", 1)), DecodeError, "unknown type");
-  CHECK_THROWS_WITH(Schedule::decode("\x0a"), DecodeError, "unknown type");
+  CHECK_THROWS_WITH(Schedule::decode("\x0b"), DecodeError, "unknown type");
   Request request = sample_request();
   request.kind = static_cast<OpKind>(kOpKindCount);
   CHECK_THROWS_WITH(wire::decode_announce(wire::encode_announce_request(request, 1, 1)),

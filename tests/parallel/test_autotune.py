@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rank_programs import tuned
@@ -11,21 +12,32 @@ from ranks import RanksResult, hvdtune_command, run_ranks, run_under
 from hvdtune.autotune import log
 from hvdtune.autotune.runs import SETTINGS
 from hvdtune.autotune.store import Store
+from hvdtune.autotune.tuner import MORE_SHARE
 
 MIB = 2**20
 ENDLESS = 10**9
+MAX_SAMPLES = 6
 FLAGS = (
     *("--autotune-warmup-samples", "1"),
     *("--autotune-steps-per-sample", "3"),
-    *("--autotune-bayes-opt-max-samples", "6"),
+    *("--autotune-bayes-opt-max-samples", str(MAX_SAMPLES)),
 )
 
 
-def tuned_run(path: Path, *flags: str, env: dict[str, str] | None = None) -> RanksResult:
-    launcher = hvdtune_command(
-        *("run", "-np", "2", "--autotune", "--autotune-log-file", str(path)), *FLAGS, *flags
-    )
-    return run_under(launcher, tuned.train, str(path), ENDLESS, env=env)
+def launcher_of(path: Path, *flags: str, ranks: int = 2) -> list[str]:
+    files = ("--autotune-log-file", str(path))
+    path.write_text("")  # whoever reads it may be earlier than whoever writes it
+    return hvdtune_command("run", "-np", str(ranks), "--autotune", *files, *FLAGS, *flags)
+
+
+def tuned_run(
+    path: Path,
+    *flags: str,
+    env: dict[str, str] | None = None,
+    sizes: tuple[int, ...] = tuned.SIZES,
+) -> RanksResult:
+    launcher = launcher_of(path, *flags)
+    return run_under(launcher, tuned.train, str(path), ENDLESS, 0, sizes, env=env)
 
 
 def check_end(result: RanksResult, rows: list[dict[str, str]]) -> None:
@@ -34,6 +46,11 @@ def check_end(result: RanksResult, rows: list[dict[str, str]]) -> None:
     assert last["phase"] == "final"
     for value in result.values:
         assert value["sums"] == {3.0}
+    check_in_force(result, last)
+
+
+def check_in_force(result: RanksResult, last: dict[str, str]) -> None:
+    for value in result.values:
         in_force = value["in_force"]
         assert float(last["cycle_time_ms"]) == pytest.approx(in_force["cycle_time"], rel=1e-4)
         fusion = in_force["fusion_threshold"] / MIB
@@ -41,51 +58,46 @@ def check_end(result: RanksResult, rows: list[dict[str, str]]) -> None:
         assert float(last["chunk_size_kb"]) == pytest.approx(in_force["chunk_size"] / 1024)
 
 
+BAD_START = ("--autotune-start", "fusion_threshold_mb=0,cycle_time_ms=2")
+
+
 def test_from_the_starting_point_to_the_settings_in_force(tmp_path: Path) -> None:
+    """Without fusion a step takes several times as long: that is beyond all noise."""
     path = tmp_path / "log.csv"
     store = tmp_path / "store.json"
-    flags = ("--autotune-start", "cycle_time_ms=2", "--autotune-store", str(store))
-    result = tuned_run(path, *flags)
+    flags = (*BAD_START, "--autotune-store", str(store))
+    result = tuned_run(path, *flags, sizes=tuned.MANY)
     rows = log.read(path)
     assert tuple(rows[0]) == log.COLUMNS
-    first = rows[0]
+    first, last = rows[0], rows[-1]
     assert (first["phase"], first["cycle_time_ms"], first["tensor_fusion_threshold"]) == (
-        "warmup", "2", "128",
+        "warmup", "2", "0",
     )  # fmt: skip
-    assert len({row["cycle_time_ms"] for row in rows}) > 2, "a starting point is not fixed"
     assert [row["phase"] for row in rows[:3]] == ["warmup", "baseline", "search"]
     candidates = [
         row for row in rows if row["phase"] == "search" and row["decision"] != "incumbent"
     ]
-    # Some are measured again.
-    assert 2 <= len({tuple(row[name] for name in SETTINGS) for row in candidates}) <= 6
+    # Some are measured again; a second look around, after a comparison, takes some of its pairs.
+    most = MAX_SAMPLES + MAX_SAMPLES // MORE_SHARE
+    assert 2 <= len({tuple(row[name] for name in SETTINGS) for row in candidates}) <= most
     assert all(float(row["score"]) > 0 for row in rows)
     check_end(result, rows)
-    assert "hvdtune autotune: " in result[0].stderr
-    assert rows[-1]["decision"] in result[0].stderr
-    if "remembered" not in result[0].stderr:
-        # So rough was the machine that nothing is certain.
-        assert rows[-1]["accepted"] == "0"
-        assert not store.exists()
-        return
+    assert last["accepted"] == "1"
+    assert float(last["tensor_fusion_threshold"]) > 0, "a starting point is not fixed"
+    told = result[0].stderr
+    assert f"hvdtune autotune: {last['decision']}" in told
     [(key, profile)] = Store(store).read().items()
-    assert f"remembered as {key} in {store}" in result[0].stderr
-    assert profile.verdict == rows[-1]["decision"]
-    # What the first run found spares the second one the search, or is shown to be no faster.
-    again = tuned_run(path, *flags)
+    assert f"remembered as {key} in {store}" in told
+    assert profile.verdict == last["decision"]
+    # What the first run found spares the second one the search.
+    again = tuned_run(path, *flags, sizes=tuned.MANY)
     rows = log.read(path)
     check_end(again, rows)
-    phases = [row["phase"] for row in rows]
-    if profile.is_change:
-        assert phases[:3] == ["warmup", "baseline", "verify"]
-    elif phases == ["warmup", "baseline", "final"]:
-        assert "they are those remembered from" in again[0].stderr
-    else:
-        # The machine has become so much slower, or faster, that it may be another one.
-        then, now = profile.step_time_ms, float(rows[1]["step_time_ms"])
-        assert then is not None
-        assert abs(now / then - 1) > 0.24
-        assert "search" in phases
+    assert list(dict.fromkeys(row["phase"] for row in rows)) == [
+        "warmup", "baseline", "verify", "final",
+    ]  # fmt: skip
+    assert rows[-1]["accepted"] == "1"
+    assert "with the settings remembered from " in again[0].stderr
 
 
 def test_a_fixed_setting_is_never_moved(tmp_path: Path) -> None:
@@ -153,3 +165,91 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
     result = run_ranks(2, tuned.train, str(path), 25, env=env)
     assert result[0].stderr.count("cannot be written (No such file or directory)") == 1
     assert [value["sums"] for value in result.values] == [{3.0}, {3.0}]
+
+
+def step_bytes(row: dict[str, str]) -> float:
+    """The score is bytes of a step over its time."""
+    return float(row["score"]) * 1e6 * float(row["step_time_ms"]) / 1e3
+
+
+@pytest.mark.parametrize("sizes", [(1000,) * 12, (1000, 300, 1000, 300, 1000, 300, 1000, 300, 50)])
+def test_steps_of_tensors_without_names(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    path = tmp_path / "log.csv"
+    result = run_under(launcher_of(path), tuned.train_without_names, str(path), sizes)
+    *rows, last = log.read(path)
+    assert last["phase"] == "final"
+    assert [step_bytes(row) for row in rows] == pytest.approx(
+        [4 * sum(sizes)] * len(rows), rel=1e-4
+    )
+    assert {int(value) > 0 for value in result.values} == {True}
+
+
+def test_beside_a_process_set(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    launcher = launcher_of(path, *BAD_START, ranks=3)
+    result = run_under(launcher, tuned.train_beside_a_set, str(path))
+    last = log.read(path)[-1]
+    assert (last["phase"], last["accepted"]) == ("final", "1")
+    check_in_force(result, last)
+    assert [value["sums"] for value in result.values] == [{3.0}, {3.0}, {3.0}]
+
+
+def test_ranks_that_join(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    result = run_under(launcher_of(path, *BAD_START), tuned.train_unevenly, str(path), 5)
+    last = log.read(path)[-1]
+    assert (last["phase"], last["accepted"]) == ("final", "1")
+    check_in_force(result, last)
+    first, second = result.values
+    assert first["alone"] == 10 * first["rounds"]
+    assert second["alone"] == 0
+
+
+@pytest.fixture
+def torch_programs() -> Any:
+    pytest.importorskip("torch")
+    from rank_programs import tuned_torch
+
+    return tuned_torch
+
+
+def test_torch_with_everything(tmp_path: Path, torch_programs: Any) -> None:
+    """Accumulation, two optimizers, evaluation and checkpoints: only training steps count."""
+    path = tmp_path / "log.csv"
+    launcher = launcher_of(path, *BAD_START)
+    result = run_under(launcher, torch_programs.with_everything, str(path))
+    rows = log.read(path)
+    assert rows[-1]["phase"] == "final"
+    check_in_force(result, rows[-1])
+    assert result.values[0]["sums"] == result.values[1]["sums"]
+    main, second = (8 * 8 + 8) * 4 * torch_programs.LAYERS, (8 * 8 + 8) * 4 * 2
+    evaluation = 4 * 20  # scalars, which come between two steps
+    for row in rows[:-1]:
+        assert main - 1 < step_bytes(row) / (1 + 1e-5) < main + second + evaluation + 1
+
+
+def test_an_elastic_reset_goes_on_with_what_was_found(tmp_path: Path, torch_programs: Any) -> None:
+    path = tmp_path / "log.csv"
+    launcher = launcher_of(path, *BAD_START, "--overlap", "on")
+    result = run_under(launcher, torch_programs.elastically, str(path))
+    rows = log.read(path)
+    finals = [at for at, row in enumerate(rows) if row["phase"] == "final"]
+    assert rows[finals[0]]["accepted"] == "1"
+    assert len(finals) == 2
+    second = rows[finals[0] + 1 :]
+    assert second[0]["tensor_fusion_threshold"] == "0", "the new engine begins as the first one"
+    # Nothing is searched before what was adopted has been compared again.
+    assert [row["phase"] for row in second[:3]] == ["warmup", "baseline", "verify"]
+    adopted, verified = rows[finals[0]], [row for row in second if row["phase"] == "verify"]
+    assert any(all(row[name] == adopted[name] for name in SETTINGS) for row in verified)
+    check_in_force(result, rows[-1])
+    assert [value["rounds"] for value in result.values] == [2, 2]
+
+
+def test_lightning(tmp_path: Path, torch_programs: Any) -> None:
+    pytest.importorskip("lightning")
+    path = tmp_path / "log.csv"
+    result = run_under(launcher_of(path, *BAD_START), torch_programs.lightning, str(path))
+    last = log.read(path)[-1]
+    assert last["phase"] == "final"
+    check_in_force(result, last)

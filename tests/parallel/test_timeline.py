@@ -1,4 +1,4 @@
-"""Real jobs, recorded: what the file says about them, and that it is always whole."""
+"""Real jobs, recorded in Horovod's layout: what the file says about them, always whole."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ SIZE = 3
 LAYERS = [f"allreduce.{name}" for name in timeline.LAYERS]
 
 
+def recorded(path: Path | str, **more: str) -> dict[str, str]:
+    """The environment of a job that is recorded in Horovod's layout."""
+    return {"HOROVOD_TIMELINE": str(path), "HVDTUNE_TIMELINE_FORMAT": "horovod", **more}
+
+
 def sound(path: Path) -> Trace:
     """The trace; the file must be strict JSON, with every begin and end in its pair."""
     json.loads(path.read_text(encoding="utf-8"))
@@ -39,7 +44,7 @@ def labels(trace: Trace, tensor: str) -> set[str]:
 @pytest.mark.parametrize("marked", [False, True])
 def test_every_step_has_a_tick_of_every_rank(tmp_path: Path, marked: bool) -> None:
     path = tmp_path / "t.json"
-    environment = {"HOROVOD_TIMELINE": str(path), "HOROVOD_TIMELINE_MARK_CYCLES": str(int(marked))}
+    environment = recorded(path, HOROVOD_TIMELINE_MARK_CYCLES=str(int(marked)))
     run_ranks(SIZE, timeline.train, 10, env=environment)
     trace = sound(path)
     assert trace.tensors == LAYERS
@@ -61,7 +66,7 @@ def test_every_step_has_a_tick_of_every_rank(tmp_path: Path, marked: bool) -> No
 def test_a_wall_clock_anchor(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     before = time.time()
-    run_ranks(2, timeline.train, 1, env={"HOROVOD_TIMELINE": str(path)})
+    run_ranks(2, timeline.train, 1, env=recorded(path))
     anchor = sound(path).start_epoch_us
     assert anchor is not None
     assert before <= anchor / 1e6 <= time.time()
@@ -70,6 +75,7 @@ def test_a_wall_clock_anchor(tmp_path: Path) -> None:
 def test_hvdtune_run_has_flags_for_it(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     flags = ["-np", "2", "--timeline-filename", str(path), "--timeline-mark-cycles"]
+    flags += ["--timeline-format", "horovod"]
     run_under(hvdtune_command("run", *flags), timeline.train, 3)
     trace = sound(path)
     assert len(operations(trace)) == 3 * len(LAYERS)
@@ -78,7 +84,7 @@ def test_hvdtune_run_has_flags_for_it(tmp_path: Path) -> None:
 
 def test_every_kind_of_operation(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    run_ranks(2, timeline.all_operations, env={"HOROVOD_TIMELINE": str(path)})
+    run_ranks(2, timeline.all_operations, env=recorded(path))
     trace = sound(path)
     for tensor, kind in {
         "allreduce.r": "ALLREDUCE",
@@ -98,7 +104,7 @@ def test_every_kind_of_operation(tmp_path: Path) -> None:
 
 def test_a_rejected_operation_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    values = run_ranks(2, timeline.disagree, env={"HOROVOD_TIMELINE": str(path)}).values
+    values = run_ranks(2, timeline.disagree, env=recorded(path)).values
     assert [seen[0] for seen in values[0]][1] == "HorovodInternalError"
     ops = operations(sound(path))
     assert ops["op"].tolist() == ["ALLREDUCE", "ERROR", "ALLREDUCE"]
@@ -111,7 +117,7 @@ def test_the_late_rank_has_the_last_tick_of_every_step(tmp_path: Path, late_rank
     steps = 12
     run_ranks(
         *(SIZE, timeline.last_by_appointment, steps, late_rank, str(tmp_path)),
-        env={"HOROVOD_TIMELINE": str(path)},
+        env=recorded(path),
     )
     trace = sound(path)
     lateness = rank_lateness(trace, operations(trace)).set_index("rank")
@@ -120,7 +126,7 @@ def test_the_late_rank_has_the_last_tick_of_every_step(tmp_path: Path, late_rank
 
 
 def test_start_and_stop_while_running(tmp_path: Path) -> None:
-    environment = {"HOROVOD_TIMELINE": "DYNAMIC"}
+    environment = recorded("DYNAMIC")
     result = run_ranks(2, timeline.start_and_stop, str(tmp_path), env=environment)
     first, second = sound(tmp_path / "first.json"), sound(tmp_path / "second.json")
     assert first.start_epoch_us == second.start_epoch_us
@@ -147,7 +153,7 @@ def test_without_the_variable_it_cannot_be_started(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_file_is_whole_after_sigkill(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "t.json"
-    with start_ranks(2, timeline.train_until_killed, env={"HOROVOD_TIMELINE": str(path)}) as ranks:
+    with start_ranks(2, timeline.train_until_killed, env=recorded(path)) as ranks:
         ranks.wait_for_output(0, "running")
         while path.stat().st_size < 50_000:
             time.sleep(0.01)
@@ -161,7 +167,7 @@ def test_the_file_is_whole_after_sigkill(tmp_path: Path, seed: int) -> None:
 def test_a_full_disk_ends_the_recording_and_not_the_job(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     limit = 60_000
-    environment = {"HOROVOD_TIMELINE": str(path)}
+    environment = recorded(path)
     result = run_ranks(2, timeline.train_on_a_full_disk, str(path), limit, env=environment)
     assert result.values == (300, 300)
     warnings = [line for line in result[0].stderr.splitlines() if str(path) in line]
@@ -174,7 +180,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_job(tmp_path: Path) -> None:
 
 def test_a_reported_stall_is_in_the_file(tmp_path: Path) -> None:
     path, stop_file = tmp_path / "t.json", tmp_path / "stop"
-    environment = {"HOROVOD_TIMELINE": str(path), "HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
+    environment = recorded(path, HOROVOD_STALL_CHECK_TIME_SECONDS="1")
     program = training.stay_away_from
     with start_ranks(2, program, "awaited", 1, str(stop_file), env=environment) as ranks:
         ranks.wait_for_output(0, "Missing ranks:", 60)

@@ -14,12 +14,14 @@ pytest.importorskip("torch")
 from rank_programs import torch_gradient_views as programs
 from ranks import run_checks_on, start_ranks
 
+ENVIRONMENT = {"HOROVOD_TIMELINE": "DYNAMIC", "HVDTUNE_TIMELINE_FORMAT": "horovod"}
+
 
 @pytest.mark.parametrize(
     ("np", "program"), [(1, programs.alone), (2, programs.several), (4, programs.several)]
 )
 def test_gradient_views(np: int, program: Callable[[], list[str]]) -> None:
-    run_checks_on(np, program, env={"HOROVOD_TIMELINE": "DYNAMIC"}, timeout=240)
+    run_checks_on(np, program, env=ENVIRONMENT, timeout=240)
 
 
 def test_a_rank_that_dies_in_the_middle_ends_the_job() -> None:

@@ -82,7 +82,8 @@ def test_timeline_of_joined_ranks(tmp_path: Path) -> None:
     """Rank 0, which writes it, takes part in tensors unknown to it. No cache and no fusion."""
     timeline = tmp_path / "timeline.json"
     settings = {"HOROVOD_CACHE_CAPACITY": "0", "HOROVOD_FUSION_THRESHOLD": "0"}
-    run_ranks(2, torch_join.run_uneven, env={**settings, "HOROVOD_TIMELINE": str(timeline)})
+    settings |= {"HOROVOD_TIMELINE": str(timeline), "HVDTUNE_TIMELINE_FORMAT": "horovod"}
+    run_ranks(2, torch_join.run_uneven, env=settings)
     events = [event for event in json.loads(timeline.read_text()) if event]
     rows = {
         event["pid"]: event["args"]["name"] for event in events if "name" in event.get("args", {})

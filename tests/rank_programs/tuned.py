@@ -14,9 +14,13 @@ from hvdtune.core import tuning
 from hvdtune.core.exceptions import HorovodInternalError
 
 SIZES = (1000,) * 20 + (50_000,) * 3
+# So many that without fusion a step takes some ten times as long.
+MANY = (1000,) * 150
 
 
-def train(log: str, most_steps: int, pauses: int = 0) -> dict[str, Any]:
+def train(
+    log: str, most_steps: int, pauses: int = 0, sizes: tuple[int, ...] = SIZES
+) -> dict[str, Any]:
     """Train until the log at `log` has its last row, at most `most_steps` steps.
 
     Every rank knows when because rank 0 says so in the step's own traffic. `pauses` shuts the
@@ -28,7 +32,7 @@ def train(log: str, most_steps: int, pauses: int = 0) -> dict[str, Any]:
         hvd.init()
         finished = np.zeros(1, np.int32)
         while not finished[0] and steps < most_steps:
-            gradients = [np.full(size, hvd.rank() + 1.0, np.float32) for size in SIZES]
+            gradients = [np.full(size, hvd.rank() + 1.0, np.float32) for size in sizes]
             finished[0] = hvd.rank() == 0 and steps % 50 == 0 and ",final," in read(log)
             handles = [
                 hvd.allreduce_async_(gradient, name=f"gradient.{at}", op=hvd.Sum)
@@ -83,3 +87,71 @@ def train_until_a_rank_dies(log: str) -> str:
             time.sleep(0.001)
     except HorovodInternalError as error:
         return str(error)
+
+
+def ended(log: str, step: int, finals: int = 1) -> bool:
+    """Whether the log has so many last rows, as rank 0 sees it; asked every tenth step."""
+    if step % 10:
+        return False
+    return bool(hvd.broadcast_object(hvd.rank() == 0 and read(log).count(",final,") >= finals))
+
+
+def train_without_names(log: str, sizes: tuple[int, ...]) -> int:
+    """Steps until the log has its last row; no tensor has a name."""
+    hvd.init()
+    steps = 0
+    while not ended(log, steps):
+        gradients = [np.full(size, hvd.rank() + 1.0, np.float32) for size in sizes]
+        handles = [hvd.allreduce_async_(gradient, op=hvd.Sum) for gradient in gradients]
+        for handle in handles:
+            hvd.synchronize(handle)
+        assert {float(gradient[0]) for gradient in gradients} == {3.0}
+        steps += 1
+        time.sleep(0.004)
+    hvd.shutdown()
+    return steps
+
+
+def train_beside_a_set(log: str) -> dict[str, Any]:
+    """Steps of the global set with a sum of ranks 1 and 2 in each, until the log is complete."""
+    pair = hvd.ProcessSet([1, 2])
+    hvd.init(process_sets=[pair])
+    steps, sums = 0, set()
+    while not ended(log, steps):
+        mine = np.full(500, float(hvd.rank()), np.float32)
+        handles = [
+            hvd.allreduce_async_(np.ones(1000, np.float32), name=f"gradient.{at}", op=hvd.Sum)
+            for at in range(len(MANY))
+        ]
+        if hvd.rank() in (1, 2):
+            hvd.allreduce_(mine, name="of the pair", op=hvd.Sum, process_set=pair)
+            sums.add(float(mine[0]))
+        for handle in handles:
+            sums.add(float(hvd.synchronize(handle)[0]))
+        steps += 1
+    in_force = tuning.current()
+    hvd.shutdown()
+    return {"in_force": in_force, "sums": sums}
+
+
+def train_unevenly(log: str, least: int) -> dict[str, Any]:
+    """Rank 1 has fewer batches and joins while rank 0 tries settings; then both go on together.
+
+    At least `least` rounds, until the log is complete.
+    """
+    hvd.init()
+    alone, rounds = [], 0
+    while not ended(log, 0) or rounds < least:
+        for _ in range(40 if hvd.rank() == 0 else 30):
+            handles = [
+                hvd.allreduce_async_(np.ones(1000, np.float32), name=f"gradient.{at}", op=hvd.Sum)
+                for at in range(len(MANY))
+            ]
+            sums = {float(hvd.synchronize(handle)[0]) for handle in handles}
+            assert len(sums) == 1, "a step ran with one rank and with two"
+            alone.append(sums == {1.0})
+        assert hvd.join() == 0
+        rounds += 1
+    in_force = tuning.current()
+    hvd.shutdown()
+    return {"in_force": in_force, "alone": sum(alone), "rounds": rounds}

@@ -18,25 +18,26 @@ NATIVE = ROOT / "native"
 # Whom each part of the package may import, apart from itself.
 PYTHON_LAYERS: dict[str, set[str]] = {
     "knobs": set(),
+    "pages": set(),
     "core": {"knobs"},
     "arrays": {"core", "knobs"},
     "elastic": {"core", "knobs"},
     "torch": {"arrays", "core", "elastic", "knobs"},
     "lightning": {"torch"},
-    "timeline": {"knobs"},
-    "autotune": {"knobs"},
-    "autotune.session": {"autotune", "core", "knobs"},
+    "timeline": {"knobs", "pages"},
+    "live": {"knobs", "timeline"},
+    "autotune": {"knobs", "pages"},
+    "autotune.online": {"autotune", "core", "knobs"},
     "launch": {"core", "knobs"},
-    "bench": {"arrays", "core", "knobs", "launch"},
+    "bench": {"arrays", "core", "knobs", "launch", "pages"},
     "alias": {"launch"},
     "cli": {
-        *("alias", "autotune", "autotune.session", "bench", "core", "knobs", "launch"),
-        "timeline",
+        *("alias", "autotune", "bench", "core", "knobs", "launch", "live", "timeline"),
     },
     "__main__": {"alias", "cli"},
     "_alias": {"cli", "core", "elastic", "launch", "torch"},
 }
-MAY_IMPORT_NATIVE = ("core", "autotune.session")
+MAY_IMPORT_NATIVE = ("core", "autotune.online")
 
 # Whom each native directory may include, apart from itself.
 NATIVE_LAYERS: dict[str, set[str]] = {
@@ -101,8 +102,8 @@ def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
 
 def layer_of(module: str) -> str:
     """The key of PYTHON_LAYERS that a module below `hvdtune` belongs to."""
-    if module == "autotune.session" or module.startswith("autotune.session."):
-        return "autotune.session"
+    if module == "autotune.online" or module.startswith("autotune.online."):
+        return "autotune.online"
     layer = module.split(".")[0]
     return "knobs" if layer == "knob_values" else layer
 

@@ -160,7 +160,7 @@ def test_the_page_is_self_contained_and_escaped(tmp_path):
     assert "do &lt;this&gt;" in text
     assert "8 ranks &lt; 9 &amp; more" in text
     assert "on host &lt;h&gt;" in text
-    assert text.count('class="plotly-graph-div"') == 3
+    assert text.count('class="plot"') == 3
     assert "<script src=" not in text
 
 

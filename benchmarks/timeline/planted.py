@@ -1,0 +1,252 @@
+"""Real jobs with something wrong in them: does the verdict name it, and is its gain right?
+
+    python benchmarks/timeline/planted.py [--np 2] [--rounds 3] [--only NAME] [--json FILE]
+
+Each case is a job with a fault and the same job without it. Both run without recording, in turns,
+for what curing the fault really gives; the faulty one also runs recorded, and the verdict on that
+recording is held against it. Compute is sleeping, in few long pieces: it needs hardly any CPU, so
+that ranks and engine compete little, and what is planted is all that is wrong. On a machine without
+a CPU for every rank and its engine they still do; then curing gives less than expected where the
+cure is overlapping. Also checked: that the parts of the waterfall sum to the step time that the
+program measured itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import ranks
+
+MIB = 1 << 20
+WARM_UP = 5
+
+
+@dataclass(frozen=True)
+class Work:
+    """A training job in numbers. Seconds, bytes."""
+
+    steps: int = 100
+    layers: int = 5
+    per_layer: int = 4  # tensors
+    size: int = MIB
+    huge: int = 0  # size of one more tensor
+    huge_first: bool = False
+    forward: float = 0.010
+    layer: float = 0.004  # backward pass of one layer
+    update: float = 0.001
+    overlap: bool = True
+    one_by_one: bool = False  # wait for every tensor at once
+    late_rank: int = -1
+    late: float = 0.0
+    late_from: int = 0
+    late_to: int = 1 << 30
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    kind: str
+    bad: Work
+    good: Work
+
+
+def cases() -> dict[str, Case]:
+    plain = Work()
+    heavy = replace(plain, size=2 * MIB)
+    small = replace(plain, layers=10, layer=0.001, per_layer=40, size=4096)
+    huge = replace(plain, huge=64 * MIB)
+    late = replace(plain, late_rank=1, late=0.030)
+    threshold = {"HOROVOD_FUSION_THRESHOLD": "0"}
+    cycle = {"HOROVOD_CYCLE_TIME": "50"}
+    return {
+        "late rank": Case("persistent straggler", late, plain),
+        "late in steps 40-60": Case(
+            "transient straggler", replace(late, late_from=40, late_to=60), plain
+        ),
+        "threshold 0": Case(
+            "fusion threshold too small", replace(small, environment=threshold), small
+        ),
+        "cycle time 50 ms": Case("cycle time too long", replace(heavy, environment=cycle), heavy),
+        "huge tensor last": Case("huge tensor last", huge, replace(huge, huge_first=True)),
+        "no overlap": Case("no overlap", replace(heavy, overlap=False), heavy),
+        "one by one": Case("no overlap", replace(heavy, one_by_one=True), heavy),
+        "stalled rank": Case(
+            "stalled rank",
+            replace(plain, late_rank=1, late=2.0, late_from=50, late_to=50),
+            plain,
+        ),
+    }
+
+
+# ---- on every rank -------------------------------------------------------------------------------
+
+
+def work(plan: Work, result: Path) -> None:
+    import numpy as np
+
+    import hvdtune as hvd
+
+    hvd.init()
+    tensors = [
+        [np.ones(plan.size // 4, np.float32) for _ in range(plan.per_layer)]
+        for _ in range(plan.layers)
+    ]
+    huge = np.ones(plan.huge // 4, np.float32) if plan.huge else None
+    times = []
+    for step in range(1, plan.steps + 1):
+        begin = time.monotonic()
+        train(hvd, plan, step, tensors, huge)
+        if hasattr(hvd, "mark_step"):
+            hvd.mark_step()
+        times.append(time.monotonic() - begin)
+    if hvd.rank() == 0:
+        result.write_text(json.dumps(times))
+    hvd.shutdown()
+
+
+def train(hvd: Any, plan: Work, step: int, tensors: list[list[Any]], huge: Any) -> None:
+    """One step."""
+    time.sleep(plan.forward)
+    if hvd.rank() == plan.late_rank and plan.late_from <= step <= plan.late_to:
+        time.sleep(plan.late)
+    handles = []
+
+    def submit(name: str, tensor: Any) -> None:
+        if plan.one_by_one:
+            hvd.allreduce(tensor, name=name)
+        else:
+            handles.append(hvd.allreduce_async(tensor, name=name))
+
+    if huge is not None and plan.huge_first:
+        time.sleep(plan.layer)
+        submit("huge", huge)
+    for number, layer in enumerate(tensors):
+        time.sleep(plan.layer)
+        if plan.overlap:
+            for index, tensor in enumerate(layer):
+                submit(f"layer{number}.{index}", tensor)
+    if not plan.overlap:
+        for number, layer in enumerate(tensors):
+            for index, tensor in enumerate(layer):
+                submit(f"layer{number}.{index}", tensor)
+    if huge is not None and not plan.huge_first:
+        time.sleep(plan.layer)
+        submit("huge", huge)
+    for handle in handles:
+        hvd.synchronize(handle)
+    time.sleep(plan.update)
+
+
+# ---- the comparison ------------------------------------------------------------------------------
+
+
+def run(plan: Work, size: int, timeline: Path | None = None) -> list[float]:
+    """Step times of rank 0 of one job."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "times.json")
+        command = [*ranks.launcher(size), sys.executable, __file__]
+        command += ["--work", json.dumps(asdict(plan)), "--result", str(result)]
+        environment = os.environ | plan.environment
+        if timeline is not None:
+            environment |= {"HOROVOD_TIMELINE": str(timeline)}
+        subprocess.run(command, env=environment, check=True, timeout=120)
+        times: list[float] = json.loads(result.read_text())
+        return times[WARM_UP:]
+
+
+def judge(
+    name: str, case: Case, size: int, rounds: int, keep: Path | None = None
+) -> dict[str, Any]:
+    """What the verdict says, and what is true: medians over the rounds."""
+    bad, good, told = [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds):
+            bad.append(statistics.fmean(run(case.bad, size)))
+            good.append(statistics.fmean(run(case.good, size)))
+            path = Path(keep or folder, f"{name.replace(' ', '-')}.np{size}.{number}.json")
+            told.append(verdict(case, path, statistics.fmean(run(case.bad, size, path))))
+    true = 1 - statistics.median(good) / statistics.median(bad)
+    expected = statistics.median(one["expected_gain"] for one in told)
+    firsts = [one["first"] for one in told]
+    return {
+        "case": name,
+        "np": size,
+        "bad_ms": 1e3 * statistics.median(bad),
+        "good_ms": 1e3 * statistics.median(good),
+        "true_gain": true,
+        "expected_gain": expected,
+        "ratio": expected / true if true else float("nan"),
+        "first": max(firsts, key=firsts.count),
+        "right": all(first == case.kind for first in firsts),
+        "parts_over_step": statistics.median(one["parts_over_step"] for one in told),
+        "told": told,
+    }
+
+
+def verdict(case: Case, path: Path, measured: float) -> dict[str, Any]:
+    """On one recording, whose steps took so long by the program's own clock."""
+    from hvdtune.timeline.load import read_recording
+    from hvdtune.timeline.report_data import PARTS, analyse
+    from hvdtune.timeline.verdict import findings
+
+    analysis = analyse(read_recording(path))
+    table = analysis.waterfall
+    own = table[(table["rank"] == 0) & (table["step"] > WARM_UP)]
+    found = findings(analysis)
+    return {
+        "first": found[0].kind,
+        "expected_gain": next((one.gain for one in found if one.kind == case.kind), 0.0),
+        "findings": [(one.kind, round(one.gain, 4)) for one in found],
+        "sentence": found[0].sentence,
+        "action": found[0].action,
+        "evidence": found[0].evidence,
+        "parts_over_step": float(own[list(PARTS)].sum(axis=1).mean() / measured),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--np", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", help="cases whose name contains this")
+    parser.add_argument("--json", type=Path, help="append each case's results to this file")
+    parser.add_argument("--keep", type=Path, help="keep the recordings in this folder")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.work:
+        work(Work(**json.loads(args.work)), args.result)
+        return
+    print(f"{'case':22} {'bad':>8} {'good':>8} {'true':>7} {'expected':>8} {'ratio':>6}  verdict")
+    wrong = 0
+    for name, case in cases().items():
+        if args.only and args.only not in name:
+            continue
+        row = judge(name, case, args.np, args.rounds, args.keep)
+        wrong += not (row["right"] and 0.8 <= row["ratio"] <= 1.2)
+        print(
+            f"{name:22} {row['bad_ms']:5.1f} ms {row['good_ms']:5.1f} ms {row['true_gain']:7.1%} "
+            f"{row['expected_gain']:8.1%} {row['ratio']:6.2f}  {row['first']} "
+            f"(parts / step {row['parts_over_step']:.3f})",
+            flush=True,
+        )
+        if args.json:
+            with args.json.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""Rank programs that are recorded in hvdtune's own way; each returns what it has submitted."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hvdtune as hvd
+
+NAMES = ("layer0", "layer1", 'a "quoted" \\ name', "line\nbreak, \x01 and é, 梯度")
+
+
+def one_step(scale: int = 1) -> None:
+    handles = [
+        hvd.allreduce_async(np.ones(scale * (3 + i), np.float32), name=name)
+        for i, name in enumerate(NAMES)
+    ]
+    for handle in handles:
+        hvd.synchronize(handle)
+    hvd.mark_step()
+
+
+def train(steps: int) -> tuple[int, int]:
+    """Returns CLOCK_MONOTONIC before the first submission and after the last result, in ns."""
+    hvd.init()
+    hvd.barrier()
+    begin = time.monotonic_ns()
+    for _ in range(steps):
+        one_step()
+    end = time.monotonic_ns()
+    hvd.shutdown()
+    return begin, end
+
+
+def patiently(steps: int) -> tuple[int, int]:
+    """As train(), but looks for results now and then, and the last rank is always late."""
+    hvd.init()
+    hvd.barrier()
+    begin = time.monotonic_ns()
+    for _ in range(steps):
+        for name in NAMES:
+            time.sleep(0.005 * (hvd.rank() + 1 == hvd.size()))
+            handle = hvd.allreduce_async(np.ones(3, np.float32), name=name)
+            while not hvd.poll(handle):
+                time.sleep(0.001)
+            hvd.synchronize(handle)
+        hvd.mark_step()
+    end = time.monotonic_ns()
+    hvd.shutdown()
+    return begin, end
+
+
+def late_rank(steps: int, late: int, seconds: float) -> None:
+    """`late` submits each step's tensor so much later."""
+    hvd.init()
+    for _ in range(steps):
+        hvd.barrier()
+        if hvd.rank() == late:
+            time.sleep(seconds)
+        hvd.allreduce(np.ones(100_000, np.float32), name="x")
+        hvd.mark_step()
+    hvd.shutdown()
+
+
+def all_operations() -> None:
+    """Each kind once, one of them in a process set without rank 0."""
+    others = hvd.ProcessSet(range(1, int(os.environ["HOROVOD_SIZE"])))
+    hvd.init(process_sets=[others])
+    ones = np.ones((6, 2), np.float64)
+    hvd.allreduce(ones, name="r")
+    hvd.grouped_allreduce([ones, ones[:2].astype(np.float32)], name="many")
+    hvd.allgather(np.ones((hvd.rank() + 1, 2), np.int64), name="g")
+    hvd.broadcast(ones, 0, name="b")
+    hvd.alltoall(np.ones((6 * hvd.size(), 1)), name="a")
+    hvd.reducescatter(ones, name="s")
+    if hvd.rank() > 0:
+        hvd.allreduce(ones, name="apart", process_set=others)
+    hvd.barrier()
+    hvd.allreduce(ones)
+    hvd.shutdown()
+
+
+def uneven(steps: int) -> None:
+    """Rank 0 takes `steps` steps, the others half of them, and then join."""
+    hvd.init()
+    for _ in range(steps if hvd.rank() == 0 else steps // 2):
+        hvd.allreduce(np.ones(4), name="x")
+    hvd.join()
+    hvd.shutdown()
+
+
+def disagree() -> None:
+    hvd.init()
+    for rows in (4, 4 + hvd.rank(), 4):
+        try:
+            hvd.allreduce(np.ones(rows), name="x")
+        except hvd.HorovodInternalError:
+            continue
+    hvd.shutdown()
+
+
+def marks() -> None:
+    hvd.init()
+    hvd.barrier()
+    hvd.mark('here, "there"\nand é', 7)
+    hvd.barrier()
+    hvd.shutdown()
+
+
+def change_settings() -> None:
+    """A step with the standard settings, and one without fusion."""
+    from hvdtune.core import tuning
+
+    hvd.init()
+    one_step()
+    hvd.barrier()
+    if hvd.rank() == 0:
+        tuning.apply({"fusion_threshold": 0})
+    changed = np.zeros(1, np.int32)
+    while not changed[0]:
+        changed[0] = tuning.current()["fusion_threshold"] == 0
+        hvd.allreduce_(changed, op=hvd.Min, name="changed")
+    one_step()
+    hvd.shutdown()
+
+
+def start_and_stop(directory: str, caller: int) -> list[list[str]]:
+    """Recorded: 3 steps in first.json, 5 in second.json. Called by `caller`, or by all (-1).
+
+    Returns the files that are there after the first stop and at the end.
+    """
+    calls = caller in (-1, int(os.environ["HOROVOD_RANK"]))
+    hvd.init()
+    one_step()
+    hvd.barrier()
+    if calls:
+        hvd.start_timeline(f"{directory}/first.json")
+    hvd.barrier()
+    for _ in range(3):
+        one_step()
+    hvd.barrier()
+    if calls:
+        hvd.stop_timeline()
+        hvd.stop_timeline()
+    hvd.barrier()
+    there = sorted(os.listdir(directory))
+    one_step()
+    hvd.barrier()
+    if calls:
+        hvd.start_timeline(f"{directory}/no/such/folder.json")
+        hvd.start_timeline(f"{directory}/second.json")
+    hvd.barrier()
+    for _ in range(5):
+        one_step()
+    hvd.shutdown()
+    return [there, sorted(os.listdir(directory))]
+
+
+def a_few_steps_later(directory: str) -> None:
+    """start_timeline(steps=3) in the fourth step: the sixth to the eighth."""
+    hvd.init()
+    for step in range(12):
+        if step == 3 and hvd.rank() == hvd.size() - 1:
+            hvd.start_timeline(f"{directory}/t.json", steps=3)
+        one_step()
+    hvd.shutdown()
+
+
+def by_signal(directory: str, rank: int) -> None:
+    """`rank` (-1: all) gets the signal twice; meanwhile there are steps."""
+    import signal
+
+    hvd.init()
+    os.chdir(directory)
+    stop = np.zeros(1, np.int32)
+    for wanted in (True, False):
+        hvd.barrier()
+        if rank in (-1, hvd.rank()):
+            os.kill(os.getpid(), signal.SIGUSR2)
+        stop[0] = 0
+        while not stop[0]:
+            one_step()
+            from hvdtune.core import world
+
+            stop[0] = world.engine().is_recorded() == wanted
+            hvd.allreduce_(stop, op=hvd.Min, name="stop")
+    hvd.shutdown()
+
+
+def train_until_killed() -> None:
+    hvd.init()
+    for step in range(1_000_000):
+        one_step()
+        if step == 20:
+            print("running", flush=True)
+
+
+def train_on_a_full_disk(limit: int) -> int:
+    """Files of this process may not grow over `limit` bytes. Returns the number of steps.
+
+    100 of them come after the first rank has stopped recording.
+    """
+    from hvdtune.core import world
+
+    hvd.init()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    one_step()
+    while not world.engine().is_recorded():  # rank 0 says when it begins
+        time.sleep(0.001)
+    steps = 0
+    ended = np.zeros(1, np.int32)
+    while not ended[0]:
+        one_step()
+        steps += 1
+        ended[0] = not world.engine().is_recorded()
+        hvd.allreduce_(ended, op=hvd.Max, name="ended")
+    for _ in range(100):
+        one_step()
+    hvd.shutdown()
+    return steps + 100
+
+
+def flood(rounds: int, groups: int, tensors: int) -> int:
+    """`groups` groups of `tensors`, which nobody is blocked for: they make one batch.
+
+    Returns how many tensors were submitted.
+    """
+    hvd.init()
+    grads = [np.ones(1, np.float32) for _ in range(tensors)]
+    for _ in range(rounds):
+        handles = [
+            hvd.grouped_allreduce_async(grads, name=f"group{number}") for number in range(groups)
+        ]
+        while not all(hvd.poll(handle) for handle in handles):
+            time.sleep(0.01)
+        for handle in handles:
+            hvd.synchronize(handle)
+    hvd.shutdown()
+    return rounds * groups * tensors
+
+
+def fork_while_recorded(directory: str) -> int:
+    """A child that uses nothing and one that ends as Python programs do. Returns their statuses."""
+    hvd.init()
+    one_step()
+    statuses = 0
+    for orderly in (False, True):
+        pid = os.fork()
+        if pid == 0:
+            if not orderly:
+                os._exit(0)
+            try:
+                hvd.mark("not initialized here")
+            except ValueError:
+                raise SystemExit(0) from None
+            os._exit(3)
+        statuses += os.waitpid(pid, 0)[1]
+    Path(directory, f"forked.{hvd.rank()}").touch()
+    for _ in range(3):
+        one_step()
+    hvd.shutdown()
+    return statuses
+
+
+def optimizer_steps(steps: int) -> list[Any]:
+    """Two optimizers by turns: only the first one's steps count."""
+    import torch
+
+    import hvdtune.torch as hvt
+
+    hvt.init()
+    optimizers = []
+    for name in ("first", "second"):
+        model = torch.nn.Linear(3, 2)
+        sgd = torch.optim.SGD(model.parameters(), 0.1)
+        named = [(f"{name}.{key}", value) for key, value in model.named_parameters()]
+        optimizers.append((model, hvt.DistributedOptimizer(sgd, named)))
+    for _ in range(steps):
+        for model, optimizer in optimizers:
+            optimizer.zero_grad()
+            model(torch.ones(4, 3)).sum().backward()
+            optimizer.step()
+    hvt.shutdown()
+    return []

@@ -1,0 +1,547 @@
+"""Captures of jobs that never ran: described in numbers, with truths planted in them.
+
+A Job says how many ranks compute for how long, which tensors they submit, and what is wrong: who is
+late and when, how slow the coordinator's cycle is, what is not overlapped. `simulate` plays it with
+the engine's rules (native/engine/coordinator.cc): a tensor is ready once all ranks have submitted
+it; ready tensors leave in a batch that is full, or whose cycle is over, or because somebody waits;
+batches run one after another, on all ranks together.
+
+`recording(job)` is what a reader should make of it; `write_capture(job, folder)` writes the files
+that the recorder would have written, every rank by its own clock. `step_seconds(job)` of the same
+job without a fault (`dataclasses.replace`) is what fixing the fault is worth.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hvdtune.timeline.capture import (
+    BATCH,
+    COUNTER,
+    DTYPES,
+    KINDS,
+    MARK,
+    NONE,
+    READY,
+    REASONS,
+    STREAMS,
+    TENSOR,
+    WAIT,
+    ClockReading,
+    Flag,
+    Identity,
+    Mark,
+    Name,
+    RankRecording,
+    Recording,
+)
+
+MIB = 1 << 20
+#: Rank 0's CLOCK_MONOTONIC when recording starts, and the wall clock at that moment.
+START_NS = 5_000_000_000_000
+START_WALL_US = 1_780_000_000_000_000
+CHUNK = 256 << 10  # what is packed before the first reduction can begin
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that every rank submits in every step."""
+
+    name: str
+    bytes: int
+    kind: str = "allreduce"
+    dtype: str = "float32"
+    process_set: int = 0
+
+
+def tensors(count: int, size: int = MIB, last: int | None = None) -> tuple[Tensor, ...]:
+    """`count` gradients of `size` bytes each, in the order of submission; the last of `last`."""
+    sizes = [size] * count
+    if last is not None:
+        sizes[-1] = last
+    return tuple(Tensor(f"allreduce.layer{i}.weight", s) for i, s in enumerate(sizes))
+
+
+@dataclass(frozen=True)
+class Late:
+    """`rank` computes `seconds` longer in the steps `first` … `last` (from 1, both included)."""
+
+    rank: int
+    seconds: float
+    first: int = 1
+    last: int | None = None
+
+    def concerns(self, step: int) -> bool:
+        return self.first <= step and (self.last is None or step <= self.last)
+
+
+@dataclass(frozen=True)
+class Stall:
+    """`rank` submits the tensors from number `tensor` on `seconds` later in one step."""
+
+    rank: int
+    step: int
+    seconds: float
+    tensor: int = 0
+    reported_after: float = 60.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job. Times in seconds, sizes in bytes."""
+
+    ranks: int = 4
+    steps: int = 20
+    tensors: tuple[Tensor, ...] = field(default_factory=lambda: tensors(20))
+    forward: float = 0.010
+    backward: float = 0.020
+    optimizer: float = 0.001
+    overlap: bool = True  # False: everything is submitted when the backward pass is over
+    late: tuple[Late, ...] = ()
+    stall: Stall | None = None
+    threshold: int = 128 * MIB
+    cycle: float = 0.001
+    announce: float = 30e-6  # from a rank to the coordinator
+    schedule: float = 30e-6  # and back
+    batch: float = 100e-6  # of a batch, whatever its size
+    speed: float = 2e9  # bytes a second on top of that: algbw of large batches
+    copy_speed: float = 8e9
+    noise: float = 0.0  # standard deviation of the compute times, relative
+    seed: int = 0
+    local_size: int = 8  # ranks of a host
+    offset: tuple[float, ...] = ()  # rank 0's clock minus the rank's, at the start; 0 if missing
+    drift: tuple[float, ...] = ()  # the offset grows by it every second
+    bound: float = 20e-6  # of a clock reading
+    reading_every: float = 0.5
+    all_ranks: bool = True  # False: rank 0 alone records, with the stream `ready`
+    counters: bool = False
+    cycles: bool = False  # mark them
+    id: str = "synthetic-1"
+    peak_gbps: float | None = None
+
+    @property
+    def recorded(self) -> range:
+        return range(self.ranks if self.all_ranks else 1)
+
+
+@dataclass
+class Simulated:
+    """What happened: per rank and stream an array in rank 0's clock, and the step times."""
+
+    streams: dict[int, dict[str, np.ndarray]]
+    texts: list[str]
+    step_ends: np.ndarray  # [rank, step] ns
+    begin: int
+    end: int
+
+
+def simulate(job: Job) -> Simulated:
+    """Play the job."""
+    play = _Play(job)
+    for step in range(1, job.steps + 1):
+        play.step(step)
+    return play.result()
+
+
+class _Play:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.random = np.random.default_rng(job.seed)
+        self.now = np.full(job.ranks, START_NS + 1_000_000, np.int64)  # the ranks' steps begin
+        self.free = np.array(self.now)  # the ranks' communication threads
+        self.serial = 0
+        self.tensors: list[np.ndarray] = []  # [rank, tensor of the batch]
+        self.batches: list[np.ndarray] = []  # [rank]
+        self.ready: list[np.ndarray] = []
+        self.waits: list[np.ndarray] = []
+        self.step_ends: list[np.ndarray] = []
+        self.depth: list[tuple[int, float, int]] = []
+        self.marks: list[list[tuple[int, int, int, int]]] = [[] for _ in range(job.ranks)]
+        self.texts: list[str] = []
+        self.delays = np.array(
+            [_ns(job.schedule) + _ns(2e-6) * r for r in range(job.ranks)], np.int64
+        )
+        settings = json.dumps(_settings(job))
+        for rank in range(job.ranks):
+            self.mark(rank, START_NS, Mark.SETTINGS, 0, settings)
+
+    def mark(self, rank: int, time: int, kind: Mark, value: int = 0, text: str = "") -> None:
+        if text and text not in self.texts:
+            self.texts.append(text)
+        number = self.texts.index(text) if text else NONE
+        self.marks[rank].append((time, value, int(kind), number))
+
+    def submissions(self, step: int) -> np.ndarray:
+        """When each rank submits each tensor: [rank, tensor] ns."""
+        job = self.job
+        count = len(job.tensors)
+        scale = 1 + job.noise * self.random.standard_normal(job.ranks).clip(-3, 3)
+        late = np.zeros(job.ranks)
+        for one in job.late:
+            late[one.rank] += one.seconds * one.concerns(step)
+        reached = np.arange(1, count + 1) / count
+        if not job.overlap:
+            reached[:] = 1
+        seconds = (job.forward + job.backward * reached)[None, :] * scale[:, None] + late[:, None]
+        # A call takes a moment, so that the order of submission can be told.
+        times = self.now[:, None] + _ns(seconds) + np.arange(count) * 500
+        if job.stall is not None and job.stall.step == step:
+            times[job.stall.rank, job.stall.tensor :] += _ns(job.stall.seconds)
+            self.report_stall(times)
+        return times
+
+    def report_stall(self, submitted: np.ndarray) -> None:
+        stall = self.job.stall
+        assert stall is not None
+        others = [rank for rank in range(self.job.ranks) if rank != stall.rank]
+        first = int(submitted[others, stall.tensor].min())
+        if stall.seconds >= stall.reported_after:
+            self.mark(
+                0,
+                first + _ns(stall.reported_after),
+                Mark.STALL,
+                0,
+                f"ranks {', '.join(map(str, others))} wait for "
+                f"{len(self.job.tensors) - stall.tensor} tensors "
+                f"({self.job.tensors[stall.tensor].name}); missing: rank {stall.rank}",
+            )
+
+    def step(self, step: int) -> None:
+        job = self.job
+        submitted = self.submissions(step)
+        waiting = submitted[:, -1] + 1000
+        announced = submitted + _ns(job.announce)
+        ready = announced.max(axis=0)
+        done = np.array(self.now)
+        for members, time, reason in _close(job, ready, int(waiting.min()) + _ns(job.announce)):
+            done = self.run(members, time, reason, submitted, int(ready[members].min()))
+            if job.cycles:
+                self.mark(0, time, Mark.CYCLE)
+        if not job.all_ranks:
+            order = np.argsort(announced, axis=None, kind="stable")
+            table = np.zeros(order.size, READY)
+            table["time"] = announced.reshape(-1)[order]
+            table["rank"], table["name"] = np.unravel_index(order, announced.shape)
+            self.ready.append(table)
+        end = np.maximum(done + 5000, waiting)
+        blocked = np.zeros(job.ranks, WAIT)
+        blocked["begin"], blocked["end"], blocked["name"] = waiting, end, NONE
+        self.waits.append(blocked)
+        self.now = end + _ns(job.optimizer)
+        self.step_ends.append(self.now)
+
+    def run(
+        self, members: list[int], time: int, reason: str, submitted: np.ndarray, first_ready: int
+    ) -> np.ndarray:
+        """Execute one batch; returns each rank's end."""
+        job = self.job
+        size = sum(job.tensors[i].bytes for i in members)
+        copy = int(min(size, CHUNK) / job.copy_speed * 1e9)
+        begin = np.maximum(time + self.delays, self.free)
+        together = int(begin.max())
+        end = together + _ns(job.batch) + int(size / job.speed * 1e9) + 2 * copy
+        batch = np.zeros(job.ranks, BATCH)
+        batch["scheduled"][0], batch["first_ready"][0] = time, first_ready
+        batch["begin"], batch["packed"] = begin, begin + copy
+        batch["unpacking"], batch["end"] = end - copy, end
+        batch["bytes"], batch["serial"], batch["tensors"] = size, self.serial, len(members)
+        batch["waited_ns"] = together - begin
+        first = job.tensors[members[0]]
+        batch["process_set"] = first.process_set
+        batch["kind"], batch["dtype"] = KINDS.index(first.kind), DTYPES.index(first.dtype)
+        batch["reason"], batch["flags"] = REASONS.index(reason), int(Flag.OK)
+        table = np.zeros((job.ranks, len(members)), TENSOR)
+        table["name"], table["batch"] = members, self.serial & 0xFFFFFFFF
+        table["submitted"] = submitted[:, members]
+        self.batches.append(batch)
+        self.tensors.append(table)
+        self.depth.append((time, float(len(members)), end))
+        self.serial += 1
+        self.free = np.full(job.ranks, end, np.int64)
+        return self.free
+
+    def result(self) -> Simulated:
+        job = self.job
+        ends = np.array(self.step_ends, np.int64).reshape(-1, job.ranks).T
+        streams = {}
+        for rank in job.recorded:
+            marks = np.zeros(ends.shape[1], MARK)
+            marks["time"], marks["kind"], marks["text"] = ends[rank], int(Mark.STEP), NONE
+            marks["value"] = np.arange(1, ends.shape[1] + 1)
+            marks = np.concatenate([marks, np.array(self.marks[rank], MARK)])
+            batches = [batch[rank] for batch in self.batches]
+            streams[rank] = {
+                "tensors": _joined([table[rank] for table in self.tensors], TENSOR),
+                "batches": np.array(batches, BATCH),
+                "waits": np.array([wait[rank] for wait in self.waits], WAIT),
+                "marks": marks[np.argsort(marks["time"], kind="stable")],
+                "ready": _joined(self.ready, READY),
+                "counters": self.counter_readings(rank) if job.counters else np.zeros(0, COUNTER),
+            }
+        end = int(ends.max()) + 1_000_000 if ends.size else START_NS + 2_000_000
+        return Simulated(streams, self.texts, ends, START_NS, end)
+
+    def counter_readings(self, rank: int) -> np.ndarray:
+        name = "gpu utilisation (%)"
+        if name not in self.texts:
+            self.texts.append(name)
+        ends = [int(times[rank]) for times in self.step_ends]
+        table = np.zeros(len(ends), COUNTER)
+        table["time"], table["counter"] = ends, self.texts.index(name)
+        table["value"] = 50 + 40 * np.sin(np.arange(len(ends)) + rank)
+        return table
+
+
+def _close(job: Job, ready: np.ndarray, blocked: int) -> Iterator[tuple[list[int], int, str]]:
+    """The batches of a step: members, when the coordinator closed them, and why.
+
+    `blocked`: from then on the coordinator knows that somebody waits.
+    """
+    pending: list[int] = []
+    first = 0
+    cycle = _ns(job.cycle)
+    order = np.argsort(ready, kind="stable").tolist()
+    for count, index in enumerate(order, 1):
+        time = int(ready[index])
+        due, why = min((first + cycle, "cycle"), (max(first, blocked), "blocked"))
+        if pending and due <= time:
+            for members, reason in _plan(job, pending, why):
+                yield members, due, reason
+            pending = []
+        if not pending:
+            first = time
+        pending.append(index)
+        if count == len(order) or time >= blocked:
+            why = "blocked" if time >= blocked else "step done"
+            for members, reason in _plan(job, pending, why):
+                yield members, time, reason
+            pending = []
+            continue
+        for members, reason in _plan(job, pending, ""):
+            if reason == "full":
+                yield members, time, reason
+                pending = pending[len(members) :]
+                first = int(ready[pending[0]]) if pending else time
+
+
+def _plan(job: Job, pending: list[int], reason: str) -> Iterator[tuple[list[int], str]]:
+    """Batches of what is alike and fits; "full" where the next tensor did not fit."""
+    members: list[int] = []
+    size = 0
+    for index in pending:
+        tensor = job.tensors[index]
+        alike = not members or _alike(job.tensors[members[0]]) == _alike(tensor)
+        if members and not (alike and size + tensor.bytes <= job.threshold):
+            yield members, "full" if alike else (reason or "full")
+            members, size = [], 0
+        members.append(index)
+        size += tensor.bytes
+    if members:
+        yield members, "full" if size >= job.threshold else reason
+
+
+def _alike(tensor: Tensor) -> tuple[str, str, int]:
+    return tensor.kind, tensor.dtype, tensor.process_set
+
+
+def _ns(seconds: Any) -> Any:
+    if isinstance(seconds, np.ndarray):
+        return np.rint(seconds * 1e9).astype(np.int64)
+    return round(seconds * 1e9)
+
+
+def _joined(parts: list[np.ndarray], dtype: np.dtype[Any]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+
+
+def _settings(job: Job) -> dict[str, Any]:
+    return {
+        "HOROVOD_FUSION_THRESHOLD": job.threshold,
+        "HOROVOD_CYCLE_TIME": job.cycle * 1000,
+        "HOROVOD_CACHE_CAPACITY": 1024,
+    }
+
+
+def step_seconds(job: Job) -> float:
+    """Mean duration of a step of `job`: what the slowest rank needs, seconds."""
+    ends = simulate(job).step_ends
+    begin = START_NS + 1_000_000
+    return float(ends[:, -1].max() - begin) / 1e9 / job.steps
+
+
+def identity(job: Job, rank: int) -> Identity:
+    """What rank `rank` writes about itself."""
+    started = int(local_time(job, rank, np.array([START_NS]))[0])
+    return Identity(
+        job=job.id,
+        rank=rank,
+        size=job.ranks,
+        local_rank=rank % job.local_size,
+        host=f"host{rank // job.local_size}",
+        pid=1000 + rank,
+        version="0.0.synthetic",
+        started_wall_us=START_WALL_US,
+        started_ns=started,
+        framework="torch 2.13.0",
+        settings=_settings(job),
+        peak_gbps=job.peak_gbps,
+    )
+
+
+def recording(job: Job) -> Recording:
+    """The job as a reader should see it: all recorded ranks, exactly on rank 0's clock."""
+    return _recording(job, simulate(job))
+
+
+def _recording(job: Job, simulated: Simulated) -> Recording:
+    named = [Name(t.name, t.process_set, t.kind, t.dtype, t.bytes) for t in job.tensors]
+    result = Recording(source="synthetic", clock_bound_ns=_bound(job))
+    for rank, streams in simulated.streams.items():
+        result.ranks[rank] = RankRecording(
+            identity=identity(job, rank),
+            names=list(named),
+            texts=list(simulated.texts),
+            streams=streams,
+            clock=clock_readings(job, rank, simulated.end),
+            complete=True,
+        )
+    return result
+
+
+def _bound(job: Job) -> int:
+    return 2 * _ns(job.bound) if len(job.recorded) > 2 else _ns(job.bound) * (job.ranks > 1)
+
+
+def local_time(job: Job, rank: int, times: np.ndarray) -> np.ndarray:
+    """Rank 0's clock → the clock of `rank`, ns."""
+    offset = _ns(job.offset[rank]) if rank < len(job.offset) else 0
+    drift = job.drift[rank] if rank < len(job.drift) else 0.0
+    # rank 0 = local + offset + drift × (local − the local time of START_NS)
+    since = times.astype(np.int64) - START_NS
+    return START_NS - offset + np.rint(since / (1 + drift)).astype(np.int64)
+
+
+def clock_readings(job: Job, rank: int, end: int) -> list[ClockReading]:
+    """Readings of rank 0's clock, each wrong by at most its bound."""
+    if rank == 0:
+        return []
+    random = np.random.default_rng((job.seed, rank))
+    bound = _ns(job.bound)
+    times = np.append(np.arange(START_NS, end, _ns(job.reading_every)), end)
+    local = local_time(job, rank, times)
+    wrong = random.integers(-bound, bound, len(times), endpoint=True)
+    return [
+        ClockReading(int(here), int(there - here + error), bound)
+        for here, there, error in zip(local, times, wrong, strict=True)
+    ]
+
+
+TIMES = {
+    "tensors": ("submitted",),
+    "batches": ("scheduled", "first_ready", "begin", "packed", "unpacking", "end"),
+    "waits": ("begin", "end"),
+    "marks": ("time",),
+    "ready": ("time",),
+    "counters": ("time",),
+}
+
+
+def by_own_clock(job: Job, rank: int, streams: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Copies of `streams` with the times that rank `rank` would have recorded; 0 stays 0."""
+    result = {}
+    for stream, table in streams.items():
+        table = table.copy()
+        for column in TIMES[stream]:
+            known = table[column] != 0
+            table[column][known] = local_time(job, rank, table[column][known])
+        result[stream] = table
+    return result
+
+
+def event(name: str, rank: int, args: dict[str, Any]) -> str:
+    """One line of a capture."""
+    return json.dumps({"name": name, "ph": "M", "pid": rank, "args": args})
+
+
+def block(stream: str, rank: int, table: np.ndarray) -> str:
+    """A block of records."""
+    data = base64.b64encode(table.tobytes()).decode()
+    return event("hvdtune_block", rank, {"stream": stream, "count": len(table), "data": data})
+
+
+def capture_lines(job: Job, rank: int, simulated: Simulated, records: int = 4096) -> list[str]:
+    """The events of one rank's file, as the recorder would write them."""
+    streams = by_own_clock(job, rank, simulated.streams[rank])
+    names = [
+        [i, t.name, t.process_set, t.kind, t.dtype, t.bytes] for i, t in enumerate(job.tensors)
+    ]
+    lines = [
+        event("hvdtune_identity", rank, asdict(identity(job, rank))),
+        event("hvdtune_names", rank, {"names": names}),
+        event("hvdtune_texts", rank, {"texts": list(map(list, enumerate(simulated.texts)))}),
+    ]
+    pieces = max((-(-len(table) // records) for table in streams.values()), default=0)
+    for piece in range(pieces):
+        for stream in STREAMS:
+            # The streams side by side, as they arise together.
+            table = streams[stream]
+            share = -(-len(table) // pieces)
+            part = table[piece * share : (piece + 1) * share]
+            if len(part):
+                lines.append(block(stream, rank, part))
+    for reading in clock_readings(job, rank, simulated.end):
+        lines.append(event("hvdtune_clock", rank, asdict(reading)))
+    lines.append(event("hvdtune_dropped", rank, {}))
+    lines.append(event("hvdtune_end", rank, {"reason": "shutdown"}))
+    return lines
+
+
+def write_capture(job: Job, folder: Path, name: str = "t.json", records: int = 4096) -> Path:
+    """Write every rank's file into `folder`; returns rank 0's. Not finished, not joined.
+
+    A name that ends in .gz is written compressed.
+    """
+    simulated = simulate(job)
+    paths = [folder / rank_name(name, rank) for rank in job.recorded]
+    for rank, path in zip(job.recorded, paths, strict=True):
+        lines = capture_lines(job, rank, simulated, records)
+        write_lines(path, lines)
+    return paths[0]
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    """One array, one event a line."""
+    data = ("[\n" + ",\n".join(lines) + "\n]").encode()
+    path.write_bytes(gzip.compress(data, 1) if path.name.endswith(".gz") else data)
+
+
+def rank_name(name: str, rank: int) -> str:
+    """`t.json` → `t.rank3.json`, as the recorder names the files beside rank 0's."""
+    if rank == 0:
+        return name
+    stem, dot, suffix = name.partition(".json")
+    return f"{stem}.rank{rank}{dot}{suffix}"
+
+
+def planted() -> dict[str, tuple[Job, Job]]:
+    """Name → (a job with a fault, the same job without it)."""
+    healthy = Job(steps=100, noise=0.01)
+    small = replace(healthy, tensors=tensors(200, 32 << 10))
+    huge = replace(healthy, tensors=tensors(20, MIB, last=30 * MIB))
+    return {
+        "late": (replace(healthy, late=(Late(2, 0.030),)), healthy),
+        "late for a while": (replace(healthy, late=(Late(1, 0.030, 40, 60),)), healthy),
+        "threshold 0": (replace(small, threshold=0), small),
+        "cycle 50 ms": (replace(healthy, cycle=0.050), healthy),
+        "huge tensor last": (huge, replace(huge, tensors=(huge.tensors[-1], *huge.tensors[:-1]))),
+        "no overlap": (replace(healthy, overlap=False), healthy),
+        "stalled": (replace(healthy, stall=Stall(3, 50, 65.0)), healthy),
+    }

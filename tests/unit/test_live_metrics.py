@@ -1,0 +1,156 @@
+"""A job's status as Prometheus metrics: on a port and in a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+from live_samples import sample_status, status_at_start
+from prometheus_client.parser import text_string_to_metric_families
+
+from hvdtune.live import metrics
+from hvdtune.live.exporter import Exporter
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics-export.md"
+
+
+def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(text.decode())
+    return {
+        (one.name, tuple(sorted(one.labels.items()))): one.value
+        for family in families
+        for one in family.samples
+    }
+
+
+def test_every_metric_has_its_value():
+    gpus = [{"utilization_ratio": 0.5, "power_watts": 300.0}, {"power_watts": 100.0}]
+    exporter = Exporter(lambda: sample_status(straggler=1), gpus=lambda: gpus)
+    found = samples(exporter.text())
+    exporter.stop()
+    assert found["hvdtune_steps_total", ()] == 500
+    assert found["hvdtune_step_seconds", ()] == 0.25
+    assert found["hvdtune_bytes_total", ()] == 5e10
+    assert found["hvdtune_exposed_ratio", ()] == 0.4
+    assert found["hvdtune_cycle_time_seconds", ()] == 0.0015
+    late = {labels: value for (name, labels), value in found.items() if "late" in name}
+    assert late[("host", "a"), ("rank", "1")] == 0.03
+    named = {labels: value for (name, labels), value in found.items() if "straggler" in name}
+    assert named == {
+        (("host", "a"), ("rank", "0")): 0,
+        (("host", "a"), ("rank", "1")): 1,
+        (("host", "b"), ("rank", "2")): 0,
+    }
+    assert found["hvdtune_gpu_power_watts", (("gpu", "1"),)] == 100
+    assert ("hvdtune_gpu_utilization_ratio", (("gpu", "1"),)) not in found
+
+
+def test_what_is_not_known_yet_has_no_sample():
+    found = samples(Exporter(status_at_start).text())
+    names = {name for name, _ in found}
+    assert "hvdtune_steps_total" in names
+    assert not names & {"hvdtune_step_seconds", "hvdtune_step_bytes", "hvdtune_exposed_ratio"}
+
+
+def test_the_page_lists_exactly_the_metrics_there_are():
+    rows = re.findall(r"^\| `(hvdtune_\w+)` \| (\w+) \| ([^|]*)\|", DOCS.read_text(), re.MULTILINE)
+    listed = {(name, kind, labels.replace("`", "").strip()) for name, kind, labels in rows}
+    known = {
+        (
+            one.name + ("_total" if one.kind == "counter" else ""),
+            one.kind,
+            ", ".join(one.labels),
+        )
+        for one in metrics.METRICS
+    }
+    assert listed == known
+
+
+def test_the_file_is_replaced_as_a_whole(tmp_path):
+    file = tmp_path / "job.prom"
+    written = threading.Event()
+
+    def status():
+        if file.exists():
+            written.set()
+        return sample_status()
+
+    exporter = Exporter(status, file=str(file), interval_s=0.01)
+    assert written.wait(60)
+    for _ in range(50):
+        assert samples(file.read_bytes())["hvdtune_steps_total", ()] == 500
+    exporter.stop()
+    assert os.listdir(tmp_path) == ["job.prom"], "nothing lies beside it"
+
+
+def test_the_last_state_is_written_at_the_end(tmp_path):
+    file = tmp_path / "job.prom"
+    exporter = Exporter(sample_status, file=str(file), interval_s=3600)
+    exporter.stop()
+    exporter.stop()
+    assert samples(file.read_bytes())["hvdtune_steps_total", ()] == 500
+
+
+def test_a_file_that_cannot_be_written_is_one_warning(tmp_path):
+    said = []
+    failures = threading.Semaphore(0)
+
+    def status():
+        failures.release()
+        return sample_status()
+
+    exporter = Exporter(
+        status, file=str(tmp_path / "no" / "job.prom"), interval_s=0.01, warn=said.append
+    )
+    for _ in range(5):
+        assert failures.acquire(timeout=60)
+    exporter.stop()
+    assert len(said) == 1
+    assert "cannot write" in said[0]
+    assert "No such file" in said[0]
+
+
+def test_a_job_that_has_ended_leaves_its_last_reading(tmp_path):
+    file = tmp_path / "job.prom"
+    file.write_text("before\n")
+
+    def ended():
+        raise ValueError("not initialized")
+
+    Exporter(ended, file=str(file), interval_s=3600).stop()
+    assert file.read_text() == "before\n"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def test_the_port_answers_on_loopback_only_and_closes():
+    port = free_port()
+    exporter = Exporter(sample_status, port=port)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        assert samples(answer.read())["hvdtune_steps_total", ()] == 500
+    listening = Path("/proc/net/tcp").read_text().splitlines()
+    mine = [line.split()[1] for line in listening if f":{port:04X} 00000000:0000 0A" in line]
+    assert mine == [f"0100007F:{port:04X}"]
+    exporter.stop()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
+
+
+def test_a_port_that_is_taken_is_a_warning():
+    said = []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        Exporter(sample_status, port=port, warn=said.append).stop()
+    assert len(said) == 1
+    assert f"127.0.0.1:{port} (HVDTUNE_METRICS_PORT)" in said[0]

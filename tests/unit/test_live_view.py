@@ -1,0 +1,85 @@
+"""What `hvdtune top` shows of a status, as text and on a terminal."""
+
+from __future__ import annotations
+
+import io
+
+from live_samples import sample_status, status_at_start
+from rich.console import Console
+
+from hvdtune.live import view
+
+
+def test_every_fact_is_in_the_text():
+    shown = view.text(sample_status(notes={"tuner": "warming up"}))
+    for part in (
+        "train.py: 3 ranks, pid 4711, up 3 min, job 1f2e3d",
+        "4.00 steps/s, 500 so far",
+        "250.0 ms: 160 tensors, 100.0 MB in 4 batches",
+        "40% of the step",
+        "400.0 MB/s reduced on each rank, 50.0 GB so far",
+        "7 tensors wait",
+        "rank 1 (a, pid 4712) costs 30.0 ms a step (12%), last in 80% of the steps",
+        "none now",
+        "warming up",
+        "fusion threshold 64.0 MB, cycle time 1.5 ms, epoch 2",
+    ):
+        assert part in shown, shown
+    ranks = shown[shown.index("late/step") :].splitlines()[1:]
+    assert [line.split()[0] for line in ranks] == ["1", "2", "0"], "the latest first"
+
+
+def test_what_is_not_known_yet_is_said():
+    shown = view.text(status_at_start())
+    assert shown.count("not known yet") == 3
+    assert "None" not in shown
+
+
+def test_the_rate_is_that_since_the_reading_before():
+    before = sample_status(uptime_s=198.0, bytes=49_000_000_000)
+    assert "500.0 MB/s" in view.text(sample_status(), before)
+    restarted = sample_status(uptime_s=300.0)
+    assert "400.0 MB/s" in view.text(sample_status(), restarted)
+
+
+def test_stragglers_and_stalls_are_shown():
+    status = sample_status(
+        straggler=1, stalled_tensors=3, stalled_for_s=61.0, stall="Ranks 0,2 wait for 3 tensors"
+    )
+    shown = view.text(status)
+    assert "step after step: rank 1" in shown
+    assert "3 tensors wait for missing ranks, reported 61.0 s ago" in shown
+    assert shown.endswith("Ranks 0,2 wait for 3 tensors")
+
+
+def test_the_terminal_shows_the_same_whatever_the_names_are():
+    status = sample_status(program="[red]odd[/] name", straggler=1)
+    status["ranks"][1]["host"] = "[bold]host"
+    for width in (40, 120):
+        console = Console(file=io.StringIO(), width=width, force_terminal=True)
+        console.print(view.frame(status))
+    shown = Console(file=(out := io.StringIO()), width=160)
+    shown.print(view.frame(status))
+    assert "[red]odd[/] name" in out.getvalue()
+    assert "[bold]host" in out.getvalue()
+    assert "4.00 steps/s" in out.getvalue()
+    Console(file=io.StringIO()).print(view.frame(status_at_start()))
+
+
+def test_only_the_latest_ranks_of_many_are_listed():
+    many = sample_status(
+        lateness=[{"late_s": rank / 1e3, "share": 0.0, "last_share": 0.0} for rank in range(64)],
+        ranks=[{"host": "a", "pid": rank} for rank in range(64)],
+        size=64,
+    )
+    assert [row[0] for row in view.rank_rows(many)] == [str(rank) for rank in range(63, 55, -1)]
+
+
+def test_units():
+    assert view.size_text(999) == "999 B"
+    assert view.size_text(1500) == "1.5 kB"
+    assert view.size_text(3e15) == "3000.0 TB"
+    assert view.time_text(0.00012) == "0.1 ms"
+    assert view.time_text(65) == "65.0 s"
+    assert view.time_text(600) == "10 min"
+    assert view.time_text(3 * 3600 + 180) == "3 h 03 min"

@@ -1,0 +1,158 @@
+"""The GPU counters, against a pynvml of our own."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+
+import pytest
+
+from hvdtune.timeline import nvml
+
+
+class Error(Exception):
+    pass
+
+
+def fake(gpus: int = 2, **changes) -> types.ModuleType:
+    """A module with the functions of pynvml that we call; GPU 1 supports no power reading."""
+    module = types.ModuleType("pynvml")
+    sent = {"count": 0}
+
+    def power(gpu):
+        if gpu == 1:
+            raise Error("Not Supported")
+        return 250_000
+
+    def fields(gpu, asked):
+        sent["count"] += 1000
+        value = types.SimpleNamespace(ullVal=sent["count"])
+        return [types.SimpleNamespace(nvmlReturn=0, value=value)]
+
+    members = {
+        "NVMLError": Error,
+        "NVML_SUCCESS": 0,
+        "NVML_PCIE_UTIL_TX_BYTES": 0,
+        "NVML_PCIE_UTIL_RX_BYTES": 1,
+        "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX": 138,
+        "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX": 139,
+        "closed": 0,
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: gpus,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUtilizationRates": lambda gpu: types.SimpleNamespace(gpu=40 + gpu),
+        "nvmlDeviceGetMemoryInfo": lambda gpu: types.SimpleNamespace(used=10**9),
+        "nvmlDeviceGetPowerUsage": power,
+        "nvmlDeviceGetPcieThroughput": lambda gpu, counter: 7 + counter,
+        "nvmlDeviceGetFieldValues": fields,
+        **changes,
+    }
+
+    def shutdown():
+        module.closed += 1
+
+    vars(module).update(members, nvmlShutdown=shutdown)
+    return module
+
+
+def failing(*_):
+    raise Error("Driver Not Loaded")
+
+
+def test_readings_are_in_si_units_and_leave_out_what_is_not_supported():
+    reader = nvml.Reader(fake())
+    first, second = reader.read()
+    assert first == {
+        "utilization_ratio": 0.4,
+        "memory_used_bytes": 1e9,
+        "power_watts": 250.0,
+        "pcie_rx_bytes_per_second": 8e3,
+        "pcie_tx_bytes_per_second": 7e3,
+    }
+    assert "power_watts" not in second
+    assert second["utilization_ratio"] == 0.41
+    again = reader.read()[0]
+    assert again["nvlink_rx_bytes_per_second"] > 0
+    assert set(again) == set(nvml.COUNTERS)
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (fake(nvmlInit=failing), "NVML does not start: Driver Not Loaded"),
+        (fake(nvmlDeviceGetCount=failing), "NVML lists no GPUs: Driver Not Loaded"),
+        (fake(gpus=0), "the driver knows no GPU"),
+    ],
+)
+def test_why_there_are_no_counters(module, why):
+    with pytest.raises(nvml.NoGpu, match=why):
+        nvml.Reader(module)
+
+
+def test_the_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(nvml.NoGpu, match="nvidia-ml-py is missing"):
+        nvml.Reader()
+
+
+def test_nvml_without_nvlink_and_pcie():
+    without = fake(
+        NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX=None,
+        NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX=None,
+        nvmlDeviceGetPcieThroughput=failing,
+    )
+    reader = nvml.Reader(without)
+    reader.read()
+    assert set(reader.read()[0]) == {"utilization_ratio", "memory_used_bytes", "power_watts"}
+
+
+def test_the_sampler_emits_counters_until_it_is_stopped():
+    module = fake()
+    got = []
+    enough = threading.Event()
+
+    def emit(time_ns, name, value):
+        got.append((time_ns, name, value))
+        if len(got) > 30:
+            enough.set()
+
+    sampler = nvml.Sampler(emit, 0.001, module=module)
+    assert enough.wait(60)
+    sampler.stop()
+    sampler.stop()
+    after = len(got)
+    assert module.closed == 1
+    times = [time_ns for time_ns, _, _ in got]
+    assert times == sorted(times)
+    names = {name for _, name, _ in got}
+    assert "GPU 0 power (W)" in names
+    assert "GPU 1 power (W)" not in names
+    assert len(got) == after
+
+
+def test_a_gpu_that_goes_away_ends_the_sampling_with_one_warning():
+    calls = []
+    said = threading.Event()
+    told = []
+
+    def utilization(gpu):
+        calls.append(gpu)
+        if len(calls) > 6:
+            raise RuntimeError("GPU is lost")
+        return types.SimpleNamespace(gpu=1)
+
+    def warn(text):
+        told.append(text)
+        said.set()
+
+    module = fake(nvmlDeviceGetUtilizationRates=utilization)
+    sampler = nvml.Sampler(lambda *_: None, 0.001, warn=warn, module=module)
+    assert said.wait(60)
+    sampler.stop()
+    assert told == ["GPU counters have ended: GPU is lost"]
+    assert module.closed == 1
+
+
+def test_the_package_is_loaded_only_when_it_is_needed():
+    assert "pynvml" not in vars(nvml)

@@ -1,0 +1,275 @@
+"""Invariants of the analysis: they hold for every recording, also a random or damaged one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_capture import Job, Late, Tensor, recording, tensors
+
+from hvdtune.timeline.capture import (
+    BATCH,
+    MARK,
+    NONE,
+    TENSOR,
+    WAIT,
+    Identity,
+    Mark,
+    Name,
+    RankRecording,
+    Recording,
+)
+from hvdtune.timeline.joint import join
+from hvdtune.timeline.report_data import EXPOSED_PARTS, PARTS, Analysis, analyse
+from hvdtune.timeline.verdict import findings
+
+SEEDS = range(12)
+
+
+def random_job(seed: int) -> Job:
+    """A job of random shape."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 15))
+    ranks = int(rng.integers(1, 6))
+    own = tuple(
+        Tensor(f"t{i}", int(rng.integers(1, 1 << 22)), dtype=str(rng.choice(["float32", "int64"])))
+        for i in range(count)
+    )
+    late = tuple(
+        Late(int(rng.integers(ranks)), float(rng.uniform(0, 0.02)), int(rng.integers(1, 8)))
+        for _ in range(int(rng.integers(0, 3)))
+    )
+    return Job(
+        ranks=ranks,
+        steps=int(rng.integers(3, 15)),
+        tensors=own,
+        overlap=bool(rng.integers(2)),
+        late=late,
+        threshold=int(rng.choice([0, 1 << 20, 1 << 27])),
+        cycle=float(rng.choice([1e-4, 1e-3, 2e-2])),
+        noise=0.05,
+        seed=seed,
+    )
+
+
+def nonsense(seed: int, ranks: int = 3, batches: int = 40) -> Recording:
+    """Times without rhyme or reason, as a damaged file may hold them; serials ascend."""
+    rng = np.random.default_rng(seed)
+    result = Recording("nonsense")
+
+    def times(count: int) -> np.ndarray:
+        return rng.integers(0, 10**9, count)
+
+    for rank in range(ranks):
+        kept = np.flatnonzero(rng.random(batches) < 0.9)
+        table = np.zeros(len(kept), BATCH)
+        table["serial"] = kept
+        begins = np.sort(times(len(kept)))
+        table["begin"], table["end"] = begins, begins + rng.integers(0, 10**8, len(kept))
+        for column in ("scheduled", "first_ready", "packed", "unpacking"):
+            table[column] = times(len(kept)) * rng.integers(0, 2, len(kept))
+        table["waited_ns"] = rng.integers(0, 10**8, len(kept))
+        table["tensors"] = rng.integers(0, 4, len(kept))
+        table["bytes"] = rng.integers(0, 1 << 20, len(kept))
+        for column, most in (("kind", 8), ("dtype", 13), ("reason", 7), ("process_set", 2)):
+            table[column] = rng.integers(0, most, len(kept))
+        of = np.repeat(kept, rng.integers(0, 4, len(kept)))
+        submissions = np.zeros(len(of), TENSOR)
+        submissions["batch"], submissions["submitted"] = of, times(len(of))
+        submissions["name"] = rng.integers(0, 8, len(of))
+        waits = np.zeros(20, WAIT)
+        waits["begin"] = times(20)
+        waits["end"] = waits["begin"] + rng.integers(-(10**6), 10**8, 20)
+        waits["name"] = rng.choice([0, 1, 99, NONE], 20)
+        waits["thread"] = rng.integers(0, 2, 20)
+        marks = np.zeros(8, MARK)
+        marks["time"] = np.sort(times(8))
+        marks["kind"], marks["text"] = int(Mark.STEP), NONE
+        marks["value"] = np.arange(8) + rng.integers(0, 2)
+        identity = Identity("j", rank, ranks + 1, rank, "h", 1, "0")
+        streams = {"tensors": submissions, "batches": table, "waits": waits, "marks": marks}
+        names = [Name(f"n{i}", 0, "allreduce", "float32", 4) for i in range(6)]
+        one = RankRecording(identity, names)
+        one.streams.update(streams)
+        result.ranks[rank] = one
+    return result
+
+
+def check_parts(analysis: Analysis) -> None:
+    table = analysis.waterfall
+    assert (table[list(PARTS)] >= -1e-9).all().all()
+    assert np.allclose(table[list(PARTS)].sum(axis=1), table["step_s"], rtol=0, atol=1e-9)
+    assert np.allclose(table[list(EXPOSED_PARTS)].sum(axis=1), table["exposed_s"], atol=1e-9)
+    assert (table["overlapped_s"] <= table["communication_s"] + 1e-9).all()
+    # What runs hidden is hidden behind compute.
+    assert (table["overlapped_s"] <= table["compute_s"] + 1e-9).all()
+
+
+def check_charges(analysis: Analysis) -> None:
+    waited = analysis.waterfall.groupby("step")["skew_wait_s"].sum()
+    caused = analysis.lateness.groupby("step")["caused_s"].sum()
+    pd.testing.assert_series_equal(
+        waited.sort_index(), caused.sort_index(), check_names=False, rtol=0, atol=1e-9
+    )
+    assert (analysis.lateness["delay_s"] <= analysis.lateness["caused_s"] + 1e-9).all()
+    assert (analysis.lateness.groupby("step")["last"].sum() <= 1).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_parts_are_not_negative_and_sum_to_the_step(seed):
+    analysis = analyse(recording(random_job(seed)))
+    assert len(analysis.steps)
+    check_parts(analysis)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_charges_are_conserved(seed):
+    check_charges(analyse(recording(random_job(seed))))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nonsense_keeps_the_invariants(seed):
+    analysis = analyse(nonsense(seed))
+    check_parts(analysis)
+    found = findings(analysis)
+    assert found
+    assert all(np.isfinite(one.gain) for one in found)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ranks_may_have_other_numbers(seed):
+    """Whoever is called rank 1: the same happened to it. Rank 0 stays, it coordinates."""
+    job = random_job(seed)
+    whole = recording(job)
+    order = [0, *np.random.default_rng(seed).permutation(np.arange(1, job.ranks)).tolist()]
+    renamed = Recording("renamed", clock_bound_ns=whole.clock_bound_ns)
+    for new, old in enumerate(order):
+        one = whole.ranks[old]
+        identity = replace(one.identity, rank=new)
+        renamed.ranks[new] = RankRecording(
+            identity, one.names, one.texts, one.streams, complete=True
+        )
+    first, second = analyse(whole), analyse(renamed)
+    for frame in ("waterfall", "lateness"):
+        a = getattr(first, frame)
+        b = getattr(second, frame).copy()
+        b["rank"] = [order[rank] for rank in b["rank"]]
+        b = b.sort_values(["rank", "step"], ignore_index=True)
+        if frame == "lateness":  # equals are charged to the lowest number
+            a, b = a.drop(columns="last"), b.drop(columns="last")
+        pd.testing.assert_frame_equal(a, b, check_exact=False, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_found_by_names_or_by_marks_a_step_takes_as_long(seed):
+    """Over all steps: where one begins and the other ends is another matter."""
+    job = replace(random_job(seed), steps=12, noise=0.0, late=())
+    with_marks = recording(job)
+    without = recording(job)
+    for one in without.ranks.values():
+        one.streams["marks"] = one.marks[one.marks["kind"] != int(Mark.STEP)]
+    a, b = analyse(with_marks), analyse(without)
+    assert (a.quality.steps_from, b.quality.steps_from) == ("marks", "names")
+    check_parts(b)
+    assert b.overlap.step_s == pytest.approx(a.overlap.step_s, rel=0.01)
+
+
+def test_what_a_joined_rank_contributes_has_no_latency():
+    """Zeros, never submitted: their time is 0."""
+    whole = recording(Job(ranks=2, steps=8))
+    expected = analyse(whole).tensors
+    first = whole.ranks[0]
+    last = first.tensors["batch"] >= first.batches["serial"][-3]
+    first.tensors["submitted"][last] = 0
+    found = analyse(whole).tensors
+    assert found["latency_s"].max() <= expected["latency_s"].max() * 1.01
+    assert found["count"].sum() == expected["count"].sum() - last.sum()
+
+
+def test_names_that_the_engine_made_up_show_steps_by_their_sizes():
+    job = Job(steps=10, tensors=tensors(4, last=5 << 20))
+    whole = recording(job)
+    expected = analyse(whole)
+    for one in whole.ranks.values():
+        described = one.names
+        one.names = []
+        for number, name in enumerate(one.tensors["name"].tolist()):
+            one.names.append(replace(described[name], name=f"allreduce.noname.{number}"))
+        one.tensors["name"] = np.arange(len(one.tensors))
+        one.streams["marks"] = one.marks[:0]
+    analysis = analyse(whole)
+    assert analysis.quality.steps_from == "sizes"
+    assert analysis.overlap.step_s == pytest.approx(expected.overlap.step_s, rel=0.01)
+
+
+def test_steps_that_not_all_ranks_have_are_left_out_and_counted():
+    whole = recording(Job(ranks=2, steps=10))
+    marks = whole.ranks[1].marks
+    whole.ranks[1].streams["marks"] = marks[marks["value"] != 4]
+    analysis = analyse(whole)
+    assert sorted(set(analysis.steps["step"])) == [2, 3, 6, 7, 8, 9, 10]
+    assert analysis.quality.steps_ignored == 2
+
+
+def test_dropped_tensor_records_do_not_shift_the_others():
+    whole = recording(Job(ranks=2, steps=10))
+    expected = join(recording(Job(ranks=2, steps=10)))
+    kept = np.ones(len(whole.ranks[1].tensors), bool)
+    kept[30:50] = False
+    whole.ranks[1].streams["tensors"] = whole.ranks[1].tensors[kept]
+    joint = join(whole)
+    lost = set(np.flatnonzero(joint.views[1].rows < expected.views[1].rows).tolist())
+    rest = [b for b in range(len(joint)) if b not in lost]
+    assert lost
+    assert (joint.last[rest] == expected.last[rest]).all()
+    check_parts(analyse(whole))
+
+
+def test_rank_0_alone_knows_who_was_late_from_what_it_heard():
+    job = Job(ranks=3, steps=20, late=(Late(2, 0.03),), all_ranks=False)
+    analysis = analyse(recording(job))
+    assert sorted(set(analysis.waterfall["rank"])) == [0]
+    assert analysis.stragglers.iloc[0]["rank"] == 2
+    assert analysis.stragglers.iloc[0]["kind"] == "persistent"
+    check_charges(analysis)
+    assert findings(analysis)[0].kind == "persistent straggler"
+
+
+def test_a_job_that_starts_over_counts_its_batches_anew():
+    job = Job(ranks=2, steps=6)
+    whole = recording(job)
+    last = max(int(one.batches["end"].max()) for one in whole.ranks.values())
+    shift = last - int(min(one.batches["begin"].min() for one in whole.ranks.values())) + 10**9
+    for one in whole.ranks.values():
+        again = {name: table.copy() for name, table in one.streams.items()}
+        for name, columns in {
+            "tensors": ["submitted"],
+            "waits": ["begin", "end"],
+            "marks": ["time"],
+            "batches": ["scheduled", "first_ready", "begin", "packed", "unpacking", "end"],
+        }.items():
+            for column in columns:
+                again[name][column] += shift * (again[name][column] != 0)
+        again["marks"]["value"] += job.steps * (again["marks"]["kind"] == int(Mark.STEP))
+        one.streams = {
+            name: np.concatenate([table, again[name]]) for name, table in one.streams.items()
+        }
+    joint = join(whole)
+    assert len(joint) == 2 * len(join(recording(job)))
+    assert (joint.over_ranks("rows") == joint.tensors).all()
+    check_parts(analyse(whole))
+
+
+def test_no_recording_is_an_error_that_says_so():
+    with pytest.raises(ValueError, match=r"t\.json holds no rank's recording"):
+        analyse(Recording("t.json"))
+
+
+def test_an_empty_recording_has_empty_answers():
+    identity = Identity("j", 0, 1, 0, "h", 1, "0")
+    analysis = analyse(Recording("t.json", {0: RankRecording(identity)}))
+    assert analysis.steps.empty
+    assert analysis.batches.empty
+    assert findings(analysis)[0].kind == "no steps"

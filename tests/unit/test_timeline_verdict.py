@@ -1,0 +1,144 @@
+"""Planted truths: the verdict names the cause first, and says what curing it gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from synthetic_capture import Job, Late, Stall, planted, recording, step_seconds, tensors
+
+from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.verdict import Finding, findings
+
+KINDS = {
+    "late": "persistent straggler",
+    "late for a while": "transient straggler",
+    "threshold 0": "fusion threshold too small",
+    "cycle 50 ms": "cycle time too long",
+    "huge tensor last": "huge tensor last",
+    "no overlap": "no overlap",
+    "stalled": "stalled rank",
+}
+NAMED = {
+    "late": "Rank 2 (host host0, pid 1002)",
+    "late for a while": "steps 40 to 60",
+    "threshold 0": "fusion is off",
+    "cycle 50 ms": "50 ms",
+    "huge tensor last": "allreduce.layer19.weight",
+    "no overlap": "Nothing overlaps",
+    "stalled": "Rank 3 (host host0, pid 1003) stopped for 65.0 s in step 50",
+}
+DONE = {
+    "threshold 0": "HOROVOD_FUSION_THRESHOLD=",
+    "cycle 50 ms": "HOROVOD_CYCLE_TIME=",
+    "no overlap": "DistributedOptimizer",
+}
+HEALTHY = Job(steps=60, noise=0.01)
+
+
+def verdict(job: Job) -> list[Finding]:
+    return findings(analyse(recording(job)))
+
+
+def true_gain(bad: Job, good: Job) -> float:
+    return 1 - step_seconds(good) / step_seconds(bad)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_planted_truth_is_found_first_and_its_gain_is_right(name):
+    bad, good = planted()[name]
+    found = verdict(bad)
+    assert found[0].kind == KINDS[name]
+    assert NAMED[name] in found[0].sentence
+    assert DONE.get(name, "") in found[0].action
+    assert found[0].gain == pytest.approx(true_gain(bad, good), rel=0.2)
+
+
+def test_noise_around_a_slow_stretch_neither_lengthens_it_nor_makes_it_mild():
+    early = tuple(Late(1, 0.003, step, step) for step in range(25, 41))
+    after = tuple(Late(1, 0.003, step, step) for step in range(61, 70))
+    job = Job(ranks=2, steps=100, late=(Late(1, 0.030, 41, 60), *early, *after))
+    [found] = [one for one in verdict(job) if one.kind == "transient straggler"]
+    assert "in steps 41 to 60, by 30 ms a step" in found.sentence
+    assert found.evidence["late_ms"] == pytest.approx(30, rel=0.02)
+
+
+def test_one_long_step_is_not_told_as_an_interval():
+    job = Job(ranks=2, steps=40, late=(Late(1, 0.200, 20, 20),))
+    [found] = [one for one in verdict(job) if one.kind == "transient straggler"]
+    assert "in step 20, by 200 ms; " in found.sentence
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_cured_job_does_not_have_the_fault(name):
+    _, good = planted()[name]
+    assert KINDS[name] not in {one.kind for one in verdict(good)}
+
+
+def test_nothing_to_gain_is_said():
+    found = verdict(HEALTHY)
+    assert [one.kind for one in found] == ["compute bound"]
+    assert found[0].gain == 0
+    assert found[0].sentence.startswith("Nothing to gain")
+
+
+def test_two_ranks_late_together_are_one_finding():
+    late = replace(HEALTHY, noise=0.02, late=(Late(1, 0.02), Late(3, 0.02)))
+    found = verdict(late)
+    assert found[0].kind == "persistent straggler"
+    assert "Ranks 1 and 3" in found[0].sentence
+    assert found[0].gain == pytest.approx(true_gain(late, HEALTHY), rel=0.2)
+
+
+def test_ranks_that_take_turns_are_nobodys_fault():
+    uneven = replace(HEALTHY, noise=0.3)
+    found = verdict(uneven)
+    assert found[0].kind == "ranks take turns"
+    assert not {"persistent straggler", "transient straggler"} & {one.kind for one in found}
+    assert found[0].gain == pytest.approx(true_gain(uneven, replace(uneven, noise=0)), rel=0.25)
+
+
+def test_of_two_faults_the_costlier_is_told_first():
+    small = replace(HEALTHY, tensors=tensors(200, 32 << 10), threshold=0)
+    both = replace(small, late=(Late(2, 0.03),))
+    kinds = [one.kind for one in verdict(both)]
+    assert kinds[0] == "persistent straggler"
+    slightly = replace(small, late=(Late(2, 0.001),))
+    assert verdict(slightly)[0].kind == "fusion threshold too small"
+
+
+def test_overlap_is_not_promised_where_no_cpu_is_left_for_it():
+    whole = recording(replace(HEALTHY, overlap=False))
+    assert findings(analyse(whole))[0].kind == "no overlap"
+    for one in whole.ranks.values():
+        one.identity.settings["HVDTUNE_OVERLAP"] = "auto"  # and the optimizer did not overlap
+    assert "no overlap" not in {one.kind for one in findings(analyse(whole))}
+
+
+def test_a_stall_that_did_not_end_is_told():
+    job = replace(HEALTHY, steps=30, stall=Stall(1, 30, 100.0))
+    cut = recording(job)
+    for one in cut.ranks.values():  # the others' last step never ended
+        ends = one.marks["time"] > one.marks["time"][one.marks["value"] == 29].max()
+        one.streams["marks"] = one.marks[~ends | (one.marks["kind"] == 4)]
+        one.streams["batches"] = one.batches[one.batches["begin"] < one.marks["time"].max()]
+        serials = one.batches["serial"].max(initial=0)
+        one.streams["tensors"] = one.tensors[one.tensors["batch"] <= serials]
+        one.streams["waits"] = one.waits[one.waits["end"] < one.marks["time"].max()]
+    found = findings(analyse(cut))
+    assert found[0].kind == "stalled rank"
+    assert "missing: rank 1" in found[0].sentence
+
+
+def test_advice_does_not_hide_what_is_wrong():
+    bad, _ = planted()["huge tensor last"]
+    kinds = [one.kind for one in verdict(bad)]
+    assert kinds.index("huge tensor last") < kinds.index("communication bound")
+
+
+def test_gains_are_shares_and_ordered():
+    for name, (bad, _) in planted().items():
+        found = verdict(bad)
+        assert all(0 <= one.gain <= 1 for one in found), name
+        cures = [one.gain for one in found if one.kind not in ("copies", "communication bound")]
+        assert cures == sorted(cures, reverse=True), name
