@@ -209,6 +209,11 @@ SUPERSET: dict[str, dict[str, str]] = {
             "Operations that others may not call now are refused on them, cached or not, and with "
             "autotuning on; Horovod crashes. `device` has no effect."
         ),
+        "start_timeline": (
+            "Records every rank; `steps` records only so many training steps. Whichever rank asks, "
+            "all begin at one place."
+        ),
+        "stop_timeline": "Whichever rank asks, all end at one place.",
         "barrier": "Refused while a rank has joined; Horovod leaves that undefined.",
         "Adasum": "Works without MPI and takes bfloat16.",
         "ProcessSet": (
@@ -261,5 +266,8 @@ NOT_AVAILABLE: dict[str, dict[str, str]] = {}
 
 # Public names of hvdtune.torch that horovod.torch does not have.
 ADDED = {
+    "mark": "puts a moment of the program's own into the [timeline](timeline.md)",
+    "mark_step": "a training step ends, for the [timeline](timeline.md); "
+    "`DistributedOptimizer.step()` does it by itself",
     "is_homogeneous": "whether every host has as many processes; in Horovod only for TensorFlow",
 }

@@ -39,6 +39,7 @@ SECTIONS = (
     ("Autotune", ("autotune",)),
     ("Timeline", ("timeline",)),
     ("Stall check", ("stall_check",)),
+    ("Metrics", ("metrics",)),
     ("Logging", ("logging",)),
     ("Libraries, threads and starting", ("library_options", "")),
 )
