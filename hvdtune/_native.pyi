@@ -45,7 +45,7 @@ class HotCalls:
         None, and nothing is submitted, for whatever cannot be handed over as it is.
         """
 
-    def allreduce_in_place(
+    def allreduce_at_once(
         self,
         tensor: Any,
         codes: dict[Any, int],
@@ -55,11 +55,13 @@ class HotCalls:
         prescale_factor: float,
         postscale_factor: float,
         process_set: Any,
+        output: Any = ...,
         /,
     ) -> bool:
         """`submit_in_place`, and wait, which is cheaper in one; False where that gives None.
 
-        Small tensors need no coordinator when all ranks do this.
+        Small tensors need no coordinator when all ranks do this. With `output`, of the same type
+        and shape, the result goes there and `tensor` stays as it is.
         """
 
     def allreduce_all(

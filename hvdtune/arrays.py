@@ -189,13 +189,20 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """A new array: the reduction (default: average) of every rank's, which have one shape."""
-    few = type(tensor) is np.ndarray and tensor.nbytes <= operations.DIRECT_BYTES
-    if few and name is not None and tensor.flags.c_contiguous:
-        copy = tensor.copy()
+    if type(tensor) is np.ndarray and name is not None and tensor.flags.c_contiguous:
+        output = _fresh(tensor)
         if operations.allreduce_tensor(
-            copy, _CODES, average, name, op, prescale_factor, postscale_factor, process_set
+            tensor,
+            _CODES,
+            average,
+            name,
+            op,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            output,
         ):
-            return copy
+            return output
     return synchronize(
         allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )

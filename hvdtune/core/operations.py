@@ -33,7 +33,6 @@ DTYPES = {
 _BOOL = DTYPES["bool"]
 
 _LARGEST_ROOT = 2**31 - 1  # what the engine can be asked for
-DIRECT_BYTES = 4096  # native/transport/arena.h, kDirectBytes
 
 # Codes of native/base/op_kind.h.
 _ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER, _BARRIER = range(6)
@@ -56,7 +55,6 @@ _REDUCTIONS = {
 
 
 __all__ = [
-    "DIRECT_BYTES",
     "DTYPES",
     "Buffer",
     "Completed",
@@ -125,7 +123,7 @@ _join_hooks: list[Callable[[], None]] = []
 # Nothing is done, and `allreduce_async` has the words for why, where they return None and False.
 _hot = HotCalls(vars(world), _pending, global_process_set, id_of)
 allreduce_tensor_async = _hot.submit_in_place
-allreduce_tensor = _hot.allreduce_in_place
+allreduce_tensor = _hot.allreduce_at_once
 allreduce_all = _hot.allreduce_all
 _collect_tensor = _hot.collect_in_place
 

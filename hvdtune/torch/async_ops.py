@@ -135,16 +135,15 @@ def allreduce_at_once(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> torch.Tensor:
-    """``allreduce_async``, and wait: a few elements, as of a loss, need no coordinator then."""
-    few = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
-    few = few and tensor.dtype in CODES and not tensor.is_nested
-    few = few and tensor.numel() * tensor.element_size() <= operations.DIRECT_BYTES
-    if few and name is not None and tensor.is_contiguous():
-        copy = tensor.detach().clone()
+    """``allreduce_async``, and wait: what is not large needs no coordinator then."""
+    dense = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
+    dense = dense and tensor.dtype in CODES and not tensor.is_nested
+    if dense and name is not None and tensor.is_contiguous() and tensor.is_cpu:
+        output = _fresh(tensor)
         if operations.allreduce_tensor(
-            copy, CODES, average, name, op, prescale_factor, postscale_factor, process_set
+            tensor, CODES, average, name, op, prescale_factor, postscale_factor, process_set, output
         ):
-            return copy
+            return output
     return synchronize(
         allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )

@@ -148,8 +148,15 @@ def allreduce(
     The average, unless ``op`` is given. ``average`` is the deprecated form of ``op``.
     """
     compressed, context = compression.compress(tensor)
-    reduced = autograd.Allreduce.apply(
-        compressed, average, name, op, prescale_factor, postscale_factor, process_set
+    reduced = autograd.run(
+        autograd.Allreduce,
+        compressed,
+        average,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
     )
     return compression.decompress(reduced, context)
 
@@ -189,7 +196,8 @@ def grouped_allreduce(
     if not members:
         return []
     pairs = [compression.compress(tensor) for tensor in members]
-    reduced = autograd.GroupedAllreduce.apply(
+    reduced = autograd.run(
+        autograd.GroupedAllreduce,
         average,
         name,
         op,
@@ -226,7 +234,7 @@ def allgather(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Join every rank's ``tensor`` along the first dimension (which may differ) in rank order."""
-    return autograd.Allgather.apply(tensor, name, process_set)
+    return autograd.run(autograd.Allgather, tensor, name, process_set)
 
 
 def grouped_allgather(
@@ -236,7 +244,7 @@ def grouped_allgather(
 ) -> Sequence[torch.Tensor]:
     """``allgather`` of all ``tensors`` as one, as a tuple; an empty group gives ``[]``."""
     members = group_members(tensors, "grouped_allgather")
-    return autograd.GroupedAllgather.apply(name, process_set, *members) if members else []
+    return autograd.run(autograd.GroupedAllgather, name, process_set, *members) if members else []
 
 
 def broadcast(
@@ -246,7 +254,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """A new tensor with the ``tensor`` of global rank ``root_rank``, on every rank."""
-    return autograd.Broadcast.apply(tensor, root_rank, name, process_set)
+    return autograd.run(autograd.Broadcast, tensor, root_rank, name, process_set)
 
 
 def broadcast_(
@@ -270,7 +278,7 @@ def alltoall(
     The rows received, in the order of senders; with ``splits`` given, a pair of them and an int32
     tensor of how many rows came from each rank.
     """
-    output, received_splits = autograd.Alltoall.apply(tensor, splits, name, process_set)
+    output, received_splits = autograd.run(autograd.Alltoall, tensor, splits, name, process_set)
     return output if splits is None else (output, received_splits)
 
 
@@ -288,8 +296,8 @@ def reducescatter(
     Rank ``r`` of ``n`` gets ``rows // n`` rows, and one more if ``r < rows % n``.
     """
     compressed, context = compression.compress(tensor)
-    reduced = autograd.Reducescatter.apply(
-        compressed, name, op, process_set, prescale_factor, postscale_factor
+    reduced = autograd.run(
+        autograd.Reducescatter, compressed, name, op, process_set, prescale_factor, postscale_factor
     )
     return compression.decompress(reduced, context)
 
@@ -308,7 +316,8 @@ def grouped_reducescatter(
     if not members:
         return []
     pairs = [compression.compress(tensor) for tensor in members]
-    reduced = autograd.GroupedReducescatter.apply(
+    reduced = autograd.run(
+        autograd.GroupedReducescatter,
         name,
         op,
         process_set,

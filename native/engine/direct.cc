@@ -40,7 +40,7 @@ std::int64_t Engine::submit_blocking(Submission submission) {
   return submit_and_settle(std::move(submission));
 }
 
-std::int64_t Engine::submit_blocking(const InPlaceAllreduce& allreduce) {
+std::int64_t Engine::submit_blocking(const TensorAllreduce& allreduce) {
   return submit_and_settle(allreduce);
 }
 

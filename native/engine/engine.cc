@@ -237,7 +237,7 @@ OperationPtr Engine::enter(Submission submission, wire::Slot& known_slot) {
 }
 
 /// The same for what all ranks know already. The caller holds table_mutex_.
-OperationPtr Engine::enter(const InPlaceAllreduce& allreduce, wire::Slot& known_slot) {
+OperationPtr Engine::enter(const TensorAllreduce& allreduce, wire::Slot& known_slot) {
   if (const wire::Request* agreed = table_.known(allreduce)) {
     check(*agreed);
     OperationPtr operation = table_.begin_known(allreduce);
@@ -246,11 +246,10 @@ OperationPtr Engine::enter(const InPlaceAllreduce& allreduce, wire::Slot& known_
     handles_.add(operation->handle, operation);
     return operation;
   }
-  return enter(Submission{allreduce.request(), {{allreduce.memory, allreduce.memory}}, {}},
-               known_slot);
+  return enter(Submission{allreduce.request(), {allreduce.memory}, {}}, known_slot);
 }
 
-std::int64_t Engine::submit(const InPlaceAllreduce& allreduce) {
+std::int64_t Engine::submit(const TensorAllreduce& allreduce) {
   const std::lock_guard lock(table_mutex_);
   wire::Slot known_slot = wire::kNoSlot;
   const OperationPtr operation = enter(allreduce, known_slot);

@@ -107,7 +107,7 @@ class Engine final : private CoordinatorObserver {
   std::int64_t submit(Submission submission);
   /// The same, cheaper: the call made for every gradient. Once all ranks know the tensor, nothing
   /// is copied or allocated.
-  std::int64_t submit(const InPlaceAllreduce& allreduce);
+  std::int64_t submit(const TensorAllreduce& allreduce);
 
   /// While one lives, nothing that its thread submits wakes the coordinator: at its end it hears of
   /// everything together. For many submissions in a row; must not live while one waits. Of several
@@ -132,7 +132,7 @@ class Engine final : private CoordinatorObserver {
   /// The same, for a caller that waits at once. A small allreduce whose members all do that is done
   /// when this returns; otherwise it is on its way like any other.
   std::int64_t submit_blocking(Submission submission);
-  std::int64_t submit_blocking(const InPlaceAllreduce& allreduce);
+  std::int64_t submit_blocking(const TensorAllreduce& allreduce);
 
   /// Takes part in the whole job's allreduces with zeros until all ranks have joined; returns a
   /// handle, whose operation ends then, with the last rank to join as its number. Until then this
@@ -256,7 +256,7 @@ class Engine final : private CoordinatorObserver {
   void check_fit(const Submission& submission) const;
   std::int64_t submit_change(OpKind kind, const char* name, std::vector<std::int32_t> ranks);
   OperationPtr enter(Submission submission, wire::Slot& known_slot);
-  OperationPtr enter(const InPlaceAllreduce& allreduce, wire::Slot& known_slot);
+  OperationPtr enter(const TensorAllreduce& allreduce, wire::Slot& known_slot);
   void announce_entered(const OperationPtr& operation, wire::Slot known_slot);
   void announce(const OperationPtr& operation, wire::Slot known_slot);
   [[nodiscard]] Urgency arrival_urgency(const wire::Request& request, wire::Slot known_slot);

@@ -75,9 +75,9 @@ struct TensorMemory {
   void* out = nullptr;  ///< null where the engine allocates the result
 };
 
-/// An allreduce of one tensor in place, as its submitter has it; nothing is copied. What is
-/// submitted for every gradient: usually all but the memory is as the last time.
-struct InPlaceAllreduce {
+/// An allreduce of one tensor, as its submitter has it; nothing is copied. What is submitted for
+/// every gradient: usually all but the memory is as the last time.
+struct TensorAllreduce {
   std::string_view name;
   std::uint32_t process_set = 0;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -85,7 +85,7 @@ struct InPlaceAllreduce {
   double postscale = 1.0;
   DType dtype = DType::kFloat32;
   std::span<const std::int64_t> shape;
-  void* memory = nullptr;
+  TensorMemory memory;
 
   [[nodiscard]] wire::Request request() const {
     wire::Request request;

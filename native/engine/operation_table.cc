@@ -21,7 +21,7 @@ bool OperationTable::begin(const OperationPtr& operation, wire::Slot& known_slot
   return true;
 }
 
-const wire::Request* OperationTable::known(const InPlaceAllreduce& allreduce) {
+const wire::Request* OperationTable::known(const TensorAllreduce& allreduce) {
   const auto found = records_.find(KeyView{allreduce.process_set, allreduce.name});
   if (found == records_.end()) return nullptr;
   known_ = &found->second;
@@ -29,7 +29,7 @@ const wire::Request* OperationTable::known(const InPlaceAllreduce& allreduce) {
   return usable && allreduce.is(known_->agreed) ? &known_->agreed : nullptr;
 }
 
-OperationPtr OperationTable::begin_known(const InPlaceAllreduce& allreduce) {
+OperationPtr OperationTable::begin_known(const TensorAllreduce& allreduce) {
   Record& record = *known_;
   OperationPtr operation = std::move(record.spare);
   if (!operation) {
@@ -38,7 +38,7 @@ OperationPtr OperationTable::begin_known(const InPlaceAllreduce& allreduce) {
     operation->agreement = record.agreement;
     operation->memory.resize(1);
   }
-  operation->memory.front() = {allreduce.memory, allreduce.memory};
+  operation->memory.front() = allreduce.memory;
   operation->slot = record.slot;
   operation->ticket = 0;
   operation->done.store(false, std::memory_order_relaxed);

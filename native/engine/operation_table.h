@@ -23,10 +23,10 @@ class OperationTable {
 
   /// What all ranks agreed on last for a name that has a slot and is not in flight, if
   /// `allreduce` is that; else null.
-  [[nodiscard]] const wire::Request* known(const InPlaceAllreduce& allreduce);
+  [[nodiscard]] const wire::Request* known(const TensorAllreduce& allreduce);
   /// begin(), of what known() has just found: the name's last operation once more if keep() has
   /// it, so that nothing is allocated.
-  OperationPtr begin_known(const InPlaceAllreduce& allreduce);
+  OperationPtr begin_known(const TensorAllreduce& allreduce);
   /// Takes an operation that was finished, brought nothing but its status and is nobody's any more.
   void keep(OperationPtr operation);
 

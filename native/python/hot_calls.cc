@@ -2,8 +2,10 @@
 // argument tuple. pybind11's dispatch and conversions cost more than the engine's own part.
 #include "python/hot_calls.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <string>
 
 #include "engine/engine.h"
@@ -39,6 +41,8 @@ T& object_in(PyObject* self) {
 /// What Python has to give for the calls that go past its layers: see _native.pyi.
 class HotCalls {
  public:
+  static constexpr Py_ssize_t kArguments = 8;  // of prepare()
+
   HotCalls(py::dict world, py::dict pending, py::object whole_job, py::object id_of)
       : world_(std::move(world)),
         pending_(std::move(pending)),
@@ -56,15 +60,26 @@ class HotCalls {
   }
 
   /// (tensor, codes, average, name, operator, prescale, postscale, process set): fills in an
-  /// allreduce, which refers to `tensor`. False when it is not one that can be handed over as it
-  /// is: the slow path knows what to do or say.
-  bool prepare(PyObject* const* args, Py_ssize_t count, Described& tensor, InPlaceAllreduce& out) {
-    if (count != 8) throw py::type_error("an allreduce in place takes 8 arguments");
+  /// allreduce in place, which refers to `tensor`. False when it is not one that can be handed over
+  /// as it is: the slow path knows what to do or say.
+  bool prepare(PyObject* const* args, Py_ssize_t count, Described& tensor, TensorAllreduce& out) {
+    if (count != kArguments) throw py::type_error("an allreduce takes 8 arguments");
     // The name last: it lies in a string that a call within this one, from Python code that the
     // others may run, would overwrite.
     return args[2] == Py_None && prepare_operator(args[4], out) &&
            prepare_factors(args[5], args[6], out) && prepare_set(args[7], out) &&
            prepare_tensor(args, tensor, out) && prepare_name(args[3], out);
+  }
+
+  /// Sends the result of what prepare() filled in to `output` instead. False when that is not dense
+  /// memory of the same type and shape.
+  static bool redirect(PyObject* output, PyObject* codes, TensorAllreduce& allreduce) {
+    Described described;
+    if (!describe(output, codes, described) || described.dtype != allreduce.dtype) return false;
+    const std::span<const std::int64_t> shape(described.shape.data(), described.dims);
+    if (!std::ranges::equal(shape, allreduce.shape)) return false;
+    allreduce.memory.out = described.memory;
+    return true;
   }
 
   /// Lets Python's side wait for a handle later, and keeps the tensor until then. Null, with a
@@ -91,7 +106,7 @@ class HotCalls {
   }
 
  private:
-  static bool prepare_name(PyObject* name, InPlaceAllreduce& out) {
+  static bool prepare_name(PyObject* name, TensorAllreduce& out) {
     Py_ssize_t length = 0;
     const char* text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, &length) : nullptr;
     if (text == nullptr) {
@@ -104,7 +119,7 @@ class HotCalls {
     return true;
   }
 
-  static bool prepare_operator(PyObject* op, InPlaceAllreduce& out) {
+  static bool prepare_operator(PyObject* op, TensorAllreduce& out) {
     if (op == Py_None) {
       out.reduce_op = ReduceOp::kAverage;
       return true;
@@ -117,7 +132,7 @@ class HotCalls {
            out.reduce_op != ReduceOp::kAdasum;
   }
 
-  static bool prepare_factors(PyObject* prescale, PyObject* postscale, InPlaceAllreduce& out) {
+  static bool prepare_factors(PyObject* prescale, PyObject* postscale, TensorAllreduce& out) {
     out.prescale = PyFloat_AsDouble(prescale);
     out.postscale = PyFloat_AsDouble(postscale);
     if (PyErr_Occurred() != nullptr) {  // not a number
@@ -127,17 +142,17 @@ class HotCalls {
     return !std::isnan(out.prescale) && !std::isnan(out.postscale);
   }
 
-  static bool prepare_tensor(PyObject* const* args, Described& tensor, InPlaceAllreduce& out) {
+  static bool prepare_tensor(PyObject* const* args, Described& tensor, TensorAllreduce& out) {
     if (!describe(args[0], args[1], tensor)) return false;
     out.dtype = tensor.dtype;
     out.shape = {tensor.shape.data(), tensor.dims};
-    out.memory = tensor.memory;
+    out.memory = {tensor.memory, tensor.memory};
     const bool scales =
         out.reduce_op == ReduceOp::kAverage || out.prescale != 1.0 || out.postscale != 1.0;
     return !scales || out.dtype != DType::kBool;
   }
 
-  bool prepare_set(PyObject* set, InPlaceAllreduce& out) const {
+  bool prepare_set(PyObject* set, TensorAllreduce& out) const {
     if (set == whole_job_.ptr()) return true;
     const auto id = py::reinterpret_steal<py::object>(PyObject_CallOneArg(id_of_.ptr(), set));
     if (!id) throw py::error_already_set();
@@ -157,7 +172,7 @@ PyObject* submit_in_place(PyObject* self, PyObject* const* args, Py_ssize_t coun
     auto& calls = object_in<HotCalls>(self);
     const py::object engine = calls.engine();
     Described tensor;
-    InPlaceAllreduce allreduce;
+    TensorAllreduce allreduce;
     if (!engine || !calls.prepare(args, count, tensor, allreduce)) Py_RETURN_NONE;
     // The interpreter lock stays: submitting never waits for anybody.
     const std::int64_t number = object_in<Engine>(engine.ptr()).submit(allreduce);
@@ -184,7 +199,7 @@ class Together {
           tensor(i), codes,   Py_None, PyTuple_GET_ITEM(names.ptr(), static_cast<Py_ssize_t>(i)),
           rest[0],   rest[1], rest[2], rest[3]};
       Described described;
-      InPlaceAllreduce allreduce;
+      TensorAllreduce allreduce;
       const bool fits = calls_.prepare(args.data(), args.size(), described, allreduce);
       handles_.push_back(fits ? engine().submit(allreduce) : kNotSubmitted);
     }
@@ -261,14 +276,17 @@ PyObject* allreduce_all(PyObject* self, PyObject* const* args, Py_ssize_t count)
   });
 }
 
-/// prepare()'s arguments -> True when it is done, or False.
-PyObject* allreduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+/// prepare()'s arguments, and where the result goes if not into the tensor -> True when it is done,
+/// or False.
+PyObject* allreduce_at_once(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return translated([&]() -> PyObject* {
     auto& calls = object_in<HotCalls>(self);
     const py::object owner = calls.engine();
+    PyObject* const output = count == HotCalls::kArguments + 1 ? args[--count] : nullptr;
     Described tensor;
-    InPlaceAllreduce allreduce;
+    TensorAllreduce allreduce;
     if (!owner || !calls.prepare(args, count, tensor, allreduce)) Py_RETURN_FALSE;
+    if (output != nullptr && !HotCalls::redirect(output, args[1], allreduce)) Py_RETURN_FALSE;
     auto& engine = object_in<Engine>(owner.ptr());
     std::int64_t handle = 0;
     {
@@ -278,8 +296,9 @@ PyObject* allreduce_in_place(PyObject* self, PyObject* const* args, Py_ssize_t c
     try {
       collect(engine, handle);
     } catch (const py::error_already_set&) {
-      // Interrupted: the engine goes on working on the tensor, whose memory must stay.
+      // Interrupted: the engine goes on working on the tensors, whose memory must stay.
       Py_INCREF(args[0]);
+      Py_XINCREF(output);
       throw;
     }
     Py_RETURN_TRUE;
@@ -335,10 +354,10 @@ std::array<PyMethodDef, 4> hot_methods = {{
     {"submit_in_place", fast(submit_in_place), METH_FASTCALL,
      "submit_in_place(self: HotCalls, tensor: object, codes: dict, average: object, name: object, "
      "op: object, prescale_factor: float, postscale_factor: float, process_set: object) -> object"},
-    {"allreduce_in_place", fast(allreduce_in_place), METH_FASTCALL,
-     "allreduce_in_place(self: HotCalls, tensor: object, codes: dict, average: object, name: "
-     "object, op: object, prescale_factor: float, postscale_factor: float, process_set: object) "
-     "-> bool"},
+    {"allreduce_at_once", fast(allreduce_at_once), METH_FASTCALL,
+     "allreduce_at_once(self: HotCalls, tensor: object, codes: dict, average: object, name: "
+     "object, op: object, prescale_factor: float, postscale_factor: float, process_set: object, "
+     "output: object = None) -> bool"},
     {"allreduce_all", fast(allreduce_all), METH_FASTCALL,
      "allreduce_all(self: HotCalls, tensors: list, codes: dict, names: tuple, op: object, "
      "prescale_factor: float, postscale_factor: float, process_set: object, outcomes: list) "

@@ -16,13 +16,13 @@ struct Gradient {
   std::array<std::int64_t, 1> shape{1};
   std::vector<float> values;
 
-  InPlaceAllreduce fill(float value, std::int64_t elements) {
+  TensorAllreduce fill(float value, std::int64_t elements) {
     shape = {elements};
     values.assign(static_cast<std::size_t>(elements), value);
-    InPlaceAllreduce allreduce;
+    TensorAllreduce allreduce;
     allreduce.name = name;
     allreduce.shape = shape;
-    allreduce.memory = values.data();
+    allreduce.memory = {values.data(), values.data()};
     return allreduce;
   }
 };
