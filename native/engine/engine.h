@@ -198,6 +198,8 @@ class Engine final : private CoordinatorObserver {
   std::string timeline_problem();
   /// Whether a recording is under way, or waits for its first step.
   bool is_recorded();
+  /// Whether records are taken at this moment: a recording has begun. Any thread.
+  [[nodiscard]] bool takes_records() const { return recorder_.active(); }
   /// A training step of this rank ends.
   void mark_step();
   [[nodiscard]] std::int64_t steps_ended() { return recorder_.capture().steps(); }

@@ -440,3 +440,75 @@ def test_in_place_batches_say_so(tmp_path: Path) -> None:
     run_ranks(2, capture.train, 5, env=recorded(path))
     batches = read_capture(path)[0].streams["batches"]
     assert (batches["flags"] == Flag.OK).all()
+
+
+PYNVML = """
+from types import SimpleNamespace
+
+class NVMLError(Exception):
+    pass
+
+NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES, NVML_SUCCESS = 0, 1, 0
+readings = closed = 0
+
+def nvmlInit():
+    pass
+
+def nvmlShutdown():
+    global closed
+    closed += 1
+
+def nvmlDeviceGetCount():
+    return 2
+
+def nvmlDeviceGetHandleByIndex(index):
+    return index
+
+def nvmlDeviceGetUtilizationRates(gpu):
+    global readings
+    readings += gpu == 1
+    return SimpleNamespace(gpu=25 * (1 + gpu))
+
+def nvmlDeviceGetMemoryInfo(gpu):
+    return SimpleNamespace(used=10**9)
+
+def nvmlDeviceGetPowerUsage(gpu):
+    if gpu == 1:
+        raise NVMLError("Not Supported")
+    return 250_000
+
+def nvmlDeviceGetPcieThroughput(gpu, counter):
+    return 7
+"""
+
+
+def test_rank_0_records_the_gpus_of_its_host(tmp_path: Path) -> None:
+    """Whatever module is called pynvml is asked; viewers are shown its counters."""
+    (tmp_path / "pynvml.py").write_text(PYNVML)
+    environment = {"HOROVOD_TIMELINE": "DYNAMIC"}
+    result = run_ranks(2, capture.beside_gpus, str(tmp_path), 3, env=environment)
+    assert result.values == (2, 0)
+    for name in ("first", "second"):
+        ranks = read_capture(tmp_path / f"{name}.json")
+        assert len(ranks[1].streams["counters"]) == 0
+        counters = ranks[0].streams["counters"]
+        assert (np.diff(counters["time"]) >= 0).all()
+        values: dict[str, set[float]] = {}
+        for one in counters:
+            values.setdefault(ranks[0].texts[int(one["counter"])], set()).add(float(one["value"]))
+        assert values == {
+            "GPU 0 utilization (ratio)": {0.25},
+            "GPU 0 memory (bytes)": {1e9},
+            "GPU 0 power (W)": {250.0},
+            "GPU 0 PCIe received (bytes/s)": {7e3},
+            "GPU 0 PCIe sent (bytes/s)": {7e3},
+            "GPU 1 utilization (ratio)": {0.5},
+            "GPU 1 memory (bytes)": {1e9},
+            "GPU 1 PCIe received (bytes/s)": {7e3},
+            "GPU 1 PCIe sent (bytes/s)": {7e3},
+        }
+        events = json.loads((tmp_path / f"{name}.json").read_text())
+        shown = [one for one in events if one["ph"] == "C" and one["name"] == "GPU 0 power (W)"]
+        assert len(shown) >= 3
+        assert {one["pid"] for one in shown} == {0}
+        assert {one["args"]["value"] for one in shown} == {250}
