@@ -272,7 +272,10 @@ class Engine final : private CoordinatorObserver {
   void order_timeline(int rank, wire::TimelineOrder order);
   void decide_start(wire::TimelineOrder& order);
   void carry_out(wire::TimelineOrder& order);
+  void publish_order(const wire::Schedule& schedule);
   bool is_new_toggle(int rank);
+  [[nodiscard]] bool will_be_recorded();
+  void begin_with_recording();
   void apply_timeline(const wire::Schedule& schedule);
   void start_capture(const wire::TimelineOrder& order);
   void end_recording();
@@ -362,6 +365,14 @@ class Engine final : private CoordinatorObserver {
   std::set<std::string> compressed_;                  // rank 0: files that finishing is to compress
   std::vector<wire::TimelineOrder> timeline_wishes_;  // rank 0: of all ranks
   std::vector<std::size_t> timeline_heard_;           // how many of them each rank has had
+  /// Rank 0: what the last order comes to that it has not read in the schedule itself.
+  struct Ordered {
+    bool recorded = false;
+    std::string path;
+  };
+  std::optional<Ordered> ordered_;
+  std::uint64_t orders_published_ = 0;
+  std::uint64_t orders_read_ = 0;
   std::vector<std::uint64_t> toggles_;                // rank 0: by signal, of each rank
   Nanos toggled_ = 0;
   Patience patience_;

@@ -35,6 +35,7 @@ struct Arena::Header {
   std::atomic<std::uint32_t> stall_checks{0};
   std::atomic<std::uint32_t> silence_reporter{0};
   std::atomic<std::uint64_t> end_position{0};
+  std::atomic<std::uint32_t> recording_decided{0};
   std::atomic<std::int32_t> recording{0};
   std::atomic<std::uint32_t> recording_failed{0};
   alignas(64) std::atomic<std::uint64_t> schedule_written{0};
@@ -220,6 +221,10 @@ std::atomic<std::uint32_t>& Arena::silence_reporter() {
 
 std::atomic<std::uint32_t>& Arena::collecting() {
   return reinterpret_cast<Header*>(base_)->collecting;
+}
+
+std::atomic<std::uint32_t>& Arena::recording_decided() {
+  return reinterpret_cast<Header*>(base_)->recording_decided;
 }
 
 std::atomic<std::int32_t>& Arena::recording() {

@@ -137,6 +137,8 @@ class Arena {
   /// Set while the coordinator holds back ready tensors for company.
   std::atomic<std::uint32_t>& collecting();
 
+  /// Set once rank 0 has decided whether the job is recorded from its start, and ordered it.
+  std::atomic<std::uint32_t>& recording_decided();
   /// Ranks that have a recording's file open.
   std::atomic<std::int32_t>& recording();
   /// Set by the first rank that could not go on writing its file: one warning is enough.

@@ -233,12 +233,22 @@ def test_rank_0_alone_records_when_each_rank_was_ready(tmp_path: Path) -> None:
     for layer in LAYERS:
         own = ready[[name == layer for name in names]]
         assert sorted(own["rank"].tolist()) == sorted([*range(3)] * steps)
-    tensors = ranks[0].streams["tensors"]
-    # Not the barrier before the first step: it may be announced before the recording has begun.
-    layers = [ranks[0].names[int(name)][1] in LAYERS for name in tensors["name"]]
-    submitted = tensors["submitted"][layers]
-    assert len(submitted) == len(LAYERS) * steps
-    assert set(submitted.tolist()) <= set(ready["time"][ready["rank"] == 0].tolist())
+    barrier = ready[[name == "barrier.noname" for name in names]]
+    assert sorted(barrier["rank"].tolist()) == [*range(3)]
+    submitted = ranks[0].streams["tensors"]["submitted"]
+    assert len(submitted) == len(LAYERS) * steps + 1
+    assert sorted(submitted.tolist()) == sorted(ready["time"][ready["rank"] == 0].tolist())
+
+
+def test_a_recording_that_begins_with_the_job_has_what_comes_first(tmp_path: Path) -> None:
+    path, late = tmp_path / "t.json", 1
+    run_ranks(3, capture.at_once, late, 0.3, env=recorded(path))
+    for number, rank in read_capture(path).items():
+        check_consistency(rank)
+        assert rank.texts_of(Mark.USER) == ["at once"]
+        assert counts(rank) == {"barrier.noname": 1}
+        if number != late:
+            assert len(rank.streams["waits"]) > 0
 
 
 @pytest.mark.parametrize(("steps", "expected"), [("4:7", [3, 4, 5, 6]), ("9:", [8, 9, 10])])

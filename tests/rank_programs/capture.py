@@ -57,6 +57,16 @@ def patiently(steps: int) -> tuple[int, int]:
     return begin, end
 
 
+def at_once(late: int, seconds: float) -> None:
+    """A mark and a barrier right behind init; `late` comes to it so much later."""
+    hvd.init()
+    hvd.mark("at once")
+    if hvd.rank() == late:
+        time.sleep(seconds)
+    hvd.barrier()
+    hvd.shutdown()
+
+
 def late_rank(steps: int, late: int, seconds: float) -> None:
     """`late` submits each step's tensor so much later."""
     hvd.init()
