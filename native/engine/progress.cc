@@ -363,6 +363,7 @@ void Engine::on_first_ready(const TensorEntry& entry, Nanos time) {
 void Engine::on_rank_ready(const TensorEntry& entry, int rank, Nanos time) {
   if (records_arrivals_ && recorder_.active()) recorder_.announced(entry, rank, time);
   stragglers_.announced(rank, time);
+  if (entry.members < static_cast<std::size_t>(size_)) stragglers_.apart(rank, time);
   if (!timeline_.active()) return;
   for_each_row(entry.description,
                [&](const std::string& row) { timeline_.rank_ready(row, rank, time); });
@@ -370,6 +371,9 @@ void Engine::on_rank_ready(const TensorEntry& entry, int rank, Nanos time) {
 
 void Engine::on_all_ready(const TensorEntry& entry, Nanos time) {
   if (entry.members == static_cast<std::size_t>(size_) && entry.absent.empty()) {
+    const Nanos apart = arena_.apart(entry.last_rank).load(std::memory_order_relaxed);
+    // A later one came behind the announcement, or is of another clock.
+    if (apart != 0 && apart <= entry.last_time) stragglers_.apart(entry.last_rank, apart);
     stragglers_.complete(entry.last_rank, entry.last_time, somebody_waits_for(entry));
   }
   if (!timeline_.active()) return;

@@ -181,6 +181,14 @@ def test_equal_ranks_are_not_named(np: int) -> None:
     assert result.values == (400,) * np
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_rank_with_work_of_its_own_is_not_late(blocking: bool) -> None:
+    with start_ranks(2, live.own_work, 0.01, 120, blocking) as ranks:
+        result = ranks.wait(120)
+    assert result.values == (120, 120)
+    assert "late" not in result[0].stderr
+
+
 def test_nobody_is_named_where_it_is_switched_off() -> None:
     environment = {"HVDTUNE_STRAGGLER_SHARE": "0"}
     with start_ranks(2, live.train, 1, 0.01, 160, env=environment) as ranks:
