@@ -62,7 +62,7 @@ bool Engine::flush_backlogs() {
   {
     const std::lock_guard lock(table_mutex_);
     if (const auto stack = stack_query_.take()) {
-      push_announcement(wire::encode_announce_stack(*stack));
+      push_announcement(wire::encode_announce_stack(stack->text));
       sent = true;
     }
     while (!announce_backlog_.empty() && my_announcements_.push(announce_backlog_.front())) {

@@ -86,8 +86,11 @@ def test_stacks_of_ranks_in_the_middle_of_something(tmp_path: Path) -> None:
         ranks.signal(2, signal.SIGSTOP)
         stacks = hvdtune("stacks", "--job", str(ranks.pid(0))).stdout
         ranks.signal(2, signal.SIGCONT)
+        again = hvdtune("stacks", "--job", str(ranks.pid(0))).stdout
         stop_file.touch()
         ranks.wait(60)
+    assert again.count("stay_away_from") == 3
+    assert "no Python stack" not in again
     assert stacks.count("stay_away_from") == 2
     assert "process stopped\nno Python stack: the process has not answered" in stacks
 
