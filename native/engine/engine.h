@@ -218,7 +218,8 @@ class Engine final : private CoordinatorObserver {
   void set_stack_source(std::function<std::string()> source);
 
   /// Rank 0: what `hvdtune top` shows, as a JSON object; see docs/live.md. Never waits for an
-  /// operation. Other ranks: an empty one.
+  /// operation, but up to 20 ms for the coordinator to read what it has been sent. Other ranks: an
+  /// empty one.
   std::string status();
   /// A line of status() by another part of the program; an empty text takes it away.
   void note(const std::string& key, const std::string& text) { status_.note(key, text); }
@@ -339,6 +340,7 @@ class Engine final : private CoordinatorObserver {
   void on_absence(const std::vector<int>& ranks, Nanos waited);
 
   [[nodiscard]] bool somebody_waits_for(const TensorEntry& entry);
+  void look_now();
 
   // CoordinatorObserver
   void on_first_ready(const TensorEntry& entry, Nanos time) override;
@@ -373,7 +375,7 @@ class Engine final : private CoordinatorObserver {
   std::optional<Ordered> ordered_;
   std::uint64_t orders_published_ = 0;
   std::uint64_t orders_read_ = 0;
-  std::vector<std::uint64_t> toggles_;                // rank 0: by signal, of each rank
+  std::vector<std::uint64_t> toggles_;  // rank 0: by signal, of each rank
   Nanos toggled_ = 0;
   Patience patience_;
   Doorbell& doorbell_;
@@ -386,6 +388,7 @@ class Engine final : private CoordinatorObserver {
   std::optional<CpuWaits> cpu_waits_;  // where ranks take turns on the CPUs
   std::uint64_t watched_step_ = 0;
   JobStatus status_;
+  std::atomic<std::uint64_t> looks_{0};     // of the coordinator: begun, and ended
   std::atomic<Nanos> blocked_{0};           // this rank's callers, so far
   std::vector<MessageRing> announcements_;  // rank 0 reads them all
   std::vector<bool> other_clock_;           // rank 0: of which ranks it cannot tell the time

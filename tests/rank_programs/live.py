@@ -55,3 +55,18 @@ def own_work(seconds: float, steps: int, blocking: bool) -> int:
         hvd.synchronize(hvd.allreduce_async_(gradient, name="grad"))
     hvd.shutdown()
     return steps
+
+
+def stay_away(late: int, stop_file: str) -> None:
+    """In the fifth step rank `late` submits nothing until `stop_file` exists."""
+    hvd.init()
+    gradients = [np.ones(1000, np.float32) for _ in range(5)]
+    for step in range(6):
+        if step == 4 and hvd.rank() == late:
+            print("staying away", flush=True)
+            while not Path(stop_file).exists():
+                time.sleep(0.01)
+        handles = [hvd.allreduce_async_(g, name=f"grad.{i}") for i, g in enumerate(gradients)]
+        for handle in handles:
+            hvd.synchronize(handle)
+    hvd.shutdown()
