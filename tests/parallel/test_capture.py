@@ -17,6 +17,7 @@ from rank_programs import capture, training
 from ranks import hvdtune_command, run_ranks, run_under, start_ranks
 
 from hvdtune.timeline.capture import DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark
+from hvdtune.timeline.load import read_recording
 
 LAYERS = [f"allreduce.{name}" for name in capture.NAMES]
 
@@ -344,6 +345,9 @@ def test_the_file_can_be_kept_small(tmp_path: Path) -> None:
         assert {rank.names[int(name)][1] for name in tensors["name"]} == set(LAYERS)
         assert batches["serial"][0] > 0
         assert len(batches) > 100
+    for one in read_recording(path).ranks.values():
+        assert one.batches["tensors"].sum() == len(one.tensors)
+        assert any("its oldest part was dropped" in problem for problem in one.problems)
 
 
 KILLS = 100 if os.environ.get("HVDTUNE_TEST_LONG") else 8
