@@ -235,6 +235,28 @@ def _stop_metrics() -> None:
         job.stop()
 
 
+def _records_gpus() -> bool:
+    settings = _world.settings()
+    recorded = bool(settings.timeline) and settings.timeline_format == "hvdtune"
+    return recorded and _world.local_rank() == 0
+
+
+def _start_gpu_counters() -> None:
+    if _records_gpus():
+        from hvdtune.core import marks
+        from hvdtune.live import gpu_counters
+
+        gpu_counters.start(marks.are_recorded, marks.counter, _world.warn)
+
+
+def _stop_gpu_counters() -> None:
+    if _records_gpus():
+        from hvdtune.live import gpu_counters
+
+        gpu_counters.stop()
+
+
 # Here, where all parts are known: core itself knows nothing of them.
 _world.add_lifecycle_hook(_start_autotune, _stop_autotune)
 _world.add_lifecycle_hook(_start_metrics, _stop_metrics)
+_world.add_lifecycle_hook(_start_gpu_counters, _stop_gpu_counters)

@@ -270,6 +270,9 @@ class Engine:
     def is_recorded(self) -> bool:
         """Whether a recording is under way, or waits for its first step."""
 
+    def takes_records(self) -> bool:
+        """Whether what happens now is recorded: a recording has begun."""
+
     def mark_step(self) -> None:
         """A training step ends here; counted whether anybody records or not."""
 

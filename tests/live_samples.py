@@ -20,6 +20,7 @@ _STATUS: dict[str, Any] = {
     "step_batches": 4,
     "exposed_share": 0.4,
     "queue": 7,
+    "queue_for_ranks": 5,
     "batches": 2000,
     "bytes": 50_000_000_000,
     "straggler": None,

@@ -384,8 +384,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False, *, steps: int | No
 
     One rank may call it, or all ranks. The file is rank 0's, and so is the working directory of a
     relative name; see docs/timeline.md for the other ranks'. Returns when this rank records. What
-    is being recorded to the same file already goes on; another recording is completed first. A
-    file that cannot be written is logged once, and training goes on.
+    is being recorded to the same file already goes on; another recording ends. A file that cannot
+    be written is logged once, and training goes on.
 
     Args:
         file_path: where to.

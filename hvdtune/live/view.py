@@ -47,7 +47,7 @@ def rows(status: Status, before: Status | None = None) -> list[tuple[str, str]]:
     found = [("steps", _steps(status)), ("step", _step(status))]
     found.append(("exposed", _exposed(status)))
     found.append(("bytes", _rate(status, before)))
-    found.append(("queue", f"{status['queue']} tensors wait for ranks or for a batch"))
+    found.append(("queue", _queue(status)))
     found.append(("slowest", _slowest(status)))
     found.append(("stalls", _stalls(status)))
     tuner = status["notes"].get("tuner")
@@ -160,6 +160,17 @@ def _rate(status: Status, before: Status | None) -> str:
     else:
         rate = status["bytes"] / max(status["uptime_s"], 1e-9)
     return f"{size_text(rate)}/s reduced on each rank, {size_text(status['bytes'])} so far"
+
+
+def _queue(status: Status) -> str:
+    count, for_ranks = status["queue"], status["queue_for_ranks"]
+    if not count:
+        return "empty"
+    rest = count - for_ranks
+    tensors = "1 tensor" if count == 1 else f"{count} tensors"
+    waits = [f"{for_ranks} for ranks"] * (for_ranks > 0)
+    waits += [f"{rest} for a batch or its execution"] * (rest > 0)
+    return f"{tensors}: {', '.join(waits)}"
 
 
 def _slowest(status: Status) -> str:

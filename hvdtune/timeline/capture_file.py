@@ -62,7 +62,8 @@ class Budget:
 
 @dataclass
 class RawRank:
-    """What the file holds of one rank. `damage`: what was wrong → how often."""
+    """What the file holds of one rank. `damage`: what was wrong → how often. `rotated`: blocks
+    that went to keep the file small."""
 
     identity: Identity
     path: Path
@@ -72,6 +73,7 @@ class RawRank:
     clock: list[ClockReading] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
     damage: Counter[str] = field(default_factory=Counter)
+    rotated: int = 0
     complete: bool = False
 
 
@@ -188,6 +190,7 @@ class _Reader:
             "hvdtune_block": self.block,
             "hvdtune_clock": self.clock,
             "hvdtune_dropped": self.dropped,
+            "hvdtune_rotated": self.rotated,
             "hvdtune_end": self.ended,
         }
 
@@ -288,6 +291,10 @@ class _Reader:
         for stream, count in args.items():
             if stream in STREAMS and is_count(count):
                 state.dropped[stream] = max(count, state.dropped.get(stream, 0))
+
+    def rotated(self, state: RawRank, args: dict[str, Any]) -> None:
+        if is_count(args["blocks"]):
+            state.rotated = max(args["blocks"], state.rotated)
 
     def ended(self, state: RawRank, args: dict[str, Any]) -> None:
         state.complete = True

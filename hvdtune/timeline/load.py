@@ -204,6 +204,8 @@ def _build(raw: RawRank) -> RankRecording:
         table = np.frombuffer(raw.records.pop(stream), dtype)
         one.streams[stream] = _sound(table, stream, one)
     _mend_references(one)
+    if raw.rotated:
+        _mend_beginning(one)
     for stream, count in one.dropped.items():
         one.problems.append(f"{count} records of {stream} were lost while recording.")
     if not one.complete:
@@ -262,6 +264,26 @@ def _mend_references(one: RankRecording) -> None:
         else:
             known.append(lost)  # type: ignore[arg-type]
             values[wrong] = len(known) - 1
+
+
+def _mend_beginning(one: RankRecording) -> None:
+    """Let a recording whose oldest part went begin with a whole batch, with all of its tensors."""
+    batches, tensors = one.batches, one.tensors
+    numbers, index = np.unique(batches["serial"].astype(np.uint32), return_inverse=True)
+    at = np.searchsorted(numbers, tensors["batch"]).clip(max=max(len(numbers) - 1, 0))
+    known = numbers[at] == tensors["batch"] if len(numbers) else np.zeros(len(tensors), bool)
+    there = np.bincount(at[known], minlength=len(numbers))[index]
+    whole = np.flatnonzero(there >= batches["tensors"])
+    first = int(whole[0]) if len(whole) else 0
+    kept = np.isin(tensors["batch"], batches["serial"][first:].astype(np.uint32))
+    problem = "its oldest part was dropped, to keep the file below HVDTUNE_TIMELINE_MAX_MB"
+    if first or not kept.all():
+        problem += (
+            f"; {first} batches and {len(tensors) - kept.sum()} tensors behind it, which had lost "
+            "each other, were left out"
+        )
+    one.problems.append(f"{problem}.")
+    one.streams["batches"], one.streams["tensors"] = batches[first:], tensors[kept]
 
 
 def _span(one: RankRecording) -> tuple[int, int]:

@@ -10,14 +10,14 @@ import contextlib
 import importlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 Reading = dict[str, float]
-#: emit(time in ns of CLOCK_MONOTONIC, name with unit, value)
-Emit = Callable[[int, str, float], None]
+#: emit(name with unit, value), at the moment of the reading
+Emit = Callable[[str, float], None]
 
 #: Names of counters in a capture, by the key of a reading.
 COUNTERS = {
@@ -65,7 +65,16 @@ class Reader:
 
         NVLink's rates are since the last call: the first one has none.
         """
-        return [self._of(number, gpu) for number, gpu in enumerate(self._gpus)]
+        return [self.read_gpu(number) for number in range(self.count)]
+
+    @property
+    def count(self) -> int:
+        """GPUs of the host, whichever of them a program may use."""
+        return len(self._gpus)
+
+    def read_gpu(self, number: int) -> Reading:
+        """The reading of one of them. Takes 40 ms of sleep where PCIe is counted."""
+        return self._of(number, self._gpus[number])
 
     def close(self) -> None:
         """Let NVML go."""
@@ -119,24 +128,28 @@ class Reader:
 
 
 class Sampler:
-    """Reads all GPUs every `period_s` seconds on a thread of its own, until `stop`.
+    """Reads all GPUs every `period_s` seconds while `wanted()`, on its own thread, until `stop`.
 
-    `emit` gets one call a counter. What ends the sampling (a GPU that falls off the bus, say) is
-    told to `warn` once. Raises NoGpu as Reader.
+    NVML is open only meanwhile. `emit` gets one call a counter, as soon as its GPU has been read.
+    The thread ends where there is nothing to read; what else ends it (a GPU that falls off the bus,
+    say) is told to `warn` once.
     """
 
     def __init__(
         self,
         emit: Emit,
-        period_s: float = 0.1,
+        period_s: float = 0.25,
         *,
+        wanted: Callable[[], bool] = lambda: True,
         warn: Callable[[str], None] = print,
         module: ModuleType | None = None,
     ) -> None:
-        self._reader = Reader(module)
         self._emit = emit
         self._period_s = period_s
+        self._wanted = wanted
         self._warn = warn
+        self._module = module
+        self._reader: Reader | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hvdtune-nvml", daemon=True)
         self._thread.start()
@@ -149,20 +162,32 @@ class Sampler:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                now = time.monotonic_ns()
-                for gpu, reading in enumerate(self._reader.read()):
-                    emit_reading(self._emit, now, gpu, reading)
+                if self._wanted():
+                    self._read()
+                else:
+                    self._close()
                 self._stop.wait(self._period_s)
+        except NoGpu:
+            return  # and none will come
         except Exception as error:
             self._warn(f"GPU counters have ended: {error}")
         finally:
+            self._close()
+
+    def _read(self) -> None:
+        if self._reader is None:
+            self._reader = Reader(self._module)
+        for gpu in range(self._reader.count):
+            reading = self._reader.read_gpu(gpu)
+            if self._stop.is_set():
+                return
+            for key, value in reading.items():
+                self._emit(COUNTERS[key].format(gpu=gpu), value)
+
+    def _close(self) -> None:
+        if self._reader is not None:
             self._reader.close()
-
-
-def emit_reading(emit: Emit, now_ns: int, gpu: int, reading: Mapping[str, float]) -> None:
-    """One GPU's reading as counters."""
-    for key, value in reading.items():
-        emit(now_ns, COUNTERS[key].format(gpu=gpu), value)
+            self._reader = None
 
 
 def _load() -> ModuleType:

@@ -455,6 +455,7 @@ void Coordinator::take_batch(const FusionPlan& plan, wire::CloseReason reason,
     ready_[index] = nullptr;
   }
   std::erase(ready_, nullptr);
+  scheduled_ += plan.chosen.size();
   first_ready_ = ready_.empty() ? kForever : ready_.front()->ready_time;
   if (batch.process_set == 0) steps_.batch();
   if (observer_ != nullptr) observer_->on_batch(batch.batch, now, first_ready);

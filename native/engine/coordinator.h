@@ -96,6 +96,10 @@ class Coordinator {
 
   /// Tensors and groups that some rank waits for: announced, and not scheduled yet.
   [[nodiscard]] std::size_t open() const { return open_; }
+  /// Those of them that nobody is missing from.
+  [[nodiscard]] std::size_t ready() const { return ready_.size(); }
+  /// How many have been put into batches so far.
+  [[nodiscard]] std::uint64_t scheduled() const { return scheduled_; }
   /// Batches so far, and what they hold in the fusion buffer.
   [[nodiscard]] std::uint64_t batches() const { return next_batch_; }
   [[nodiscard]] std::int64_t bytes_scheduled() const { return bytes_scheduled_; }
@@ -178,6 +182,7 @@ class Coordinator {
   std::uint64_t next_batch_ = 0;
   std::int64_t bytes_scheduled_ = 0;
   std::size_t open_ = 0;
+  std::uint64_t scheduled_ = 0;
   std::vector<LastAnnounced> last_announced_;
   StepLog steps_;
 };

@@ -212,6 +212,8 @@ void Engine::finish_direct(const OperationPtr& operation) {
     arena_.staged(operation->slot, rank_)
         .finished.store(operation->direct_round + 1, std::memory_order_release);
   }
+  // For the straggler watch: the coordinator hears nothing of it.
+  if (members < size_) arena_.apart(rank_).store(monotonic_now(), std::memory_order_relaxed);
   operation->direct = false;
   table_.finish(operation, true);
   operation->done.store(true, std::memory_order_release);

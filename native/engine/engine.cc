@@ -77,7 +77,6 @@ Engine::Engine(EngineOptions options)
   record_settings(applied_);
   if (is_coordinator()) {
     watch_traffic();
-    // Before the first announcement is read.
     if (!options_.timeline.empty()) {
       const capture::Window& window = options_.recording.window;
       order_timeline(-1, {.action = wire::TimelineOrder::Action::kStart,
@@ -88,6 +87,7 @@ Engine::Engine(EngineOptions options)
     }
   }
   start_watch();
+  begin_with_recording();
   thread_ = std::thread([this] { thread_main(); });
   pthread_setname_np(thread_.native_handle(), "hvdtune");
 }

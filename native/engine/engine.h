@@ -198,6 +198,8 @@ class Engine final : private CoordinatorObserver {
   std::string timeline_problem();
   /// Whether a recording is under way, or waits for its first step.
   bool is_recorded();
+  /// Whether records are taken at this moment: a recording has begun. Any thread.
+  [[nodiscard]] bool takes_records() const { return recorder_.active(); }
   /// A training step of this rank ends.
   void mark_step();
   [[nodiscard]] std::int64_t steps_ended() { return recorder_.capture().steps(); }
@@ -216,7 +218,8 @@ class Engine final : private CoordinatorObserver {
   void set_stack_source(std::function<std::string()> source);
 
   /// Rank 0: what `hvdtune top` shows, as a JSON object; see docs/live.md. Never waits for an
-  /// operation. Other ranks: an empty one.
+  /// operation, but up to 20 ms for the coordinator to read what it has been sent. Other ranks: an
+  /// empty one.
   std::string status();
   /// A line of status() by another part of the program; an empty text takes it away.
   void note(const std::string& key, const std::string& text) { status_.note(key, text); }
@@ -270,7 +273,10 @@ class Engine final : private CoordinatorObserver {
   void order_timeline(int rank, wire::TimelineOrder order);
   void decide_start(wire::TimelineOrder& order);
   void carry_out(wire::TimelineOrder& order);
+  void publish_order(const wire::Schedule& schedule);
   bool is_new_toggle(int rank);
+  [[nodiscard]] bool will_be_recorded();
+  void begin_with_recording();
   void apply_timeline(const wire::Schedule& schedule);
   void start_capture(const wire::TimelineOrder& order);
   void end_recording();
@@ -334,6 +340,7 @@ class Engine final : private CoordinatorObserver {
   void on_absence(const std::vector<int>& ranks, Nanos waited);
 
   [[nodiscard]] bool somebody_waits_for(const TensorEntry& entry);
+  void look_now();
 
   // CoordinatorObserver
   void on_first_ready(const TensorEntry& entry, Nanos time) override;
@@ -360,7 +367,15 @@ class Engine final : private CoordinatorObserver {
   std::set<std::string> compressed_;                  // rank 0: files that finishing is to compress
   std::vector<wire::TimelineOrder> timeline_wishes_;  // rank 0: of all ranks
   std::vector<std::size_t> timeline_heard_;           // how many of them each rank has had
-  std::vector<std::uint64_t> toggles_;                // rank 0: by signal, of each rank
+  /// Rank 0: what the last order comes to that it has not read in the schedule itself.
+  struct Ordered {
+    bool recorded = false;
+    std::string path;
+  };
+  std::optional<Ordered> ordered_;
+  std::uint64_t orders_published_ = 0;
+  std::uint64_t orders_read_ = 0;
+  std::vector<std::uint64_t> toggles_;  // rank 0: by signal, of each rank
   Nanos toggled_ = 0;
   Patience patience_;
   Doorbell& doorbell_;
@@ -373,6 +388,7 @@ class Engine final : private CoordinatorObserver {
   std::optional<CpuWaits> cpu_waits_;  // where ranks take turns on the CPUs
   std::uint64_t watched_step_ = 0;
   JobStatus status_;
+  std::atomic<std::uint64_t> looks_{0};     // of the coordinator: begun, and ended
   std::atomic<Nanos> blocked_{0};           // this rank's callers, so far
   std::vector<MessageRing> announcements_;  // rank 0 reads them all
   std::vector<bool> other_clock_;           // rank 0: of which ranks it cannot tell the time

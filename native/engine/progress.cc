@@ -62,7 +62,7 @@ bool Engine::flush_backlogs() {
   {
     const std::lock_guard lock(table_mutex_);
     if (const auto stack = stack_query_.take()) {
-      push_announcement(wire::encode_announce_stack(*stack));
+      push_announcement(wire::encode_announce_stack(stack->text));
       sent = true;
     }
     while (!announce_backlog_.empty() && my_announcements_.push(announce_backlog_.front())) {
@@ -82,6 +82,7 @@ bool Engine::flush_backlogs() {
 // ---- the coordinator's side ---------------------------------------------------------------------
 
 bool Engine::coordinate() {
+  looks_.fetch_add(1);
   if (recording_failed_.load(std::memory_order_relaxed)) {
     recording_failed_.store(false, std::memory_order_relaxed);
     watch_traffic();
@@ -114,6 +115,9 @@ bool Engine::coordinate() {
     publish(schedules);
     watch_steps();
   }
+  status_.waiting(coordinator_->open() - coordinator_->ready(), coordinator_->ready(),
+                  coordinator_->scheduled());
+  looks_.fetch_add(1);
   return heard || !schedules.empty();
 }
 
@@ -260,9 +264,11 @@ bool Engine::read_schedule() {
 
 void Engine::execute(const wire::Schedule& schedule) {
   std::vector<OperationPtr> batch;
+  std::uint64_t tensors = 0;
   {
     const std::lock_guard lock(table_mutex_);
     for (const wire::BatchEntry& entry : schedule.entries) {
+      tensors += entry.run;
       for (std::uint32_t next = 0; next < entry.run; ++next) {
         if (OperationPtr operation = table_.find(schedule.process_set, entry, next)) {
           batch.push_back(std::move(operation));
@@ -272,7 +278,7 @@ void Engine::execute(const wire::Schedule& schedule) {
       }
     }
   }
-  if (batch.empty()) return;  // a process set that this rank is not in
+  if (batch.empty()) return status_.executed(tensors);  // a process set that this rank is not in
   const bool recorded = recorder_.active();
   bool ok = true;
   try {
@@ -291,6 +297,7 @@ void Engine::execute(const wire::Schedule& schedule) {
     for (const OperationPtr& operation : batch) operation->status = arena_.abort_status();
     ok = false;
   }
+  status_.executed(tensors);
   // Before the operations are done: then they are their submitters' again.
   if (recorded) recorder_.executed(schedule, batch, executor_.times(), applied_.epoch, ok);
   const std::lock_guard lock(table_mutex_);
@@ -363,6 +370,7 @@ void Engine::on_first_ready(const TensorEntry& entry, Nanos time) {
 void Engine::on_rank_ready(const TensorEntry& entry, int rank, Nanos time) {
   if (records_arrivals_ && recorder_.active()) recorder_.announced(entry, rank, time);
   stragglers_.announced(rank, time);
+  if (entry.members < static_cast<std::size_t>(size_)) stragglers_.apart(rank, time);
   if (!timeline_.active()) return;
   for_each_row(entry.description,
                [&](const std::string& row) { timeline_.rank_ready(row, rank, time); });
@@ -370,6 +378,9 @@ void Engine::on_rank_ready(const TensorEntry& entry, int rank, Nanos time) {
 
 void Engine::on_all_ready(const TensorEntry& entry, Nanos time) {
   if (entry.members == static_cast<std::size_t>(size_) && entry.absent.empty()) {
+    const Nanos apart = arena_.apart(entry.last_rank).load(std::memory_order_relaxed);
+    // A later one came behind the announcement, or is of another clock.
+    if (apart != 0 && apart <= entry.last_time) stragglers_.apart(entry.last_rank, apart);
     stragglers_.complete(entry.last_rank, entry.last_time, somebody_waits_for(entry));
   }
   if (!timeline_.active()) return;

@@ -15,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "base/futex.h"
 #include "base/log.h"
 #include "base/time_space.h"
 #include "engine/engine.h"
@@ -27,6 +28,7 @@ using Action = wire::TimelineOrder::Action;
 constexpr Nanos kClosingPoll = 2 * kMillisecond;
 constexpr Nanos kClosingAfterAbort = 500 * kMillisecond;
 constexpr Nanos kSameSignal = 10 * kSecond;
+constexpr Nanos kLookForDeath = 50 * kMillisecond;
 constexpr std::size_t kLongestStallText = 4000;
 constexpr std::string_view kCompressed = ".gz";
 
@@ -121,11 +123,11 @@ void Engine::order_timeline(int rank, wire::TimelineOrder order) {
   schedule.rank = rank;
   if (order.action == Action::kToggle) {
     order.action = !is_new_toggle(rank) ? Action::kNothing
-                   : is_recorded()      ? Action::kStop
+                   : will_be_recorded() ? Action::kStop
                                         : Action::kStart;
     carry_out(order);
     schedule.timeline = std::move(order);
-    return publish({schedule});
+    return publish_order(schedule);
   }
   const std::size_t at = rank < 0 ? 0 : static_cast<std::size_t>(rank);
   timeline_heard_.resize(static_cast<std::size_t>(size_));
@@ -135,7 +137,7 @@ void Engine::order_timeline(int rank, wire::TimelineOrder order) {
   if (rank >= 0 && known != timeline_wishes_.end()) {
     timeline_heard_[at] = static_cast<std::size_t>(known - timeline_wishes_.begin()) + 1;
     schedule.timeline.problem = known->problem;
-    return publish({schedule});
+    return publish_order(schedule);
   }
   const wire::TimelineOrder wish = order;
   carry_out(order);
@@ -145,8 +147,16 @@ void Engine::order_timeline(int rank, wire::TimelineOrder order) {
     timeline_heard_[at] = timeline_wishes_.size();
   }
   schedule.timeline = std::move(order);
+  publish_order(schedule);
+}
+
+void Engine::publish_order(const wire::Schedule& schedule) {
+  ++orders_published_;
   publish({schedule});
 }
+
+/// Whether rank 0 records once it has read what it has ordered.
+bool Engine::will_be_recorded() { return ordered_ ? ordered_->recorded : is_recorded(); }
 
 /// Whether a signal is not one that another rank has got already: a launcher may pass it on to all
 /// of them, and each notices it when it can.
@@ -164,9 +174,9 @@ bool Engine::is_new_toggle(int rank) {
 /// What rank 0 does before the others hear of it; an order that comes to nothing says why.
 void Engine::carry_out(wire::TimelineOrder& order) {
   if (order.action == Action::kStart) return decide_start(order);
-  // This rank may have had to give up, for want of disk space say, and others go on.
-  if (!is_recorded() && arena_.recording().load() <= 0) order.action = Action::kNothing;
   if (order.action == Action::kNothing) return;
+  // Always: who records still, or will begin to, is not known here.
+  ordered_.emplace();
   timeline_.stop();
   watch_traffic();
 }
@@ -186,7 +196,7 @@ void Engine::decide_start(wire::TimelineOrder& order) {
     // Horovod's layout begins with what is announced next, not with what is executed next.
     order.problem = timeline_.start(order.path, order.mark_cycles);
     watch_traffic();
-  } else if (recorder_.capture().open() && order.path == recorded_path_) {
+  } else if (will_be_recorded() && order.path == (ordered_ ? ordered_->path : recorded_path_)) {
     order.action = Action::kNothing;
   } else {
     order.problem = unwritable(order.path);
@@ -195,6 +205,7 @@ void Engine::decide_start(wire::TimelineOrder& order) {
     order.time_space = time_space();
   }
   if (order.problem.empty()) {
+    if (order.action == Action::kStart) ordered_ = Ordered{true, order.path};
     arena_.recording_failed() = 0;
     return;
   }
@@ -204,6 +215,28 @@ void Engine::decide_start(wire::TimelineOrder& order) {
 
 // ---- every rank's side --------------------------------------------------------------------------
 
+/// Before anything can be submitted here, and before rank 0 reads announcements: a recording that
+/// begins with the job misses nothing.
+void Engine::begin_with_recording() {
+  std::atomic<std::uint32_t>& decided = arena_.recording_decided();
+  if (is_coordinator()) {
+    decided.store(1, std::memory_order_release);
+    futex_wake(&decided, kWakeAll);
+  } else if (options_.timeline.empty()) {
+    return;
+  } else {
+    // It is on its way here, or dies: all have met.
+    const Nanos deadline = monotonic_now() + options_.bootstrap.timeout;
+    while (decided.load(std::memory_order_acquire) == 0 && !arena_.aborted()) {
+      const Nanos now = monotonic_now();
+      if (now >= deadline) return;
+      futex_wait(&decided, 0, std::min(deadline, now + kLookForDeath));
+    }
+  }
+  const std::lock_guard lock(drive_mutex_);
+  read_schedule();
+}
+
 void Engine::apply_timeline(const wire::Schedule& schedule) {
   const wire::TimelineOrder& order = schedule.timeline;
   capture::Capture& capture = recorder_.capture();
@@ -212,7 +245,10 @@ void Engine::apply_timeline(const wire::Schedule& schedule) {
   } else if (order.action == Action::kStop) {
     capture.end("stop_timeline() was called");
   }
-  if (is_coordinator()) watch_traffic();
+  if (is_coordinator()) {
+    if (++orders_read_ == orders_published_) ordered_.reset();
+    watch_traffic();
+  }
   if (schedule.rank != rank_) return;
   const std::lock_guard lock(table_mutex_);
   timeline_problem_ = order.problem;

@@ -10,21 +10,17 @@ void StackQuery::set_source(std::function<std::string()> source) {
   source_ = std::move(source);
 }
 
-bool StackQuery::start() {
+bool StackQuery::start(std::uint64_t question) {
   const std::lock_guard lock(mutex_);
-  if (stopped_ || !source_ || under_way_) return false;
+  if (stopped_ || !source_) return false;
+  if (under_way_) {
+    next_ = question;
+    return true;
+  }
   if (thread_.joinable()) thread_.join();  // the last query's, which has ended
   under_way_ = true;
   try {
-    thread_ = std::thread([this, source = source_] {
-      std::string text = source();
-      {
-        const std::lock_guard answer_lock(mutex_);
-        answer_ = std::move(text);
-      }
-      on_answer_();
-      under_way_ = false;
-    });
+    thread_ = std::thread([this, question] { run(question); });
   } catch (const std::system_error&) {
     under_way_ = false;  // the report does without
     return false;
@@ -32,7 +28,25 @@ bool StackQuery::start() {
   return true;
 }
 
-std::optional<std::string> StackQuery::take() {
+/// On the query's thread.
+void StackQuery::run(std::uint64_t question) {
+  std::unique_lock lock(mutex_);
+  for (bool more = true; more;) {
+    const std::function<std::string()> source = source_;
+    lock.unlock();
+    std::string text = source();
+    lock.lock();
+    answer_ = Answer{question, std::move(text)};
+    lock.unlock();
+    on_answer_();
+    lock.lock();
+    more = next_.has_value() && !stopped_;
+    question = std::exchange(next_, std::nullopt).value_or(0);
+  }
+  under_way_ = false;
+}
+
+std::optional<StackQuery::Answer> StackQuery::take() {
   const std::lock_guard lock(mutex_);
   return std::exchange(answer_, std::nullopt);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -28,13 +29,14 @@ class StackService {
   /// False when the message is none of a StackService.
   bool receive(int from, std::string_view message);
   /// Rank 0: the stacks of these ranks, waiting until `deadline` at most. Who has not answered by
-  /// then is missing from the result.
+  /// then is missing from the result. What comes later is no answer to the next question: each has
+  /// a number.
   std::map<int, std::string> ask(const std::vector<int>& ranks, Nanos deadline);
   void stop() { own_.stop(); }
 
  private:
   void answer();
-  void arrived(int rank, std::string text);
+  void arrived(int rank, std::uint64_t question, std::string text);
 
   const int rank_;
   const int size_;
@@ -43,6 +45,7 @@ class StackService {
   std::mutex asking_;  // one caller of ask() at a time
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::uint64_t question_ = 0;  // the last
   std::map<int, std::string> answers_;
 };
 

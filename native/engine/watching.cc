@@ -15,6 +15,9 @@ namespace {
 
 // How long ranks may take to tell where they are.
 constexpr Nanos kStackPatience = 2 * kSecond;
+// How long the coordinator may take for a look before the status does without: batches take long.
+constexpr Nanos kLookPatience = 20 * kMillisecond;
+constexpr Nanos kLookPoll = 100 * kMicrosecond;
 
 }  // namespace
 
@@ -40,7 +43,7 @@ bool Engine::somebody_waits_for(const TensorEntry& entry) {
 
 /// Behind every publication: a step may have ended.
 void Engine::watch_steps() {
-  status_.scheduled(coordinator_->open(), coordinator_->batches(), coordinator_->bytes_scheduled());
+  status_.scheduled(coordinator_->batches(), coordinator_->bytes_scheduled());
   const std::uint64_t step = coordinator_->steps().step();
   if (step == watched_step_) return;
   watched_step_ = step;
@@ -193,8 +196,22 @@ void Engine::set_stack_source(std::function<std::string()> source) {
   stacks_->set_source(std::move(source));
 }
 
+/// What completes nothing wakes nobody: for the status, the coordinator is made to read it, unless
+/// it is in the middle of something.
+void Engine::look_now() {
+  const std::uint64_t looks = looks_.load();
+  // One that is under way may have read what has come since.
+  const std::uint64_t enough = looks + (looks % 2 == 0 ? 2 : 3);
+  doorbell_.ring(Urgency::kUrgent);
+  const Nanos deadline = monotonic_now() + kLookPatience;
+  while (looks_.load() < enough && !over_ && monotonic_now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kLookPoll));
+  }
+}
+
 std::string Engine::status() {
   if (!is_coordinator()) return "{}";
+  look_now();
   const wire::RuntimeSettings now = settings();
   std::string text = "{";
   if (!identity_.empty()) text += identity_ + ",";

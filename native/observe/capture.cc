@@ -35,73 +35,90 @@ Capture::~Capture() {
 
 std::string Capture::start(const Options& options) {
   end("another timeline was started");
-  const std::lock_guard lock(mutex_);
-  if (writer_) writer_->join();
-  writer_.reset();
-  if (!owned_buffers_) {
-    owned_buffers_ = std::make_unique<Buffers>(bytes_);
-    buffers_.store(owned_buffers_.get(), std::memory_order_release);
-  }
-  forget_everything();
+  const std::size_t next = prepare(options);
+  Buffers& buffers = *files_[next].buffers;
+  std::uint32_t generation = 0;
   {
-    const std::lock_guard names(owned_buffers_->mutex);  // clock() may be on its way
-    rank_ = options.rank;
+    const std::lock_guard lock(mutex_);
+    generation = ++generation_;
+    next_name_ = 0;
+    owner_ = getpid();
+    window_ = options.window;
+    buffers_.store(&buffers, std::memory_order_release);
+    open_.store(true, std::memory_order_release);  // the writer may end it at once
   }
-  owner_ = getpid();
-  window_ = options.window;
-  auto writer = std::make_unique<Writer>(*owned_buffers_, options.rank,
-                                         [this](const std::string& error) { on_ended(error); });
+  auto writer = std::make_shared<Writer>(
+      buffers, options.rank,
+      [this, generation](const std::string& error) { on_ended(generation, error); });
   const Nanos now = monotonic_now();
-  open_.store(true, std::memory_order_release);  // the writer may end it at once
   std::string error = writer->start(options.path, identity_of(options, now), options.file_limit);
+  const std::lock_guard lock(mutex_);
   if (!error.empty()) {
     open_.store(false, std::memory_order_relaxed);
     return error;
   }
-  writer_ = std::move(writer);
-  const std::int64_t step = steps() + 1;
-  awaits_window_ = window_.first > step;
-  if (!awaits_window_) begin(now);
+  files_[next].writer = std::move(writer);
+  current_ = next;
+  awaits_window_ = window_.first > steps() + 1;
+  if (open() && !awaits_window_) begin(now);
   return {};
 }
 
-/// What is left of the file before: nobody drains the buffers now.
-void Capture::forget_everything() {
-  ++generation_;
-  next_name_ = 0;
-  Buffers& buffers = *owned_buffers_;
+/// Memory for a new file that nobody uses any more; which of files_.
+std::size_t Capture::prepare(const Options& options) {
+  std::array<std::shared_ptr<Writer>, 2> writers;
+  std::size_t next = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < writers.size(); ++i) writers[i] = files_[i].writer;
+    next = current_;
+  }
+  if (writers[next] && writers[next]->running()) next = 1 - next;
+  for (std::size_t i = 0; i < writers.size(); ++i) {
+    if (writers[i] && (i == next || writers[i]->path() == options.path)) writers[i]->join();
+  }
+  std::unique_ptr<Buffers>& buffers = files_[next].buffers;
+  if (!buffers) buffers = std::make_unique<Buffers>(bytes_);
+  buffers->forget_everything(options.rank);
+  return next;
+}
+
+void Buffers::forget_everything(int of_rank) {
   const auto ignore = [](const auto*, std::size_t) {};
-  while (buffers.tensors.take(SIZE_MAX, ignore)) {
+  while (tensors.take(SIZE_MAX, ignore)) {
   }
-  while (buffers.batches.take(SIZE_MAX, ignore)) {
+  while (batches.take(SIZE_MAX, ignore)) {
   }
-  while (buffers.ready.take(SIZE_MAX, ignore)) {
+  while (ready.take(SIZE_MAX, ignore)) {
   }
-  for (Wait wait; buffers.waits.take(wait);) {
+  for (Wait wait; waits.take(wait);) {
   }
-  for (Mark mark; buffers.marks.take(mark);) {
+  for (Mark mark; marks.take(mark);) {
   }
-  for (Counter counter; buffers.counters.take(counter);) {
+  for (Counter counter; counters.take(counter);) {
   }
-  for (auto& dropped : buffers.dropped) dropped.store(0, std::memory_order_relaxed);
-  const std::lock_guard lock(buffers.mutex);
-  buffers.pending = {};
-  texts_.clear();
-  next_text_ = 0;
+  for (auto& count : dropped) count.store(0, std::memory_order_relaxed);
+  const std::lock_guard lock(mutex);
+  pending = {};
+  rank = of_rank;
+  texts.clear();
+  next_text = 0;
 }
 
 /// The caller holds mutex_.
 void Capture::begin(Nanos now) {
   active_.store(true);
-  // The writer may have failed just now (on_ended): then nobody would end this.
-  if (!open_.load()) active_.store(false);
-  put_mark({now, 1, MarkKind::kWindow, kNone});
+  Buffers& all = *files_[current_].buffers;
+  put_shared(all, all.marks, {now, 1, MarkKind::kWindow, kNone}, Stream::kMarks);
   if (!settings_.empty()) {
-    put_mark({now, static_cast<std::int64_t>(epoch_), MarkKind::kSettings,
-              text_id(*owned_buffers_, settings_)});
+    const Mark in_force{now, static_cast<std::int64_t>(epoch_), MarkKind::kSettings,
+                        text_id(all, settings_)};
+    put_shared(all, all.marks, in_force, Stream::kMarks);
   }
   // Where the first recorded step begins.
-  if (last_step_ != 0) put_mark({last_step_, steps(), MarkKind::kStep, kNone});
+  if (last_step_ != 0) {
+    put_shared(all, all.marks, {last_step_, steps(), MarkKind::kStep, kNone}, Stream::kMarks);
+  }
 }
 
 bool Capture::end(const std::string& reason) {
@@ -114,43 +131,48 @@ bool Capture::end(const std::string& reason) {
 
 /// The caller holds mutex_.
 void Capture::finish(const std::string& reason) {
-  if (active()) put_mark({monotonic_now(), 0, MarkKind::kWindow, kNone});
+  if (active()) mark(MarkKind::kWindow, 0);
   active_.store(false, std::memory_order_relaxed);
   open_.store(false, std::memory_order_relaxed);
   awaits_window_ = false;
-  if (owner_ == getpid()) {
-    writer_->finish(reason);
-  } else {
-    // A forked child: the parent writes the file, and this process has no writer thread.
-    static_cast<void>(writer_.release());
-  }
+  if (owner_ == getpid()) return files_[current_].writer->finish(reason);
+  // A forked child: the parent writes the files, and this process has no writer threads.
+  for (File& file : files_) static_cast<void>(new std::shared_ptr<Writer>(std::move(file.writer)));
 }
 
 void Capture::join() {
-  const std::lock_guard lock(mutex_);
-  if (open() || !writer_) return;
-  writer_->join();
-  writer_.reset();
+  std::array<std::shared_ptr<Writer>, 2> writers;
+  {
+    const std::lock_guard lock(mutex_);
+    if (open()) return;
+    for (std::size_t i = 0; i < writers.size(); ++i) writers[i] = files_[i].writer;
+  }
+  for (const auto& writer : writers) {
+    if (writer) writer->join();
+  }
 }
 
 /// On the writer's thread.
-void Capture::on_ended(const std::string& error) {
+void Capture::on_ended(std::uint32_t generation, const std::string& error) {
   if (!error.empty()) {
-    open_.store(false);  // before the other: see begin()
-    active_.store(false);
+    const std::lock_guard lock(mutex_);
+    if (generation == generation_) {  // not of a file that had ended already
+      active_.store(false);
+      open_.store(false);
+    }
   }
   if (ended_) ended_(error);
 }
 
 void Capture::wake() {
   const std::lock_guard lock(mutex_);
-  if (writer_) writer_->wake();
+  if (files_[current_].writer) files_[current_].writer->wake();
 }
 
 // ---- records ------------------------------------------------------------------------------------
 
 std::uint32_t Capture::name(std::span<const Named> tensors) {
-  Buffers& buffers = *owned_buffers_;
+  Buffers& buffers = *buffers_.load(std::memory_order_acquire);
   const std::lock_guard lock(buffers.mutex);
   std::string& out = buffers.pending.names;
   if (out.size() > buffers.text_limit) return kNone;
@@ -175,32 +197,26 @@ std::uint32_t Capture::name(std::span<const Named> tensors) {
 }
 
 void Capture::ready(const Ready& record) {
-  Buffers* buffers = active() ? buffers_.load(std::memory_order_acquire) : nullptr;
-  if (buffers != nullptr) put_one(buffers->ready, record, Stream::kReady);
+  if (Buffers* all = buffers()) put_one(*all, all->ready, record, Stream::kReady);
 }
 
 void Capture::wait(const Wait& record) {
-  Buffers* buffers = active() ? buffers_.load(std::memory_order_acquire) : nullptr;
-  if (buffers != nullptr) put_shared(buffers->waits, record, Stream::kWaits);
-}
-
-void Capture::put_mark(const Mark& mark) {
-  Buffers* buffers = active() ? buffers_.load(std::memory_order_acquire) : nullptr;
-  if (buffers != nullptr) put_shared(buffers->marks, mark, Stream::kMarks);
+  if (Buffers* all = buffers()) put_shared(*all, all->waits, record, Stream::kWaits);
 }
 
 void Capture::mark(MarkKind kind, std::int64_t value, std::string_view text) {
-  Buffers* buffers = active() ? buffers_.load(std::memory_order_acquire) : nullptr;
-  if (buffers == nullptr) return;
+  Buffers* all = buffers();
+  if (all == nullptr) return;
   const Nanos now = monotonic_now();
-  put_mark({now, value, kind, text.empty() ? kNone : text_id(*buffers, text)});
+  const Mark made{now, value, kind, text.empty() ? kNone : text_id(*all, text)};
+  put_shared(*all, all->marks, made, Stream::kMarks);
 }
 
 void Capture::counter(std::string_view name, double value) {
-  Buffers* buffers = active() ? buffers_.load(std::memory_order_acquire) : nullptr;
-  if (buffers == nullptr) return;
-  put_shared(buffers->counters, {monotonic_now(), value, text_id(*buffers, name), 0},
-             Stream::kCounters);
+  Buffers* all = buffers();
+  if (all == nullptr) return;
+  const Counter reading{monotonic_now(), value, text_id(*all, name), 0};
+  put_shared(*all, all->counters, reading, Stream::kCounters);
 }
 
 void Capture::settings(std::uint64_t epoch, std::string_view text) {
@@ -218,7 +234,7 @@ void Capture::clock(Nanos local, Nanos offset, Nanos bound) {
   const std::lock_guard lock(buffers.mutex);
   std::string& out = buffers.pending.events;
   if (out.size() > buffers.text_limit) return;
-  append_event(out, "hvdtune_clock", rank_);
+  append_event(out, "hvdtune_clock", buffers.rank);
   out += "\"local_ns\":" + std::to_string(local) + ",\"offset_ns\":" + std::to_string(offset) +
          ",\"bound_ns\":" + std::to_string(bound) + "}}";
 }
@@ -228,19 +244,20 @@ std::uint32_t Capture::text_id(Buffers& buffers, std::string_view text) {
   const bool may_recur = key.size() <= kLongestRecurring;
   const std::lock_guard lock(buffers.mutex);
   if (may_recur) {
-    if (const auto found = texts_.find(key); found != texts_.end()) return found->second;
-    if (texts_.size() >= kMaxTexts) texts_.clear();
+    const auto found = buffers.texts.find(key);
+    if (found != buffers.texts.end()) return found->second;
+    if (buffers.texts.size() >= kMaxTexts) buffers.texts.clear();
   }
   std::string& out = buffers.pending.texts;
   if (out.size() > buffers.text_limit) return kNone;
-  const std::uint32_t id = next_text_++;
+  const std::uint32_t id = buffers.next_text++;
   if (!out.empty()) out += ',';
   out += '[';
   out += std::to_string(id);
   out += ',';
   append_json_string(out, key);
   out += ']';
-  if (may_recur) texts_.emplace(key, id);
+  if (may_recur) buffers.texts.emplace(key, id);
   return id;
 }
 
@@ -251,7 +268,8 @@ bool Capture::step() {
   steps_.store(ended, std::memory_order_relaxed);
   last_step_ = now;
   if (active()) {
-    put_mark({now, ended, MarkKind::kStep, kNone});
+    Buffers& all = *files_[current_].buffers;
+    put_shared(all, all.marks, {now, ended, MarkKind::kStep, kNone}, Stream::kMarks);
     if (window_.end == 0 || ended + 1 < window_.end) return false;
     finish("the last of the steps was recorded");
     return true;

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
 #include "base/clock.h"
 #include "base/dtype.h"
@@ -64,7 +64,7 @@ class Capture {
   /// ended because the file could not be written. Must not call back.
   using Ended = Writer::Ended;
 
-  /// \param bytes most memory for records and texts that are not written yet
+  /// \param bytes most memory for records and texts of a file that are not written yet
   explicit Capture(std::size_t bytes = kDefaultBytes, Ended ended = {});
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
@@ -77,12 +77,15 @@ class Capture {
   [[nodiscard]] bool open() const noexcept { return open_.load(std::memory_order_acquire); }
 
   /// Creates or empties the file and records from now on, or from the window's begin. A file in use
-  /// is completed first. Returns an empty string, or why nothing is recorded. One at a time.
+  /// is ended; what is left of it is written meanwhile. Waits for that only where it is the same
+  /// file, or where the one before it is not complete either. Returns an empty string, or why
+  /// nothing is recorded. One at a time.
   std::string start(const Options& options);
   /// Nothing more is recorded; the file is completed and closed soon. One at a time.
   /// False if the window of steps never began.
   bool end(const std::string& reason);
-  /// Waits until a file that has ended is closed. Any thread.
+  /// Waits until the files that have ended are closed; nobody else has to wait for that. Returns at
+  /// once while a file is open. Any thread.
   void join();
 
   /// Distinguishes the files: ids of names count from 0 in each. One at a time.
@@ -95,16 +98,16 @@ class Capture {
   /// in order. One at a time.
   template <typename Fill>
   void batch(const Batch& record, std::size_t tensors, Fill&& fill) {
-    Buffers* buffers = active() ? buffers_.load(std::memory_order_acquire) : nullptr;
-    if (buffers == nullptr) return;
-    put_one(buffers->batches, record, Stream::kBatches);
-    RecordRing<Tensor>& ring = buffers->tensors;
+    Buffers* all = buffers();
+    if (all == nullptr) return;
+    put_one(*all, all->batches, record, Stream::kBatches);
+    RecordRing<Tensor>& ring = all->tensors;
     if (ring.has_room(tensors)) {
       fill([&ring](const Tensor& tensor) { ring.put(tensor); });
       ring.publish();
       if (ring.used() > ring.capacity() / 2 && ring.look() > ring.capacity() / 2) wake();
     } else {
-      buffers->lose(Stream::kTensors, tensors);
+      all->lose(Stream::kTensors, tensors);
     }
   }
   /// A rank announced a tensor. One at a time.
@@ -126,52 +129,61 @@ class Capture {
 
  private:
   void wake();
+  std::size_t prepare(const Options& options);
   void begin(Nanos now);
   void finish(const std::string& reason);
-  void forget_everything();
-  std::uint32_t text_id(Buffers& buffers, std::string_view text);
-  void put_mark(const Mark& mark);
+  static std::uint32_t text_id(Buffers& buffers, std::string_view text);
+  /// What is to be filled now; null when nobody records.
+  [[nodiscard]] Buffers* buffers() const noexcept {
+    return active() ? buffers_.load(std::memory_order_acquire) : nullptr;
+  }
   template <typename Record>
-  void put_one(RecordRing<Record>& ring, const Record& record, Stream stream);
+  static void put_one(Buffers& buffers, RecordRing<Record>& ring, const Record& record,
+                      Stream stream);
   template <typename Record>
-  void put_shared(SharedRing<Record>& ring, const Record& record, Stream stream);
-  void on_ended(const std::string& error);
+  static void put_shared(Buffers& buffers, SharedRing<Record>& ring, const Record& record,
+                         Stream stream);
+  void on_ended(std::uint32_t generation, const std::string& error);
 
   const std::size_t bytes_;
   const Ended ended_;
   std::atomic<bool> active_{false};
   std::atomic<bool> open_{false};
   std::atomic<Buffers*> buffers_{nullptr};  // from the first start on
-  std::unique_ptr<Buffers> owned_buffers_;
   std::uint32_t generation_ = 0;
   std::uint32_t next_name_ = 0;
-  int rank_ = 0;
   pid_t owner_ = 0;
 
+  // Never held while anything is written, or waited for.
   std::mutex mutex_;  // of starting, ending, steps and settings
-  std::unique_ptr<Writer> writer_;
+  /// A file's memory and writer. Two, as one may still be written when the next one begins; kept,
+  /// since a thread may be about to leave a record in the one that has just ended.
+  struct File {
+    std::unique_ptr<Buffers> buffers;
+    std::shared_ptr<Writer> writer;
+  };
+  std::array<File, 2> files_;
+  std::size_t current_ = 0;  // of files_
   Window window_;
   bool awaits_window_ = false;
   std::atomic<std::int64_t> steps_{0};
   Nanos last_step_ = 0;
   std::uint64_t epoch_ = 0;
   std::string settings_;
-
-  // Under the buffers' mutex.
-  std::unordered_map<std::string, std::uint32_t> texts_;
-  std::uint32_t next_text_ = 0;
 };
 
 template <typename Record>
-void Capture::put_one(RecordRing<Record>& ring, const Record& record, Stream stream) {
-  if (!ring.has_room(1)) return buffers_.load(std::memory_order_relaxed)->lose(stream);
+void Capture::put_one(Buffers& buffers, RecordRing<Record>& ring, const Record& record,
+                      Stream stream) {
+  if (!ring.has_room(1)) return buffers.lose(stream);
   ring.put(record);
   ring.publish();
 }
 
 template <typename Record>
-void Capture::put_shared(SharedRing<Record>& ring, const Record& record, Stream stream) {
-  if (!ring.put(record)) buffers_.load(std::memory_order_relaxed)->lose(stream);
+void Capture::put_shared(Buffers& buffers, SharedRing<Record>& ring, const Record& record,
+                         Stream stream) {
+  if (!ring.put(record)) buffers.lose(stream);
 }
 
 }  // namespace hvdtune::capture

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "observe/capture_records.h"
 #include "observe/record_ring.h"
@@ -54,6 +55,12 @@ struct Buffers {
   std::mutex mutex;  // of what follows; never held while anything is written
   Pending pending;
   std::size_t text_limit;
+  int rank = 0;
+  std::unordered_map<std::string, std::uint32_t> texts;  // ids of those told apart
+  std::uint32_t next_text = 0;
+
+  /// For a new file of `of_rank`. Nobody drains the buffers meanwhile.
+  void forget_everything(int of_rank);
 };
 
 }  // namespace hvdtune::capture

@@ -33,7 +33,7 @@ Writer::Writer(Buffers& buffers, int rank, Ended ended)
 
 Writer::~Writer() {
   finish("the process ended");
-  join();
+  if (thread_.joinable()) thread_.join();
 }
 
 std::string Writer::start(const std::string& path, std::string_view identity, std::size_t limit) {
@@ -44,12 +44,15 @@ std::string Writer::start(const std::string& path, std::string_view identity, st
   first += "}}";
   // What goes when the file is full goes in whole appends.
   append_bytes_ = limit == 0 ? kAppendBytes : std::min(kAppendBytes, limit / 8);
+  path_ = path;
   std::string error = file_.open(path, rank_, first, limit);
   if (!error.empty()) return error;
   const SignalsBlocked blocked;
+  running_ = true;
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& failure) {
+    running_ = false;
     error = "cannot start the timeline's thread: " + std::string(failure.what());
   }
   return error;
@@ -60,7 +63,7 @@ void Writer::wake() {
     const std::lock_guard lock(mutex_);
     wake_ = true;
   }
-  changed_.notify_one();
+  changed_.notify_all();
 }
 
 void Writer::finish(const std::string& reason) {
@@ -70,15 +73,29 @@ void Writer::finish(const std::string& reason) {
     finishing_ = true;
     reason_ = reason;
   }
-  changed_.notify_one();
+  changed_.notify_all();
 }
 
 void Writer::join() {
-  if (thread_.joinable()) thread_.join();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !running_; });
+}
+
+bool Writer::running() {
+  const std::lock_guard lock(mutex_);
+  return running_;
 }
 
 void Writer::run() {
   pthread_setname_np(pthread_self(), "hvd-timeline");
+  ended_(write_file());
+  const std::lock_guard lock(mutex_);
+  running_ = false;
+  changed_.notify_all();
+}
+
+/// Until it is to end, or cannot go on; why not.
+std::string Writer::write_file() {
   for (bool last = false; !last;) {
     {
       std::unique_lock lock(mutex_);
@@ -86,7 +103,7 @@ void Writer::run() {
       wake_ = false;
       last = finishing_;
     }
-    if (!write_pending()) return ended_(file_.error());
+    if (!write_pending()) return file_.error();
   }
   std::string end;
   append_event(end, "hvdtune_end", rank_);
@@ -95,7 +112,7 @@ void Writer::run() {
   end += "}}";
   const bool whole = file_.append(end, {});
   file_.close();
-  ended_(whole ? std::string() : file_.error());
+  return whole ? std::string() : file_.error();
 }
 
 bool Writer::write_pending() {
@@ -106,25 +123,57 @@ bool Writer::write_pending() {
   return flush();
 }
 
-/// As much as one append is to hold; false if there was no more than that.
+/// As much as one append is to hold; false if there was no more than that. Batches and their
+/// tensors go together, as far as they have room: what is dropped of a file that grows too long is
+/// whole appends.
 bool Writer::append_blocks() {
-  // Tensors last: there may be more of them than there is room.
-  take_blocks(buffers_.batches, Stream::kBatches);
-  take_blocks(buffers_.ready, Stream::kReady);
+  if (tensors_due_ == 0) take_batches();
+  take_ready();
   take_shared(buffers_.waits, Stream::kWaits, waits_);
   take_shared(buffers_.marks, Stream::kMarks, marks_);
   take_shared(buffers_.counters, Stream::kCounters, counters_);
-  take_blocks(buffers_.tensors, Stream::kTensors);
-  return blocks_.size() >= append_bytes_;
+  take_tensors();
+  return blocks_.size() >= append_bytes_ || !took_all_batches_ || tensors_due_ > 0;
 }
 
-template <typename Ring>
-void Writer::take_blocks(Ring& ring, Stream stream) {
-  const auto append = [&](const auto* records, std::size_t count) {
-    append_block(stream, records, count, count * sizeof(*records));
+/// So many that there is room for their tensors, or one.
+void Writer::take_batches() {
+  batches_.clear();
+  std::size_t bytes = 0;
+  took_all_batches_ = false;
+  const auto keep = [&](const Batch* batch, std::size_t) {
+    batches_.push_back(*batch);
+    bytes += sizeof(Batch) + batch->tensors * sizeof(Tensor);
+    tensors_due_ += batch->tensors;
   };
-  const std::size_t largest = std::min(kBlockBytes, append_bytes_ / 2) / sizeof(Batch);
-  while (blocks_.size() < append_bytes_ && ring.take(largest, append)) {
+  // Base64 makes a third more of them.
+  const std::size_t room = std::min(kBlockBytes, append_bytes_ / 2);
+  while (bytes < room && !took_all_batches_) took_all_batches_ = !buffers_.batches.take(1, keep);
+  // Also what belongs to a batch that found no room.
+  if (took_all_batches_) tensors_due_ = buffers_.tensors.available();
+  if (batches_.empty()) return;
+  append_block(Stream::kBatches, batches_.data(), batches_.size(), batches_.size() * sizeof(Batch));
+}
+
+/// Those of the batches that were taken.
+void Writer::take_tensors() {
+  const std::size_t largest = std::min(kBlockBytes, append_bytes_ / 2) / sizeof(Tensor);
+  const auto append = [&](const Tensor* records, std::size_t count) {
+    append_block(Stream::kTensors, records, count, count * sizeof(Tensor));
+    tensors_due_ -= count;
+  };
+  while (blocks_.size() < append_bytes_ && tensors_due_ > 0) {
+    if (buffers_.tensors.take(std::min(largest, tensors_due_), append)) continue;
+    tensors_due_ = 0;  // lost, or not there yet
+  }
+}
+
+void Writer::take_ready() {
+  const std::size_t largest = std::min(kBlockBytes, append_bytes_ / 2) / sizeof(Ready);
+  const auto append = [&](const Ready* records, std::size_t count) {
+    append_block(Stream::kReady, records, count, count * sizeof(Ready));
+  };
+  while (blocks_.size() < append_bytes_ && buffers_.ready.take(largest, append)) {
   }
 }
 

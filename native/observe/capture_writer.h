@@ -40,16 +40,21 @@ class Writer {
   /// Any thread: writes what is left, then the end with its reason, and closes the file. Returns
   /// at once. Once.
   void finish(const std::string& reason);
-  /// Waits until that is done.
+  /// Any thread: waits until that is done and `ended` has returned.
   void join();
+  /// Any thread: whether it is not yet.
+  [[nodiscard]] bool running();
+  [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
   void run();
+  std::string write_file();
   bool write_pending();
   bool append_blocks();
   bool flush();
-  template <typename Ring>
-  void take_blocks(Ring& ring, Stream stream);
+  void take_batches();
+  void take_tensors();
+  void take_ready();
   template <typename Record>
   void take_shared(SharedRing<Record>& ring, Stream stream, std::vector<Record>& records);
   void append_block(Stream stream, const void* records, std::size_t count, std::size_t bytes);
@@ -60,10 +65,14 @@ class Writer {
   const int rank_;
   Ended ended_;
   CaptureFile file_;
+  std::string path_;
   std::size_t append_bytes_ = 0;
+  bool took_all_batches_ = false;
+  std::size_t tensors_due_ = 0;  // of batches that were taken
   std::string lasting_;
   std::string blocks_;
-  std::vector<Wait> waits_;  // being written
+  std::vector<Batch> batches_;  // being written
+  std::vector<Wait> waits_;
   std::vector<Mark> marks_;
   std::vector<Counter> counters_;
   std::array<std::uint64_t, kStreams> drops_written_{};
@@ -72,6 +81,7 @@ class Writer {
   std::condition_variable changed_;
   bool wake_ = false;
   bool finishing_ = false;
+  bool running_ = false;
   std::string reason_;
   std::thread thread_;
 };

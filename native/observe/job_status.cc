@@ -32,9 +32,8 @@ std::string rank_json(const RankLateness& rank) {
 
 }  // namespace
 
-void JobStatus::scheduled(std::size_t open, std::uint64_t batches, std::int64_t bytes) {
+void JobStatus::scheduled(std::uint64_t batches, std::int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  open_ = open;
   batches_ = batches;
   bytes_ = bytes;
 }
@@ -84,18 +83,23 @@ std::string JobStatus::json(Nanos now) const {
     step_time = number(time / static_cast<double>(kSecond) / static_cast<double>(steps));
     exposed = number(std::min(1.0, static_cast<double>(newest.blocked - oldest.blocked) / time));
   }
-  std::string out = "\"uptime_s\":" + seconds(now - began_) +
-                    ",\"steps\":" + std::to_string(steps_) + ",\"step_s\":" + step_time +
-                    ",\"last_step_ago_s\":" + (steps_ > 0 ? seconds(now - last_.end) : "null") +
-                    ",\"step_bytes\":" + std::to_string(last_.bytes) +
-                    ",\"step_tensors\":" + std::to_string(last_.tensors) +
-                    ",\"step_batches\":" + std::to_string(last_.batches) +
-                    ",\"exposed_share\":" + exposed + ",\"queue\":" + std::to_string(open_) +
-                    ",\"batches\":" + std::to_string(batches_) +
-                    ",\"bytes\":" + std::to_string(bytes_) +
-                    ",\"straggler\":" + (straggler_ < 0 ? "null" : std::to_string(straggler_)) +
-                    ",\"stall_reports\":" + std::to_string(stall_reports_) +
-                    ",\"stalled_tensors\":" + std::to_string(stalled_tensors_);
+  const std::uint64_t executed = executed_.load();  // before what it is a part of
+  const std::uint64_t in_batches = std::max(scheduled_.load(), executed) - executed;
+  const std::size_t incomplete = incomplete_.load();
+  const std::size_t ready = ready_.load();
+  std::string out =
+      "\"uptime_s\":" + seconds(now - began_) + ",\"steps\":" + std::to_string(steps_) +
+      ",\"step_s\":" + step_time +
+      ",\"last_step_ago_s\":" + (steps_ > 0 ? seconds(now - last_.end) : "null") +
+      ",\"step_bytes\":" + std::to_string(last_.bytes) +
+      ",\"step_tensors\":" + std::to_string(last_.tensors) +
+      ",\"step_batches\":" + std::to_string(last_.batches) + ",\"exposed_share\":" + exposed +
+      ",\"queue\":" + std::to_string(incomplete + ready + in_batches) +
+      ",\"queue_for_ranks\":" + std::to_string(incomplete) +
+      ",\"batches\":" + std::to_string(batches_) + ",\"bytes\":" + std::to_string(bytes_) +
+      ",\"straggler\":" + (straggler_ < 0 ? "null" : std::to_string(straggler_)) +
+      ",\"stall_reports\":" + std::to_string(stall_reports_) +
+      ",\"stalled_tensors\":" + std::to_string(stalled_tensors_);
   if (stalled_tensors_ > 0) {
     out += ",\"stalled_for_s\":" + seconds(now - stalled_since_) +
            ",\"stall\":" + quoted(stall_report_);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -22,8 +23,17 @@ class JobStatus {
   explicit JobStatus(int ranks)
       : ranks_(static_cast<std::size_t>(ranks)), began_(monotonic_now()) {}
 
-  /// Something was scheduled. `open`: tensors announced by some ranks and not scheduled.
-  void scheduled(std::size_t open, std::uint64_t batches, std::int64_t bytes);
+  /// Tensors and groups: `incomplete` ones are announced by some ranks only; `ready` ones wait for
+  /// their batch; so many in all have been `scheduled`. Waits for nobody.
+  void waiting(std::size_t incomplete, std::size_t ready, std::uint64_t scheduled) {
+    incomplete_.store(incomplete, std::memory_order_relaxed);
+    ready_.store(ready, std::memory_order_relaxed);
+    scheduled_.store(scheduled, std::memory_order_relaxed);
+  }
+  /// So many more of those scheduled are done. As waiting().
+  void executed(std::uint64_t tensors) { executed_.fetch_add(tensors, std::memory_order_relaxed); }
+  /// Something was scheduled.
+  void scheduled(std::uint64_t batches, std::int64_t bytes);
   /// A step has ended. `blocked`: how long this rank's callers have been blocked since the start.
   void step(const StepRecord& step, Nanos blocked, std::vector<RankLateness> ranks, int straggler);
   void stalled(const std::string& report, std::size_t tensors, Nanos now);
@@ -45,7 +55,10 @@ class JobStatus {
   mutable std::mutex mutex_;
   std::vector<RankLateness> ranks_;
   const Nanos began_;
-  std::size_t open_ = 0;
+  std::atomic<std::size_t> incomplete_{0};
+  std::atomic<std::size_t> ready_{0};
+  std::atomic<std::uint64_t> scheduled_{0};
+  std::atomic<std::uint64_t> executed_{0};
   std::uint64_t batches_ = 0;
   std::int64_t bytes_ = 0;
   std::uint64_t steps_ = 0;

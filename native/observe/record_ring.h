@@ -38,6 +38,10 @@ class RecordRing {
     return used();
   }
 
+  /// Consumer. Records that are there, or more.
+  [[nodiscard]] std::size_t available() const {
+    return published_.load(std::memory_order_acquire) - taken_.load(std::memory_order_relaxed);
+  }
   /// Consumer. Hands at most `limit` of the records that are there, and that lie side by side, to
   /// `consume(const Record*, count)`. False if there are none.
   template <typename Consume>

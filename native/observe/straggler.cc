@@ -39,11 +39,23 @@ std::string time_of_day(Nanos moment) {
   return text.data();
 }
 
+/// The last of the ascending `times` until `end`, or 0; `at` goes on to the first that is later.
+Nanos latest_until(Nanos end, const std::vector<Nanos>& times, std::size_t& at) {
+  while (at < times.size() && times[at] <= end) ++at;
+  return at > 0 ? times[at - 1] : 0;
+}
+
+/// Keeps what is later, and one before.
+void forget_before(std::vector<Nanos>& times, std::size_t later) {
+  if (later > 1) times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(later - 1));
+}
+
 }  // namespace
 
 StragglerWatch::StragglerWatch(const StragglerOptions& options, int ranks)
     : options_(options),
       times_(static_cast<std::size_t>(ranks)),
+      apart_(static_cast<std::size_t>(ranks)),
       cost_(static_cast<std::size_t>(ranks), 0) {}
 
 /// A step that does not end, or tensors of some ranks only: then the newest is all that matters.
@@ -61,25 +73,24 @@ void StragglerWatch::settle() {
   if (!std::is_sorted(complete_.begin(), complete_.end(), earlier)) {
     std::sort(complete_.begin(), complete_.end(), earlier);
   }
-  std::vector<std::size_t> at(times_.size(), 0);  // the first time of the rank that is later
+  // By rank, the first time that is later.
+  std::vector<std::size_t> at(times_.size(), 0);
+  std::vector<std::size_t> apart_at(apart_.size(), 0);
   for (const Complete& one : complete_) {
     Nanos busy = counted_until_;
     for (std::size_t rank = 0; rank < times_.size(); ++rank) {
-      const std::vector<Nanos>& times = times_[rank];
-      while (at[rank] < times.size() && times[at[rank]] <= one.time) ++at[rank];
-      if (static_cast<int>(rank) != one.rank && at[rank] > 0) {
-        busy = std::max(busy, times[at[rank] - 1]);
-      }
+      const bool own = static_cast<int>(rank) == one.rank;
+      const Nanos before = latest_until(one.time, times_[rank], at[rank]);
+      const Nanos apart = latest_until(one.time, apart_[rank], apart_at[rank]);
+      busy = std::max(busy, own ? apart : before);
     }
     if (one.time > busy) cost_[static_cast<std::size_t>(one.rank)] += one.time - busy;
     counted_until_ = std::max(counted_until_, one.time);
   }
   complete_.clear();
   for (std::size_t rank = 0; rank < times_.size(); ++rank) {
-    std::vector<Nanos>& times = times_[rank];
-    if (at[rank] > 1) {
-      times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(at[rank] - 1));
-    }
+    forget_before(times_[rank], at[rank]);
+    forget_before(apart_[rank], apart_at[rank]);
   }
 }
 

@@ -43,9 +43,11 @@ struct RankLateness {
 ///
 /// What a rank *costs*: when a tensor gets complete by its announcement while another rank is
 /// blocked, the time since any other rank has announced anything, since before that another was
-/// busy as well. Nothing is counted twice, so a rank that is late for all tensors of a step by 30
-/// ms costs 30 ms, and one that is late by 3 ms at each of ten points where all wait costs 30 ms,
-/// too. It is what the step would gain if this rank were as fast as the second slowest.
+/// busy as well; and since it has done anything itself in which not all ranks have a part: until
+/// then it had work that they do not have. Nothing is counted twice, so a rank that is late for all
+/// tensors of a step by 30 ms costs 30 ms, and one that is late by 3 ms at each of ten points where
+/// all wait costs 30 ms, too. It is what the step would gain if this rank were as fast as the
+/// second slowest.
 ///
 /// The test: a step counts against the rank that costs most in it if that is at least
 /// `options.share` of the step and `options.least`. Named is a rank against which 36 of the last 40
@@ -66,6 +68,13 @@ class StragglerWatch {
     std::vector<Nanos>& times = times_[static_cast<std::size_t>(rank)];
     if (times.size() >= kMostTimes) make_room(times);
     times.push_back(time);
+  }
+  /// `rank` has taken part, at `time`, in what not all ranks take part in. A time before the last
+  /// one says nothing new.
+  void apart(int rank, Nanos time) {
+    std::vector<Nanos>& times = apart_[static_cast<std::size_t>(rank)];
+    if (times.size() >= kMostTimes) make_room(times);
+    if (times.empty() || time > times.back()) times.push_back(time);
   }
   /// A tensor of all ranks is complete; `rank` was the last to announce it, at `time`.
   /// \param awaited another rank was blocked then
@@ -112,6 +121,7 @@ class StragglerWatch {
 
   StragglerOptions options_;
   std::vector<std::vector<Nanos>> times_;  // by rank, since the last settle(), and one before
+  std::vector<std::vector<Nanos>> apart_;  // the same of what not all ranks take part in
   std::vector<Complete> complete_;
   std::vector<Nanos> cost_;  // by rank, of the current step
   Nanos counted_until_ = 0;

@@ -35,9 +35,14 @@ struct Arena::Header {
   std::atomic<std::uint32_t> stall_checks{0};
   std::atomic<std::uint32_t> silence_reporter{0};
   std::atomic<std::uint64_t> end_position{0};
+  std::atomic<std::uint32_t> recording_decided{0};
   std::atomic<std::int32_t> recording{0};
   std::atomic<std::uint32_t> recording_failed{0};
   alignas(64) std::atomic<std::uint64_t> schedule_written{0};
+  struct alignas(64) Time {
+    std::atomic<std::int64_t> nanos{0};
+  };
+  Time apart[kMaxRanksPerHost];
   Doorbell doorbells[kMaxRanksPerHost];
   ReadCursor cursors[kMaxRanksPerHost];
   RingHead announce_heads[kMaxRanksPerHost];
@@ -220,6 +225,14 @@ std::atomic<std::uint32_t>& Arena::silence_reporter() {
 
 std::atomic<std::uint32_t>& Arena::collecting() {
   return reinterpret_cast<Header*>(base_)->collecting;
+}
+
+std::atomic<std::int64_t>& Arena::apart(int rank) {
+  return reinterpret_cast<Header*>(base_)->apart[rank].nanos;
+}
+
+std::atomic<std::uint32_t>& Arena::recording_decided() {
+  return reinterpret_cast<Header*>(base_)->recording_decided;
 }
 
 std::atomic<std::int32_t>& Arena::recording() {

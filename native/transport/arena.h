@@ -137,6 +137,11 @@ class Arena {
   /// Set while the coordinator holds back ready tensors for company.
   std::atomic<std::uint32_t>& collecting();
 
+  /// When `rank` was last in an operation of a process set that not all ranks are in, and that went
+  /// past the coordinator; 0 = never. Its own clock's.
+  std::atomic<std::int64_t>& apart(int rank);
+  /// Set once rank 0 has decided whether the job is recorded from its start, and ordered it.
+  std::atomic<std::uint32_t>& recording_decided();
   /// Ranks that have a recording's file open.
   std::atomic<std::int32_t>& recording();
   /// Set by the first rank that could not go on writing its file: one warning is enough.

@@ -1,115 +1,22 @@
 #include "observe/capture.h"
 
 #include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "capture_files.h"
 #include "check.h"
 #include "folder.h"
 #include "observe/base64.h"
-#include "strict_json.h"
 #include "threads.h"
 
 namespace hvdtune::capture {
-namespace {
 
 using testing::Folder;
-using testing::Json;
-using testing::parse_json;
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-std::string decoded(const std::string& text) {
-  static const std::string digits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string bytes;
-  unsigned bits = 0;
-  int held = 0;
-  for (const char c : text) {
-    if (c == '=') break;
-    bits = bits << 6 | static_cast<unsigned>(digits.find(c));
-    held += 6;
-    if (held < 8) continue;
-    held -= 8;
-    bytes += static_cast<char>(bits >> held & 0xFF);
-  }
-  return bytes;
-}
-
-template <typename Record>
-std::vector<Record> records(const Json& events, const std::string& stream) {
-  std::vector<Record> all;
-  for (const Json& event : events.items) {
-    if (event.at("name").text != "hvdtune_block") continue;
-    const Json& args = event.at("args");
-    if (args.at("stream").text != stream) continue;
-    const std::string bytes = decoded(args.at("data").text);
-    CHECK_EQ(bytes.size(), static_cast<std::size_t>(args.at("count").number) * sizeof(Record));
-    const std::size_t before = all.size();
-    all.resize(before + bytes.size() / sizeof(Record));
-    std::memcpy(all.data() + before, bytes.data(), bytes.size());
-  }
-  return all;
-}
-
-std::vector<const Json*> events_named(const Json& events, const std::string& name) {
-  std::vector<const Json*> found;
-  for (const Json& event : events.items) {
-    if (event.at("name").text == name) found.push_back(&event);
-  }
-  return found;
-}
-
-/// id -> item, of all hvdtune_names (or texts).
-std::map<long long, const Json*> items(const Json& events, const std::string& what) {
-  std::map<long long, const Json*> found;
-  for (const Json* event : events_named(events, "hvdtune_" + what)) {
-    for (const Json& item : event->at("args").at(what).items) {
-      CHECK(found.emplace(item.items.at(0).number, &item).second);
-    }
-  }
-  return found;
-}
-
-Options options_for(const std::string& path, Window window = {}) {
-  return {path, "\"job\":\"j\",\"rank\":3", 3, window, 0};
-}
-
-std::uint32_t name_one(Capture& capture, const std::string& name, std::int64_t bytes = 8) {
-  const std::array<Named, 1> named = {{{name, 0, OpKind::kAllreduce, DType::kFloat32, bytes}}};
-  return capture.name(named);
-}
-
-void record_batch(Capture& capture, std::uint64_t serial, std::uint32_t name, std::size_t tensors) {
-  Batch batch;
-  batch.serial = serial;
-  batch.tensors = static_cast<std::uint32_t>(tensors);
-  capture.batch(batch, tensors, [&](auto&& put) {
-    for (std::size_t i = 0; i < tensors; ++i) {
-      put(Tensor{name, static_cast<std::uint32_t>(serial), static_cast<Nanos>(i)});
-    }
-  });
-}
-
-}  // namespace
 
 TEST(base64_of_every_length_decodes_to_what_it_was) {
   CHECK_EQ(
@@ -356,76 +263,6 @@ TEST(a_window_that_never_begins_is_told) {
   CHECK(!capture.end("early"));
   capture.join();
   CHECK_EQ(parse_json(read_file(folder.file("t"))).items.size(), 2U);
-}
-
-TEST(the_oldest_blocks_go_and_names_stay) {
-  const Folder folder;
-  const std::string path = folder.file("t");
-  Capture capture;
-  Options options = options_for(path);
-  options.file_limit = 1 << 20;
-  CHECK_EQ(capture.start(options), "");
-  const std::uint32_t name = name_one(capture, "kept");
-  std::uint64_t serial = 0;
-  std::size_t largest = 0;
-  while (read_file(path).find("hvdtune_rotated") == std::string::npos || serial < 100) {
-    // Less than half of the limit, which stays, and written before there is more: of a longer
-    // backlog the tensors, which are written last, push the batches out.
-    const std::string before = read_file(path);
-    for (int i = 0; i < 20; ++i) record_batch(capture, serial++, name, 1000);
-    while (read_file(path) == before) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    largest = std::max(largest, read_file(path).size());
-  }
-  capture.end("");
-  capture.join();
-  CHECK(largest <= options.file_limit);
-  const Json events = parse_json(read_file(path));
-  CHECK_EQ(items(events, "names").at(name)->items.at(1).text, "kept");
-  const auto batches = records<Batch>(events, "batches");
-  CHECK(!batches.empty());
-  CHECK(batches.front().serial > 0);
-  CHECK_EQ(batches.back().serial, serial - 1);
-  for (std::size_t i = 1; i < batches.size(); ++i) {
-    CHECK_EQ(batches[i].serial, batches[i - 1].serial + 1);
-  }
-  CHECK(!std::filesystem::exists(path + ".new"));
-}
-
-TEST(a_file_that_cannot_be_written) {
-  const Folder folder;
-  Capture capture;
-  CHECK(capture.start(options_for(folder.file("no/such"))).find("No such file") !=
-        std::string::npos);
-  CHECK(!capture.active());
-  CHECK(!capture.open());
-  CHECK_EQ(capture.start(options_for(folder.file("t"))), "");
-}
-
-TEST(a_disk_that_fills_up_ends_the_recording) {
-  const Folder folder;
-  const std::string path = folder.file("t");
-  const pid_t child = fork();
-  if (child == 0) {
-    const rlimit limit{20000, 20000};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    std::atomic<int> problems{0};
-    Capture capture(Capture::kDefaultBytes, [&](const std::string& problem) {
-      if (!problem.empty() && problem.find(path) != std::string::npos) ++problems;
-    });
-    if (!capture.start(options_for(path)).empty()) _exit(1);
-    const std::uint32_t name = name_one(capture, "t");
-    for (std::uint64_t serial = 0; capture.active(); ++serial) {
-      record_batch(capture, serial, name, 10);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    capture.end("");
-    capture.join();
-    _exit(problems == 1 ? 0 : 2);
-  }
-  int status = -1;
-  CHECK_EQ(waitpid(child, &status, 0), child);
-  CHECK_EQ(status, 0);
-  parse_json(read_file(path));
 }
 
 TEST(everything_at_once_from_many_threads) {

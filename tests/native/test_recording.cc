@@ -73,6 +73,66 @@ TEST(ranks_that_still_record_are_stopped_when_rank_0_has_given_up) {
   check_contains(text_of(folder.file("t.rank1.json")), "stop_timeline() was called");
 }
 
+TEST(a_stop_counts_though_nobody_has_begun_yet) {
+  const Folder folder;
+  run_job(
+      2,
+      [&](int rank, Engine& engine) {
+        for (int round = 0; round < 100; ++round) {
+          if (rank == 1) {
+            // Rank 0 hears both before it reads what has come of the first.
+            engine.ask_timeline({.action = Action::kStart, .path = folder.file("t.json")});
+            const auto stop = engine.ask_timeline({.action = Action::kStop});
+            CHECK(engine.await_timeline(stop, monotonic_now() + kPatience));
+          }
+          meet(engine);
+          CHECK(!engine.is_recorded());
+          meet(engine);
+        }
+      },
+      captures);
+  parse_json(text_of(folder.file("t.json")));
+}
+
+TEST(signals_toggle_what_has_been_ordered) {
+  const Folder folder;
+  run_job(
+      2,
+      [&](int rank, Engine& engine) {
+        for (int round = 0; round < 100; ++round) {
+          if (rank == 1) {
+            const wire::TimelineOrder toggle{.action = Action::kToggle,
+                                             .path = folder.file("t.json")};
+            engine.ask_timeline(toggle);
+            CHECK(engine.await_timeline(engine.ask_timeline(toggle), monotonic_now() + kPatience));
+          }
+          meet(engine);
+          CHECK(!engine.is_recorded());
+          meet(engine);
+        }
+      },
+      captures);
+}
+
+TEST(a_job_that_is_recorded_from_its_start_is_before_anything_is_submitted) {
+  const Folder folder;
+  for (int job = 0; job < 20; ++job) {
+    run_job(
+        3,
+        [&](int, Engine& engine) {
+          CHECK(engine.takes_records());
+          engine.mark(capture::MarkKind::kUser, 1, "the first thing");
+        },
+        [&](EngineOptions& options) {
+          captures(options);
+          options.timeline = folder.file("t.json");
+        });
+    for (const char* name : {"t.json", "t.rank1.json", "t.rank2.json"}) {
+      check_contains(text_of(folder.file(name)), "the first thing");
+    }
+  }
+}
+
 /// Gradients by name, a blocking allreduce that may go past the coordinator, one of a process set.
 void some_steps(Engine& engine, int rank, int steps) {
   std::vector<float> data(64, 1);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "base/clock.h"
@@ -12,7 +13,7 @@ namespace {
 
 std::string wait_for_answer(StackQuery& query) {
   while (true) {
-    if (const auto text = query.take()) return *text;
+    if (const auto answer = query.take()) return answer->text;
     std::this_thread::yield();
   }
 }
@@ -40,7 +41,7 @@ TEST(stop_waits_for_the_query_under_way) {
     return std::string("late");
   });
   query.start();
-  query.start();  // the first is under way: nothing happens
+  query.start();  // behind the first, which is under way; but stop() comes before
   while (!entered) std::this_thread::yield();
   std::atomic<bool> returned_before_stop{false};
   std::thread stopper([&] {
@@ -52,7 +53,32 @@ TEST(stop_waits_for_the_query_under_way) {
   stopper.join();
   CHECK(returned_before_stop);
   query.start();  // after stop(): nothing happens
-  CHECK_EQ(query.take().value_or(""), std::string("late"));
+  CHECK_EQ(wait_for_answer(query), std::string("late"));
+}
+
+TEST(what_is_asked_meanwhile_is_answered_anew_once_by_the_newest_number) {
+  std::atomic<bool> entered{false};
+  std::atomic<bool> may_go{false};
+  std::atomic<int> calls{0};
+  StackQuery query([] {});
+  query.set_source([&] {
+    entered = true;
+    while (!may_go) std::this_thread::yield();
+    return "stack " + std::to_string(++calls);
+  });
+  CHECK(query.start(1));
+  while (!entered) std::this_thread::yield();
+  for (std::uint64_t question = 2; question <= 5; ++question) CHECK(query.start(question));
+  may_go = true;
+  std::optional<StackQuery::Answer> answer;
+  while (!answer || answer->question != 5) {
+    answer = query.take();
+    std::this_thread::yield();
+  }
+  CHECK_EQ(answer->text, std::string("stack 2"));
+  query.stop();
+  CHECK_EQ(calls.load(), 2);
+  CHECK(!query.start(6));
 }
 
 }  // namespace

@@ -156,6 +156,52 @@ TEST(lateness_at_several_points_of_a_step_adds_up) {
   CHECK_EQ(named->late, 30 * kMillisecond);
 }
 
+TEST(work_of_a_process_set_is_not_lateness) {
+  // Rank 1 alone is in a set: four operations of it, 5 ms each, before what all ranks do. `more`:
+  // how late it is besides.
+  for (const Nanos more : {Nanos{0}, 20 * kMillisecond}) {
+    StragglerWatch watch({}, 3);
+    Nanos now = kSecond;
+    std::optional<StragglerNotice> named;
+    for (std::uint64_t step = 1; step <= 100; ++step) {
+      now += 10 * kMillisecond;
+      watch.announced(0, now);
+      watch.announced(2, now);
+      for (int operation = 0; operation < 4; ++operation) {
+        now += 5 * kMillisecond;
+        watch.announced(1, now);
+        watch.apart(1, now);
+        watch.apart(1, now - kMillisecond);  // an older one is nothing new
+      }
+      now += more + 100 * kMicrosecond;
+      watch.announced(1, now);
+      watch.complete(1, now, true);
+      if (const auto notice = watch.end_step(step, now)) named = notice;
+    }
+    CHECK_EQ(named.has_value(), more > 0);
+    CHECK_EQ(watch.lately()[1].late, more + 100 * kMicrosecond);
+  }
+}
+
+TEST(work_of_a_process_set_excuses_nobody_else) {
+  StragglerWatch watch({}, 3);
+  Nanos now = kSecond;
+  std::optional<StragglerNotice> named;
+  for (std::uint64_t step = 1; step <= 100; ++step) {
+    now += 10 * kMillisecond;
+    watch.announced(0, now);
+    watch.announced(1, now);
+    watch.apart(1, now + 15 * kMillisecond);  // it goes on with its own while it waits
+    now += 20 * kMillisecond;
+    watch.announced(2, now);
+    watch.complete(2, now, true);
+    if (const auto notice = watch.end_step(step, now)) named = notice;
+  }
+  CHECK(named.has_value());
+  CHECK_EQ(named->rank, 2);
+  CHECK_EQ(named->late, 20 * kMillisecond);
+}
+
 TEST(what_nobody_waits_for_costs_nothing) {
   StragglerWatch watch({}, 2);
   Nanos now = kSecond;
@@ -172,6 +218,7 @@ TEST(steps_that_never_end_take_no_more_memory) {
   StragglerWatch watch({}, 2);
   for (Nanos now = 1; now < 100'000; ++now) {
     watch.announced(0, now);
+    watch.apart(1, now);
     watch.complete(0, now, true);
   }
   CHECK(!watch.end_step(1, 100'000).has_value());

@@ -17,6 +17,7 @@ from rank_programs import capture, training
 from ranks import hvdtune_command, run_ranks, run_under, start_ranks
 
 from hvdtune.timeline.capture import DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark
+from hvdtune.timeline.load import read_recording
 
 LAYERS = [f"allreduce.{name}" for name in capture.NAMES]
 
@@ -233,12 +234,22 @@ def test_rank_0_alone_records_when_each_rank_was_ready(tmp_path: Path) -> None:
     for layer in LAYERS:
         own = ready[[name == layer for name in names]]
         assert sorted(own["rank"].tolist()) == sorted([*range(3)] * steps)
-    tensors = ranks[0].streams["tensors"]
-    # Not the barrier before the first step: it may be announced before the recording has begun.
-    layers = [ranks[0].names[int(name)][1] in LAYERS for name in tensors["name"]]
-    submitted = tensors["submitted"][layers]
-    assert len(submitted) == len(LAYERS) * steps
-    assert set(submitted.tolist()) <= set(ready["time"][ready["rank"] == 0].tolist())
+    barrier = ready[[name == "barrier.noname" for name in names]]
+    assert sorted(barrier["rank"].tolist()) == [*range(3)]
+    submitted = ranks[0].streams["tensors"]["submitted"]
+    assert len(submitted) == len(LAYERS) * steps + 1
+    assert sorted(submitted.tolist()) == sorted(ready["time"][ready["rank"] == 0].tolist())
+
+
+def test_a_recording_that_begins_with_the_job_has_what_comes_first(tmp_path: Path) -> None:
+    path, late = tmp_path / "t.json", 1
+    run_ranks(3, capture.at_once, late, 0.3, env=recorded(path))
+    for number, rank in read_capture(path).items():
+        check_consistency(rank)
+        assert rank.texts_of(Mark.USER) == ["at once"]
+        assert counts(rank) == {"barrier.noname": 1}
+        if number != late:
+            assert len(rank.streams["waits"]) > 0
 
 
 @pytest.mark.parametrize(("steps", "expected"), [("4:7", [3, 4, 5, 6]), ("9:", [8, 9, 10])])
@@ -334,6 +345,9 @@ def test_the_file_can_be_kept_small(tmp_path: Path) -> None:
         assert {rank.names[int(name)][1] for name in tensors["name"]} == set(LAYERS)
         assert batches["serial"][0] > 0
         assert len(batches) > 100
+    for one in read_recording(path).ranks.values():
+        assert one.batches["tensors"].sum() == len(one.tensors)
+        assert any("its oldest part was dropped" in problem for problem in one.problems)
 
 
 KILLS = 100 if os.environ.get("HVDTUNE_TEST_LONG") else 8
@@ -440,3 +454,75 @@ def test_in_place_batches_say_so(tmp_path: Path) -> None:
     run_ranks(2, capture.train, 5, env=recorded(path))
     batches = read_capture(path)[0].streams["batches"]
     assert (batches["flags"] == Flag.OK).all()
+
+
+PYNVML = """
+from types import SimpleNamespace
+
+class NVMLError(Exception):
+    pass
+
+NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES, NVML_SUCCESS = 0, 1, 0
+readings = closed = 0
+
+def nvmlInit():
+    pass
+
+def nvmlShutdown():
+    global closed
+    closed += 1
+
+def nvmlDeviceGetCount():
+    return 2
+
+def nvmlDeviceGetHandleByIndex(index):
+    return index
+
+def nvmlDeviceGetUtilizationRates(gpu):
+    global readings
+    readings += gpu == 1
+    return SimpleNamespace(gpu=25 * (1 + gpu))
+
+def nvmlDeviceGetMemoryInfo(gpu):
+    return SimpleNamespace(used=10**9)
+
+def nvmlDeviceGetPowerUsage(gpu):
+    if gpu == 1:
+        raise NVMLError("Not Supported")
+    return 250_000
+
+def nvmlDeviceGetPcieThroughput(gpu, counter):
+    return 7
+"""
+
+
+def test_rank_0_records_the_gpus_of_its_host(tmp_path: Path) -> None:
+    """Whatever module is called pynvml is asked; viewers are shown its counters."""
+    (tmp_path / "pynvml.py").write_text(PYNVML)
+    environment = {"HOROVOD_TIMELINE": "DYNAMIC"}
+    result = run_ranks(2, capture.beside_gpus, str(tmp_path), 3, env=environment)
+    assert result.values == (2, 0)
+    for name in ("first", "second"):
+        ranks = read_capture(tmp_path / f"{name}.json")
+        assert len(ranks[1].streams["counters"]) == 0
+        counters = ranks[0].streams["counters"]
+        assert (np.diff(counters["time"]) >= 0).all()
+        values: dict[str, set[float]] = {}
+        for one in counters:
+            values.setdefault(ranks[0].texts[int(one["counter"])], set()).add(float(one["value"]))
+        assert values == {
+            "GPU 0 utilization (ratio)": {0.25},
+            "GPU 0 memory (bytes)": {1e9},
+            "GPU 0 power (W)": {250.0},
+            "GPU 0 PCIe received (bytes/s)": {7e3},
+            "GPU 0 PCIe sent (bytes/s)": {7e3},
+            "GPU 1 utilization (ratio)": {0.5},
+            "GPU 1 memory (bytes)": {1e9},
+            "GPU 1 PCIe received (bytes/s)": {7e3},
+            "GPU 1 PCIe sent (bytes/s)": {7e3},
+        }
+        events = json.loads((tmp_path / f"{name}.json").read_text())
+        shown = [one for one in events if one["ph"] == "C" and one["name"] == "GPU 0 power (W)"]
+        assert len(shown) >= 3
+        assert {one["pid"] for one in shown} == {0}
+        assert {one["args"]["value"] for one in shown} == {250}

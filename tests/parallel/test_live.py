@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -86,10 +87,29 @@ def test_stacks_of_ranks_in_the_middle_of_something(tmp_path: Path) -> None:
         ranks.signal(2, signal.SIGSTOP)
         stacks = hvdtune("stacks", "--job", str(ranks.pid(0))).stdout
         ranks.signal(2, signal.SIGCONT)
+        again = hvdtune("stacks", "--job", str(ranks.pid(0))).stdout
         stop_file.touch()
         ranks.wait(60)
+    assert again.count("stay_away_from") == 3
+    assert "no Python stack" not in again
     assert stacks.count("stay_away_from") == 2
     assert "process stopped\nno Python stack: the process has not answered" in stacks
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_what_waits_for_a_rank_is_in_the_queue(tmp_path: Path, late: int) -> None:
+    """Tensors that all ranks know: announcing them wakes nobody before the last rank comes."""
+    stop_file = tmp_path / "stop"
+    with start_ranks(3, live.stay_away, late, str(stop_file)) as ranks:
+        ranks.wait_for_output(late, "staying away")
+        shown, deadline = "", time.monotonic() + 60
+        while "5 tensors: 5 for ranks" not in shown:
+            assert time.monotonic() < deadline, shown
+            top = hvdtune("top", "--once", "--job", str(ranks.pid(0)))
+            assert top.returncode == 0, top.stderr
+            shown = top.stdout
+        stop_file.touch()
+        ranks.wait(60)
 
 
 def test_several_jobs_must_be_told_apart(tmp_path: Path) -> None:
@@ -179,6 +199,14 @@ def test_equal_ranks_are_not_named(np: int) -> None:
         result = ranks.wait(120)
     assert "is late" not in result[0].stderr
     assert result.values == (400,) * np
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_rank_with_work_of_its_own_is_not_late(blocking: bool) -> None:
+    with start_ranks(2, live.own_work, 0.01, 120, blocking) as ranks:
+        result = ranks.wait(120)
+    assert result.values == (120, 120)
+    assert "late" not in result[0].stderr
 
 
 def test_nobody_is_named_where_it_is_switched_off() -> None:

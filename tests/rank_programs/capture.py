@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,16 @@ def patiently(steps: int) -> tuple[int, int]:
     end = time.monotonic_ns()
     hvd.shutdown()
     return begin, end
+
+
+def at_once(late: int, seconds: float) -> None:
+    """A mark and a barrier right behind init; `late` comes to it so much later."""
+    hvd.init()
+    hvd.mark("at once")
+    if hvd.rank() == late:
+        time.sleep(seconds)
+    hvd.barrier()
+    hvd.shutdown()
 
 
 def late_rank(steps: int, late: int, seconds: float) -> None:
@@ -287,3 +299,32 @@ def optimizer_steps(steps: int) -> list[Any]:
             optimizer.step()
     hvt.shutdown()
     return []
+
+
+def beside_gpus(directory: str, readings: int) -> int:
+    """Two recordings, first.json and second.json, with `readings` of the GPUs each at least.
+
+    `directory` has a pynvml. Rank 0 goes on until NVML is closed again. Returns how often it was.
+    """
+    sys.path.insert(0, directory)
+    import pynvml
+
+    hvd.init()
+    done = np.zeros(1, np.int32)
+
+    def steps_until(reached: Callable[[], bool]) -> None:
+        done[0] = 0
+        while not done[0]:
+            one_step()
+            time.sleep(0.01)
+            done[0] = hvd.rank() > 0 or reached()
+            hvd.allreduce_(done, op=hvd.Min, name="done")
+
+    for times, name in enumerate(("first", "second"), start=1):
+        hvd.start_timeline(f"{directory}/{name}.json")
+        before = pynvml.readings
+        steps_until(lambda before=before: pynvml.readings >= before + readings)
+        hvd.stop_timeline()
+        steps_until(lambda times=times: pynvml.closed == times)
+    hvd.shutdown()
+    return int(pynvml.closed)

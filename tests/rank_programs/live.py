@@ -34,3 +34,39 @@ def train(late_rank: int, late_s: float, steps: int, stop_file: str = "") -> int
             print("running", flush=True)
     hvd.shutdown()
     return step
+
+
+def own_work(seconds: float, steps: int, blocking: bool) -> int:
+    """Rank 1 alone is in a process set: two operations of it a step, `seconds` of work before each.
+
+    The others are blocked meanwhile. `blocking`: small ones, which go past the coordinator.
+    """
+    own = hvd.ProcessSet([1])
+    hvd.init(process_sets=[own])
+    gradient, part = np.ones(1000, np.float32), np.ones(100, np.float32)
+    for _ in range(steps):
+        for number in range(2 * (hvd.rank() == 1)):
+            time.sleep(seconds)
+            name = f"part.{number}"
+            if blocking:
+                hvd.allreduce_(part, name=name, process_set=own)
+            else:
+                hvd.synchronize(hvd.allreduce_async_(part, name=name, process_set=own))
+        hvd.synchronize(hvd.allreduce_async_(gradient, name="grad"))
+    hvd.shutdown()
+    return steps
+
+
+def stay_away(late: int, stop_file: str) -> None:
+    """In the fifth step rank `late` submits nothing until `stop_file` exists."""
+    hvd.init()
+    gradients = [np.ones(1000, np.float32) for _ in range(5)]
+    for step in range(6):
+        if step == 4 and hvd.rank() == late:
+            print("staying away", flush=True)
+            while not Path(stop_file).exists():
+                time.sleep(0.01)
+        handles = [hvd.allreduce_async_(g, name=f"grad.{i}") for i, g in enumerate(gradients)]
+        for handle in handles:
+            hvd.synchronize(handle)
+    hvd.shutdown()

@@ -18,7 +18,7 @@ def test_every_fact_is_in_the_text():
         "250.0 ms: 160 tensors, 100.0 MB in 4 batches",
         "40% of the step",
         "400.0 MB/s reduced on each rank, 50.0 GB so far",
-        "7 tensors wait",
+        "7 tensors: 5 for ranks, 2 for a batch or its execution",
         "rank 1 (a, pid 4712) costs 30.0 ms a step (12%), last in 80% of the steps",
         "none now",
         "warming up",
@@ -64,6 +64,15 @@ def test_the_terminal_shows_the_same_whatever_the_names_are():
     assert "[bold]host" in out.getvalue()
     assert "4.00 steps/s" in out.getvalue()
     Console(file=io.StringIO()).print(view.frame(status_at_start()))
+
+
+def test_the_queue_says_what_it_waits_for():
+    def queue(count: int, for_ranks: int) -> str:
+        return dict(view.rows(sample_status(queue=count, queue_for_ranks=for_ranks)))["queue"]
+
+    assert queue(0, 0) == "empty"
+    assert queue(1, 1) == "1 tensor: 1 for ranks"
+    assert queue(3, 0) == "3 tensors: 3 for a batch or its execution"
 
 
 def test_only_the_latest_ranks_of_many_are_listed():

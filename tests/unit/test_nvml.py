@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -112,8 +113,8 @@ def test_the_sampler_emits_counters_until_it_is_stopped():
     got = []
     enough = threading.Event()
 
-    def emit(time_ns, name, value):
-        got.append((time_ns, name, value))
+    def emit(name, value):
+        got.append((name, value))
         if len(got) > 30:
             enough.set()
 
@@ -123,12 +124,37 @@ def test_the_sampler_emits_counters_until_it_is_stopped():
     sampler.stop()
     after = len(got)
     assert module.closed == 1
-    times = [time_ns for time_ns, _, _ in got]
-    assert times == sorted(times)
-    names = {name for _, name, _ in got}
+    names = {name for name, _ in got}
     assert "GPU 0 power (W)" in names
     assert "GPU 1 power (W)" not in names
     assert len(got) == after
+
+
+def test_the_sampler_reads_and_has_nvml_open_only_while_it_is_wanted():
+    module = fake()
+    wanted, read = threading.Event(), threading.Event()
+    sampler = nvml.Sampler(lambda *_: read.set(), 0.001, wanted=wanted.is_set, module=module)
+    for times in (1, 2):
+        assert not read.is_set()
+        wanted.set()
+        assert read.wait(60)
+        wanted.clear()
+        deadline = time.monotonic() + 60
+        while module.closed < times:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        read.clear()
+    sampler.stop()
+    assert module.closed == 2
+
+
+def test_no_gpu_ends_the_sampling_without_a_word():
+    told = []
+    sampler = nvml.Sampler(lambda *_: None, 0.001, warn=told.append, module=fake(nvmlInit=failing))
+    sampler._thread.join(60)
+    assert not sampler._thread.is_alive()
+    sampler.stop()
+    assert told == []
 
 
 def test_a_gpu_that_goes_away_ends_the_sampling_with_one_warning():

@@ -27,6 +27,7 @@ from hvdtune.timeline.capture import STREAMS, TENSOR, ClockReading, Identity
 from hvdtune.timeline.capture_file import Budget, is_capture, read_capture_file
 from hvdtune.timeline.events import TimelineError
 from hvdtune.timeline.load import read_files, read_recording, siblings
+from hvdtune.timeline.report_data import analyse
 
 SMALL = Job(ranks=3, steps=6, counters=True, cycles=True)
 SHIFTED = replace(
@@ -365,3 +366,51 @@ def test_no_input_makes_the_reader_fail_otherwise_than_by_a_sentence(
             assert (one.tensors["name"] < max(1, len(one.names))).all()
     assert all(refused)
     assert read > 100 or packed
+
+
+def rotated_lines(job: Job, rank: int, gone: str) -> list[str]:
+    """A rank's file whose first block of a stream (or of none) was dropped."""
+    lines = capture_lines(job, rank, simulate(job), records=16)
+    if gone:
+        lines.remove(next(line for line in lines if f'"stream": "{gone}"' in line))
+    return [*lines[:-1], event("hvdtune_rotated", rank, {"blocks": 5}), lines[-1]]
+
+
+@pytest.mark.parametrize("gone", ["batches", "tensors", ""])
+def test_what_is_left_of_a_rotated_file_begins_with_a_whole_batch(
+    tmp_path: Path, gone: str
+) -> None:
+    whole, path = recording(SMALL), tmp_path / "t.json"
+    for rank in range(SMALL.ranks):
+        file = path if rank == 0 else tmp_path / f"t.rank{rank}.json"
+        write_lines(file, rotated_lines(SMALL, rank, gone))
+    read = read_recording(path)
+    for rank, one in read.ranks.items():
+        before = whole.ranks[rank]
+        batches, tensors = one.batches, one.tensors
+        assert 0 < len(batches) <= len(before.batches)
+        assert (batches == before.batches[-len(batches) :]).all()
+        assert batches["tensors"].sum() == len(tensors)
+        assert (
+            tensors["batch"].tolist() == np.repeat(batches["serial"], batches["tensors"]).tolist()
+        )
+        assert (len(batches) < len(before.batches)) == bool(gone)
+        [problem] = one.problems
+        assert "below HVDTUNE_TIMELINE_MAX_MB" in problem
+        assert ("had lost each other" in problem) == bool(gone)
+    problems = analyse(read).quality.problems
+    assert sum("its oldest part was dropped" in problem for problem in problems) >= 1
+
+
+def test_a_rotated_file_without_a_whole_batch_is_read(tmp_path: Path) -> None:
+    job = replace(SMALL, ranks=1)
+    for stream in ("batches", "tensors"):
+        lines = [
+            line
+            for line in rotated_lines(job, 0, "")
+            if "hvdtune_block" not in line or f'"stream": "{stream}"' in line
+        ]
+        write_lines(tmp_path / "t.json", lines)
+        [one] = read_recording(tmp_path / "t.json").ranks.values()
+        assert len(one.tensors) == 0
+        assert (len(one.batches) > 0) == (stream == "batches")

@@ -1,0 +1,103 @@
+#pragma once
+
+// What captures have left in their files, and what tests put into them.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "observe/capture.h"
+#include "strict_json.h"
+
+namespace hvdtune::capture {
+
+using testing::Json;
+using testing::parse_json;
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+inline std::string decoded(const std::string& text) {
+  static const std::string digits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  unsigned bits = 0;
+  int held = 0;
+  for (const char c : text) {
+    if (c == '=') break;
+    bits = bits << 6 | static_cast<unsigned>(digits.find(c));
+    held += 6;
+    if (held < 8) continue;
+    held -= 8;
+    bytes += static_cast<char>(bits >> held & 0xFF);
+  }
+  return bytes;
+}
+
+template <typename Record>
+std::vector<Record> records(const Json& events, const std::string& stream) {
+  std::vector<Record> all;
+  for (const Json& event : events.items) {
+    if (event.at("name").text != "hvdtune_block") continue;
+    const Json& args = event.at("args");
+    if (args.at("stream").text != stream) continue;
+    const std::string bytes = decoded(args.at("data").text);
+    CHECK_EQ(bytes.size(), static_cast<std::size_t>(args.at("count").number) * sizeof(Record));
+    const std::size_t before = all.size();
+    all.resize(before + bytes.size() / sizeof(Record));
+    std::memcpy(all.data() + before, bytes.data(), bytes.size());
+  }
+  return all;
+}
+
+inline std::vector<const Json*> events_named(const Json& events, const std::string& name) {
+  std::vector<const Json*> found;
+  for (const Json& event : events.items) {
+    if (event.at("name").text == name) found.push_back(&event);
+  }
+  return found;
+}
+
+/// id -> item, of all hvdtune_names (or texts).
+inline std::map<long long, const Json*> items(const Json& events, const std::string& what) {
+  std::map<long long, const Json*> found;
+  for (const Json* event : events_named(events, "hvdtune_" + what)) {
+    for (const Json& item : event->at("args").at(what).items) {
+      CHECK(found.emplace(item.items.at(0).number, &item).second);
+    }
+  }
+  return found;
+}
+
+inline Options options_for(const std::string& path, Window window = {}) {
+  return {path, "\"job\":\"j\",\"rank\":3", 3, window, 0};
+}
+
+inline std::uint32_t name_one(Capture& capture, const std::string& name, std::int64_t bytes = 8) {
+  const std::array<Named, 1> named = {{{name, 0, OpKind::kAllreduce, DType::kFloat32, bytes}}};
+  return capture.name(named);
+}
+
+inline void record_batch(Capture& capture, std::uint64_t serial, std::uint32_t name,
+                         std::size_t tensors) {
+  Batch batch;
+  batch.serial = serial;
+  batch.tensors = static_cast<std::uint32_t>(tensors);
+  capture.batch(batch, tensors, [&](auto&& put) {
+    for (std::size_t i = 0; i < tensors; ++i) {
+      put(Tensor{name, static_cast<std::uint32_t>(serial), static_cast<Nanos>(i)});
+    }
+  });
+}
+
+}  // namespace hvdtune::capture
