@@ -15,7 +15,7 @@ from hvdtune.knobs import KNOBS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 # Variables that are no settings: the launcher's answer to "who am I", and how `horovod` is found.
 OTHER_VARIABLES = {

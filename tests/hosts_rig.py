@@ -1,0 +1,247 @@
+"""Several hosts on one machine, for tests and by hand:
+
+    python tests/hosts_rig.py --hosts 2 --rate 1gbit -- hvdtune run -np 2 -H hostb:2 …
+
+Each host is a network namespace with an address, a hostname and an sshd of its own; they are joined
+by a switch (a bridge in one more namespace), on which `tc` sets what a host sends: its rate and,
+where the kernel has netem, a delay and a loss. Everything else, files included, is shared. The
+command runs on hosta; when it ends, everything is removed. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import ssh_server
+
+LETTERS = "abcdefghijklmnop"
+NETWORK = "10.77.0"
+INTERFACE = "eth0"
+START_SECONDS = 20.0
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+class RigError(RuntimeError):
+    """The hosts cannot be built here; the text says why."""
+
+
+def why_not(delay: str | None = None, loss: str | None = None) -> str:
+    """Why there cannot be such hosts on this machine; "" if there can."""
+    if os.getuid() != 0:
+        return "network namespaces need root"
+    for name in ("ip", "tc", "unshare", "nsenter", "mount"):
+        if shutil.which(name) is None:
+            return f"{name} is missing (Debian: apt install iproute2 util-linux)"
+    reason = ssh_server.why_not()
+    if reason:
+        return reason
+    name = f"hvdtune-{secrets.token_hex(4)}"
+    try:
+        _ip("netns", "add", name)
+    except RigError as error:
+        return f"network namespaces are not allowed here ({error})"
+    try:
+        _ip("-n", name, "link", "add", "probe", "type", "veth", "peer", "name", "other")
+        _shape(name, "probe", "1gbit", delay, loss)
+    except RigError as error:
+        return f"this kernel cannot do it ({error})"
+    finally:
+        _ip("netns", "del", name)
+    return ""
+
+
+class Rig:
+    """Running hosts, named hosta, hostb, …; `client` is the ssh command that knows them."""
+
+    def __init__(self, folder: Path, count: int, rate: str, delay: str | None, loss: str | None):
+        self.folder = folder
+        self.names = [f"host{letter}" for letter in LETTERS[:count]]
+        self._tag = f"hvdtune-{secrets.token_hex(4)}"
+        self._spaces: list[str] = []
+        self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            self._write_files()
+            self._build(rate, delay, loss)
+        except BaseException:
+            self.remove()
+            raise
+
+    @property
+    def client(self) -> str:
+        """For HVDTUNE_SSH_COMMAND."""
+        return f"ssh -F {self.folder / 'ssh_config'}"
+
+    def on(self, name: str, command: Sequence[str]) -> list[str]:
+        """The command that runs `command` on a host."""
+        server = self._servers[name].pid
+        inside = ["nsenter", "--target", str(server), "--net", "--uts", "--mount"]
+        # nsenter would go to the folder of the namespace's first process.
+        return [*inside, f"--wd={os.getcwd()}", "--", *command]
+
+    def cut(self, name: str, connected: bool = False) -> None:
+        """Take a host from the network without a word to anybody, or put it back."""
+        self._switch(name, "up" if connected else "down")
+
+    def sent_bytes(self, name: str) -> int:
+        """How much a host has sent over its interface."""
+        path = f"/sys/class/net/{INTERFACE}/statistics/tx_bytes"
+        shown = subprocess.run(self.on(name, ["cat", path]), capture_output=True, check=True)
+        return int(shown.stdout)
+
+    def shaping(self, name: str) -> str:
+        """What tc says about a host's interface."""
+        space = self._space(name)
+        return _output("tc", "-n", space, "qdisc", "show", "dev", INTERFACE)
+
+    def remove(self) -> None:
+        """End every process on the hosts and remove them."""
+        for server in self._servers.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+        for space in self._spaces:
+            for pid in _output("ip", "netns", "pids", space).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            _ip("netns", "del", space)
+        self._spaces.clear()
+
+    def _space(self, name: str) -> str:
+        return f"{self._tag}-{name}"
+
+    def _write_files(self) -> None:
+        addresses = {name: f"{NETWORK}.{index}" for index, name in enumerate(self.names, 1)}
+        lines = [f"{address} {name}\n" for name, address in addresses.items()]
+        (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
+        ssh_server.make_keys(self.folder)
+        (self.folder / "ssh_config").write_text(f"Host *\n{ssh_server.client_options(self.folder)}")
+        (self.folder / "sshd_config").write_text(ssh_server.server_options(self.folder))
+
+    def _build(self, rate: str, delay: str | None, loss: str | None) -> None:
+        switch = self._space("switch")
+        self._add_space(switch)
+        _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", switch, "link", "set", "bridge", "up")
+        for index, name in enumerate(self.names, 1):
+            space = self._space(name)
+            self._add_space(space)
+            _ip(
+                *("-n", switch, "link", "add", name, "type", "veth"),
+                *("peer", "name", INTERFACE, "netns", space),
+            )
+            _ip("-n", switch, "link", "set", name, "master", "bridge", "up")
+            _ip("-n", space, "link", "set", "lo", "up")
+            _ip("-n", space, "addr", "add", f"{NETWORK}.{index}/24", "dev", INTERFACE)
+            _ip("-n", space, "link", "set", INTERFACE, "up")
+            _shape(space, INTERFACE, rate, delay, loss)
+            self._start_server(name)
+
+    def _add_space(self, space: str) -> None:
+        _ip("netns", "add", space)
+        self._spaces.append(space)
+
+    def _start_server(self, name: str) -> None:
+        assert ssh_server.SSHD is not None
+        hosts, ready = self.folder / "hosts", self.folder / f"ready-{name}"
+        script = (
+            f"hostname {name} && mount --bind {shlex.quote(str(hosts))} /etc/hosts && "
+            f"touch {shlex.quote(str(ready))} && "
+            f"exec {ssh_server.SSHD} -D -e -f {shlex.quote(str(self.folder / 'sshd_config'))}"
+        )
+        isolated = ["unshare", "--uts", "--mount", "sh", "-c", script]
+        with open(self.folder / f"log-{name}", "wb") as log:
+            server = subprocess.Popen(
+                ["ip", "netns", "exec", self._space(name), *isolated],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self._servers[name] = server
+        deadline = time.monotonic() + START_SECONDS
+        while not (ready.exists() and self._listens(name)):
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RigError(f"{name} does not start: {Path(log.name).read_text()}")
+            time.sleep(0.02)
+
+    def _listens(self, name: str) -> bool:
+        return ":22 " in _output("ip", "netns", "exec", self._space(name), "ss", "-Hltn")
+
+    def _switch(self, name: str, state: str) -> None:
+        _ip("-n", self._space("switch"), "link", "set", name, state)
+
+
+def _shape(space: str, interface: str, rate: str, delay: str | None, loss: str | None) -> None:
+    """Limit what an interface sends: `rate` such as 1gbit, `delay` 0.2ms one way, `loss` 1%."""
+    add = ("tc", "-n", space, "qdisc", "add", "dev", interface, "root")
+    if delay or loss:
+        netem = ["netem", *(["delay", delay] if delay else []), *(["loss", loss] if loss else [])]
+        _output(*add, *netem, "rate", rate, "limit", "100000")
+        return
+    match = re.fullmatch(r"([\d.]+)([kmg]bit)", rate)
+    if not match:
+        raise RigError(f"the rate {rate!r} is not accepted: give a number of kbit, mbit or gbit")
+    # A bucket for what a 4 ms tick of the kernel lets through; a queue of 20 ms.
+    burst = max(16_000, round(float(match[1]) * UNITS[match[2]] / 8 * 0.004))
+    _output(*add, "tbf", "rate", rate, "burst", str(burst), "latency", "20ms")
+
+
+def _ip(*words: str) -> None:
+    _output("ip", *words)
+
+
+def _output(*words: str) -> str:
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        said = " ".join(ended.stderr.split()) or f"status {ended.returncode}"
+        raise RigError(f"{' '.join(words)}: {said}")
+    return ended.stdout
+
+
+@contextlib.contextmanager
+def hosts_rig(
+    count: int, rate: str = "1gbit", delay: str | None = None, loss: str | None = None
+) -> Iterator[Rig]:
+    """Hosts for as long as the context lasts. Raises `RigError` where they cannot be built."""
+    with (
+        tempfile.TemporaryDirectory(prefix="hvdtune-hosts-") as folder,
+        ssh_server.privilege_separation(),
+    ):
+        rig = Rig(Path(folder), count, rate, delay, loss)
+        try:
+            yield rig
+        finally:
+            rig.remove()
+
+
+def main() -> int:
+    """The command line; see the module's text."""
+    parser = argparse.ArgumentParser(description="Run a command on one of several hosts.")
+    parser.add_argument("--hosts", type=int, default=2, choices=range(1, len(LETTERS) + 1))
+    parser.add_argument("--rate", default="1gbit", help="what each host can send (default: 1gbit)")
+    parser.add_argument("--delay", help="one way, such as 0.2ms; needs netem")
+    parser.add_argument("--loss", help="of packets, such as 1%%; needs netem")
+    parser.add_argument("command", nargs="+")
+    args = parser.parse_args()
+    reason = why_not(args.delay, args.loss)
+    if reason:
+        print(f"hosts_rig: {reason}", file=sys.stderr)
+        return 2
+    with hosts_rig(args.hosts, args.rate, args.delay, args.loss) as rig:
+        environment = {**os.environ, "HVDTUNE_SSH_COMMAND": rig.client}
+        return subprocess.run(rig.on(rig.names[0], args.command), env=environment).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""`hvdtune run` between hosts that do not share memory; see tests/hosts_rig.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pytest
+from hosts_rig import hosts_rig, why_not
+from launcher import PRELUDE, SLEEP, wait_until_gone
+from rank_programs import launched
+from ranks import clean_environment, hvdtune_command, start_under
+
+REASON = why_not()
+pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+@pytest.fixture(scope="module")
+def rig():
+    with hosts_rig(3, rate="100mbit") as running:
+        yield running
+
+
+@pytest.fixture
+def environment(rig, tmp_path):
+    return {"HVDTUNE_SSH_COMMAND": rig.client, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def run_on(rig, name, command, environment):
+    return subprocess.run(
+        rig.on(name, command),
+        env=clean_environment(environment), capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_hosts_are_hosts(rig, environment):
+    """Names, addresses and rates of their own, and a network between them."""
+    for name in rig.names:
+        shown = run_on(rig, name, ["hostname"], environment)
+        assert shown.stdout == f"{name}\n"
+        assert "tbf" in rig.shaping(name)
+        assert "rate 100Mbit" in rig.shaping(name)
+    assert os.uname().nodename not in rig.names
+    before = rig.sent_bytes("hostb")
+    sender = f"{rig.client} -o StrictHostKeyChecking=no hostb head -c 1000000 /dev/zero"
+    shown = run_on(rig, "hosta", ["sh", "-c", f"{sender} | wc -c"], environment)
+    assert shown.stdout.strip() == "1000000"
+    assert rig.sent_bytes("hostb") - before > 1_000_000
+
+
+@pytest.mark.parametrize("target", ["hosta", "hostb"])
+def test_a_job_on_one_host(rig, environment, target):
+    """The launcher may be on another one."""
+    command = rig.on("hosta", hvdtune_command("run", "-np", "2", "-H", f"{target}:2"))
+    with start_under(command, launched.identity, 3, 10, env=environment) as ranks:
+        result = ranks.wait()
+    assert [answer["rank"] for answer in result.values] == [0, 1]
+    assert all(answer["sums"] == {6.0} for answer in result.values)
+
+
+def test_a_worker_is_where_it_should_be(rig, environment):
+    command = hvdtune_command("run", "-np", "2", "-H", "hostc:2", "sh", "-c", "hostname; ss -Hltn")
+    shown = run_on(rig, "hosta", command, environment)
+    assert shown.returncode == 0, shown.stderr
+    for rank in range(2):
+        assert f"[{rank}]<stdout>:hostc\n" in shown.stdout
+
+
+def test_a_job_across_hosts_is_one_sentence(rig, environment):
+    command = hvdtune_command("run", "-np", "3", "-H", "hosta:1,hostb:1,hostc:1", "true")
+    shown = run_on(rig, "hosta", command, environment)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr == (
+        "hvdtune run: this version connects the processes of one host; hosta, hostb, hostc are not "
+        "the same machine.\n"
+    )
+
+
+def test_a_host_that_is_not_there(rig, environment):
+    rig.cut("hostc")
+    try:
+        flags = ["--ssh-command", f"{rig.client} -o ConnectTimeout=1"]
+        command = hvdtune_command("run", "-np", "2", "-H", "hostb:1,hostc:1", *flags, "true")
+        shown = run_on(rig, "hosta", command, environment)
+    finally:
+        rig.cut("hostc", connected=True)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr.count("\n") == 1
+    assert shown.stderr.startswith(
+        "hvdtune run: host hostc: ssh failed (ssh: connect to host hostc"
+    )
+
+
+def test_a_host_that_vanishes(rig, environment, tmp_path):
+    """Nobody says that it has gone; ssh notices, and the launcher says so."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(PRELUDE + SLEEP)
+    options = "-o ServerAliveInterval=1 -o ServerAliveCountMax=2 -o LogLevel=INFO"
+    flags = ["--ssh-command", f"{rig.client} {options}", "-H", "hostb:2"]
+    command = hvdtune_command("run", "-np", "2", *flags, "python3", str(worker))
+    process = subprocess.Popen(
+        rig.on("hosta", command),
+        env=clean_environment(environment), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    pids = []
+    try:
+        assert process.stdout is not None
+        while len(pids) < 2:
+            line = process.stdout.readline()
+            assert line, process.communicate()
+            if "<stdout>:pid " in line:
+                pids.append(int(line.rpartition(" ")[2]))
+        rig.cut("hostb")
+        _, errors = process.communicate(timeout=120)
+    finally:
+        rig.cut("hostb", connected=True)
+        process.kill()
+        process.wait()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)  # they were cut off, and cannot know it yet
+    assert process.returncode == 255
+    assert " on hostb) was lost: the ssh connection to hostb has ended (" in errors
+    wait_until_gone(pids)
