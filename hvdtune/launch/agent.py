@@ -102,9 +102,9 @@ class _Agent:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        # sshd sends it when the connection ends; stdin says so, too.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        # sshd sends it when the connection ends; stdin says so, too. Not ignored, or the workers
+        # would ignore it as well.
+        signal.signal(signal.SIGHUP, lambda _number, _frame: None)
         self._selector.register(read_end, selectors.EVENT_READ)
         return read_end
 

@@ -85,7 +85,10 @@ def _hostfile_host(words: list[str], where: str) -> Host:
     if entry:
         name, slots = entry[1], int(entry[2])
     elif not re.fullmatch(_NAME, name):
-        raise LaunchError(f"{where}: {name!r} is not the name of a host.")
+        raise LaunchError(
+            f"{where}: {name!r} is not the name of a host: give letters, digits, dots and dashes, "
+            "such as node1 slots=4."
+        )
     for word in words[1:]:
         key, _, value = word.partition("=")
         if key not in {"slots", *_IGNORED_HOSTFILE_KEYS} or not value:

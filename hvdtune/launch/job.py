@@ -305,13 +305,19 @@ class Job:
 
     def _hear(self, connection: Connection) -> None:
         frames = connection.frames()
+        for frame in frames or ():
+            worker = self._workers.get(frame.rank)
+            if worker is None or worker.connection is not connection:
+                continue
+            try:
+                self._take(worker, frame)
+            except ValueError as error:
+                connection.last_complaint = f"what came from the host is not the agent's: {error}"
+                frames = None
+                break
         if frames is None:
             self._selector.unregister(connection.output)
             self._lose(connection)
-        for frame in frames or ():
-            worker = self._workers.get(frame.rank)
-            if worker is not None and worker.connection is connection:
-                self._take(worker, frame)
 
     def _take(self, worker: _Worker, frame: Frame) -> None:
         if frame.kind in (Kind.STDOUT, Kind.STDERR):

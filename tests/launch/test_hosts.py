@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from hosts_rig import hosts_rig, why_not
 from launcher import PRELUDE, SLEEP, wait_until_gone
 from rank_programs import launched
-from ranks import clean_environment, hvdtune_command, start_under
+from ranks import clean_environment, hvdtune_command, start_under, tool
 
 REASON = why_not()
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
@@ -60,12 +61,54 @@ def test_a_job_on_one_host(rig, environment, target):
     assert all(answer["sums"] == {6.0} for answer in result.values)
 
 
+def test_mpirun_starts_a_job_on_another_host(rig, environment):
+    ssh = f"{rig.client} -o StrictHostKeyChecking=no"
+    flags = ["--mpi", "-H", "hostb:2", f"--mpi-args=--mca plm_ssh_agent '{ssh}'"]
+    path = f"{Path(tool('mpirun')).parent}:{os.environ['PATH']}"
+    command = rig.on("hosta", hvdtune_command("run", "-np", "2", *flags))
+    with start_under(command, launched.identity, 3, 10, env={**environment, "PATH": path}) as ranks:
+        result = ranks.wait()
+    assert [answer["local"] for answer in result.values] == [(0, 2), (1, 2)]
+    assert all(answer["sums"] == {6.0} for answer in result.values)
+
+
+def test_mpirun_across_hosts_is_refused_by_every_rank(rig, environment):
+    ssh = f"{rig.client} -o StrictHostKeyChecking=no"
+    words = ["--allow-run-as-root", "-np", "2", "-H", "hosta:1,hostb:1"]
+    words += ["--mca", "plm_ssh_agent", ssh, "-x", "PYTHONPATH"]
+    command = rig.on("hosta", [tool("mpirun"), *words])
+    with start_under(command, launched.identity, 3, 10, env=environment) as ranks:
+        result = ranks.wait(check=False)
+    assert result[0].returncode != 0
+    assert "this version connects the processes of one host" in result.describe()
+
+
 def test_a_worker_is_where_it_should_be(rig, environment):
     command = hvdtune_command("run", "-np", "2", "-H", "hostc:2", "sh", "-c", "hostname; ss -Hltn")
     shown = run_on(rig, "hosta", command, environment)
     assert shown.returncode == 0, shown.stderr
     for rank in range(2):
         assert f"[{rank}]<stdout>:hostc\n" in shown.stdout
+
+
+def test_port_and_key(rig, environment):
+    client = f"ssh -F none -o IdentitiesOnly=yes -o UserKnownHostsFile={rig.folder}/known"
+    key = str(rig.folder / "key")
+    flags = ["-np", "1", "-H", "hostb:1", "--ssh-command", client]
+
+    def run(*more):
+        command = hvdtune_command("run", *flags, *more, "hostname")
+        return run_on(rig, "hosta", command, environment)
+
+    assert run("-p", "22", "-i", key).stdout == "[0]<stdout>:hostb\n"
+    refused = run("-p", "23", "-i", key)
+    assert refused.returncode == 2
+    assert (
+        "hvdtune run: host hostb: ssh failed (ssh: connect to host hostb port 23" in refused.stderr
+    )
+    refused = run("-i", str(rig.folder / "wrong_key"))
+    assert refused.returncode == 2
+    assert "hvdtune run: host hostb: ssh asks for a password or passphrase" in refused.stderr
 
 
 def test_a_job_across_hosts_is_one_sentence(rig, environment):
