@@ -1,11 +1,12 @@
 """Several hosts on one machine, for tests and by hand:
 
-    python tests/hosts_rig.py --hosts 2 --rate 1gbit -- hvdtune run -np 2 -H hostb:2 …
+    python tests/hosts_rig.py --hosts 2 --mbit 100 --delay-ms 5 -- hvdtune run -np 2 -H hostb:2 …
 
-Each host is a network namespace with an address, a hostname and an sshd of its own; they are joined
-by a switch (a bridge in one more namespace), on which `tc` sets what a host sends: its rate and,
-where the kernel has netem, a delay and a loss. Everything else, files included, is shared. The
-command runs on hosta; when it ends, everything is removed. Needs root.
+Each host is a network namespace with an address, a hostname and an sshd of its own; everything
+else, files included, is shared. They are joined by a switch: a bridge in one more namespace, and
+`tc` limits what a host sends. A delay and a loss need netem; in a kernel without it, a program of
+our own carries the frames (link_relay.cc). The command runs on hosta; when it ends, everything is
+removed. Needs root.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import secrets
 import shlex
 import shutil
@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 import ssh_server
@@ -32,14 +33,24 @@ LETTERS = "abcdefghijklmnop"
 NETWORK = "10.77.0"
 INTERFACE = "eth0"
 START_SECONDS = 20.0
-UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 class RigError(RuntimeError):
     """The hosts cannot be built here; the text says why."""
 
 
-def why_not(delay: str | None = None, loss: str | None = None) -> str:
+class Link(NamedTuple):
+    """What a host sends: `rate` bit/s, arriving `delay` s later, a share `loss` of it lost."""
+
+    rate: float = 1e9
+    delay: float = 0.0
+    loss: float = 0.0
+
+
+FAST = Link()
+
+
+def why_not(link: Link = FAST) -> str:
     """Why there cannot be such hosts on this machine; "" if there can."""
     if os.getuid() != 0:
         return "network namespaces need root"
@@ -56,7 +67,9 @@ def why_not(delay: str | None = None, loss: str | None = None) -> str:
         return f"network namespaces are not allowed here ({error})"
     try:
         _ip("-n", name, "link", "add", "probe", "type", "veth", "peer", "name", "other")
-        _shape(name, "probe", "1gbit", delay, loss)
+        if (link.delay or link.loss) and not _netem_works(name, "probe"):
+            return _why_no_relay()
+        _shape(name, "probe", link)
     except RigError as error:
         return f"this kernel cannot do it ({error})"
     finally:
@@ -64,18 +77,34 @@ def why_not(delay: str | None = None, loss: str | None = None) -> str:
     return ""
 
 
+def _netem_works(space: str, interface: str) -> bool:
+    try:
+        _output("tc", "-n", space, "qdisc", "add", "dev", interface, "root", "netem")
+        _output("tc", "-n", space, "qdisc", "del", "dev", interface, "root")
+    except RigError:
+        return False
+    return True
+
+
+def _why_no_relay() -> str:
+    if shutil.which("c++") is None:
+        return "the kernel has no netem, and there is no compiler for link_relay.cc"
+    return "" if os.path.exists("/dev/net/tun") else "the kernel has neither netem nor /dev/net/tun"
+
+
 class Rig:
     """Running hosts, named hosta, hostb, …; `client` is the ssh command that knows them."""
 
-    def __init__(self, folder: Path, count: int, rate: str, delay: str | None, loss: str | None):
+    def __init__(self, folder: Path, count: int, link: Link) -> None:
         self.folder = folder
         self.names = [f"host{letter}" for letter in LETTERS[:count]]
         self._tag = f"hvdtune-{secrets.token_hex(4)}"
         self._spaces: list[str] = []
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        self._relay: subprocess.Popen[str] | None = None
         try:
             self._write_files()
-            self._build(rate, delay, loss)
+            self._build(link)
         except BaseException:
             self.remove()
             raise
@@ -94,7 +123,11 @@ class Rig:
 
     def cut(self, name: str, connected: bool = False) -> None:
         """Take a host from the network without a word to anybody, or put it back."""
-        self._switch(name, "up" if connected else "down")
+        if self._relay is None:
+            state = "up" if connected else "down"
+            _ip("-n", self._space("switch"), "link", "set", name, state)
+        else:
+            self._tell_relay(f"{'join' if connected else 'cut'} {self.names.index(name)}")
 
     def sent_bytes(self, name: str) -> int:
         """How much a host has sent over its interface."""
@@ -113,6 +146,9 @@ class Rig:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGKILL)
             server.wait()
+        if self._relay is not None:
+            self._relay.kill()
+            self._relay.communicate()
         for space in self._spaces:
             for pid in _output("ip", "netns", "pids", space).split():
                 with contextlib.suppress(ProcessLookupError):
@@ -131,24 +167,57 @@ class Rig:
         (self.folder / "ssh_config").write_text(f"Host *\n{ssh_server.client_options(self.folder)}")
         (self.folder / "sshd_config").write_text(ssh_server.server_options(self.folder))
 
-    def _build(self, rate: str, delay: str | None, loss: str | None) -> None:
+    def _build(self, link: Link) -> None:
         switch = self._space("switch")
         self._add_space(switch)
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
-        _ip("-n", switch, "link", "set", "bridge", "up")
+        for name in self.names:
+            self._add_space(self._space(name))
+        if (link.delay or link.loss) and not _netem_works(switch, "bridge"):
+            self._start_relay(link)
+        else:
+            self._join_by_bridge(switch, link)
         for index, name in enumerate(self.names, 1):
             space = self._space(name)
-            self._add_space(space)
+            _ip("-n", space, "link", "set", "lo", "up")
+            _ip("-n", space, "addr", "add", f"{NETWORK}.{index}/24", "dev", INTERFACE)
+            _ip("-n", space, "link", "set", INTERFACE, "up")
+            self._start_server(name)
+
+    def _join_by_bridge(self, switch: str, link: Link) -> None:
+        _ip("-n", switch, "link", "set", "bridge", "up")
+        for name in self.names:
+            space = self._space(name)
             _ip(
                 *("-n", switch, "link", "add", name, "type", "veth"),
                 *("peer", "name", INTERFACE, "netns", space),
             )
             _ip("-n", switch, "link", "set", name, "master", "bridge", "up")
-            _ip("-n", space, "link", "set", "lo", "up")
-            _ip("-n", space, "addr", "add", f"{NETWORK}.{index}/24", "dev", INTERFACE)
-            _ip("-n", space, "link", "set", INTERFACE, "up")
-            _shape(space, INTERFACE, rate, delay, loss)
-            self._start_server(name)
+            _shape(space, INTERFACE, link)
+
+    def _start_relay(self, link: Link) -> None:
+        program = str(self.folder / "link_relay")
+        source = str(Path(__file__).with_name("link_relay.cc"))
+        _output("c++", "-std=c++20", "-O2", "-o", program, source)
+        numbers = (f"{link.rate:.0f}", f"{link.delay * 1e9:.0f}", f"{link.loss:g}")
+        self._relay = subprocess.Popen(
+            [program, *numbers, *(self._space(name) for name in self.names)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._hear_relay("ready")
+
+    def _tell_relay(self, command: str) -> None:
+        assert self._relay is not None
+        assert self._relay.stdin is not None
+        self._relay.stdin.write(f"{command}\n")
+        self._relay.stdin.flush()
+        self._hear_relay("done")
+
+    def _hear_relay(self, word: str) -> None:
+        assert self._relay is not None
+        assert self._relay.stdout is not None
+        if self._relay.stdout.readline() != f"{word}\n":
+            raise RigError("link_relay has ended")
 
     def _add_space(self, space: str) -> None:
         _ip("netns", "add", space)
@@ -178,22 +247,17 @@ class Rig:
     def _listens(self, name: str) -> bool:
         return ":22 " in _output("ip", "netns", "exec", self._space(name), "ss", "-Hltn")
 
-    def _switch(self, name: str, state: str) -> None:
-        _ip("-n", self._space("switch"), "link", "set", name, state)
 
-
-def _shape(space: str, interface: str, rate: str, delay: str | None, loss: str | None) -> None:
-    """Limit what an interface sends: `rate` such as 1gbit, `delay` 0.2ms one way, `loss` 1%."""
+def _shape(space: str, interface: str, link: Link) -> None:
+    """Limit what an interface sends."""
     add = ("tc", "-n", space, "qdisc", "add", "dev", interface, "root")
-    if delay or loss:
-        netem = ["netem", *(["delay", delay] if delay else []), *(["loss", loss] if loss else [])]
-        _output(*add, *netem, "rate", rate, "limit", "100000")
+    rate = f"{link.rate:.0f}bit"
+    if link.delay or link.loss:
+        limits = ["delay", f"{link.delay * 1e6:.0f}us", "loss", f"{link.loss * 100:g}%"]
+        _output(*add, "netem", *limits, "rate", rate, "limit", "100000")
         return
-    match = re.fullmatch(r"([\d.]+)([kmg]bit)", rate)
-    if not match:
-        raise RigError(f"the rate {rate!r} is not accepted: give a number of kbit, mbit or gbit")
     # A bucket for what a 4 ms tick of the kernel lets through; a queue of 20 ms.
-    burst = max(16_000, round(float(match[1]) * UNITS[match[2]] / 8 * 0.004))
+    burst = max(16_000, round(link.rate / 8 * 0.004))
     _output(*add, "tbf", "rate", rate, "burst", str(burst), "latency", "20ms")
 
 
@@ -210,15 +274,13 @@ def _output(*words: str) -> str:
 
 
 @contextlib.contextmanager
-def hosts_rig(
-    count: int, rate: str = "1gbit", delay: str | None = None, loss: str | None = None
-) -> Iterator[Rig]:
+def hosts_rig(count: int, link: Link = FAST) -> Iterator[Rig]:
     """Hosts for as long as the context lasts. Raises `RigError` where they cannot be built."""
     with (
         tempfile.TemporaryDirectory(prefix="hvdtune-hosts-") as folder,
         ssh_server.privilege_separation(),
     ):
-        rig = Rig(Path(folder), count, rate, delay, loss)
+        rig = Rig(Path(folder), count, link)
         try:
             yield rig
         finally:
@@ -229,16 +291,17 @@ def main() -> int:
     """The command line; see the module's text."""
     parser = argparse.ArgumentParser(description="Run a command on one of several hosts.")
     parser.add_argument("--hosts", type=int, default=2, choices=range(1, len(LETTERS) + 1))
-    parser.add_argument("--rate", default="1gbit", help="what each host can send (default: 1gbit)")
-    parser.add_argument("--delay", help="one way, such as 0.2ms; needs netem")
-    parser.add_argument("--loss", help="of packets, such as 1%%; needs netem")
+    parser.add_argument("--mbit", type=float, default=1000.0, help="what each host can send (1000)")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="one way, between two hosts")
+    parser.add_argument("--loss", type=float, default=0.0, help="share of frames, such as 0.01")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
-    reason = why_not(args.delay, args.loss)
+    link = Link(args.mbit * 1e6, args.delay_ms / 1e3, args.loss)
+    reason = why_not(link)
     if reason:
         print(f"hosts_rig: {reason}", file=sys.stderr)
         return 2
-    with hosts_rig(args.hosts, args.rate, args.delay, args.loss) as rig:
+    with hosts_rig(args.hosts, link) as rig:
         environment = {**os.environ, "HVDTUNE_SSH_COMMAND": rig.client}
         return subprocess.run(rig.on(rig.names[0], args.command), env=environment).returncode
 

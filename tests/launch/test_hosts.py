@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from hosts_rig import hosts_rig, why_not
+from hosts_rig import Link, hosts_rig, why_not
 from launcher import PRELUDE, SLEEP, wait_until_gone
 from rank_programs import launched
 from ranks import clean_environment, hvdtune_command, start_under, tool
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 
 @pytest.fixture(scope="module")
 def rig():
-    with hosts_rig(3, rate="100mbit") as running:
+    with hosts_rig(3, Link(rate=100e6)) as running:
         yield running
 
 
@@ -49,6 +50,57 @@ def test_the_hosts_are_hosts(rig, environment):
     shown = run_on(rig, "hosta", ["sh", "-c", f"{sender} | wc -c"], environment)
     assert shown.stdout.strip() == "1000000"
     assert rig.sent_bytes("hostb") - before > 1_000_000
+
+
+SLOW = Link(rate=100e6, delay=0.02, loss=0.001)
+SERVE = """
+import socket
+with socket.create_server(("", 7000)) as server:
+    print("serving", flush=True)
+    peer = server.accept()[0]
+    while data := peer.recv(65536):
+        peer.sendall(data)
+"""
+ASK = """
+import socket, time
+with socket.create_connection(("hostb", 7000)) as peer:
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    times = []
+    for _ in range(5):
+        begin = time.monotonic()
+        peer.sendall(b"x")
+        peer.recv(1)
+        times.append(time.monotonic() - begin)
+    peer.sendall(bytes(100_000))
+    got = 0
+    while got < 100_000:
+        got += len(peer.recv(65536))
+    print(min(times))
+"""
+
+
+@pytest.mark.skipif(bool(why_not(SLOW)), reason=why_not(SLOW) or "-")
+def test_links_that_are_slow_and_lose_frames(tmp_path):
+    with hosts_rig(2, SLOW) as rig:
+        command = rig.on("hostb", [sys.executable, "-c", SERVE])
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                assert server.stdout.readline() == "serving\n"
+                shown = run_on(rig, "hosta", [sys.executable, "-c", ASK], {})
+            finally:
+                server.kill()
+        # Not how fast it is, but that nothing is faster than the link allows.
+        assert float(shown.stdout) >= 2 * SLOW.delay
+
+        def reach(seconds):
+            options = f"-o ConnectTimeout={seconds} -o StrictHostKeyChecking=no"
+            return run_on(rig, "hosta", [*f"{rig.client} {options} hostb hostname".split()], {})
+
+        rig.cut("hostb")
+        assert reach(1).returncode == 255
+        rig.cut("hostb", connected=True)
+        assert reach(30).stdout == "hostb\n"
 
 
 @pytest.mark.parametrize("target", ["hosta", "hostb"])
