@@ -354,6 +354,12 @@ _TABLE = (
         "Longest wait for all ranks to start.",
         flags=("--start-timeout",), unit="s", minimum=0,
     ),
+    Knob(
+        "ssh_command", "HVDTUNE_SSH_COMMAND", "str", "ssh",
+        "The ssh client by which other hosts are reached, with options of its own: "
+        "ssh -F my-config.",
+        flags=("--ssh-command",),
+    ),
     # -- given by the launcher --
     Knob(
         "autotune_driver", "HVDTUNE_AUTOTUNE_DRIVER", "str", None,

@@ -1,8 +1,9 @@
-"""`hvdtune run -np 4 python train.py`: start a job on this machine, with horovodrun's flags."""
+"""`hvdtune run -np 4 python train.py`: start a job, with horovodrun's flags."""
 
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -15,12 +16,6 @@ HELP = "start a training script as several processes, as horovodrun does"
 
 # Flags of horovodrun whose meaning this version does not have: (names, words taken, why not).
 _UNSUPPORTED: tuple[tuple[tuple[str, ...], int, str], ...] = (
-    (("--mpi",), 0, unsupported.MPI),
-    (("--jsrun",), 0, "this version does not start jobs through LSF's jsrun"),
-    (("--mpi-args",), 1, unsupported.MPIRUN),
-    (("--binding-args",), 1, unsupported.MPIRUN),
-    (("-p", "--ssh-port"), 1, unsupported.SSH),
-    (("-i", "--ssh-identity-file"), 1, unsupported.SSH),
     (("--host-discovery-script",), 1, unsupported.ELASTIC),
     (("--min-np", "--min-num-proc"), 1, unsupported.ELASTIC),
     (("--max-np", "--max-num-proc"), 1, unsupported.ELASTIC),
@@ -69,7 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     job = parser.add_argument_group("the job")
     job.add_argument(
-        "-np", "--num-proc", dest="np", type=_count, metavar="N", help="number of processes"
+        "-np",
+        "--num-proc",
+        dest="np",
+        type=_count,
+        metavar="N",
+        help="number of processes (default: what Slurm or LSF has given the job)",
     )
     hosts = job.add_mutually_exclusive_group()
     hosts.add_argument(
@@ -78,16 +78,43 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     hosts.add_argument(
         "-hostfile", "--hostfile", metavar="FILE", help="the same as lines 'HOST slots=N'"
     )
-    # What it asks for, a start without mpirun, is what there is.
-    job.add_argument("--gloo", action="store_true", help="accepted; mpirun is never needed")
+    method = job.add_mutually_exclusive_group()
+    method.add_argument(
+        "--gloo", action="store_true", help="start the processes without mpirun (the default)"
+    )
+    method.add_argument(
+        "--mpi",
+        action="store_true",
+        help="have mpirun start the processes; tensors do not use MPI",
+    )
+    method.add_argument("--jsrun", action="store_true", help="let LSF's jsrun start the processes")
+    job.add_argument(
+        "--mpi-args", metavar='"ARGS"', help='further words for mpirun: --mpi-args="-x NAME"'
+    )
+    job.add_argument(
+        "--binding-args", metavar='"ARGS"', help="for mpirun instead of -bind-to none -map-by slot"
+    )
+    job.add_argument(
+        "--dry-run", action="store_true", help="print the commands that would be run, run nothing"
+    )
     job.add_argument("--config-file", metavar="FILE", help="settings in YAML")
     job.add_argument(
-        "--network-interfaces", "--network-interface", action="append", help=argparse.SUPPRESS
+        "--network-interfaces",
+        "--network-interface",
+        action="append",
+        metavar="A,B",
+        help="network interfaces, named to mpirun",
+    )
+    job.add_argument("-p", "--ssh-port", type=_port, metavar="N", help="port of ssh on other hosts")
+    job.add_argument(
+        "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh to other hosts"
     )
     # For programs that start a job: it ends when the process with this number, its parent, does.
     job.add_argument("--parent", type=_count, help=argparse.SUPPRESS)
     job.add_argument(
-        "--disable-cache", action="store_true", help="accepted; checks are never cached"
+        "--disable-cache",
+        action="store_true",
+        help="ask other hosts what they are, even if they were asked within the last hour",
     )
 
 
@@ -116,6 +143,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not accepted: give a port, from 1 to 65535")
+    return int(text)
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the job; the exit status is the first failing worker's, or 0.
 
@@ -127,26 +160,48 @@ def run(args: argparse.Namespace) -> int:
         from hvdtune.launch import processes
 
         processes.die_with_parent(signal.SIGTERM, args.parent)
-    from hvdtune.launch import environment, hosts, job
+    from hvdtune.launch import start
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if args.np is None:
+    hosts, count = _hosts(args)
+    if count is None:
         return _mistake("give the number of processes: hvdtune run -np N command")
     if not command:
-        return _mistake(f"give the command to run: hvdtune run -np {args.np} python train.py")
+        return _mistake(f"give the command to run: hvdtune run -np {count} python train.py")
+    if not (args.mpi or args.jsrun):
+        for flag in ("mpi_args", "binding_args"):
+            if getattr(args, flag) is not None:
+                return _mistake(f"--{flag.replace('_', '-')} is for mpirun: give --mpi, too")
+    request = _request(args, command, hosts, count)
+    if args.dry_run:
+        print(*start.dry_run(request), sep="\n")
+        return 0
+    return start.start(request)
+
+
+def _request(args: argparse.Namespace, command: list[str], hosts: list[Any], count: int) -> Any:
+    from hvdtune.launch import environment, start
+    from hvdtune.launch.interfaces import given_interfaces
+
     choice = _settings(args)
-    slots = hosts.assign_ranks(_hosts(args), args.np)
-    hosts.require_local(slots)
-    shared = environment.job_environment({**os.environ, **choice.variables()})
-    spec = job.JobSpec(
+    return start.Request(
         command=command,
-        slots=slots,
-        environment=shared,
-        output_directory=args.output_filename,
+        hosts=hosts,
+        processes=count,
+        environment=environment.job_environment({**os.environ, **choice.variables()}),
+        inherited=os.environ,
+        method=_method(args),
+        interfaces=given_interfaces(args.network_interfaces),
+        ssh=_ssh(args, choice),
+        start_timeout=choice.values["start_timeout"],
+        use_cache=not args.disable_cache,
+        tcp=choice.values["tcp"],
         timestamps=args.timestamps,
+        output_directory=args.output_filename,
         verbose=args.verbose,
+        mpi_args=args.mpi_args,
+        binding_args=args.binding_args,
     )
-    return job.run_job(spec)
 
 
 def _about(build: bool) -> int:
@@ -170,22 +225,48 @@ def _settings(args: argparse.Namespace) -> Any:
 
         config = read_config_file(args.config_file)
     choice = choose(args.knobs, config, os.environ)
-    notices = list(choice.notices)
-    if args.network_interfaces:
-        notices.append("--network-interfaces has no effect: the job runs on one host.")
+    by_others = args.mpi or args.jsrun  # who may be told of --tcp
+    notices = [words for words in choice.notices if not (by_others and words.startswith("--tcp "))]
     for notice in notices:
         print(f"hvdtune run: {notice}", file=sys.stderr)
     return choice
 
 
-def _hosts(args: argparse.Namespace) -> Any:
+def _ssh(args: argparse.Namespace, choice: Any) -> Any:
+    from hvdtune.launch.ssh import Ssh
+
+    key = args.ssh_identity_file
+    if key is not None and not os.path.isfile(key):
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", f"--ssh-identity-file {key}")
+    return Ssh(choice.values["ssh_command"], args.ssh_port, key)
+
+
+def _method(args: argparse.Namespace) -> Any:
+    from hvdtune.launch.start import Method
+
+    if args.jsrun:
+        return Method.JSRUN
+    return Method.MPIRUN if args.mpi else Method.OWN
+
+
+def _hosts(args: argparse.Namespace) -> tuple[list[Any], int | None]:
+    """The hosts, and the number of processes if it is known.
+
+    -np alone means this machine, as with Horovod, even where a batch system has given us more.
+    """
     from hvdtune.launch import hosts
 
     if args.hosts is not None:
-        return hosts.parse_hosts(args.hosts)
+        return hosts.parse_hosts(args.hosts), args.np
     if args.hostfile is not None:
-        return hosts.read_hostfile(args.hostfile)
-    return [hosts.Host("localhost", args.np)]
+        return hosts.read_hostfile(args.hostfile), args.np
+    if args.np is None or args.jsrun:
+        from hvdtune.launch.allocation import allocation
+
+        ours = allocation(os.environ)
+        if ours is not None:
+            return list(ours.hosts), args.np or ours.processes
+    return [hosts.Host("localhost", args.np or 1)], args.np
 
 
 def _mistake(sentence: str) -> int:

@@ -142,8 +142,12 @@ def _from_pmi(environ: Environ) -> Topology | None:
     if pair is None:
         return None
     local = _rank_and_size(environ, "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+    cross = None
+    if local is None and environ.get("SLURM_PROCID") == str(pair[0]) and slurm_step(environ):
+        # srun --mpi=pmi2 says the rest in Slurm's own words.
+        local, cross = _slurm_place(environ)
     job_id = _joined(environ, "PMI_JOBID") or _joined(environ, "SLURM_JOB_ID", "SLURM_STEP_ID")
-    return _build(environ, "pmi", pair, local, job_id)
+    return _build(environ, "pmi", pair, local, job_id, cross)
 
 
 def _from_torchrun(environ: Environ) -> Topology | None:
@@ -167,28 +171,38 @@ def _from_torchrun(environ: Environ) -> Topology | None:
 
 
 def _from_slurm(environ: Environ) -> Topology | None:
-    step = _integer(environ, "SLURM_STEP_ID")
-    if step is None or step >= _FIRST_SPECIAL_SLURM_STEP:
+    if not slurm_step(environ):
         return None
     size_name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
     pair = _rank_and_size(environ, "SLURM_PROCID", size_name)
     if pair is None:
         return None
-    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
-    per_node = _slurm_tasks_per_node(tasks)
-    node = _integer(environ, "SLURM_NODEID") or 0
-    local_rank = _integer(environ, "SLURM_LOCALID")
-    local = cross = None
-    if local_rank is not None and node < len(per_node):
-        local = (local_rank, per_node[node])
-        # Nodes with fewer tasks have no process of the higher local ranks.
-        peers = [index for index, count in enumerate(per_node) if count > local_rank]
-        cross = (peers.index(node), len(peers)) if node in peers else None
+    local, cross = _slurm_place(environ)
     job_id = _joined(environ, "SLURM_JOB_ID", "SLURM_STEP_ID")
     return _build(environ, "slurm", pair, local, job_id, cross)
 
 
-def _slurm_tasks_per_node(text: str) -> list[int]:
+def slurm_step(environ: Environ) -> bool:
+    """Whether this process is a task that srun started."""
+    step = _integer(environ, "SLURM_STEP_ID")
+    return step is not None and step < _FIRST_SPECIAL_SLURM_STEP
+
+
+def _slurm_place(environ: Environ) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+    """Local rank and size, cross rank and size of a task of srun's, as far as they are known."""
+    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
+    per_node = slurm_tasks_per_node(tasks)
+    node = _integer(environ, "SLURM_NODEID") or 0
+    local_rank = _integer(environ, "SLURM_LOCALID")
+    if local_rank is None or node >= len(per_node):
+        return None, None
+    # Nodes with fewer tasks have no process of the higher local ranks.
+    peers = [index for index, count in enumerate(per_node) if count > local_rank]
+    cross = (peers.index(node), len(peers)) if node in peers else None
+    return (local_rank, per_node[node]), cross
+
+
+def slurm_tasks_per_node(text: str) -> list[int]:
     """Expand Slurm's "4(x2),3" to [4, 4, 3]; anything else gives []."""
     counts: list[int] = []
     for part in text.split(",") if text else []:

@@ -8,6 +8,13 @@ from collections.abc import Mapping
 from hvdtune.launch.hosts import Slot
 
 PREFER_HOROVOD = "HVDTUNE_PREFER_HOROVOD"
+_PLACE = {
+    f"HOROVOD_{name}"
+    for name in (
+        *("HOSTNAME", "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
+        *("GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT"),
+    )
+}
 
 
 def job_environment(base: Mapping[str, str]) -> dict[str, str]:
@@ -43,10 +50,14 @@ def with_alias(environ: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([*alias, *(p for p in others if p not in alias)])}
 
 
-def worker_environment(shared: Mapping[str, str], slot: Slot) -> dict[str, str]:
-    """The environment of the worker in `slot`; `shared` comes from `job_environment`."""
+def without_place(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those that tell a process its place in some job of hvdtune's."""
+    return {name: value for name, value in environ.items() if name not in _PLACE}
+
+
+def place(slot: Slot) -> dict[str, str]:
+    """The variables that tell the worker in `slot` its place in the job."""
     return {
-        **shared,
         "HOROVOD_HOSTNAME": slot.hostname,
         "HOROVOD_RANK": str(slot.rank),
         "HOROVOD_SIZE": str(slot.size),
@@ -55,3 +66,8 @@ def worker_environment(shared: Mapping[str, str], slot: Slot) -> dict[str, str]:
         "HOROVOD_CROSS_RANK": str(slot.cross_rank),
         "HOROVOD_CROSS_SIZE": str(slot.cross_size),
     }
+
+
+def worker_environment(shared: Mapping[str, str], slot: Slot) -> dict[str, str]:
+    """The environment of the worker in `slot`; `shared` comes from `job_environment`."""
+    return {**shared, **place(slot)}

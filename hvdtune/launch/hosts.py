@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from hvdtune.launch.errors import LaunchError
 
-_ENTRY = r"([\w.-]+):([0-9]+)"
-_NAME = r"[\w.-]+"
+# A name that began with a dash would be an option of ssh's.
+_NAME = r"[\w.][\w.-]*"
+_ENTRY = rf"({_NAME}):([0-9]+)"
 # What Open MPI's hostfiles may say about a host beside its slots; none of it concerns us.
 _IGNORED_HOSTFILE_KEYS = {"max_slots", "max-slots", "sockets", "cores", "boards", "username"}
 
@@ -84,7 +85,10 @@ def _hostfile_host(words: list[str], where: str) -> Host:
     if entry:
         name, slots = entry[1], int(entry[2])
     elif not re.fullmatch(_NAME, name):
-        raise LaunchError(f"{where}: {name!r} is not the name of a host.")
+        raise LaunchError(
+            f"{where}: {name!r} is not the name of a host: give letters, digits, dots and dashes, "
+            "such as node1 slots=4."
+        )
     for word in words[1:]:
         key, _, value = word.partition("=")
         if key not in {"slots", *_IGNORED_HOSTFILE_KEYS} or not value:
@@ -143,7 +147,7 @@ def require_local(slots: Iterable[Slot]) -> None:
     for name in dict.fromkeys(slot.hostname for slot in slots):
         if not is_local(name):
             raise LaunchError(
-                f"this version launches on this machine only: host {name} is not local."
+                f"functions are started on this machine only: host {name} is not local."
             )
 
 

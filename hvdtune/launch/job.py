@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import errno
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -22,17 +22,23 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
-from typing import BinaryIO, NamedTuple
+from functools import partial
+from types import FrameType, MappingProxyType
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from hvdtune.core import recording
 from hvdtune.launch import processes
 from hvdtune.launch.environment import worker_environment
 from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.frames import Frame, Kind
 from hvdtune.launch.guard import ENDING_SIGNALS, FORWARDED_SIGNALS, guarded
 from hvdtune.launch.hosts import Slot
 from hvdtune.launch.output import TAIL_LINES, Console, ConsoleClosedError, WorkerStream
 from hvdtune.launch.report import Failure, signal_name
+from hvdtune.launch.spawn import StartError, start_worker
+
+if TYPE_CHECKING:
+    from hvdtune.launch.remote import Connection
 
 # After a failure the job is over within the sum of the first two, plus what killing takes.
 SURVIVORS_SECONDS = 1.0
@@ -44,6 +50,8 @@ PEER_ERROR = "HorovodInternalError"
 GRACE_AFTER_SIGNAL_SECONDS = 5.0
 # Descendants of ended workers may still hold their pipes; their output is awaited this long.
 DRAIN_SECONDS = 0.5
+# When a connection is lost, ssh says why, a moment later.
+COMPLAINT_SECONDS = 0.2
 
 
 class Phase(enum.IntEnum):
@@ -60,7 +68,8 @@ class JobSpec(NamedTuple):
 
     `output_setting` is what whoever asked for the job calls `output_directory`.
     The workers inherit the open files `descriptors`. `explain` is given the sentence on why the
-    job failed, instead of stderr.
+    job failed, instead of stderr. `remote` has, for every other host, the command that runs the
+    agent there (see `hvdtune.launch.ssh`).
     """
 
     command: Sequence[str]
@@ -72,26 +81,51 @@ class JobSpec(NamedTuple):
     verbose: bool = False
     descriptors: Sequence[int] = ()
     explain: Callable[[str], None] | None = None
+    remote: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 class _Worker:
-    def __init__(self, slot: Slot, process: subprocess.Popen[bytes]) -> None:
+    """A worker on this host, with its `process`, or one behind a `connection`.
+
+    `code` is its exit code once it has ended, -N for signal N; `loss` says why nothing is known of
+    its end.
+    """
+
+    def __init__(
+        self,
+        slot: Slot,
+        process: subprocess.Popen[bytes] | None = None,
+        connection: Connection | None = None,
+    ) -> None:
         self.slot = slot
         self.process = process
+        self.connection = connection
+        self.pid = process.pid if process else 0
+        self.code: int | None = None
+        self.loss = ""
         self.streams: list[WorkerStream] = []
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     @property
     def running(self) -> bool:
-        return self.process.returncode is None
+        return self.code is None
+
+    def signal(self, number: int, group: bool = False) -> None:
+        """Send the worker, or its process group, a signal."""
+        if self.connection is not None:
+            self.connection.signal(self.slot.rank, number, group)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if group else os.kill)(self.pid, number)
 
     def innocence(self) -> int:
         """How likely a failed worker is to have failed because of another: 0, 1 or 2.
 
-        0 was killed by a signal, 1 exited with an error, 2 exited with the error that tells of
-        another worker's end.
+        0 was killed by a signal or lost with its host, 1 exited with an error, 2 exited with the
+        error that tells of another worker's end.
         """
-        if self.process.returncode < 0:
+        assert self.code is not None
+        if self.code < 0 or self.loss:
             return 0
         return 2 if any(PEER_ERROR in line for line in self.tail) else 1
 
@@ -111,7 +145,8 @@ class Job:
         self._console = Console(give_up=self._is_ending)
         self._unwritable: set[int] = set()
         self._selector = selectors.DefaultSelector()
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, _Worker] = {}  # by rank
+        self._connections: list[Connection] = []
         self._parent = 0
 
     def run(self) -> int:
@@ -124,20 +159,20 @@ class Job:
         self._parent = os.getppid()
         wakeup = self._watch_signals()
         try:
-            for slot in self._spec.slots:
-                self._start(slot)
+            self._start_all()
             while self._anything_left():
+                self._register_input()
                 for key, _ in self._selector.select(self._time_left()):
                     if key.data is None:
                         _drain(wakeup)
                     else:
-                        self._pass_on(key.data)
+                        key.data()
                 self._handle_signals()
                 self._collect()
                 self._advance()
-        except (_StartError, LaunchError) as error:
+        except (StartError, LaunchError) as error:
             self._explain(f"{error}\n")
-            return error.status if isinstance(error, _StartError) else 2
+            return error.status if isinstance(error, StartError) else 2
         finally:
             processes.kill_descendants()
             self._flush()
@@ -176,52 +211,70 @@ class Job:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         return read_end
 
+    def _start_all(self) -> None:
+        elsewhere: dict[str, list[Slot]] = {}
+        for slot in self._spec.slots:
+            if slot.hostname in self._spec.remote:
+                elsewhere.setdefault(slot.hostname, []).append(slot)
+        for hostname, slots in elsewhere.items():
+            self._connect(hostname, slots)
+        for slot in self._spec.slots:
+            if slot.hostname not in elsewhere:
+                self._start(slot)
+
     def _start(self, slot: Slot) -> None:
-        command = list(self._spec.command)
+        """Start a worker on this host."""
         files = self._output_files(slot)
-        parent = os.getpid()
-        environment = worker_environment(self._spec.environment, slot)
-        # Until init() handles it, the signal that starts a recording would end the rank.
-        record_signal = getattr(signal, environment.get("HVDTUNE_TIMELINE_SIGNAL", ""), None)
-
-        def in_child() -> None:
-            os.setpgid(0, 0)
-            if isinstance(record_signal, signal.Signals):
-                signal.signal(record_signal, signal.SIG_IGN)
-            signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-            processes.die_with_parent(signal.SIGKILL, parent)
-
-        try:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                pass_fds=self._spec.descriptors,
-                preexec_fn=in_child,
-            )
-        except OSError as error:
-            raise _StartError(command[0], error) from None
-        worker = _Worker(slot, process)
-        self._workers[process.pid] = worker
-        for name, pipe, file in zip(
-            ("stdout", "stderr"), (process.stdout, process.stderr), files, strict=True
-        ):
+        process = start_worker(
+            self._spec.command,
+            worker_environment(self._spec.environment, slot),
+            self._spec.descriptors,
+        )
+        worker = self._workers[slot.rank] = _Worker(slot, process)
+        for pipe, file in zip((process.stdout, process.stderr), files, strict=True):
             assert pipe is not None
-            stream = WorkerStream(
-                slot.rank, name, os.dup(pipe.fileno()), worker.tail,
-                timestamps=self._spec.timestamps, file=file,
-            )  # fmt: skip
+            stream = self._add_stream(worker, os.dup(pipe.fileno()), file)
             pipe.close()
-            worker.streams.append(stream)
-            self._selector.register(stream.descriptor, selectors.EVENT_READ, stream)
+            assert stream.descriptor is not None
+            self._selector.register(
+                stream.descriptor, selectors.EVENT_READ, partial(self._pass_on, stream)
+            )
+        self._tell_started(worker)
+
+    def _connect(self, hostname: str, slots: Sequence[Slot]) -> None:
+        """Have the workers of another host started there."""
+        from hvdtune.launch.remote import Connection
+
+        connection = Connection(hostname, self._spec.remote[hostname])
+        self._connections.append(connection)
+        for slot in slots:
+            worker = self._workers[slot.rank] = _Worker(slot, connection=connection)
+            for file in self._output_files(slot):
+                self._add_stream(worker, None, file)
+        connection.start(self._spec.command, self._spec.environment, slots)
+        for descriptor, do in (
+            (connection.output, self._hear),
+            (connection.errors, self._complain),
+        ):
+            self._selector.register(descriptor, selectors.EVENT_READ, partial(do, connection))
+
+    def _add_stream(
+        self, worker: _Worker, descriptor: int | None, file: BinaryIO | None
+    ) -> WorkerStream:
+        name = ("stdout", "stderr")[len(worker.streams)]
+        stream = WorkerStream(
+            worker.slot.rank, name, descriptor, worker.tail,
+            timestamps=self._spec.timestamps, file=file,
+        )  # fmt: skip
+        worker.streams.append(stream)
+        return stream
+
+    def _tell_started(self, worker: _Worker) -> None:
         if self._spec.verbose:
             import shlex
 
-            words = f"started rank {slot.rank} on {slot.hostname} as pid {process.pid}"
-            self._say(2, f"hvdtune run: {words}: {shlex.join(command)}\n")
+            words = f"started rank {worker.slot.rank} on {worker.slot.hostname} as pid {worker.pid}"
+            self._say(2, f"hvdtune run: {words}: {shlex.join(self._spec.command)}\n")
 
     def _output_files(self, slot: Slot) -> list[BinaryIO | None]:
         if self._spec.output_directory is None:
@@ -238,6 +291,74 @@ class Job:
                 f"{self._spec.output_setting}: {error.filename} cannot be written: "
                 f"{error.strerror}."
             ) from None
+
+    # -- other hosts --
+
+    def _register_input(self) -> None:
+        """Wait for connections to take what is to be sent."""
+        for connection in self._connections:
+            registered = connection.input in self._selector.get_map()
+            if connection.has_unsent and not registered:
+                self._selector.register(connection.input, selectors.EVENT_WRITE, connection.pump)
+            elif registered and not connection.has_unsent:
+                self._selector.unregister(connection.input)
+
+    def _hear(self, connection: Connection) -> None:
+        frames = connection.frames()
+        for frame in frames or ():
+            worker = self._workers.get(frame.rank)
+            if worker is None or worker.connection is not connection:
+                continue
+            try:
+                self._take(worker, frame)
+            except ValueError as error:
+                connection.last_complaint = f"what came from the host is not the agent's: {error}"
+                frames = None
+                break
+        if frames is None:
+            self._selector.unregister(connection.output)
+            self._lose(connection)
+
+    def _take(self, worker: _Worker, frame: Frame) -> None:
+        if frame.kind in (Kind.STDOUT, Kind.STDERR):
+            stream = worker.streams[frame.kind == Kind.STDERR]
+            self._print(stream, stream.take(frame.payload))
+        elif frame.kind == Kind.STARTED:
+            worker.pid = int(frame.payload)
+            self._tell_started(worker)
+        elif frame.kind == Kind.EXIT:
+            self._note_end(worker, int(frame.payload))
+        elif frame.kind == Kind.NOT_STARTED:
+            status, _, why = frame.payload.decode("utf-8", "replace").partition(" ")
+            raise StartError(int(status), f"on {worker.slot.hostname}: {why}")
+
+    def _complain(self, connection: Connection) -> bool:
+        """Pass on what ssh and the agent say; whether they may say more."""
+        if connection.errors not in self._selector.get_map():
+            return False  # it ended a moment ago
+        lines, goes_on = connection.complaints()
+        self._write(2, lines)
+        if not goes_on:
+            self._selector.unregister(connection.errors)
+        return goes_on
+
+    def _lose(self, connection: Connection) -> None:
+        """The connection has ended, and with it the workers that still ran."""
+        workers = [w for w in self._workers.values() if w.connection is connection]
+        deadline = time.monotonic() + COMPLAINT_SECONDS
+        while any(w.running for w in workers):
+            left = deadline - time.monotonic()
+            ready = select.select([connection.errors], [], [], max(0.0, left))[0]
+            if not ready or not self._complain(connection):
+                break
+        for worker in workers:
+            if worker.running:
+                worker.loss = connection.lost()
+                self._note_end(worker, 255)
+            for stream in worker.streams:
+                if not stream.closed:
+                    self._print(stream, stream.finish())
+                    stream.close()
 
     # -- output --
 
@@ -273,7 +394,8 @@ class Job:
         self._write(descriptor, text.encode("utf-8", "replace"))
 
     def _close(self, stream: WorkerStream) -> None:
-        self._selector.unregister(stream.descriptor)
+        if stream.descriptor is not None:
+            self._selector.unregister(stream.descriptor)
         stream.close()
 
     def _flush(self) -> None:
@@ -338,23 +460,26 @@ class Job:
     def _signal_workers(self, number: int) -> None:
         for worker in self._workers.values():
             if worker.running:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.process.pid, number)
+                worker.signal(number)
 
     def _collect(self) -> None:
         """Take note of the workers that have ended; the first failure ends the job."""
+        by_pid = {worker.pid: worker for worker in self._workers.values() if worker.process}
         for pid, code in processes.reap_all():
-            worker = self._workers.get(pid)
-            if worker is None:
-                continue  # an orphan of a worker's
-            worker.process.returncode = code
-            if self._spec.verbose:
-                words = f"rank {worker.slot.rank} ended with exit code {code}"
-                self._say(2, f"hvdtune run: {words}\n")
-            if code != 0 and self._phase <= Phase.FAILING:
-                for stream in worker.streams:
-                    self._flush_stream(stream)
-                self._note_failure(worker)
+            worker = by_pid.get(pid)
+            if worker is not None and worker.process is not None:  # and no orphan of a worker's
+                worker.process.returncode = code
+                self._note_end(worker, code)
+
+    def _note_end(self, worker: _Worker, code: int) -> None:
+        worker.code = code
+        if self._spec.verbose:
+            words = worker.loss or f"ended with exit code {code}"
+            self._say(2, f"hvdtune run: rank {worker.slot.rank} {words}\n")
+        if code != 0 and self._phase <= Phase.FAILING:
+            for stream in worker.streams:
+                self._flush_stream(stream)
+            self._note_failure(worker)
 
     def _note_failure(self, worker: _Worker) -> None:
         """Remember a suspect, and how long to wait for a better one.
@@ -373,8 +498,11 @@ class Job:
     def _blame(self) -> None:
         """Settle which failure ends the job, and say so."""
         worker = min(self._failed, key=lambda worker: worker.innocence())  # the first of equals
-        slot, code = worker.slot, worker.process.returncode
-        self._failure = Failure(slot.rank, slot.hostname, worker.process.pid, code, [*worker.tail])
+        slot, code = worker.slot, worker.code
+        assert code is not None
+        self._failure = Failure(
+            slot.rank, slot.hostname, worker.pid, code, [*worker.tail], worker.loss
+        )
         words = f"Process {slot.rank} exit with status code {self._failure.status}.\n"
         if slot.size > 1:
             words += f"Terminating remaining workers after failure of Process {slot.rank}.\n"
@@ -397,25 +525,13 @@ class Job:
         self._phase, self._deadline = Phase.ENDING, time.monotonic() + grace
         for worker in self._workers.values():
             if worker.running:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(worker.process.pid, signal.SIGTERM)
+                worker.signal(signal.SIGTERM, group=True)
 
     def _kill(self) -> None:
         self._phase, self._deadline = Phase.KILLED, time.monotonic() + DRAIN_SECONDS
         for pid in processes.descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-
-
-class _StartError(Exception):
-    """The command cannot be executed; `status` is what a shell would return."""
-
-    def __init__(self, program: str, error: OSError) -> None:
-        self.status = 127 if error.errno == errno.ENOENT else 126
-        hint = ""
-        if error.errno in (errno.EACCES, errno.ENOEXEC) and program.endswith(".py"):
-            hint = f" Did you mean: python {program}?"
-        super().__init__(f"cannot start {program!r}: {error.strerror}.{hint}")
 
 
 def _drain(descriptor: int) -> None:
@@ -425,13 +541,18 @@ def _drain(descriptor: int) -> None:
 
 
 def run_job(spec: JobSpec) -> int:
-    """Run a job guarded (see `hvdtune.launch.guard`); return the launcher's exit status.
+    """Run a job guarded (see `hvdtune.launch.guard`); return the launcher's exit status."""
+    return run_guarded(lambda: Job(spec).run(), spec.environment)
+
+
+def run_guarded(work: Callable[[], int], environment: Mapping[str, str]) -> int:
+    """Run what runs a job with these variables in a guarded process; return its exit status.
 
     Of a job that failed, the ranks' timelines are joined here: its rank 0 may not have come to it.
     """
-    status = guarded(lambda: Job(spec).run())
+    status = guarded(work)
     if status != 0:
-        problem = recording.finish_after_failure(spec.environment)
+        problem = recording.finish_after_failure(environment)
         if problem:
             print(f"hvdtune run: {problem}", file=sys.stderr)
     return status

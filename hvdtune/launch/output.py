@@ -119,15 +119,16 @@ def _identity(descriptor: int) -> tuple[int, int] | int:
 class WorkerStream:
     """One worker's stdout or stderr: a pipe, a prefix, perhaps a file, and the last lines.
 
-    `name` is "stdout" or "stderr". `file` receives what the console gets, prefix included. `tail`
-    is shared by a worker's two streams and keeps their last lines, without prefix.
+    Without a `descriptor`, on another host, what was written comes by `take`. `name` is "stdout" or
+    "stderr". `file` receives what the console gets, prefix included. `tail` is shared by a worker's
+    two streams and keeps their last lines, without prefix.
     """
 
     def __init__(
         self,
         rank: int,
         name: str,
-        descriptor: int,
+        descriptor: int | None,
         tail: deque[str],
         *,
         timestamps: bool = False,
@@ -147,18 +148,23 @@ class WorkerStream:
 
         self._lines = LinePrefixer(prefix)
         self._tail_lines = LinePrefixer(lambda: b"")
-        os.set_blocking(descriptor, False)
+        if descriptor is not None:
+            os.set_blocking(descriptor, False)
 
     def read(self) -> tuple[bytes, bool]:
         """Return (what to print, whether the stream goes on); never waits."""
+        if self.descriptor is None:
+            return b"", True
         try:
             data = os.read(self.descriptor, 65536)
         except BlockingIOError:
             return b"", True
-        if data:
-            self._remember(self._tail_lines.feed(data))
-            return self._lines.feed(data), True
-        return self.finish(), False
+        return (self.take(data), True) if data else (self.finish(), False)
+
+    def take(self, data: bytes) -> bytes:
+        """Return what to print of the stream's next bytes."""
+        self._remember(self._tail_lines.feed(data))
+        return self._lines.feed(data)
 
     def finish(self) -> bytes:
         """Return what has been read but not yet printed."""
@@ -168,7 +174,8 @@ class WorkerStream:
     def close(self) -> None:
         """Close the pipe and the file."""
         self.closed = True
-        os.close(self.descriptor)
+        if self.descriptor is not None:
+            os.close(self.descriptor)
         if self.file is not None:
             self.file.close()
 

@@ -11,7 +11,8 @@ class Failure(NamedTuple):
     """The worker whose end ends the job.
 
     `code` is its exit code, or -N when signal N killed it. `last_lines` are the last lines it
-    wrote, both streams together.
+    wrote, both streams together. `loss` says, instead of an end, how it was lost sight of; `pid` is
+    0 where it is not known.
     """
 
     rank: int
@@ -19,6 +20,7 @@ class Failure(NamedTuple):
     pid: int
     code: int
     last_lines: Sequence[str]
+    loss: str = ""
 
     @property
     def status(self) -> int:
@@ -27,6 +29,8 @@ class Failure(NamedTuple):
 
     def cause(self) -> str:
         """What happened, as the end of a sentence that begins with the rank."""
+        if self.loss:
+            return self.loss
         if self.code >= 0:
             return f"exited with code {self.code}"
         words = f"was killed by {signal_name(-self.code)}"
@@ -36,7 +40,8 @@ class Failure(NamedTuple):
 
     def describe(self) -> str:
         """The report printed when the job has ended; its last line has an end."""
-        sentence = f"rank {self.rank} (pid {self.pid} on {self.hostname}) {self.cause()}"
+        where = f"pid {self.pid} on {self.hostname}" if self.pid else f"on {self.hostname}"
+        sentence = f"rank {self.rank} ({where}) {self.cause()}"
         if not self.last_lines:
             return f"{sentence}. It had printed nothing.\n"
         lines = "".join(f"    {line}\n" for line in self.last_lines)

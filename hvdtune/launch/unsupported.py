@@ -5,10 +5,11 @@ Each is the end of a sentence that begins with the flag or parameter.
 
 from __future__ import annotations
 
-SSH = "this version launches on this machine only, without ssh"
+SSH = "functions are started on this machine only, without ssh"
 ELASTIC = "this version does not run elastic jobs"
-MPIRUN = "this version starts the processes itself, without mpirun"
+MPIRUN = "functions are started without mpirun"
 MPI = (
-    "this version is built without MPI, tensors travel through shared memory: leave it out "
-    "(mpirun -np N python train.py works too)"
+    "functions are started without mpirun: leave it out (hvdtune run --mpi, and mpirun -np N "
+    "python train.py, start scripts)"
 )
+ONE_HOST = "this version connects the processes of one host"

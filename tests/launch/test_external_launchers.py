@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from rank_programs import launched
 from ranks import RanksResult, hvdtune_command, mpirun_command, run_under, start_under, tool
@@ -46,6 +48,15 @@ def test_two_jobs_at_once(name: str) -> None:
     ):
         check(first.wait(), 2, 5)
         check(second.wait(), 3, 7)
+
+
+@pytest.mark.parametrize("count", [["-np", "2"], []])
+def test_mpirun_with_a_hostfile(tmp_path: Path, count: list[str]) -> None:
+    """Also without a number of processes: then it is that of the slots."""
+    hosts = tmp_path / "hostfile"
+    hosts.write_text("localhost slots=2\n")
+    command = [tool("mpirun"), "--allow-run-as-root", *count, "--hostfile", str(hosts)]
+    check(run_under(command, launched.identity, 3, 10), 2, 3)
 
 
 def test_without_a_launcher() -> None:

@@ -52,6 +52,20 @@ def test_hostfile(tmp_path):
     assert len(places(ended)) == 2
 
 
+def test_slurm_says_where_and_how_many(tmp_path):
+    name = socket.gethostname()
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": name, "SLURM_TASKS_PER_NODE": "3"}
+    ended = launch(tmp_path, ["run"], SHOW_ENVIRONMENT, env=slurm)
+    assert [place[:2] + place[-1:] for place in places(ended)] == [
+        (str(rank), "3", name) for rank in range(3)
+    ]
+    ended = launch(tmp_path, ["run", "-np", "1"], SHOW_ENVIRONMENT, env=slurm)
+    assert [place[:2] + place[-1:] for place in places(ended)] == [("0", "1", "localhost")]
+    ended = launch(tmp_path, ["run", "true"], env={**slurm, "SLURM_JOB_NODELIST": "n[1-"})
+    assert ended.status == 2
+    assert ended.stderr == "hvdtune run: the list of nodes 'n[1-' has a '[' without ']'.\n"
+
+
 def test_workers_of_a_job_share_a_name_and_a_key_that_other_jobs_do_not_have(tmp_path):
     jobs = [environments(launch(tmp_path, ["run", "-np", "2"], SHOW_ENVIRONMENT)) for _ in range(2)]
     for name in ("HVDTUNE_JOB_ID", "HVDTUNE_SECRET"):
@@ -190,14 +204,15 @@ MISTAKES = [
     (["-np", "2", "-H", "localhost:2", "--hostfile", "f", "true"], "not allowed with"),
     (["-np", "2", "-H", "localhost", "true"], "name:slots"),
     (["-np", "3", "-H", "localhost:2", "true"], "Requested more processes (3)"),
-    (["-np", "3", "-H", "localhost:1,192.0.2.1:2", "true"], "host 192.0.2.1 is not local"),
     (["-np", "2", "--hostfile", "nowhere", "true"], "nowhere cannot be read"),
     (["-np", "2", "--config-file", "nowhere", "true"], "nowhere cannot be read"),
     (["-np", "2", "--gloo", "--frobnicate", "true"], "--frobnicate"),
-    (["-np", "2", "--mpi", "true"], "without MPI"),
+    (["-np", "2", "--mpi", "--gloo", "true"], "not allowed with"),
+    (["-np", "2", "--network-interfaces", "lo,eth77", "true"], "no interface 'eth77'"),
     (["-np", "2", "--jsrun", "true"], "jsrun"),
-    (["-np", "2", "--mpi-args=-x A", "true"], "without mpirun"),
-    (["-np", "2", "-p", "22", "true"], "without ssh"),
+    (["-np", "2", "--mpi-args=-x A", "true"], "--mpi-args is for mpirun"),
+    (["-np", "2", "--binding-args=-x A", "true"], "--binding-args is for mpirun"),
+    (["-np", "2", "-p", "ssh", "true"], "'ssh' is not accepted: give a port"),
     (["-np", "2", "--min-np", "1", "true"], "elastic"),
     (["-np", "2", "--blacklist-cooldown-range", "1", "2", "true"], "elastic"),
     (["-np", "2", "--output-filename", "/proc/none", "true"], "--output-filename: /proc/none"),

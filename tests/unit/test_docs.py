@@ -15,7 +15,7 @@ from hvdtune.knobs import KNOBS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 # Variables that are no settings: the launcher's answer to "who am I", and how `horovod` is found.
 OTHER_VARIABLES = {
@@ -103,7 +103,7 @@ def test_commands_in_the_documents_exist():
     for page, command in found:
         verb, *arguments = command.split()[1:]
         known = help_of(verb)
-        if verb == "timeline" and arguments and arguments[0].isalpha():
+        if verb in ("k8s", "timeline") and arguments and arguments[0].isalpha():
             known = help_of(verb, arguments[0])
         for argument in arguments:
             if argument in {"python", "…"}:

@@ -28,7 +28,9 @@ def test_a_repeated_host_is_one_host():
     assert parse_hosts("a:2,b:1,a:3") == [Host("a", 5), Host("b", 1)]
 
 
-@pytest.mark.parametrize("text", ["", "a", "a:", ":2", "a:b", "a:2,,b:1", "::1:2", "a:-1", "a:2:3"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "a:", ":2", "a:b", "a:2,,b:1", "::1:2", "a:-1", "a:2:3", "-v:2"]
+)
 def test_entries_without_slots_are_named(text):
     with pytest.raises(LaunchError, match="name:slots"):
         parse_hosts(text)
@@ -55,7 +57,8 @@ def test_open_mpi_hostfile(tmp_path):
         ("a slots=x", ["line 1", "'x'", "whole number"]),
         ("\na slotz=2", ["line 2", "'slotz=2'", "slots=N"]),
         ("a 2", ["line 1", "'2'"]),
-        ("a/b slots=2", ["'a/b'"]),
+        ("a/b slots=2", ["line 1", "'a/b'", "letters, digits, dots and dashes"]),
+        ("a\n\n-oProxyCommand", ["line 3", "'-oProxyCommand'"]),
         ("# nothing\n", ["names no host"]),
     ],
 )

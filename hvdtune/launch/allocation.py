@@ -1,0 +1,32 @@
+"""The batch system's part: which hosts are ours, when the command line does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from hvdtune.launch import lsf, slurm
+from hvdtune.launch.hosts import Host
+
+
+class Allocation(NamedTuple):
+    """What the batch system has given us: hosts, and how many processes it was asked for."""
+
+    hosts: Sequence[Host]
+    processes: int
+
+
+def allocation(environ: Mapping[str, str]) -> Allocation | None:
+    """The allocation of LSF or Slurm that we are in, or None.
+
+    Raises `LaunchError` when it cannot be understood.
+    """
+    hosts = lsf.allocation(environ)
+    if hosts is not None:
+        return Allocation(hosts, sum(host.slots for host in hosts))
+    hosts = slurm.allocation(environ)
+    if hosts is None:
+        return None
+    tasks = environ.get("SLURM_NTASKS", "")
+    slots = sum(host.slots for host in hosts)
+    return Allocation(hosts, min(int(tasks), slots) if tasks.isdigit() else slots)

@@ -1,0 +1,227 @@
+"""From what the command line asks for to a running job, or (`--dry-run`) to its commands.
+
+Three ways of starting there are: our own launcher, with ssh for other hosts; mpirun; LSF's jsrun.
+"""
+
+from __future__ import annotations
+
+import enum
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from hvdtune.launch import environment as environments
+from hvdtune.launch import interfaces as network
+from hvdtune.launch import unsupported
+from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.hosts import Host, Slot, assign_ranks, is_local
+from hvdtune.launch.ssh import Ssh
+
+# Known to the job alone: neither on a command line nor on a screen.
+SECRETS = ("HVDTUNE_SECRET", "HVDTUNE_JOB_ID")
+_RANKFILE = "RANKFILE"  # in a dry run
+
+
+class Method(enum.Enum):
+    """Who starts the processes."""
+
+    OWN = "hvdtune"
+    MPIRUN = "mpirun"
+    JSRUN = "jsrun"
+
+
+class Request(NamedTuple):
+    """A job as it is asked for.
+
+    `environment` is what all workers share (see `job_environment`), `inherited` what of it was
+    there before. `interfaces` are those the user named. With `use_cache`, what was found out about
+    other hosts an hour ago is believed. The last fields are the flags' values.
+    """
+
+    command: Sequence[str]
+    hosts: Sequence[Host]
+    processes: int
+    environment: Mapping[str, str]
+    inherited: Mapping[str, str]
+    method: Method = Method.OWN
+    interfaces: Sequence[str] = ()
+    ssh: Ssh = Ssh()
+    start_timeout: float = 30.0
+    use_cache: bool = True
+    tcp: bool = False
+    timestamps: bool = False
+    output_directory: str | None = None
+    verbose: bool = False
+    mpi_args: str | None = None
+    binding_args: str | None = None
+
+
+def start(request: Request) -> int:
+    """Run the job; return the launcher's exit status.
+
+    Raises `LaunchError` before anything is started.
+    """
+    slots = _slots(request)
+    if request.method is not Method.OWN:
+        import tempfile
+
+        from hvdtune.launch.external import run_external
+
+        with tempfile.NamedTemporaryFile("w", prefix="hvdtune-ranks-") as file:
+            words, environment, content = _external(request, slots, file.name)
+            _require_one_host(slots)
+            file.write(content)
+            file.flush()
+            return run_external(words, environment, verbose=request.verbose)
+    from hvdtune.launch.job import JobSpec, run_job
+
+    remote = _remote(slots)
+    if remote:
+        _check(request, slots, remote)
+    if request.interfaces:
+        _tell("--network-interfaces has no effect: the job runs on one host.")
+    spec = JobSpec(
+        command=request.command,
+        slots=slots,
+        environment=request.environment,
+        output_directory=request.output_directory,
+        timestamps=request.timestamps,
+        verbose=request.verbose,
+        remote={name: request.ssh.command(name, "run") for name in remote},
+    )
+    return run_job(spec)
+
+
+def dry_run(request: Request) -> list[str]:
+    """The commands that `start` would run, quoted for a shell, one a line; nothing is started.
+
+    mpirun is asked for its version; no other host is contacted. What every job has of its own (its
+    name, its secret) is left out. Comments say what travels over ssh's standard input.
+    """
+    slots = _slots(request)
+    if request.method is not Method.OWN:
+        words, _, content = _external(request, slots, _RANKFILE)
+        comments = [f"# {_RANKFILE}: {line}".rstrip() for line in content.splitlines()]
+        return [*comments, shlex.join(words)]
+    remote = _remote(slots)
+    lines = []
+    for name in dict.fromkeys(slot.hostname for slot in slots):
+        commands = [_worker_command(request, slot) for slot in slots if slot.hostname == name]
+        if name in remote:
+            lines.append(shlex.join(request.ssh.command(name, "run")))
+            commands = [f"# on {name}: {command}" for command in commands]
+        lines += commands
+    return lines
+
+
+def _slots(request: Request) -> list[Slot]:
+    slots = assign_ranks(request.hosts, request.processes)
+    if request.interfaces and any(is_local(slot.hostname) for slot in slots):
+        network.require_interfaces(request.interfaces, network.present_interfaces())
+    return slots
+
+
+def _remote(slots: Sequence[Slot]) -> list[str]:
+    """The hosts that are reached by ssh."""
+    return [name for name in dict.fromkeys(s.hostname for s in slots) if not is_local(name)]
+
+
+def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> None:
+    """Find out what the other hosts are.
+
+    Raises `LaunchError` when one cannot be used, and when the ranks could not share memory.
+    """
+    from hvdtune.launch import checks, identity
+
+    own = identity.facts()
+    cache = checks.cache_file(request.inherited) if request.use_cache else None
+    found = checks.check_hosts(remote, request.ssh, request.start_timeout, cache)
+    for name, facts in found.items():
+        if facts.get("version") != own["version"]:
+            raise LaunchError(
+                f"host {name} has hvdtune {facts.get('version')}, this one {own['version']}: "
+                "install the same version on both."
+            )
+        network.require_interfaces(request.interfaces, facts.get("interfaces", ()), f"host {name}")
+    machines = {slot.hostname: own["machine"] for slot in slots}
+    machines.update((name, facts["machine"]) for name, facts in found.items())
+    if len(set(machines.values())) > 1:
+        raise LaunchError(
+            f"{unsupported.ONE_HOST}; {', '.join(machines)} are not the same machine."
+        )
+
+
+def _worker_command(request: Request, slot: Slot) -> str:
+    worker = environments.worker_environment(request.environment, slot)
+    changed = [
+        f"{name}={value}"
+        for name, value in sorted(worker.items())
+        if name not in SECRETS and request.inherited.get(name) != value
+    ]
+    return shlex.join(["env", *changed, *request.command])
+
+
+def _external(
+    request: Request, slots: Sequence[Slot], rankfile: str
+) -> tuple[list[str], dict[str, str], str]:
+    """The command of mpirun or jsrun, its environment, and what is to be in its `rankfile`."""
+    environment = environments.without_place(request.environment)
+    if request.method is Method.MPIRUN:
+        return _mpirun(request, environment), environment, ""
+    from hvdtune.launch import lsf
+
+    lsf.require_jsrun(environment)
+    content = ""
+    if not request.binding_args:
+        content = lsf.rankfile(slots, request.hosts, lsf.node_of(environment, request.ssh))
+    job = lsf.JsrunJob(
+        command=request.command,
+        rankfile=rankfile,
+        tcp=request.tcp,
+        output_file=request.output_directory,
+        binding_args=request.binding_args,
+        mpi_args=request.mpi_args,
+    )
+    return lsf.compose(job), environment, content
+
+
+def _mpirun(request: Request, environment: Mapping[str, str]) -> list[str]:
+    from hvdtune.launch import mpi
+
+    flavour = mpi.detect_flavour(environment)
+    interfaces = request.interfaces
+    if not interfaces and all(is_local(host.name) for host in request.hosts):
+        interfaces = network.loopback_interfaces()
+    job = mpi.MpiJob(
+        command=request.command,
+        hosts=request.hosts,
+        processes=request.processes,
+        environment=environment,
+        interfaces=interfaces,
+        interfaces_chosen=bool(request.interfaces),
+        ssh_port=request.ssh.port,
+        ssh_identity_file=request.ssh.identity_file,
+        tcp=request.tcp,
+        timestamps=request.timestamps,
+        output_directory=request.output_directory,
+        binding_args=request.binding_args,
+        mpi_args=request.mpi_args,
+    )
+    for flag in mpi.without_effect(flavour, job):
+        _tell(f"{flag} has no effect with {flavour.value}.")
+    return mpi.compose(flavour, job)
+
+
+def _require_one_host(slots: Sequence[Slot]) -> None:
+    """Refuse what the ranks would refuse once they are there."""
+    names = list(dict.fromkeys(slot.hostname for slot in slots))
+    if len(names) > 1 and not all(is_local(name) for name in names):
+        raise LaunchError(
+            f"{unsupported.ONE_HOST}; {', '.join(names)} are not all this one "
+            "(--dry-run prints the command)."
+        )
+
+
+def _tell(sentence: str) -> None:
+    print(f"hvdtune run: {sentence}", file=sys.stderr, flush=True)

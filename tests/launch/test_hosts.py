@@ -1,0 +1,221 @@
+"""`hvdtune run` between hosts that do not share memory; see tests/hosts_rig.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hosts_rig import Link, hosts_rig, why_not
+from launcher import PRELUDE, SLEEP, wait_until_gone
+from rank_programs import launched
+from ranks import clean_environment, hvdtune_command, start_under, tool
+
+REASON = why_not()
+pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+@pytest.fixture(scope="module")
+def rig():
+    with hosts_rig(3, Link(rate=100e6)) as running:
+        yield running
+
+
+@pytest.fixture
+def environment(rig, tmp_path):
+    return {"HVDTUNE_SSH_COMMAND": rig.client, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def run_on(rig, name, command, environment):
+    return subprocess.run(
+        rig.on(name, command),
+        env=clean_environment(environment), capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_hosts_are_hosts(rig, environment):
+    """Names, addresses and rates of their own, and a network between them."""
+    for name in rig.names:
+        shown = run_on(rig, name, ["hostname"], environment)
+        assert shown.stdout == f"{name}\n"
+        assert "tbf" in rig.shaping(name)
+        assert "rate 100Mbit" in rig.shaping(name)
+    assert os.uname().nodename not in rig.names
+    before = rig.sent_bytes("hostb")
+    sender = f"{rig.client} -o StrictHostKeyChecking=no hostb head -c 1000000 /dev/zero"
+    shown = run_on(rig, "hosta", ["sh", "-c", f"{sender} | wc -c"], environment)
+    assert shown.stdout.strip() == "1000000"
+    assert rig.sent_bytes("hostb") - before > 1_000_000
+
+
+SLOW = Link(rate=100e6, delay=0.02, loss=0.001)
+SERVE = """
+import socket
+with socket.create_server(("", 7000)) as server:
+    print("serving", flush=True)
+    peer = server.accept()[0]
+    while data := peer.recv(65536):
+        peer.sendall(data)
+"""
+ASK = """
+import socket, time
+with socket.create_connection(("hostb", 7000)) as peer:
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    times = []
+    for _ in range(5):
+        begin = time.monotonic()
+        peer.sendall(b"x")
+        peer.recv(1)
+        times.append(time.monotonic() - begin)
+    peer.sendall(bytes(100_000))
+    got = 0
+    while got < 100_000:
+        got += len(peer.recv(65536))
+    print(min(times))
+"""
+
+
+@pytest.mark.skipif(bool(why_not(SLOW)), reason=why_not(SLOW) or "-")
+def test_links_that_are_slow_and_lose_frames(tmp_path):
+    with hosts_rig(2, SLOW) as rig:
+        command = rig.on("hostb", [sys.executable, "-c", SERVE])
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                assert server.stdout.readline() == "serving\n"
+                shown = run_on(rig, "hosta", [sys.executable, "-c", ASK], {})
+            finally:
+                server.kill()
+        # Not how fast it is, but that nothing is faster than the link allows.
+        assert float(shown.stdout) >= 2 * SLOW.delay
+
+        def reach(seconds):
+            options = f"-o ConnectTimeout={seconds} -o StrictHostKeyChecking=no"
+            return run_on(rig, "hosta", [*f"{rig.client} {options} hostb hostname".split()], {})
+
+        rig.cut("hostb")
+        assert reach(1).returncode == 255
+        rig.cut("hostb", connected=True)
+        assert reach(30).stdout == "hostb\n"
+
+
+@pytest.mark.parametrize("target", ["hosta", "hostb"])
+def test_a_job_on_one_host(rig, environment, target):
+    """The launcher may be on another one."""
+    command = rig.on("hosta", hvdtune_command("run", "-np", "2", "-H", f"{target}:2"))
+    with start_under(command, launched.identity, 3, 10, env=environment) as ranks:
+        result = ranks.wait()
+    assert [answer["rank"] for answer in result.values] == [0, 1]
+    assert all(answer["sums"] == {6.0} for answer in result.values)
+
+
+def test_mpirun_starts_a_job_on_another_host(rig, environment):
+    ssh = f"{rig.client} -o StrictHostKeyChecking=no"
+    flags = ["--mpi", "-H", "hostb:2", f"--mpi-args=--mca plm_ssh_agent '{ssh}'"]
+    path = f"{Path(tool('mpirun')).parent}:{os.environ['PATH']}"
+    command = rig.on("hosta", hvdtune_command("run", "-np", "2", *flags))
+    with start_under(command, launched.identity, 3, 10, env={**environment, "PATH": path}) as ranks:
+        result = ranks.wait()
+    assert [answer["local"] for answer in result.values] == [(0, 2), (1, 2)]
+    assert all(answer["sums"] == {6.0} for answer in result.values)
+
+
+def test_mpirun_across_hosts_is_refused_by_every_rank(rig, environment):
+    ssh = f"{rig.client} -o StrictHostKeyChecking=no"
+    words = ["--allow-run-as-root", "-np", "2", "-H", "hosta:1,hostb:1"]
+    words += ["--mca", "plm_ssh_agent", ssh, "-x", "PYTHONPATH"]
+    command = rig.on("hosta", [tool("mpirun"), *words])
+    with start_under(command, launched.identity, 3, 10, env=environment) as ranks:
+        result = ranks.wait(check=False)
+    assert result[0].returncode != 0
+    assert "this version connects the processes of one host" in result.describe()
+
+
+def test_a_worker_is_where_it_should_be(rig, environment):
+    command = hvdtune_command("run", "-np", "2", "-H", "hostc:2", "sh", "-c", "hostname; ss -Hltn")
+    shown = run_on(rig, "hosta", command, environment)
+    assert shown.returncode == 0, shown.stderr
+    for rank in range(2):
+        assert f"[{rank}]<stdout>:hostc\n" in shown.stdout
+
+
+def test_port_and_key(rig, environment):
+    client = f"ssh -F none -o IdentitiesOnly=yes -o UserKnownHostsFile={rig.folder}/known"
+    key = str(rig.folder / "key")
+    flags = ["-np", "1", "-H", "hostb:1", "--ssh-command", client]
+
+    def run(*more):
+        command = hvdtune_command("run", *flags, *more, "hostname")
+        return run_on(rig, "hosta", command, environment)
+
+    assert run("-p", "22", "-i", key).stdout == "[0]<stdout>:hostb\n"
+    refused = run("-p", "23", "-i", key)
+    assert refused.returncode == 2
+    assert (
+        "hvdtune run: host hostb: ssh failed (ssh: connect to host hostb port 23" in refused.stderr
+    )
+    refused = run("-i", str(rig.folder / "wrong_key"))
+    assert refused.returncode == 2
+    assert "hvdtune run: host hostb: ssh asks for a password or passphrase" in refused.stderr
+
+
+def test_a_job_across_hosts_is_one_sentence(rig, environment):
+    command = hvdtune_command("run", "-np", "3", "-H", "hosta:1,hostb:1,hostc:1", "true")
+    shown = run_on(rig, "hosta", command, environment)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr == (
+        "hvdtune run: this version connects the processes of one host; hosta, hostb, hostc are not "
+        "the same machine.\n"
+    )
+
+
+def test_a_host_that_is_not_there(rig, environment):
+    rig.cut("hostc")
+    try:
+        flags = ["--ssh-command", f"{rig.client} -o ConnectTimeout=1"]
+        command = hvdtune_command("run", "-np", "2", "-H", "hostb:1,hostc:1", *flags, "true")
+        shown = run_on(rig, "hosta", command, environment)
+    finally:
+        rig.cut("hostc", connected=True)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr.count("\n") == 1
+    assert shown.stderr.startswith(
+        "hvdtune run: host hostc: ssh failed (ssh: connect to host hostc"
+    )
+
+
+def test_a_host_that_vanishes(rig, environment, tmp_path):
+    """Nobody says that it has gone; ssh notices, and the launcher says so."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(PRELUDE + SLEEP)
+    options = "-o ServerAliveInterval=1 -o ServerAliveCountMax=2 -o LogLevel=INFO"
+    flags = ["--ssh-command", f"{rig.client} {options}", "-H", "hostb:2"]
+    command = hvdtune_command("run", "-np", "2", *flags, "python3", str(worker))
+    process = subprocess.Popen(
+        rig.on("hosta", command),
+        env=clean_environment(environment), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    pids = []
+    try:
+        assert process.stdout is not None
+        while len(pids) < 2:
+            line = process.stdout.readline()
+            assert line, process.communicate()
+            if "<stdout>:pid " in line:
+                pids.append(int(line.rpartition(" ")[2]))
+        rig.cut("hostb")
+        _, errors = process.communicate(timeout=120)
+    finally:
+        rig.cut("hostb", connected=True)
+        process.kill()
+        process.wait()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)  # they were cut off, and cannot know it yet
+    assert process.returncode == 255
+    assert " on hostb) was lost: the ssh connection to hostb has ended (" in errors
+    wait_until_gone(pids)
