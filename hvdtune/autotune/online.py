@@ -92,6 +92,15 @@ def _run(worker: Session | Agent) -> None:
     thread.start()
 
 
+def end_search(reason: str) -> None:
+    """Let only the comparison follow, if this process is tuning: there is no time for more.
+
+    `reason` goes into the verdict. May be called from any thread.
+    """
+    if _running is not None and isinstance(_running[0], Session):
+        _running[0].end_search_soon(reason)
+
+
 def stop() -> None:
     """End tuning, finished or not, before the engine goes down.
 
