@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hvdtune.autotune import inference
-from hvdtune.autotune.comparison import Comparison, Finding
+from hvdtune.autotune.comparison import Comparison, Finding, as_shares
 from hvdtune.autotune.record import Measurement, Record, Trial, together
 from hvdtune.autotune.score import Sample
 from hvdtune.autotune.space import Space, Values
@@ -449,11 +449,12 @@ class Tuner:
         if finding.faster:
             self._adopt(values, finding)
         else:
+            gain, margin = as_shares(finding.gain, finding.margin, faster=False)
             self._keep(
-                f"no significant gain ({_percent(finding.gain)} ± {_percent(finding.margin)} for "
-                f"the best candidate in {finding.pairs} pairs at {self._sure()})",
-                finding.gain,
-                finding.margin,
+                f"no significant gain ({_percent(gain)} ± {_percent(margin)} for the best "
+                f"candidate in {finding.pairs} pairs at {self._sure()})",
+                gain,
+                margin,
             )
         return finding.faster
 
@@ -541,8 +542,8 @@ class Tuner:
     def _keep(self, verdict: str, gain: float | None = None, margin: float | None = None) -> None:
         """The outcome: the present incumbent stays, which may have been adopted before."""
         if self._findings:
-            gain = 1 - math.exp(-sum(finding.gain for finding in self._findings))
-            margin = math.hypot(*(finding.margin for finding in self._findings))
+            gains, margins = zip(*((one.gain, one.margin) for one in self._findings), strict=True)
+            gain, margin = as_shares(sum(gains), math.hypot(*margins), faster=True)
             verdict = (
                 f"adopted: {_percent(gain)} ± {_percent(margin)} less time a step "
                 f"than the current settings, at {self._sure()}"
