@@ -103,6 +103,35 @@ def test_what_was_confirmed_gives_way_to_the_program_too(
     assert "adopted" not in capfd.readouterr().err
 
 
+class Overtaken(SimulatedEngine):
+    """The program changes settings just when the tuner's `turn`-th change is on its way."""
+
+    turn = 0
+
+    def apply(self, values: Mapping[str, float]) -> int:
+        self.turn -= 1
+        if self.turn != 0:
+            return super().apply(values)
+        before = self.epoch
+        super().apply({**self.values, "cycle_time": 3.0})
+        return before
+
+
+def test_a_change_at_the_same_time_as_the_tuners_is_not_overwritten(path: Path) -> None:
+    counting = Overtaken(flat)
+    session(counting, path, LESS).run()
+    assert "no significant gain" in last(path)["decision"]
+    # The first, one in the middle, and the last, which ends the tuning.
+    for turn in (1, -counting.turn // 2, -counting.turn):
+        engine = Overtaken(flat)
+        engine.turn = turn
+        session(engine, path, LESS).run()
+        assert engine.values["cycle_time"] == 3.0
+        row = last(path)
+        assert (row["phase"], row["accepted"], row["cycle_time_ms"]) == ("final", "0", "3")
+        assert row["decision"].startswith("kept the current settings: the program has changed")
+
+
 def test_an_engine_that_has_changed_settings_before_is_not_meddling(path: Path) -> None:
     engine = SimulatedEngine(flat)
     engine.epoch = 7
