@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything there is to say about the tuner, simulated and real; some hours on two CPUs.
+# Everything there is to say about the tuner, simulated and real; about two hours on two CPUs.
 #
 #   benchmarks/autotune/run.sh            all of it; what is there already is kept
 #   benchmarks/autotune/run.sh --quick    a few simulated runs, and the real ones that fit in a minute
@@ -10,6 +10,7 @@ if [[ ${1:-} == --quick ]]; then
   python simulate.py --quick
   python real.py --seconds 60
 else
+  python bound.py
   python simulate.py
   python real.py
 fi

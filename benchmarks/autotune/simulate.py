@@ -44,6 +44,7 @@ from threadpoolctl import ThreadpoolController
 
 from hvdtune.autotune import (
     comparison,
+    harm,
     inference,
     model,
     optimiser,
@@ -204,7 +205,7 @@ class Done:
 def fingerprint(surface: Surface) -> str:
     """A digest of a surface and of the code that tunes it."""
     digest = hashlib.sha256(surface.log_ratio.tobytes())
-    parts = (comparison, inference, model, optimiser, record, score, space, tuner)
+    parts = (comparison, harm, inference, model, optimiser, record, score, space, tuner)
     parts += (horovod_procedure, job, methods)
     for module in parts:
         digest.update(inspect.getsource(module).encode())

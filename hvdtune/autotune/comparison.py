@@ -7,9 +7,11 @@
              that up to a look the square of its share of all pairs is spent: looking several times
              errs no more often than the confidence says, and the last look keeps most of it
 
-It ends at a look when the gain is beyond its margin (faster); when gain and margin together are
-below what is worth having (no faster); when the gain is so small that the last look would hardly
-find it significant (no faster); or at the last look.
+It ends at a look when the gain is beyond its margin (faster). But where pairs scatter so much that
+the margin is WIDE, and more than CLEAR of the gain, it goes on, up to SURE_PAIRS, so that the
+figures say how large the gain is and not only that there is one. It also ends when gain and margin
+together are below what is worth having, when the gain is so small that the last look would hardly
+find it significant, and at the last look (no faster).
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ LOOKS = (4, 8, 12, 18, 24, 30)
 DISTURBED = 5.0
 REPEATS = 3
 LUCK = 1.5  # standard errors
+CLEAR = 0.5  # of the gain
+WIDE = 0.15
+SURE_PAIRS = 12
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,16 @@ class Finding:
     gain: float
     margin: float
     pairs: int
+
+
+def as_shares(gain: float, margin: float, faster: bool) -> tuple[float, float]:
+    """A gain and its margin, logarithms, as shares of the step time.
+
+    Equal distances of logarithms are not equal shares, so the margin is that of the side that
+    matters: the least gain there may be where it is `faster`, else the largest.
+    """
+    side = math.expm1(margin) if faster else -math.expm1(-margin)
+    return -math.expm1(-gain), math.exp(-gain) * side
 
 
 @dataclass
@@ -81,7 +96,8 @@ class Comparison:
         margin = estimate.margin(1 - self._chance(pairs))
         gain = -estimate.value
         if gain > margin and gain >= self.min_gain:
-            return Finding(True, gain, margin, pairs)
+            is_clear = margin <= max(WIDE, CLEAR * gain) or pairs >= min(SURE_PAIRS, last)
+            return Finding(True, gain, margin, pairs) if is_clear else None
         # With some luck more it would still not be significant at the end: why go on.
         at_end = estimate.error * math.sqrt(pairs / last)
         at_end *= inference.student_quantile(1 - self._chance(last), math.inf)

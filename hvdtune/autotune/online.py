@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvdtune.autotune import identity, log
@@ -17,6 +18,7 @@ from hvdtune.autotune.agent import Agent
 from hvdtune.autotune.memory import Found, open_memory
 from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.session import Session
+from hvdtune.autotune.space import Value
 
 STOP_S = 2.0
 
@@ -28,6 +30,36 @@ class _Before:
     size: int
     found: Found | None
     harm_steps: float
+
+
+class _SharedEngine:
+    """The engine of this process for the tuner, which never overwrites what the program changes.
+
+    Both may ask for a change at the same time. The tuner's is then left out, and it hears of the
+    program's by the steps that ran under it, as ever.
+    """
+
+    def __init__(self) -> None:
+        from hvdtune.core import tuning
+
+        self.EngineStopped = tuning.EngineStopped
+        self.read_steps = tuning.read_steps
+        self._tuning = tuning
+        self._changes = tuning.changes()
+        self._epoch = 0
+
+    def current(self) -> Mapping[str, Value]:
+        """The settings in force. Whoever asks knows of all changes so far, and may change them."""
+        self._changes = self._tuning.changes()
+        return self._tuning.current()
+
+    def apply(self, values: Mapping[str, Value]) -> int:
+        """The number of the epoch that begins; of the one before if somebody was quicker."""
+        epoch = self._tuning.apply_unless_changed(values, self._changes)
+        if epoch is not None:
+            self._changes += 1
+            self._epoch = epoch
+        return self._epoch
 
 
 _running: tuple[Session | Agent, threading.Thread] | None = None
@@ -61,7 +93,7 @@ def start() -> None:
             settings, messenger, program, world.size(), world.local_size(), machine.usable_cpus()
         )
         session = Session(
-            tuning, settings, world.size(), messenger, writer, memory=memory,
+            _SharedEngine(), settings, world.size(), messenger, writer, memory=memory,
             before=_before.found if _before and _before.size == world.size() else None,
             harm_steps=_before.harm_steps if _before else 0.0,
         )  # fmt: skip
@@ -90,6 +122,15 @@ def _run(worker: Session | Agent) -> None:
     thread = threading.Thread(target=work, name="hvdtune-autotune", daemon=True)
     _running = worker, thread
     thread.start()
+
+
+def end_search(reason: str) -> None:
+    """Let only the comparison follow, if this process is tuning: there is no time for more.
+
+    `reason` goes into the verdict. May be called from any thread.
+    """
+    if _running is not None and isinstance(_running[0], Session):
+        _running[0].end_search_soon(reason)
 
 
 def stop() -> None:

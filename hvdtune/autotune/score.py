@@ -54,7 +54,8 @@ class Step(Protocol):
 class Sample:
     """One measurement: times in milliseconds, score in MB/s; outliers are not among `steps`.
 
-    `settled` steps before it were left out, of `settled_ms` each, or more.
+    `settled` steps before it were left out, of `settled_ms` each, or more; before those, `late`
+    steps still ran with the settings before, and took `late_ms` each, or more.
     """
 
     steps: int
@@ -66,6 +67,8 @@ class Sample:
     abandoned: bool = False
     settled: int = 0
     settled_ms: float = 0.0
+    late: int = 0
+    late_ms: float = 0.0
 
     @property
     def relative_error(self) -> float:
@@ -166,10 +169,15 @@ def _limit(group: _Pairs) -> float:
     return median + max(OUTLIER_DEVIATIONS * spread, OUTLIER_FLOOR * median)
 
 
+def _shortest_ms(steps: Sequence[Step]) -> float:
+    """The shortest of them: an evaluation or a checkpoint in another one is nobody's fault."""
+    return min((step.duration_ns for step in steps), default=0) / 1e6
+
+
 class Window:
     """Collects the steps of one trial until they make a sample.
 
-    `epoch` is the number of the settings being measured; steps of an earlier one are ignored, then
+    `epoch` is the number of the settings being measured; steps of an earlier one are late, then
     `settle` steps are, then `steps` are kept and they must last `min_ns` together, so that a
     sample of very short steps is not one of the scheduler's moods. `typical_bytes` is what a step
     of the tuned work moves (0: not known yet). Steps that arrive after the sample is complete are
@@ -189,13 +197,17 @@ class Window:
         self._settle = settle
         self._typical_bytes = typical_bytes
         self._min_ns = min_ns
+        self._late: list[Step] = []
         self._settled: list[Step] = []
         self._kept: list[Step] = []
         self._other = 0
 
     def add(self, step: Step) -> None:
         """Take the next step of the run."""
-        if step.epoch < self._epoch or not 0 < step.duration_ns < math.inf:
+        if not 0 < step.duration_ns < math.inf:
+            return
+        if step.epoch < self._epoch:
+            self._late.append(step)
             return
         if self._is_other_work(step.bytes):
             self._other += 1
@@ -236,11 +248,13 @@ class Window:
             [step.duration_ns for step in steps], [step.bytes for step in steps], abandoned
         )
         settled = self._settled if self._kept else self._settled[:1]
-        if not settled:
-            return found
-        # The shorter one: an evaluation or a checkpoint in the other is nobody's fault.
-        shortest = min(step.duration_ns for step in settled) / 1e6
-        return replace(found, settled=len(settled), settled_ms=shortest)
+        return replace(
+            found,
+            settled=len(settled),
+            settled_ms=_shortest_ms(settled),
+            late=len(self._late),
+            late_ms=_shortest_ms(self._late),
+        )
 
     def _is_other_work(self, size: int) -> bool:
         if self._typical_bytes <= 0:

@@ -55,7 +55,10 @@ class Engine(Protocol):
         """The steps since the last call; waits for one, at most `timeout_s` seconds."""
 
     def apply(self, values: Mapping[str, Value]) -> int:
-        """Put settings into force on all ranks; the number of the epoch they begin."""
+        """Put settings into force on all ranks; the number of the epoch they begin.
+
+        If somebody else has changed settings meanwhile nothing is done, and it is an earlier one.
+        """
 
     def current(self) -> Mapping[str, Value]:
         """The settings in force."""
@@ -130,6 +133,7 @@ class Session:
         self._first = dict(self._in_force)
         self._searches = 1
         self._epoch: int | None = None  # not known before the first step
+        self._is_overtaken = False  # somebody else changed settings when this wanted to
         self._typical_bytes = 0.0
         self._window = Window(0, self._steps, 0)
         self._steps_seen = 0
@@ -375,12 +379,17 @@ class Session:
     def _put_into_force(self, values: Values) -> int:
         """Apply what is different. Returns how many steps must settle."""
         changes = {key: value for key, value in values.items() if self._in_force[key] != value}
+        self._is_overtaken = False
         if not changes:
             return 0
         # All of them: the engine fills gaps from what is in force, which a change that is still
         # under way is not.
         wanted = {**self._in_force, **changes}
-        self._epoch = self._engine.apply(wanted)
+        epoch = self._engine.apply(wanted)
+        if self._epoch is not None and epoch <= self._epoch:
+            self._is_overtaken = True  # steps of the other's epoch will come
+            return SETTLE_STEPS
+        self._epoch = epoch
         self._in_force = wanted
         return SETTLE_STEPS
 
@@ -411,7 +420,9 @@ class Session:
 
     def _finish(self, outcome: Outcome) -> None:
         self._put_into_force(outcome.values)
-        self._conclude(outcome)
+        if self._is_overtaken:
+            self._give_way(self._epoch or 0)
+        self._conclude(self._tuner.outcome or outcome)
         self._is_unfinished = False
 
     def _conclude(self, outcome: Outcome) -> None:

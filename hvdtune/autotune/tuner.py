@@ -31,22 +31,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hvdtune.autotune import inference
-from hvdtune.autotune.comparison import Comparison, Finding
+from hvdtune.autotune.comparison import Comparison, Finding, as_shares
+from hvdtune.autotune.harm import Harm
 from hvdtune.autotune.record import Measurement, Record, Trial, together
 from hvdtune.autotune.score import Sample
 from hvdtune.autotune.space import Space, Values
 
 __all__ = ["Answer", "Measurement", "Outcome", "Request", "Trial", "Tuner", "TunerConfig"]
 
-# A candidate is abandoned if its first whole step takes ABANDON_AT_ONCE times the incumbent's, if
-# the better of two takes ABANDON_RATIO times, or if the mean of a few steps is slower by
-# ABANDON_LOSS and three standard errors. A single step has to be far off: it may be a checkpoint.
-ABANDON_AT_ONCE = 10.0
-ABANDON_RATIO = 1.3
-ABANDON_LOSS = 0.05
-ABANDON_STEPS = 3
 QUIET_PROPOSALS = 3  # so many proposals in a row without expected gain end the search
-SEARCH_SHARE = 0.9  # of what slow candidates may cost: the search ends there
 PROBE_CELLS = 3  # of an axis; a probe lies in each but the incumbent's
 RACE_GAIN = 0.5  # of `min_gain`: what measuring a candidate again has to promise
 RACE_RIVALS = 4  # measured again before the model is asked anew
@@ -153,8 +146,8 @@ class Tuner:
         self._answer: Answer | None = None
         self._is_posed = False
         self._last: Answer | None = None
-        self._harm_steps = 0.0
-        self._at_limit = False  # what the last `hopeless` was about
+        self._harm = Harm(config.harm_limit_steps)
+        self._is_behind_candidate = False
         self._recalled: Values | None = None
         self._hurry: str | None = None
         self._findings: list[Finding] = []
@@ -185,7 +178,7 @@ class Tuner:
     @property
     def harm_steps(self) -> float:
         """What slow candidates have cost so far, in steps' time of the incumbent."""
-        return self._harm_steps
+        return self._harm.steps
 
     @property
     def at_limit(self) -> bool:
@@ -193,7 +186,7 @@ class Tuner:
 
         Otherwise it was clearly slower.
         """
-        return self._at_limit
+        return self._harm.at_limit
 
     def recall(self, values: Values) -> None:
         """Settings an earlier run found best: verified behind the baseline, before any search."""
@@ -203,10 +196,11 @@ class Tuner:
         """The sample of the current trial. Returns it numbered; `trial` is the next one."""
         if self._trial is None or self._trial.waiting:
             raise RuntimeError("there is no trial to report a sample for")
-        if self._trial.candidate:
-            usual_ms = math.exp(self._record.usual().value)
-            self._harm_steps += max(0.0, sample.step_time_ms / usual_ms - 1) * sample.steps
-            self._harm_steps += max(0.0, sample.settled_ms / usual_ms - 1) * sample.settled
+        is_candidate = self._trial.candidate
+        if is_candidate or self._is_behind_candidate:
+            usual = self._record.usual()
+            self._harm.take(sample, usual, is_candidate, self._is_behind_candidate)
+        self._is_behind_candidate = is_candidate
         measurement = self._record.add(self._trial, sample)
         self._advance(sample)
         return measurement
@@ -228,25 +222,10 @@ class Tuner:
         `seen_ns` are the steps since the change that ran wholly under it, `sample` is made of
         those that count so far.
         """
-        self._at_limit = False
-        if self._trial is None or not self._trial.candidate or not seen_ns:
+        if self._trial is None or not self._trial.candidate:
             return False
-        usual = self._record.usual()
-        usual_ns = math.exp(usual.value) * 1e6
-        # The longest may be a checkpoint, which is nobody's fault.
-        lost = sum(duration / usual_ns - 1 for duration in sorted(seen_ns)[:-1])
-        self._at_limit = self._harm_steps + lost > self._config.harm_limit_steps
-        if self._at_limit:
-            return True
-        if self._trial.phase == "confirm":
-            return False
-        ratio = ABANDON_AT_ONCE if len(seen_ns) == 1 else ABANDON_RATIO
-        if min(seen_ns) > ratio * usual_ns:
-            return True
-        if sample is None or sample.steps < ABANDON_STEPS:
-            return False
-        loss = math.log(sample.step_time_ms) - usual.value
-        return loss > ABANDON_LOSS + 3 * math.hypot(sample.relative_error, usual.error)
+        is_compared = self._trial.phase == "confirm"
+        return self._harm.is_hopeless(seen_ns, sample, self._record.usual(), is_compared)
 
     def end_search(self, reason: str) -> None:
         """Measure no further candidates; the best so far is compared as usual."""
@@ -288,7 +267,7 @@ class Tuner:
                 best.gain,
                 margin,
             )
-        elif self._harm_steps > self._config.harm_limit_steps:
+        elif self._harm.is_used_up:
             self._keep(f"no comparison: {self._used_up()}")
         else:
             yield from self._confirm(best.values)
@@ -325,9 +304,9 @@ class Tuner:
             if not self._queue:
                 self._pose()
             yield Trial("search", self._incumbent, note="incumbent")
-            if self._over_limit():
+            if self._harm.ends_search:
                 self._search_end = (
-                    f"slow candidates had cost {self._harm_steps:.0f} steps' time, "
+                    f"slow candidates had cost {self._harm.steps:.0f} steps' time, "
                     f"over the limit of {self._config.harm_limit_steps:.0f}"
                 )
                 return False
@@ -343,7 +322,7 @@ class Tuner:
         """
         answer = self._last or (yield from self._ask())
         left = self._config.race_samples
-        while left > 0 and self._hurry is None and not self._over_limit():
+        while left > 0 and self._hurry is None and not self._harm.ends_search:
             rivals = sorted(self._offered(answer), key=lambda one: -one.gain)
             if not rivals or rivals[0].gain + rivals[0].deviation < self._config.min_gain:
                 break
@@ -398,15 +377,11 @@ class Tuner:
 
     def _is_at_an_end(self) -> bool:
         left = self._config.max_pairs - self._pairs
-        return self._hurry is not None or self._over_limit() or left < LEAST_PAIRS
+        return self._hurry is not None or self._harm.ends_search or left < LEAST_PAIRS
 
     def _used_up(self) -> str:
         limit = self._config.harm_limit_steps
         return f"slow candidates had used up the limit of {limit:g} steps' time"
-
-    def _over_limit(self) -> bool:
-        # The comparison may cost something, too.
-        return self._harm_steps > SEARCH_SHARE * self._config.harm_limit_steps
 
     def _is_far_better(self, values: Values) -> bool:
         candidate = self._record.find(values)
@@ -440,7 +415,11 @@ class Tuner:
                 assert sample is not None
                 if sample.abandoned:
                     self._pairs += len(compared.differences) + 1
-                    why = self._used_up() if self._at_limit else "the candidate was clearly slower"
+                    why = (
+                        self._used_up()
+                        if self._harm.at_limit
+                        else "the candidate was clearly slower"
+                    )
                     self._keep(f"no significant gain: {why}")
                     return False
                 pair[is_candidate] = sample
@@ -449,11 +428,12 @@ class Tuner:
         if finding.faster:
             self._adopt(values, finding)
         else:
+            gain, margin = as_shares(finding.gain, finding.margin, faster=False)
             self._keep(
-                f"no significant gain ({_percent(finding.gain)} ± {_percent(finding.margin)} for "
-                f"the best candidate in {finding.pairs} pairs at {self._sure()})",
-                finding.gain,
-                finding.margin,
+                f"no significant gain ({_percent(gain)} ± {_percent(margin)} for the best "
+                f"candidate in {finding.pairs} pairs at {self._sure()})",
+                gain,
+                margin,
             )
         return finding.faster
 
@@ -541,8 +521,8 @@ class Tuner:
     def _keep(self, verdict: str, gain: float | None = None, margin: float | None = None) -> None:
         """The outcome: the present incumbent stays, which may have been adopted before."""
         if self._findings:
-            gain = 1 - math.exp(-sum(finding.gain for finding in self._findings))
-            margin = math.hypot(*(finding.margin for finding in self._findings))
+            gains, margins = zip(*((one.gain, one.margin) for one in self._findings), strict=True)
+            gain, margin = as_shares(sum(gains), math.hypot(*margins), faster=True)
             verdict = (
                 f"adopted: {_percent(gain)} ± {_percent(margin)} less time a step "
                 f"than the current settings, at {self._sure()}"

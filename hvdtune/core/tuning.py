@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hvdtune.core import world
 from hvdtune.core.exceptions import HorovodInternalError
+
+_changing = threading.Lock()
+_changes = 0  # asked for in this process
 
 
 class EngineStopped(HorovodInternalError):
@@ -70,14 +74,37 @@ def apply(values: Mapping[str, float]) -> int:
 
     `values` may hold any of the keys of `current`; the others stay.
     """
+    with _changing:
+        return _apply(values)
+
+
+def changes() -> int:
+    """How many changes this process has asked for; see `apply_unless_changed`."""
+    return _changes
+
+
+def apply_unless_changed(values: Mapping[str, float], since: int) -> int | None:
+    """`apply`, unless somebody has changed settings since `changes` was `since`: then None.
+
+    For who must not overwrite what others want. May be called from any thread.
+    """
+    with _changing:
+        return _apply(values) if _changes == since else None
+
+
+def _apply(values: Mapping[str, float]) -> int:
+    global _changes
+
     in_force = current()
     unknown = set(values) - set(in_force)
     if unknown:
         raise ValueError(f"not tunable while running: {', '.join(sorted(unknown))}")
     wanted = {**in_force, **values}
-    return world.engine().change_settings(
+    epoch = world.engine().change_settings(
         int(wanted["fusion_threshold"]),
         float(wanted["cycle_time"]),
         int(wanted["chunk_size"]),
         int(wanted["one_shot_limit"]),
     )
+    _changes += 1
+    return epoch

@@ -151,6 +151,22 @@ def test_a_rank_that_dies_during_a_trial(tmp_path: Path) -> None:
     assert not store.exists()
 
 
+def test_a_setting_that_the_program_changes_while_it_is_tuned(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    wanted = {"cycle_time": 3.0, "fusion_threshold": 5 * MIB}
+    result = run_under(launcher_of(path), tuned.train_and_change, str(path), wanted)
+    last = log.read(path)[-1]
+    assert (last["phase"], last["accepted"], last["cycle_time_ms"]) == ("final", "0", "3")
+    assert last["decision"].startswith("kept the current settings: the program has changed ")
+    assert "→ 3 ms" in last["decision"]
+    told = [line for line in result[0].stderr.splitlines() if "autotune" in line]
+    assert len(told) == 1
+    assert last["decision"] in told[0]
+    # What the program wants is in force on every rank, and stays.
+    for in_force in result.values:
+        assert {key: in_force[key] for key in wanted} == wanted
+
+
 def test_a_job_of_process_sets_has_no_steps_to_tune(tmp_path: Path) -> None:
     result = run_ranks(3, tuned.train_in_a_set, 50, env={"HOROVOD_AUTOTUNE": "1"})
     assert result.values == ("done",) * 3

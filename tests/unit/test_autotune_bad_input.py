@@ -9,6 +9,7 @@ import pytest
 from simulated_training import SimulatedStep, flat, short_cycle_is_best
 from test_autotune_session import SimulatedEngine, session
 
+from hvdtune import knobs
 from hvdtune.autotune import log
 
 LESS = {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "6"}
@@ -102,6 +103,35 @@ def test_what_was_confirmed_gives_way_to_the_program_too(
     assert "adopted" not in capfd.readouterr().err
 
 
+class Overtaken(SimulatedEngine):
+    """The program changes settings just when the tuner's `turn`-th change is on its way."""
+
+    turn = 0
+
+    def apply(self, values: Mapping[str, float]) -> int:
+        self.turn -= 1
+        if self.turn != 0:
+            return super().apply(values)
+        before = self.epoch
+        super().apply({**self.values, "cycle_time": 3.0})
+        return before
+
+
+def test_a_change_at_the_same_time_as_the_tuners_is_not_overwritten(path: Path) -> None:
+    counting = Overtaken(flat)
+    session(counting, path, LESS).run()
+    assert "no significant gain" in last(path)["decision"]
+    # The first, one in the middle, and the last, which ends the tuning.
+    for turn in (1, -counting.turn // 2, -counting.turn):
+        engine = Overtaken(flat)
+        engine.turn = turn
+        session(engine, path, LESS).run()
+        assert engine.values["cycle_time"] == 3.0
+        row = last(path)
+        assert (row["phase"], row["accepted"], row["cycle_time_ms"]) == ("final", "0", "3")
+        assert row["decision"].startswith("kept the current settings: the program has changed")
+
+
 def test_an_engine_that_has_changed_settings_before_is_not_meddling(path: Path) -> None:
     engine = SimulatedEngine(flat)
     engine.epoch = 7
@@ -122,3 +152,44 @@ def test_an_engine_that_dies_while_a_trial_is_put_into_force(
     told = capfd.readouterr().err
     assert "tuning ended: RuntimeError: rank 1 has died" in told
     assert last(path)["phase"] == "final"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "accepted"),
+    [
+        ("HOROVOD_AUTOTUNE", "maybe", "1"),
+        ("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "-1", "0 or more"),
+        ("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "2.5", "whole number"),
+        ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "0", "1 or more"),
+        ("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "0", "1 or more"),
+        ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.5", "from 0 to 1"),
+        ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "nan", "from 0 to 1"),
+        ("HVDTUNE_AUTOTUNE_SEED", "-1", "0 or more"),
+        ("HVDTUNE_AUTOTUNE_EXPECTED_STEPS", "-5", "0 or more"),
+    ],
+)
+def test_a_setting_out_of_its_range_is_one_sentence(name: str, text: str, accepted: str) -> None:
+    with pytest.raises(knobs.KnobError) as caught:
+        knobs.from_environ({name: text})
+    told = str(caught.value)
+    assert name in told
+    assert text in told
+    assert accepted in told
+    assert "\n" not in told.strip()
+
+
+def test_a_rank_that_is_lost_during_a_comparison(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Losing(SimulatedEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            if ",confirm," in path.read_text():
+                raise self.EngineStopped
+            return super().read_steps(timeout_s)
+
+    engine = Losing(short_cycle_is_best)
+    session(engine, path).run()
+    row = last(path)
+    assert (row["phase"], row["accepted"]) == ("final", "0")
+    assert "training ended during confirm" in row["decision"]
+    assert row["decision"] in capfd.readouterr().err

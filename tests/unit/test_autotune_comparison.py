@@ -5,7 +5,17 @@ import random
 
 import pytest
 
-from hvdtune.autotune.comparison import LOOKS, REPEATS, Comparison, Finding
+from hvdtune.autotune import inference
+from hvdtune.autotune.comparison import (
+    CLEAR,
+    LOOKS,
+    REPEATS,
+    SURE_PAIRS,
+    WIDE,
+    Comparison,
+    Finding,
+    as_shares,
+)
 from hvdtune.autotune.inference import Estimate
 from hvdtune.autotune.score import Sample
 
@@ -96,3 +106,63 @@ def test_a_gain_worth_having_is_found_in_noise() -> None:
     found = [simulated(-0.03, 0.025, seed) for seed in range(100)]
     assert sum(finding.faster for finding in found) > 80
     assert all(finding.pairs <= LOOKS[-1] for finding in found)
+
+
+def test_a_gain_that_four_pairs_tell_badly_is_looked_at_longer() -> None:
+    """Beyond its margin, but the margin is most of it: so it was on a real job (42 % ± 40 %)."""
+    compared = comparison(noise=0.002)
+    findings = []
+    for at in range(2 * LOOKS[0]):
+        # Much rougher than the incumbents were, so the pairs speak for themselves alone.
+        findings.append(compared.add(sample(5.8 * (1.04, 0.96, 1.05, 0.95)[at % 4]), sample(10.0)))
+    first = inference.paired(compared.differences[: LOOKS[0]], Estimate(0.0, 0.002, 8.0))
+    margin = first.margin(1 - compared._chance(LOOKS[0]))
+    assert CLEAR * -first.value < margin < -first.value
+    assert findings[:-1] == [None] * (len(findings) - 1)
+    found = findings[-1]
+    assert found is not None
+    assert found.faster
+    assert found.pairs == LOOKS[1]
+    assert found.margin < 0.3 * found.gain
+
+
+def test_it_is_not_looked_at_for_ever() -> None:
+    compared = comparison(noise=0.1)
+    pairs = 0
+    found = None
+    while found is None:
+        pairs += 1
+        found = compared.add(sample(7.0 * (1.25, 0.8)[pairs % 2], 0.1), sample(10.0, 0.1))
+    assert found.faster
+    assert found.margin > max(WIDE, CLEAR * found.gain)
+    assert found.pairs == pairs == SURE_PAIRS
+
+
+def test_a_margin_that_is_not_wide_may_be_most_of_the_gain() -> None:
+    compared = comparison(noise=0.02)
+    findings = [compared.add(sample(8.8 * (1.02, 0.98)[at % 2]), sample(10.0)) for at in range(4)]
+    found = findings[3]
+    assert found is not None
+    assert found.faster
+    assert found.margin > CLEAR * found.gain
+
+
+def test_a_gain_that_is_clear_from_the_first_is_not_looked_at_longer() -> None:
+    compared = comparison(noise=0.002)
+    findings = [compared.add(sample(8.0 + 0.02 * (at % 2)), sample(10.0)) for at in range(4)]
+    assert findings[3] is not None
+    assert findings[3].faster
+
+
+@pytest.mark.parametrize("gain", [0.55, 0.05, -0.1])
+def test_shares_are_those_of_the_step_time(gain: float) -> None:
+    margin = 0.4 * abs(gain)
+    share, least = as_shares(gain, margin, faster=True)
+    assert share == pytest.approx(1 - math.exp(-gain))
+    assert share - least == pytest.approx(1 - math.exp(-(gain - margin)))
+    share, most = as_shares(gain, margin, faster=False)
+    assert share + most == pytest.approx(1 - math.exp(-(gain + margin)))
+
+
+def test_no_margin_is_too_large_to_be_told() -> None:
+    assert as_shares(0.0, 2000.0, faster=False) == (0.0, 1.0)

@@ -1,0 +1,55 @@
+"""The engine as the tuner and the program share it: nobody's change is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from hvdtune.autotune.online import _SharedEngine
+from hvdtune.core import tuning
+
+
+class Native:
+    """Counts changes, as the engine does."""
+
+    def __init__(self) -> None:
+        self.applied: list[dict[str, float]] = []
+
+    def apply(self, values: Mapping[str, float]) -> int:
+        self.applied.append(dict(values))
+        tuning._changes += 1
+        return len(self.applied)
+
+
+@pytest.fixture
+def native(monkeypatch: pytest.MonkeyPatch) -> Native:
+    made = Native()
+    monkeypatch.setattr(tuning, "_apply", made.apply)
+    monkeypatch.setattr(tuning, "current", lambda: made.applied[-1])
+    return made
+
+
+def test_a_change_of_the_program_is_not_overwritten(native: Native) -> None:
+    engine = _SharedEngine()
+    assert engine.apply({"cycle_time": 1.0}) == 1
+    assert tuning.apply({"cycle_time": 3.0}) == 2
+    # The epoch before: the program's is a later one, by which the tuner hears of it.
+    assert engine.apply({"cycle_time": 2.0}) == 1
+    assert native.applied[-1] == {"cycle_time": 3.0}
+
+
+def test_a_change_before_the_tuners_first_is_not_overwritten_either(native: Native) -> None:
+    engine = _SharedEngine()
+    tuning.apply({"cycle_time": 3.0})
+    assert engine.apply({"cycle_time": 2.0}) == 0
+    assert native.applied == [{"cycle_time": 3.0}]
+
+
+def test_who_has_seen_what_is_in_force_may_change_it(native: Native) -> None:
+    """A search that a change of the step time starts begins with what the program wanted."""
+    engine = _SharedEngine()
+    tuning.apply({"cycle_time": 3.0})
+    assert engine.current() == {"cycle_time": 3.0}
+    assert engine.apply({"cycle_time": 2.0}) == 2
+    assert native.applied[-1] == {"cycle_time": 2.0}
