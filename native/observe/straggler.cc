@@ -110,8 +110,9 @@ std::optional<StragglerNotice> StragglerWatch::end_step(std::uint64_t step, Nano
   steps_ = std::min(steps_ + 1, kHistory);
 
   if (named_ < 0) {
+    if (suspect_ >= 0 && held_up_by(suspect_) < kForgiven) suspect_ = -1;
     if (!done.counts || held_up_by(done.rank) < kNamed) return std::nullopt;
-    if (step < excused_until_) return std::nullopt;
+    if (step < excused_until_ || !is_lasting(done.rank, step)) return std::nullopt;
     notice_ = described(done.rank);
     if (excuse_ && excuse_(done.rank, notice_.late)) {
       excused_until_ = step + kWindow;
@@ -125,9 +126,18 @@ std::optional<StragglerNotice> StragglerWatch::end_step(std::uint64_t step, Nano
     return std::nullopt;
   }
   if (held_up_by(named_) >= kForgiven) return std::nullopt;
-  named_ = -1;
+  const bool was_short = notice_.until_step - notice_.since_step < kLasting;
+  patience_ = was_short ? std::clamp(2 * patience_, kFirstPatience, kMostPatience) : 0;
+  named_ = suspect_ = -1;
   notice_.begins = false;
   return notice_;
+}
+
+/// Whether a rank that could be named has been one for long enough.
+bool StragglerWatch::is_lasting(int rank, std::uint64_t step) {
+  if (suspect_ != rank) suspect_since_ = step;
+  suspect_ = rank;
+  return step - suspect_since_ >= patience_;
 }
 
 /// Of the last kWindow steps.

@@ -55,11 +55,18 @@ struct RankLateness {
 /// (noise; more ranks than CPUs) do not come near 36: of two equal ranks, one of which costs that
 /// much in every step by mere chance, one is named in any 40 steps with probability 2e-7 (binomial
 /// tail), and that falls steeply with their number.
+///
+/// A rank that is late now and then, for a while each time, would fill the log. Where a spell
+/// lasted less than `kLasting` steps, a rank has to hold the others up for `kFirstPatience` steps
+/// longer before the next one is named, and for twice as long after each such spell.
 class StragglerWatch {
  public:
   static constexpr std::size_t kWindow = 40;
   static constexpr std::size_t kNamed = 36;
   static constexpr std::size_t kForgiven = 16;
+  static constexpr std::uint64_t kLasting = 1000;
+  static constexpr std::uint64_t kFirstPatience = 200;
+  static constexpr std::uint64_t kMostPatience = 12'800;
 
   StragglerWatch(const StragglerOptions& options, int ranks);
 
@@ -117,6 +124,7 @@ class StragglerWatch {
     return history_[(next_ + kHistory - 1 - steps) % kHistory];
   }
   [[nodiscard]] std::size_t held_up_by(int rank) const;
+  [[nodiscard]] bool is_lasting(int rank, std::uint64_t step);
   [[nodiscard]] StragglerNotice described(int rank) const;
 
   StragglerOptions options_;
@@ -134,6 +142,9 @@ class StragglerWatch {
   std::uint64_t excused_until_ = 0;
   int named_ = -1;
   StragglerNotice notice_;  // of named_
+  int suspect_ = -1;        // would be named, if it has been for long enough
+  std::uint64_t suspect_since_ = 0;
+  std::uint64_t patience_ = 0;  // steps that are long enough
 };
 
 /// The sentence for the log. `where`: "host b, pid 4711".

@@ -92,6 +92,31 @@ TEST(its_end_is_told_once) {
   CHECK_EQ(job.watch.named(), -1);
 }
 
+TEST(one_that_is_late_now_and_then_does_not_fill_the_log) {
+  Job job(2);
+  int begins = 0;
+  int ends = 0;
+  const auto spell = [&](int steps, Nanos late) {
+    for (int i = 0; i < steps; ++i) {
+      const auto notice = job.step({0, late}, 2 * kMillisecond);
+      if (notice) ++(notice->begins ? begins : ends);
+    }
+  };
+  for (int times = 0; times < 100; ++times) {
+    spell(150, kMillisecond);
+    spell(60, 0);
+  }
+  CHECK_EQ(begins, 1);
+  CHECK_EQ(ends, 1);
+  // It is for good now; and after that, the first spell is news again.
+  spell(2000, kMillisecond);
+  spell(60, 0);
+  CHECK_EQ(begins, 2);
+  CHECK_EQ(ends, 2);
+  spell(60, kMillisecond);
+  CHECK_EQ(begins, 3);
+}
+
 TEST(ranks_that_take_turns_are_not_named_however_late) {
   std::mt19937 random(7);
   for (const int size : {2, 3, 8}) {
