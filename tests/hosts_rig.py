@@ -276,10 +276,8 @@ def _output(*words: str) -> str:
 @contextlib.contextmanager
 def hosts_rig(count: int, link: Link = FAST) -> Iterator[Rig]:
     """Hosts for as long as the context lasts. Raises `RigError` where they cannot be built."""
-    with (
-        tempfile.TemporaryDirectory(prefix="hvdtune-hosts-") as folder,
-        ssh_server.privilege_separation(),
-    ):
+    ssh_server.make_privilege_separation()
+    with tempfile.TemporaryDirectory(prefix="hvdtune-hosts-") as folder:
         rig = Rig(Path(folder), count, link)
         try:
             yield rig

@@ -102,25 +102,17 @@ class SshServer:
 @contextlib.contextmanager
 def ssh_server(folder: Path, address: str = "127.0.0.1") -> Iterator[SshServer]:
     """A server for as long as the context lasts."""
-    with privilege_separation():
-        server = SshServer(folder, address)
-        try:
-            yield server
-        finally:
-            server.stop()
-
-
-@contextlib.contextmanager
-def privilege_separation() -> Iterator[None]:
-    """The directory that sshd needs, for as long as the context lasts."""
-    made = not PRIVILEGE_SEPARATION.exists()
-    if made:
-        PRIVILEGE_SEPARATION.mkdir(mode=0o755)
+    make_privilege_separation()
+    server = SshServer(folder, address)
     try:
-        yield
+        yield server
     finally:
-        if made:
-            PRIVILEGE_SEPARATION.rmdir()
+        server.stop()
+
+
+def make_privilege_separation() -> None:
+    """Make the directory that sshd needs. It stays: another sshd may have begun to use it."""
+    PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
 
 
 def make_keys(folder: Path) -> None:

@@ -64,16 +64,7 @@ def start(request: Request) -> int:
     """
     slots = _slots(request)
     if request.method is not Method.OWN:
-        import tempfile
-
-        from hvdtune.launch.external import run_external
-
-        with tempfile.NamedTemporaryFile("w", prefix="hvdtune-ranks-") as file:
-            words, environment, content = _external(request, slots, file.name)
-            _require_one_host(slots)
-            file.write(content)
-            file.flush()
-            return run_external(words, environment, verbose=request.verbose)
+        return _start_external(request, slots)
     from hvdtune.launch.job import JobSpec, run_job
 
     remote = _remote(slots)
@@ -91,6 +82,23 @@ def start(request: Request) -> int:
         remote={name: request.ssh.command(name, "run") for name in remote},
     )
     return run_job(spec)
+
+
+def _start_external(request: Request, slots: Sequence[Slot]) -> int:
+    from hvdtune.launch.external import run_external
+
+    if request.method is Method.MPIRUN:
+        words, environment, _ = _external(request, slots, "")
+        _require_one_host(slots)
+        return run_external(words, environment, verbose=request.verbose)
+    import tempfile
+
+    with tempfile.NamedTemporaryFile("w", prefix="hvdtune-ranks-") as file:
+        words, environment, content = _external(request, slots, file.name)
+        _require_one_host(slots)
+        file.write(content)
+        file.flush()
+        return run_external(words, environment, verbose=request.verbose)
 
 
 def dry_run(request: Request) -> list[str]:
