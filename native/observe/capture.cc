@@ -15,6 +15,10 @@ constexpr std::size_t kMaxTexts = 4096;
 constexpr std::size_t kLongestRecurring = 256;
 constexpr std::size_t kLongestText = 16 << 10;
 
+/// Names of the counters that every step has.
+constexpr std::string_view kCpusUsed = "CPUs in use";
+constexpr std::string_view kCpusCommunicating = "CPUs in use for batches";
+
 constexpr std::array<const char*, 6> kKindNames = {"allreduce", "allgather",     "broadcast",
                                                    "alltoall",  "reducescatter", "barrier"};
 
@@ -100,6 +104,7 @@ void Capture::begin(Nanos now) {
     put_mark({now, static_cast<std::int64_t>(epoch_), MarkKind::kSettings,
               text_id(*owned_buffers_, settings_)});
   }
+  last_cpu_ = last_step_ == now ? cpu_times() : CpuTimes{};
   // Where the first recorded step begins.
   if (last_step_ != 0) put_mark({last_step_, steps(), MarkKind::kStep, kNone});
 }
@@ -174,6 +179,23 @@ std::uint32_t Capture::name(std::span<const Named> tensors) {
   return first;
 }
 
+bool Capture::process_set(std::uint32_t set, std::uint64_t batch, std::span<const int> ranks) {
+  if (!active()) return false;
+  Buffers& buffers = *owned_buffers_;
+  const std::lock_guard lock(buffers.mutex);
+  std::string& out = buffers.pending.events;
+  if (out.size() > buffers.text_limit) return false;
+  append_event(out, "hvdtune_set", rank_);
+  out += "\"process_set\":" + std::to_string(set) + ",\"batch\":" + std::to_string(batch) +
+         ",\"ranks\":[";
+  for (std::size_t member = 0; member < ranks.size(); ++member) {
+    if (member > 0) out += ',';
+    out += std::to_string(ranks[member]);
+  }
+  out += "]}}";
+  return true;
+}
+
 void Capture::ready(const Ready& record) {
   Buffers* buffers = active() ? buffers_.load(std::memory_order_acquire) : nullptr;
   if (buffers != nullptr) put_one(buffers->ready, record, Stream::kReady);
@@ -244,14 +266,32 @@ std::uint32_t Capture::text_id(Buffers& buffers, std::string_view text) {
   return id;
 }
 
+Capture::CpuTimes Capture::cpu_times() const {
+  return {process_cpu_now(), communication_cpu_.load(std::memory_order_relaxed)};
+}
+
+/// The caller holds mutex_.
+void Capture::put_cpus_used(Nanos now, Nanos since) {
+  const CpuTimes before = std::exchange(last_cpu_, cpu_times());
+  Buffers* buffers = buffers_.load(std::memory_order_acquire);
+  if (before.process == 0 || since == 0 || now <= since || buffers == nullptr) return;
+  const auto put = [&](std::string_view name, Nanos cpu) {
+    const double cpus = static_cast<double>(cpu) / static_cast<double>(now - since);
+    put_shared(buffers->counters, {now, cpus, text_id(*buffers, name), 0}, Stream::kCounters);
+  };
+  put(kCpusUsed, last_cpu_.process - before.process);
+  put(kCpusCommunicating, last_cpu_.communication - before.communication);
+}
+
 bool Capture::step() {
   const std::lock_guard lock(mutex_);
   const Nanos now = monotonic_now();
   const std::int64_t ended = steps() + 1;
   steps_.store(ended, std::memory_order_relaxed);
-  last_step_ = now;
+  const Nanos before = std::exchange(last_step_, now);
   if (active()) {
     put_mark({now, ended, MarkKind::kStep, kNone});
+    put_cpus_used(now, before);
     if (window_.end == 0 || ended + 1 < window_.end) return false;
     finish("the last of the steps was recorded");
     return true;
