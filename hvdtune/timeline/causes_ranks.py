@@ -53,6 +53,12 @@ class Case:
         return whatif.bench(joint, steps, chosen, self.threshold, self.cycle, self.costs)
 
     @cached_property
+    def uses_torch(self) -> bool:
+        """All ranks use PyTorch's face, as far as recorded: advice may name what only it has."""
+        ranks = self.analysis.recording.ranks.values()
+        return all("torch" in one.identity.framework for one in ranks)
+
+    @cached_property
     def durations(self) -> np.ndarray:
         """[S] s, mean over the ranks."""
         steps = self.analysis.found_steps
