@@ -229,7 +229,9 @@ def no_overlap(case: Case) -> list[Finding]:
             "framework waits, because all gradients are submitted when the backward pass is over."
         )
         action = _overlap_action(case)
-    gain = case.gain(whatif.overlapped(no_cpu_left=not one_by_one and _engine_chose(case)))
+    # What CPUs are used for says more than what the engine guessed before it began.
+    no_cpu_left = not one_by_one and not case.load.cpus and _engine_chose(case)
+    gain = case.gain(whatif.overlapped(no_cpu_left))
     return [Finding("no overlap", sentence, action, gain, evidence)]
 
 
