@@ -26,6 +26,7 @@ class RankCapture:
     streams: dict[str, np.ndarray] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     clock: list[dict[str, int]] = field(default_factory=list)
+    sets: list[dict[str, Any]] = field(default_factory=list)
     rotated: int = 0
     ended: str | None = None
 
@@ -87,6 +88,8 @@ def _add(
         one.texts.update(dict(args["texts"]))
     elif kind == "hvdtune_clock":
         one.clock.append(args)
+    elif kind == "hvdtune_set":
+        one.sets.append(args)
     elif kind == "hvdtune_dropped":
         one.dropped = args
     elif kind == "hvdtune_rotated":

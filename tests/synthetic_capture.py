@@ -39,6 +39,7 @@ from hvdtune.timeline.capture import (
     Flag,
     Identity,
     Mark,
+    MemberList,
     Name,
     RankRecording,
     Recording,
@@ -126,6 +127,9 @@ class Job:
     cycles: bool = False  # mark them
     id: str = "synthetic-1"
     peak_gbps: float | None = None
+    framework: str = "torch 2.13.0"
+    cpus: int = 0  # of each host; 0: not recorded
+    members: tuple[MemberList, ...] = ()  # what is recorded of process sets
 
     @property
     def recorded(self) -> range:
@@ -390,9 +394,11 @@ def identity(job: Job, rank: int) -> Identity:
         version="0.0.synthetic",
         started_wall_us=START_WALL_US,
         started_ns=started,
-        framework="torch 2.13.0",
+        framework=job.framework,
         settings=_settings(job),
         peak_gbps=job.peak_gbps,
+        cpus=job.cpus,
+        local_size=min(job.local_size, job.ranks),
     )
 
 
@@ -412,6 +418,7 @@ def _recording(job: Job, simulated: Simulated) -> Recording:
             streams=streams,
             clock=clock_readings(job, rank, simulated.end),
             complete=True,
+            sets=list(job.members),
         )
     return result
 
@@ -497,6 +504,7 @@ def capture_lines(job: Job, rank: int, simulated: Simulated, records: int = 4096
             part = table[piece * share : (piece + 1) * share]
             if len(part):
                 lines.append(block(stream, rank, part))
+    lines += [event("hvdtune_set", rank, asdict(one)) for one in job.members]
     for reading in clock_readings(job, rank, simulated.end):
         lines.append(event("hvdtune_clock", rank, asdict(reading)))
     lines.append(event("hvdtune_dropped", rank, {}))

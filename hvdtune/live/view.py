@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hvdtune.timeline import words
+
 if TYPE_CHECKING:
     from rich.console import Group
 
 Status = dict[str, Any]
 
 _SHOWN_RANKS = 8
-_UNITS = ("B", "kB", "MB", "GB", "TB")
-
-
-def size_text(count: float) -> str:
-    """Bytes with a decimal unit: 1.5 MB."""
-    for unit in _UNITS[:-1]:
-        if abs(count) < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} {_UNITS[-1]}"
 
 
 def time_text(seconds: float) -> str:
@@ -56,7 +48,7 @@ def rows(status: Status, before: Status | None = None) -> list[tuple[str, str]]:
     found.append(
         (
             "settings",
-            f"fusion threshold {size_text(settings['fusion_threshold'])}, cycle time "
+            f"fusion threshold {words.size(settings['fusion_threshold'])}, cycle time "
             f"{settings['cycle_time_us'] / 1e3:g} ms, epoch {status['epoch']}",
         )
     )
@@ -141,7 +133,7 @@ def _step(status: Status) -> str:
     batches = status["step_batches"]
     return (
         f"{time_text(status['step_s'])}: {status['step_tensors']} tensors, "
-        f"{size_text(status['step_bytes'])} in {batches} {'batch' if batches == 1 else 'batches'}"
+        f"{words.size(status['step_bytes'])} in {batches} {'batch' if batches == 1 else 'batches'}"
     )
 
 
@@ -159,7 +151,7 @@ def _rate(status: Status, before: Status | None) -> str:
         rate = status["step_bytes"] / status["step_s"]
     else:
         rate = status["bytes"] / max(status["uptime_s"], 1e-9)
-    return f"{size_text(rate)}/s reduced on each rank, {size_text(status['bytes'])} so far"
+    return f"{words.bandwidth(rate)} reduced on each rank, {words.size(status['bytes'])} so far"
 
 
 def _queue(status: Status) -> str:

@@ -12,6 +12,7 @@ describes; both know the same `FORMAT`. docs/timeline-format.md is the descripti
 | `hvdtune_texts` | `texts`: [[id, text], …]: what marks and counters refer to |
 | `hvdtune_block` | `stream`, `count`, `data`: base64 of `count` records of that stream |
 | `hvdtune_clock` | `local_ns`, `offset_ns`, `bound_ns`: clock of rank 0 = this rank's + offset |
+| `hvdtune_set` | `process_set`, `batch`, `ranks`: who is in it from the batch of that serial on |
 | `hvdtune_dropped` | stream → records lost so far |
 | `hvdtune_rotated` | `blocks`: so many, with what they held, went to keep the file small |
 | `hvdtune_end` | `reason`: recording ended in order |
@@ -85,6 +86,11 @@ STREAMS: dict[str, np.dtype[Any]] = {
     "counters": COUNTER,
 }
 
+#: Counters that a rank records at the end of each step: CPU time since the end of the step before,
+#: over that time; of all its threads, and of those that executed batches for just that.
+CPUS_IN_USE = "CPUs in use"
+CPUS_FOR_BATCHES = "CPUs in use for batches"
+
 #: Names of the numbers in BATCH: native/base/op_kind.h, base/dtype.h, wire/messages.h.
 KINDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
 DTYPES = (
@@ -132,6 +138,8 @@ class Identity:
     framework: str = ""  # "torch 2.13.0"; empty if only NumPy
     settings: dict[str, Any] = field(default_factory=dict)  # variable → value in force
     peak_gbps: float | None = None  # what this machine can do, if it was measured
+    cpus: int = 0  # that the ranks on this host may use together; 0: not recorded
+    local_size: int = 0  # ranks on this host; 0: not recorded
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,15 @@ class ClockReading:
     local_ns: int
     offset_ns: int
     bound_ns: int
+
+
+@dataclass(frozen=True)
+class MemberList:
+    """The ranks of a process set, from the batch of serial `batch` on."""
+
+    process_set: int
+    batch: int
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -174,11 +191,20 @@ class RankRecording:
     dropped: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     complete: bool = False
+    sets: list[MemberList] = field(default_factory=list)
 
     @property
     def rank(self) -> int:
         """Global rank."""
         return self.identity.rank
+
+    def members(self, process_set: int, serial: int) -> int:
+        """How many ranks the process set had at the batch of that serial; 0: not recorded."""
+        if process_set == 0:
+            return self.identity.size
+        known = [one for one in self.sets if one.process_set == process_set]
+        before = [one for one in known if one.batch <= serial] or known[:1]
+        return len(max(before, key=lambda one: one.batch).ranks) if before else 0
 
     @property
     def tensors(self) -> np.ndarray:

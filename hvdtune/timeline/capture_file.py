@@ -23,6 +23,7 @@ from hvdtune.timeline.capture import (
     STREAMS,
     ClockReading,
     Identity,
+    MemberList,
     Name,
 )
 from hvdtune.timeline.events import GZIP_MAGIC, TimelineError
@@ -71,6 +72,7 @@ class RawRank:
     texts: dict[int, str] = field(default_factory=dict)
     records: dict[str, bytearray] = field(default_factory=lambda: {s: bytearray() for s in STREAMS})
     clock: list[ClockReading] = field(default_factory=list)
+    sets: list[MemberList] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
     damage: Counter[str] = field(default_factory=Counter)
     rotated: int = 0
@@ -189,6 +191,7 @@ class _Reader:
             "hvdtune_texts": self.texts,
             "hvdtune_block": self.block,
             "hvdtune_clock": self.clock,
+            "hvdtune_set": self.process_set,
             "hvdtune_dropped": self.dropped,
             "hvdtune_rotated": self.rotated,
             "hvdtune_end": self.ended,
@@ -287,6 +290,17 @@ class _Reader:
         else:
             state.damage["readings of the clock that cannot be understood"] += 1
 
+    def process_set(self, state: RawRank, args: dict[str, Any]) -> None:
+        number, batch, ranks = args["process_set"], args["batch"], args["ranks"]
+        size = state.identity.size
+        right = is_count(number) and number < 1 << 32 and is_count(batch)
+        right = right and 0 < len(ranks) <= size and all(is_count(r) and r < size for r in ranks)
+        if not right or len(set(ranks)) < len(ranks):
+            state.damage["process sets that cannot be understood"] += 1
+            return
+        self.budget.take(200 + 32 * len(ranks), self.file.path)
+        state.sets.append(MemberList(number, batch, tuple(ranks)))
+
     def dropped(self, state: RawRank, args: dict[str, Any]) -> None:
         for stream, count in args.items():
             if stream in STREAMS and is_count(count):
@@ -339,7 +353,8 @@ def read_identity(args: Any, path: Path) -> Identity | None:
             f"version reads formats up to {FORMAT}: read it with a newer hvdtune"
         )
     known = {one.name: args[one.name] for one in fields(Identity) if one.name in args}
-    counts = ("rank", "size", "local_rank", "pid", "format", "started_wall_us", "started_ns")
+    counts = ("rank", "size", "local_rank", "pid", "format", "started_wall_us", "started_ns",
+              "cpus", "local_size")  # fmt: skip
     texts = ("job", "host", "version", "framework")
     try:
         identity = Identity(**known)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdtune.timeline import whatif
+from hvdtune.timeline import whatif, words
 from hvdtune.timeline.capture import NONE
 from hvdtune.timeline.causes_ranks import MIB, Case, milliseconds
 from hvdtune.timeline.program import Play
@@ -164,12 +164,12 @@ def huge_tensor(case: Case) -> list[Finding]:
     return [
         Finding(
             "huge tensor last",
-            f"Tensor {text} is {100 * share:.0f} % of the bytes ({one.bytes[at] / 1e6:.3g} MB) and "
+            f"Tensor {text} is {100 * share:.0f} % of the bytes ({words.size(one.bytes[at])}) and "
             f"is submitted when {100 * (1 - later):.0f} % of the others have been: nothing is left "
             "to compute while it travels.",
-            "Have its gradient computed earlier (use the layer later in the model, or order the "
-            "backward pass), or split the parameter, so that parts of it travel sooner; "
-            "sparse_as_dense=False if it is an embedding.",
+            "Have its gradient computed and submitted earlier (use the layer later in the model, "
+            "or order the backward pass), or split the parameter, so that parts of it travel sooner"
+            + ("; sparse_as_dense=False if it is an embedding." if case.uses_torch else "."),
             gain,
             {
                 "tensor": text,
@@ -205,7 +205,7 @@ def no_overlap(case: Case) -> list[Finding]:
             Finding(
                 "small tensors one by one",
                 f"{waits:.0f} times a step the program waits for one small tensor (typically "
-                f"{size / 1024:.3g} KiB) before it submits the next: each pays for agreeing and "
+                f"{words.size(size)}) before it submits the next: each pays for agreeing and "
                 "starting by itself.",
                 "hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "
                 "allreduce_async for all and then synchronize.",
@@ -219,8 +219,9 @@ def no_overlap(case: Case) -> list[Finding]:
             "as soon as it has submitted them, and computes nothing meanwhile."
         )
         action = (
-            "Submit with allreduce_async as gradients become ready and synchronize once before the "
-            "optimizer's step; hvd.DistributedOptimizer does both."
+            "Submit with hvd.allreduce_async as gradients become ready, and hvd.synchronize all of "
+            "them only before the update"
+            + ("; hvd.DistributedOptimizer does both." if case.uses_torch else ".")
         )
     else:
         sentence = (
@@ -228,7 +229,9 @@ def no_overlap(case: Case) -> list[Finding]:
             "framework waits, because all gradients are submitted when the backward pass is over."
         )
         action = _overlap_action(case)
-    gain = case.gain(whatif.overlapped(no_cpu_left=not one_by_one and _engine_chose(case)))
+    # What CPUs are used for says more than what the engine guessed before it began.
+    no_cpu_left = not one_by_one and not case.load.cpus and _engine_chose(case)
+    gain = case.gain(whatif.overlapped(no_cpu_left))
     return [Finding("no overlap", sentence, action, gain, evidence)]
 
 
@@ -239,21 +242,28 @@ def _overlap_setting(case: Case) -> str:
 def _engine_chose(case: Case) -> bool:
     """DistributedOptimizer hands over all gradients at once, because HVDTUNE_OVERLAP=auto finds no
     CPU left over for overlapping: it does so in one call, which waits for several."""
-    if _overlap_setting(case) != "auto":
-        return False
-    recording = case.analysis.recording
-    torch = all("torch" in one.identity.framework for one in recording.ranks.values())
+    return _overlap_setting(case) == "auto" and case.uses_torch and _in_one_call(case)
+
+
+def _in_one_call(case: Case) -> bool:
+    """Waits are mostly for several tensors, as in DistributedOptimizer.step()."""
     names = case.analysis.joint.reference.blocked.names
-    return torch and bool(len(names)) and float((names == NONE).mean()) > MOSTLY
+    return bool(len(names)) and float((names == NONE).mean()) > MOSTLY
 
 
 def _overlap_action(case: Case) -> str:
-    if _overlap_setting(case) == "off":
+    """HVDTUNE_OVERLAP is DistributedOptimizer's, which only PyTorch's face has."""
+    if not case.uses_torch:
+        return (
+            "Submit each gradient with hvd.allreduce_async as soon as it is computed, and "
+            "hvd.synchronize all of them only before the update."
+        )
+    if _in_one_call(case) and _overlap_setting(case) == "off":
         return "HVDTUNE_OVERLAP=on (hvdtune run --overlap on)."
-    if _overlap_setting(case) == "auto":
+    if _engine_chose(case):
         return (
             "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS) and set "
-            "HVDTUNE_OVERLAP=on; where hvd.DistributedOptimizer is not used, use it."
+            "HVDTUNE_OVERLAP=on."
         )
     return "Use hvd.DistributedOptimizer, whose hooks submit each gradient when it is ready."
 
@@ -263,9 +273,8 @@ def copies(case: Case) -> list[Finding]:
     is what that saves on top of the best change found before."""
     plays = [one for stretch in case.sample.stretches for one in stretch]
     recording = case.analysis.recording
-    torch = any("torch" in one.identity.framework for one in recording.ranks.values())
     ranks = recording.size
-    if not plays or not torch or ranks < 2 or any(one.in_place for one in plays):
+    if not plays or not case.uses_torch or ranks < 2 or any(one.in_place for one in plays):
         return []
     if case.part("copy_in_s") + case.part("reduce_s") + case.part("copy_out_s") < WORTH:
         return []
@@ -353,11 +362,9 @@ def communication(case: Case) -> list[Finding]:
         Finding(
             "communication bound",
             f"{100 * exposed:.0f} % of the step is communication that is not hidden; most of it "
-            f"are allreduces of {heaviest['bytes'] / 1e6:.3g} MB at "
-            f"{heaviest['busbw_gbps']:.3g} GB/s bus bandwidth{near}.",
-            "Send less often: DistributedOptimizer(…, backward_passes_per_step=2) with half the "
-            "batch each, or a larger batch; or fewer bytes: compression=hvd.Compression.fp16, "
-            "where converting costs less than sending.",
+            f"are allreduces of {words.size(heaviest['bytes'])} at "
+            f"{words.bandwidth(1e9 * heaviest['busbw_gbps'])} bus bandwidth{near}.",
+            _send_less(case),
             case.gain_beyond(whatif.every_other_step()),
             {
                 "exposed_share": exposed,
@@ -367,6 +374,20 @@ def communication(case: Case) -> list[Finding]:
             },
         )
     ]
+
+
+def _send_less(case: Case) -> str:
+    if case.uses_torch:
+        return (
+            "Send less often: DistributedOptimizer(…, backward_passes_per_step=2) with half the "
+            "batch each, or a larger batch; or fewer bytes: compression=hvd.Compression.fp16, "
+            "where converting costs less than sending."
+        )
+    return (
+        "Send less often: add up the gradients of two batches before hvd.allreduce, or take a "
+        "larger batch; or fewer bytes: reduce float16 instead of float32, where converting costs "
+        "less than sending."
+    )
 
 
 def nothing(case: Case) -> Finding:

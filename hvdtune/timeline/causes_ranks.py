@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdtune.timeline import whatif
+from hvdtune.timeline.cpus import Load, load
 from hvdtune.timeline.fusion import CYCLE, THRESHOLD, number, settings_by_epoch
+from hvdtune.timeline.replay import Rules
 from hvdtune.timeline.skew import MATTERS, PERSISTENT
 from hvdtune.timeline.verdict import Finding
 
@@ -50,7 +52,19 @@ class Case:
     def bench(self, chosen: np.ndarray) -> whatif.Bench:
         """A sample of the steps `chosen`, [S] bool."""
         joint, steps = self.analysis.joint, self.analysis.found_steps
-        return whatif.bench(joint, steps, chosen, self.threshold, self.cycle, self.costs)
+        rules = Rules(self.threshold, self.cycle, self.costs, slowdown=self.load.slowdown)
+        return whatif.bench(joint, steps, chosen, rules, self.load)
+
+    @cached_property
+    def load(self) -> Load:
+        """What the CPUs have to do."""
+        return load(self.analysis)
+
+    @cached_property
+    def uses_torch(self) -> bool:
+        """All ranks use PyTorch's face, as far as recorded: advice may name what only it has."""
+        ranks = self.analysis.recording.ranks.values()
+        return all("torch" in one.identity.framework for one in ranks)
 
     @cached_property
     def durations(self) -> np.ndarray:

@@ -150,6 +150,7 @@ def bandwidth_changes(a: Analysis, b: Analysis) -> list[Numbers]:
     return [
         {
             "op": str(row.op),
+            "ranks": int(row.ranks),
             "bytes_from": int(row.bytes_from),
             "a_gbps": plain(row.busbw_gbps_a),
             "b_gbps": plain(row.busbw_gbps_b),
@@ -162,13 +163,24 @@ def bandwidth_changes(a: Analysis, b: Analysis) -> list[Numbers]:
 
 
 def setting_changes(a: Analysis, b: Analysis) -> list[Numbers]:
-    """Settings in force at the end that differ."""
-    names = sorted({*a.settings, *b.settings})
+    """Settings in force at the end that differ, but those that only say where and how the job is
+    recorded or watched: two recordings have two files, which makes neither of them faster."""
+    names = sorted({*a.settings, *b.settings} - watching())
     return [
         {"name": name, "a": a.settings.get(name), "b": b.settings.get(name)}
         for name in names
         if not same_setting(a.settings.get(name), b.settings.get(name))
     ]
+
+
+def watching() -> set[str]:
+    """Variables of the settings that training does not depend on: timelines, metrics, logs."""
+    from hvdtune.knobs import KNOBS
+
+    return {
+        knob.env for knob in KNOBS.values()
+        if knob.section in ("timeline", "metrics", "logging") or knob.key == "autotune_log"
+    }  # fmt: skip
 
 
 def workloads(a: Analysis, b: Analysis) -> tuple[bool, str]:
@@ -218,6 +230,12 @@ def conditions(a: Analysis, b: Analysis) -> list[str]:
         found.append(
             f"a has {words.number(a.recording.size, 'rank')}, b {b.recording.size}: a step of b "
             "does not do the same work."
+        )
+    recorded = [len(one.recording.ranks) for one in (a, b)]
+    if recorded[0] != recorded[1] and a.recording.size == b.recording.size:
+        found.append(
+            f"of a {words.number(recorded[0], 'rank')} are recorded, of b {recorded[1]}: times are "
+            "of these only."
         )
     if hosts[0] != hosts[1]:
         found.append(f"a ran on {', '.join(hosts[0])}, b on {', '.join(hosts[1])}.")

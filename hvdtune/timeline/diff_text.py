@@ -59,6 +59,7 @@ def _bandwidth(numbers: Numbers) -> Table:
     rows = [
         (
             one["op"],
+            str(one["ranks"] or "-"),
             words.size(one["bytes_from"]),
             words.digits(one["a_gbps"]),
             words.digits(one["b_gbps"]),
@@ -66,7 +67,7 @@ def _bandwidth(numbers: Numbers) -> Table:
         )
         for one in numbers["bandwidth"]
     ]
-    head = ("operation", "from size", "a", "b", "change")
+    head = ("operation", "ranks", "from size", "a", "b", "change")
     return Table("Bus bandwidth, GB/s", head, rows)
 
 

@@ -72,6 +72,7 @@ def batches(joint: Joint, steps: Steps, origin: int) -> pd.DataFrame:
     |---|---|
     | step | the step it belongs to; -1 outside of whole steps |
     | op, dtype, process_set, tensors, bytes | as recorded |
+    | ranks | that take part; 0 where that is not known |
     | fill | bytes / fusion threshold in force; NaN where that is 0 or not known |
     | reason | why it was closed: full, cycle, blocked, step done, end |
     | begin_s, end_s | min over ranks of x_r, max of e_r |
@@ -98,6 +99,7 @@ def batches(joint: Joint, steps: Steps, origin: int) -> pd.DataFrame:
                 np.minimum(joint.dtype, len(DTYPES)), [*DTYPES, "unknown"]
             ),
             "process_set": joint.process_set,
+            "ranks": joint.members(),
             "tensors": joint.tensors,
             "bytes": joint.bytes,
             "fill": fill,

@@ -173,12 +173,39 @@ class Joint:
         return np.where(result == _FAR, 0, result)
 
     def members(self) -> np.ndarray:
-        """How many ranks took part in each batch, as far as recorded; all where not all record."""
-        count = np.zeros(len(self), np.int64)
+        """[B] how many ranks take part in each batch; 0 where the capture does not tell.
+
+        All ranks in process set 0. In others as many as the recorded list of members has; without
+        one (captures of earlier versions) those that recorded the batch, if all ranks recorded, or
+        those that rank 0 heard announcing its tensors.
+        """
+        count = np.full(len(self), self.recording.size, np.int64)
+        for process_set in np.unique(self.process_set[self.process_set != 0]).tolist():
+            of = np.flatnonzero(self.process_set == process_set)
+            count[of] = self._listed(process_set, of)
+            if not count[of].any():
+                count[of] = self._seen(of)
+        return count
+
+    def _listed(self, process_set: int, of: np.ndarray) -> np.ndarray:
+        """By the lists of members, for the batches `of` of that process set."""
+        lists: dict[int, int] = {}
         for view in self.views.values():
-            count += view.present
-        missing = self.recording.size - len(self.views)
-        return np.where(self.process_set == 0, count + missing, np.maximum(count, 1))
+            for one in view.recording.sets:
+                if one.process_set == process_set:
+                    lists[one.batch] = len(one.ranks)
+        since = np.array(sorted(lists), np.int64)
+        if not len(since):
+            return np.zeros(len(of), np.int64)
+        sizes = np.array([lists[batch] for batch in since.tolist()], np.int64)
+        at = np.searchsorted(since, self.serial[of] % _GENERATION, side="right") - 1
+        return sizes[np.maximum(at, 0)]
+
+    def _seen(self, of: np.ndarray) -> int:
+        """By who recorded the batches `of` of a process set, or was heard of."""
+        arrived = sum((times[of] > 0).astype(np.int64) for times in self.arrivals.values())
+        whole = len(self.views) == self.recording.size or len(self.arrivals) > len(self.views)
+        return int(np.max(arrived, initial=0)) if whole else 0
 
 
 def join(recording: Recording) -> Joint:

@@ -195,6 +195,7 @@ def _build(raw: RawRank) -> RankRecording:
         names=_listed(raw.names, Name(LOST, 0, KINDS[0], DTYPES[0], 0)),
         texts=_listed(raw.texts, "(text lost)"),
         clock=raw.clock,
+        sets=raw.sets,
         dropped={stream: count for stream, count in raw.dropped.items() if count},
         complete=raw.complete,
         problems=[f"{count} {what} were left out." for what, count in raw.damage.items()],

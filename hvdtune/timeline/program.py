@@ -8,11 +8,12 @@ compute, wait for these tensors … Nothing in it depends on how fast communicat
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hvdtune.timeline.capture import NONE, REASONS, Flag
+from hvdtune.timeline.cpus import Load
 from hvdtune.timeline.joint import Joint, View
 from hvdtune.timeline.sizes import bus_factor
 from hvdtune.timeline.steps import Steps
@@ -54,9 +55,17 @@ class Play:
     step: int  # its index in Steps
     in_place: bool = False
     reducing: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # [T] allreduces
+    #: [ranks] ns: CPU time of computing; empty: not known, or not done by CPUs.
+    cpu: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    #: [ranks] ns that batches run while a rank computes, and their share of the batches' time, as
+    #: recorded (replay.with_overlaps); empty where it does not matter.
+    overlapped: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    hidden: float = 0.0
 
 
-def programs(joint: Joint, steps: Steps, chosen: Iterable[int]) -> list[Play]:
+def programs(
+    joint: Joint, steps: Steps, chosen: Iterable[int], load: Load | None = None
+) -> list[Play]:
     """The steps `chosen` (indices) as programs; steps of which too little is known are left out."""
     begin, end = boundaries(joint, steps)
     order = np.argsort(steps.batch_step, kind="stable")
@@ -64,6 +73,8 @@ def programs(joint: Joint, steps: Steps, chosen: Iterable[int]) -> list[Play]:
     plays = []
     for step in chosen:
         play = _play(joint, step, order[first[step] : first[step + 1]], begin, end)
+        if play is not None and load is not None and load.on_cpu:
+            play = replace(play, cpu=load.computing[:, step])
         if play is not None:
             plays.append(play)
     return plays

@@ -10,25 +10,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from hvdtune.timeline.program import Costs, Play, typical
+from hvdtune.timeline.program import Costs, Play, Program, typical
 
 #: Steps of each stretch that are played but not counted: until the ranks are as far apart as usual.
 WARM_UP = 1
+#: How often a step is tried where CPUs are scarce, until it is played.
+TRIALS = 2
 
 
 @dataclass(frozen=True)
 class Rules:
     """What the engine does. threshold: bytes; cycle: ns. `slower` multiplies a batch's duration,
-    given its play and members."""
+    given its play and members. `slowdown`: of computing and batches while they overlap."""
 
     threshold: float
     cycle: float
     costs: Costs
     slower: Callable[[Play, list[int]], float] | None = None
+    slowdown: float = 1.0
 
 
 def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
@@ -43,13 +47,75 @@ def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
         clocks, free = [0.0] * ranks, 0.0
         marks = [0.0]
         for one in stretch:
-            step = _Step(one, rules, known, clocks, free)
+            scarce = rules.slowdown > 1 and len(one.overlapped) == ranks
+            step = (_contended if scarce else _Step)(one, rules, known, clocks, free)
             clocks, free = step.run()
             marks.append(sum(clocks) / ranks)
         skipped = WARM_UP if len(stretch) > WARM_UP else 0
         total += marks[-1] - marks[skipped]
         count += len(stretch) - skipped
     return total / count if count else float("nan")
+
+
+def _contended(
+    one: Play,
+    rules: Rules,
+    known: dict[tuple[int, ...], float],
+    clocks: list[float],
+    free: float,
+) -> _Step:
+    """The step where CPUs are scarce. While batches run and a rank computes, both get on at
+    1 / slowdown of their speed; what the recorded step had of that is in its times already. How
+    long they overlap depends on how long they take: it is tried, beginning as it was recorded."""
+    lost = 1 - 1 / rules.slowdown
+    stretch, overlapped = 1.0, one.overlapped
+    for trial in range(TRIALS + 1):
+        own = tuple(
+            _delayed(program, lost * float(now - recorded))
+            for program, now, recorded in zip(one.programs, overlapped, one.overlapped, strict=True)
+        )
+        step = _Step(replace(one, programs=own), rules, known, clocks, free, stretch)
+        if trial == TRIALS:
+            break
+        step.run()
+        before, stretch = stretch, (1 - one.hidden * lost) / (1 - step.hidden() * lost)
+        overlapped = step.overlapped() * stretch / before
+    return step
+
+
+def with_overlaps(stretches: Sequence[Sequence[Play]], rules: Rules) -> list[list[Play]]:
+    """The steps with `overlapped` and `hidden` as they are when nothing is changed."""
+    known = recorded_durations(stretches)
+    result = []
+    for stretch in stretches:
+        clocks, free = [0.0] * len(stretch[0].programs) if stretch else [], 0.0
+        plays = []
+        for one in stretch:
+            step = _Step(one, rules, known, clocks, free)
+            clocks, free = step.run()
+            plays.append(replace(one, overlapped=step.overlapped(), hidden=step.hidden()))
+        result.append(plays)
+    return result
+
+
+def _delayed(program: Program, delay: float) -> Program:
+    """The computing between the first submission and the last wait takes so much longer."""
+    finite = np.isfinite(program.submit)
+    if not finite.any() or not program.waits:
+        return program
+    first = float(program.submit[finite].min())
+    last = max(time for time, _ in program.waits)
+    if last <= first:
+        return program
+    factor = max(0.1, 1 + delay / (last - first))
+
+    def moved(time: Any) -> Any:
+        within = np.clip(time, first, last) - first
+        return time + within * (factor - 1)
+
+    waits = tuple((float(moved(at)), needs) for at, needs in program.waits)
+    submit = np.where(finite, moved(np.where(finite, program.submit, first)), np.inf)
+    return replace(program, submit=submit, waits=waits, compute=float(moved(program.compute)))
 
 
 def recorded_durations(stretches: Sequence[Sequence[Play]]) -> dict[tuple[int, ...], float]:
@@ -72,6 +138,7 @@ class _Step:
         known: dict[tuple[int, ...], float],
         clocks: list[float],
         free: float,
+        stretch: float = 1.0,
     ) -> None:
         self.one, self.rules, self.known = one, rules, known
         self.free = free  # when the engine is done with what it has
@@ -93,10 +160,12 @@ class _Step:
         self.left = int(self.waiting.sum())
         self.ready = np.full(count, np.inf)
         self.running: deque[tuple[float, list[int]]] = deque()
+        self.ran: list[tuple[float, float]] = []  # batches, begin and end
+        self.stood: list[list[tuple[float, float]]] = [[] for _ in self.programs]  # blocked
         self.names = one.name.tolist()
         self.sizes = one.bytes.tolist()
         self.alike = one.alike.tolist()
-        self.speed = self._speed()
+        self.speed = self._speed() * stretch
 
     def run(self) -> tuple[list[float], float]:
         """The ranks' times at their end of the step, and when the engine is free."""
@@ -107,6 +176,21 @@ class _Step:
             pass
         ends = [s + p.compute for s, p in zip(self.shift, self.programs, strict=True)]
         return ends, self.free
+
+    def overlapped(self) -> np.ndarray:
+        """Once it has run: [ranks] ns that batches ran while the rank was not blocked."""
+        ran = np.array(self.ran).reshape(-1, 2)
+        total = np.full(len(self.programs), float((ran[:, 1] - ran[:, 0]).sum()))
+        for rank, stood in enumerate(self.stood):
+            for begin, end in stood:
+                inside = np.minimum(ran[:, 1], end) - np.maximum(ran[:, 0], begin)
+                total[rank] -= float(np.maximum(inside, 0.0).sum())
+        return np.maximum(total, 0.0)
+
+    def hidden(self) -> float:
+        """The same as a share of the batches' time, mean over the ranks."""
+        ran = sum(end - begin for begin, end in self.ran)
+        return float(self.overlapped().mean()) / ran if ran > 0 else 0.0
 
     def _turn(self) -> bool:
         """The next thing that happens: a batch is complete, or one is closed."""
@@ -145,6 +229,7 @@ class _Step:
                 self.blocked[rank] = (time, needs)
                 return
             if complete > time:
+                self.stood[rank].append((time, complete))
                 self.shift[rank] += complete + self.rules.costs.waking - time
             self.position[rank] += 1
         self._submit(rank, np.inf)
@@ -242,6 +327,7 @@ class _Step:
             duration *= self.rules.slower(self.one, batch)
         self.free = begin + duration
         self.running.append((self.free, batch))
+        self.ran.append((begin, self.free))
         self.waiting[batch] = False
         self.ready[batch] = np.inf
         self.left -= len(batch)

@@ -113,6 +113,7 @@ def _job(recording: Recording) -> Numbers:
         "hosts": sorted({identity.host for identity in identities}),
         "version": one.version,
         "framework": one.framework,
+        "cpus": one.cpus or None,
         "started_wall_us": one.started_wall_us,
         "complete": all(rank.complete for rank in recording.ranks.values()),
     }
@@ -250,10 +251,14 @@ def _sizes(table: pd.DataFrame) -> list[Numbers]:
 
 def _points(analysis: Analysis) -> list[Numbers]:
     """Single batches for the scatter plot, evenly taken over the run."""
+    import pandas as pd
+
     table = analysis.batches
-    ranks = analysis.recording.size
-    factors = table["op"].map(lambda op: bus_factor(str(op), ranks)).astype(float)
-    usable = table[(table["run_s"] > 0) & (table["bytes"] > 0) & (factors > 0)]
+    kinds = table[["op", "ranks"]].astype({"op": str}).drop_duplicates().itertuples(index=False)
+    factors = {(op, ranks): bus_factor(op, ranks) for op, ranks in kinds}
+    known = [key for key, factor in factors.items() if factor > 0]
+    keys = pd.MultiIndex.from_frame(table[["op", "ranks"]].astype({"op": str}))
+    usable = table[(table["run_s"] > 0) & (table["bytes"] > 0) & keys.isin(known)]
     if usable.empty:
         return []
     places = np.unique(np.linspace(0, len(usable) - 1, MOST_POINTS).astype(int))
@@ -262,7 +267,7 @@ def _points(analysis: Analysis) -> list[Numbers]:
             "op": str(row.op),
             "bytes": int(row.bytes),
             "busbw_gbps": _number(
-                float(row.bytes / row.run_s / 1e9 * bus_factor(str(row.op), ranks))
+                float(row.bytes / row.run_s / 1e9 * factors[str(row.op), row.ranks])
             ),
         }
         for row in usable.iloc[places].itertuples()

@@ -197,8 +197,9 @@ def fusion(numbers: Numbers) -> str:
 def sizes(numbers: Numbers) -> str:
     """The best and the most frequent size."""
     rows = [one for one in numbers["sizes"] if one["busbw_gbps"]]
+    unknown = unknown_ranks(numbers)
     if not rows:
-        return "No bandwidth can be given."
+        return f"No bandwidth can be given. {unknown}".rstrip()
     most = max(rows, key=lambda one: one["total_s"])
     text = (
         f"Most communication time goes to {most['op']} of about "
@@ -207,7 +208,17 @@ def sizes(numbers: Numbers) -> str:
     if most["peak_share"] is not None:
         than = "what this machine can do" if numbers["roof"]["measured"] else "the best size here"
         text += f", {words.percent(most['peak_share'])} of {than}"
-    return text + "."
+    return f"{text}. {unknown}".rstrip()
+
+
+def unknown_ranks(numbers: Numbers) -> str:
+    """Why some operations have no bus bandwidth; "" if all that can have one do."""
+    if all(one["ranks"] for one in numbers["sizes"]):
+        return ""
+    return (
+        "Where no number of ranks is given, no bus bandwidth can be: the recording does not say "
+        "who is in that process set."
+    )
 
 
 def roofline(numbers: Numbers) -> str:

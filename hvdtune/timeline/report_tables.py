@@ -52,7 +52,7 @@ def cell(name: str, value: Any) -> str:
     if name.endswith("bytes"):
         return words.size(value)
     if name.endswith("_gbps"):
-        return f"{words.digits(value)} GB/s"
+        return words.bandwidth(1e9 * value)
     return words.grouped(value) if isinstance(value, int) else words.digits(value)
 
 
@@ -141,6 +141,7 @@ def sizes(numbers: Numbers) -> Table:
     rows = [
         (
             one["op"],
+            words.grouped(one["ranks"]) if one["ranks"] else "-",
             words.size(one["bytes"]),
             words.grouped(one["count"]),
             words.seconds(one["p50_s"]),
@@ -152,8 +153,8 @@ def sizes(numbers: Numbers) -> Table:
         )
         for one in numbers["sizes"]
     ]
-    head = ("operation", "size", "batches", "p50", "p95", "p99", "algbw GB/s", "busbw GB/s",
-            "of peak" if numbers["roof"]["measured"] else "of the best")  # fmt: skip
+    head = ("operation", "ranks", "size", "batches", "p50", "p95", "p99", "algbw GB/s",
+            "busbw GB/s", "of peak" if numbers["roof"]["measured"] else "of the best")  # fmt: skip
     return Table("Time and bandwidth by operation and size", head, rows)
 
 

@@ -28,6 +28,7 @@ def text(numbers: Numbers) -> str:
         parts.append(_wrapped(f"Fusion: {sentences.fusion(numbers)}"))
     if numbers["sizes"]:
         parts.append(tables.sizes(numbers).text(MOST_ROWS))
+        parts += [_wrapped(one) for one in [sentences.unknown_ranks(numbers)] if one]
     for name, table in (("stalls", tables.stalls), ("tuning", tables.tuning)):
         if numbers[name]:
             parts.append(table(numbers).text(MOST_ROWS))

@@ -17,7 +17,8 @@ ENOUGH = 5
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """busbw / algbw as nccl-tests defines it; NaN for one rank and for what moves no data."""
+    """busbw / algbw as nccl-tests defines it; NaN for one rank, for a number that is not known (0),
+    and for what moves no data."""
     if ranks < 2:
         return float("nan")
     factors = {
@@ -43,15 +44,18 @@ def total_bytes(joint: Joint) -> np.ndarray:
         for view in joint.views.values():
             shares += np.where(view.present, view.bytes, 0)
             seen += view.present
-        total[gathered] = (shares * members / np.maximum(seen, 1))[gathered]
+        whole = shares * np.maximum(members, seen) / np.maximum(seen, 1)
+        total[gathered] = whole[gathered]
     return total
 
 
 def sizes(joint: Joint, peak_gbps: float | None = None) -> pd.DataFrame:
-    """One row per operation and size; S in [bytes_from, 2 × bytes_from), a power of two.
+    """One row per operation, number of ranks and size; S in [bytes_from, 2 × bytes_from), a power
+    of two.
 
     | column | formula |
     |---|---|
+    | ranks | of the process set; 0 where the capture does not tell: then there is no busbw |
     | count | batches |
     | bytes | median S |
     | p50_s, p95_s, p99_s | percentiles of t, the shortest over the ranks of e − x |

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hvdtune.timeline import analysis
+from hvdtune.timeline import analysis, words
 from hvdtune.timeline.model import Trace
 
 if TYPE_CHECKING:
@@ -173,12 +173,9 @@ def _tensor_table(tensors: pd.DataFrame) -> str:
 def _batch_line(batches: pd.DataFrame) -> str:
     count = len(batches)
     tensors = float(batches["tensors"].median())
-    size = float(batches["bytes"].median()) / 1e6
+    size = words.size(float(batches["bytes"].median()))
     time = float(batches["execute_us"].median())
-    return (
-        f"Fusion: {count} batches; in the median one {tensors:g} tensors, {size:.3g} MB, "
-        f"{_time(time)}."
-    )
+    return f"Fusion: {count} batches; in the median one {tensors:g} tensors, {size}, {_time(time)}."
 
 
 def _table(head: list[str], rows: list[list[str]], left: int = 1) -> str:

@@ -17,6 +17,7 @@ from hvdtune.timeline.capture import (
     RankRecording,
     Recording,
 )
+from hvdtune.timeline.sizes import bus_factor
 from hvdtune.timeline.trace_events import TraceEvents
 from hvdtune.timeline.view_window import Window
 
@@ -35,13 +36,6 @@ INSTANTS = {
     Mark.USER: "USER",
     Mark.WINDOW: "RECORDING",
     Mark.ERROR: "ERROR",
-}
-BUS_FACTOR = {
-    "allreduce": lambda n: 2 * (n - 1) / n,
-    "allgather": lambda n: (n - 1) / n,
-    "reducescatter": lambda n: (n - 1) / n,
-    "alltoall": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1.0,
 }
 
 
@@ -78,7 +72,6 @@ class RankView:
     ) -> None:
         self.one = recording.ranks[rank]
         self.rank = rank
-        self.size = recording.size
         self.window = window
         self.events = events
         self.quoted = [json.dumps(name.name) for name in self.one.names]
@@ -187,7 +180,7 @@ class RankView:
                 queued = begin
             begin = max(begin, ran)
             end = max(end, begin + 2)
-            args = json.dumps(_batch_args(batch, self.size))
+            args = json.dumps(_batch_args(batch, self.ranks_of(batch)))
             events.slice(self.rank, LANES["communication"], begin, end, f'"{op}"', args)
             packed = min(max(packed, begin), end) if batch["packed"] else begin
             unpacking = min(max(unpacking, packed), end) if batch["unpacking"] else end
@@ -267,6 +260,10 @@ class RankView:
         for _, right, label, _ in reversed(parts):
             self.events.add(right, TraceEvents.ASYNC_END, "e", f'{identity},"name":{label}')
 
+    def ranks_of(self, batch: np.void) -> int:
+        """How many ranks take part in it; 0: not recorded."""
+        return self.one.members(int(batch["process_set"]), int(batch["serial"]))
+
     def _draw_counters(self) -> None:
         events = self.events
         batches = self.batches
@@ -279,7 +276,7 @@ class RankView:
             if threshold and batch["kind"] == KINDS.index("allreduce"):
                 fill = f"{100 * int(batch['bytes']) / threshold:.4g}"
                 events.counter(self.rank, begin, '"fusion fill (%)"', fill)
-            busbw = bus_bandwidth(batch, self.size)
+            busbw = bus_bandwidth(batch, self.ranks_of(batch))
             if busbw is not None:
                 events.counter(self.rank, begin, '"bus bandwidth (GB/s)"', f"{busbw:.4g}")
                 events.counter(self.rank, end, '"bus bandwidth (GB/s)"', "0")
@@ -339,13 +336,13 @@ class RankView:
 def bus_bandwidth(batch: np.void, ranks: int) -> float | None:
     """busbw of a batch in GB/s (1e9): bytes / duration × the operation's factor, as nccl-tests.
 
-    None for one rank, for process sets (their size is not recorded), barriers, failed batches.
+    None for one rank, a number of ranks that is not known (0), barriers, failed batches.
     """
-    factor = BUS_FACTOR.get(KINDS[batch["kind"]])
+    factor = bus_factor(KINDS[batch["kind"]], ranks)
     duration = int(batch["end"]) - int(batch["begin"])
-    if factor is None or ranks < 2 or batch["process_set"] or duration <= 0:
+    if np.isnan(factor) or duration <= 0 or not batch["flags"] & Flag.OK:
         return None
-    return float(batch["bytes"] / duration * factor(ranks)) if batch["flags"] & Flag.OK else None
+    return float(batch["bytes"] / duration * factor)
 
 
 def _batch_args(batch: np.void, ranks: int) -> dict[str, Any]:

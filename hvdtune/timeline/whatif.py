@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hvdtune.timeline.cpus import Load
 from hvdtune.timeline.joint import Joint
 from hvdtune.timeline.program import Costs, Play, Program, costs, programs
-from hvdtune.timeline.replay import Rules, play
+from hvdtune.timeline.replay import Rules, play, with_overlaps
 from hvdtune.timeline.steps import Steps
 
 #: Stretches of so many consecutive steps, spread over the recording …
@@ -42,6 +43,8 @@ class Bench:
     weight: float
 
     def __post_init__(self) -> None:
+        if self.rules.slowdown > 1:
+            self.stretches = with_overlaps(self.stretches, self.rules)
         self.base = play(self.stretches, self.rules)
 
     @property
@@ -62,13 +65,13 @@ class Bench:
 
 
 def bench(
-    joint: Joint, steps: Steps, chosen: np.ndarray, threshold: float, cycle: float, own: Costs
+    joint: Joint, steps: Steps, chosen: np.ndarray, rules: Rules, load: Load | None = None
 ) -> Bench:
-    """A sample of the steps `chosen` ([S] bool). threshold: bytes, cycle: ns."""
+    """A sample of the steps `chosen` ([S] bool)."""
     durations = np.mean([steps.end[r] - steps.begin[r] for r in steps.end], axis=0)
     weight = float(durations[chosen].sum() / durations.sum()) if len(durations) else 0.0
-    stretches = [programs(joint, steps, part) for part in _sample(joint, steps, chosen)]
-    return Bench([s for s in stretches if s], Rules(threshold, cycle, own), weight)
+    stretches = [programs(joint, steps, part, load) for part in _sample(joint, steps, chosen)]
+    return Bench([s for s in stretches if s], rules, weight)
 
 
 def fitted(joint: Joint, steps: Steps) -> Costs:
@@ -154,18 +157,33 @@ def _same_work(one: Play, at: int, late: Sequence[int]) -> bool:
 
 
 def evenly() -> Change:
-    """The work of each step in equal parts: all ranks do what the one nearest to the mean does,
-    stretched to the mean."""
+    """The work of each step in equal parts.
+
+    Where computing is mostly CPU time, that is the work: each rank takes as much longer or shorter
+    as its CPU time differs from the mean. What it was kept from computing stays: ranks that take
+    turns on too few CPUs, or share them with others, do so with equal work, too. Elsewhere (a GPU
+    computes) all ranks do what the one nearest to the mean does, stretched to the mean.
+    """
 
     def change(one: Play) -> Play:
         work = {np.isfinite(p.submit).tobytes() for p in one.programs}
         if len(work) > 1:
             return one
+        if _computes_on_cpu(one):
+            own = [
+                _stretched(p, p.compute * float(one.cpu.mean() / cpu))
+                for p, cpu in zip(one.programs, one.cpu, strict=True)
+            ]
+            return replace(one, programs=tuple(own))
         mean = float(np.mean([p.compute for p in one.programs]))
         near = min(one.programs, key=lambda p: abs(p.compute - mean))
         return replace(one, programs=(_stretched(near, mean),) * len(one.programs))
 
     return each_step(change)
+
+
+def _computes_on_cpu(one: Play) -> bool:
+    return len(one.cpu) == len(one.programs) and bool((one.cpu > 0).all())
 
 
 def _stretched(program: Program, compute: float) -> Program:

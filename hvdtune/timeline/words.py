@@ -60,14 +60,26 @@ def percent(share: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes, in powers of 1024: `512 B`, `64 KiB`, `102 MiB`."""
+    """Bytes, in powers of 1024: `512 B`, `64 KiB`, `97.5 MiB`. What is so many bytes large is
+    always told so; only bandwidths count in powers of 1000 (`bandwidth`)."""
     if count is None or not math.isfinite(count):
         return "-"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024 or unit == "GiB":
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1023.5 or unit == "TiB":
             break
         count /= 1024
-    return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
+    return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 999.5 else f"{count:.3g} {unit}"
+
+
+def bandwidth(rate: float | None) -> str:
+    """Bytes a second, in powers of 1000 as nccl-tests has it: `3.21 GB/s`, `12.5 MB/s`."""
+    if rate is None or not math.isfinite(rate):
+        return "-"
+    for unit in ("B/s", "kB/s", "MB/s", "GB/s"):
+        if abs(rate) < 999.5 or unit == "GB/s":
+            break
+        rate /= 1000
+    return f"{rate:.0f} B/s" if unit == "B/s" else f"{digits(rate)} {unit}"
 
 
 def number(count: int, thing: str, plural: str = "") -> str:

@@ -28,6 +28,20 @@ inline Nanos monotonic_now() {
   return static_cast<Nanos>(now.tv_sec) * kSecond + now.tv_nsec;
 }
 
+/// CPU time of all threads of this process so far.
+inline Nanos process_cpu_now() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<Nanos>(now.tv_sec) * kSecond + now.tv_nsec;
+}
+
+/// CPU time of the calling thread so far.
+inline Nanos thread_cpu_now() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<Nanos>(now.tv_sec) * kSecond + now.tv_nsec;
+}
+
 /// Nanoseconds since the epoch, for anchoring a trace in wall-clock time.
 inline Nanos wall_clock_now() {
   timespec now{};

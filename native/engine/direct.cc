@@ -59,9 +59,15 @@ std::int64_t Engine::submit_and_settle(Submitted&& submitted) {
     }
   }
   if (round != nullptr) {
-    wait_direct(*operation, *round);
-    const std::lock_guard lock(table_mutex_);
-    settle_direct(operation);
+    const Nanos began = wait_direct(*operation, *round);
+    {
+      const std::lock_guard lock(table_mutex_);
+      settle_direct(operation);
+    }
+    // As wait() does: rank 0's status says how long its callers are blocked.
+    if (is_coordinator()) {
+      blocked_.fetch_add(monotonic_now() - began, std::memory_order_relaxed);
+    }
   }
   return operation->handle;
 }
@@ -145,22 +151,24 @@ bool Engine::arrive_direct(Operation& operation) {
   return arrival.accepted;
 }
 
-/// Until something is to be done: the round is complete or overruled, or patience ends.
-void Engine::wait_direct(const Operation& operation, const SlotRound& round) const {
+/// Until something is to be done: the round is complete or overruled, or patience ends. Returns
+/// when it began.
+Nanos Engine::wait_direct(const Operation& operation, const SlotRound& round) const {
   const Nanos began = monotonic_now();
   while (operation.direct && round.state(operation.direct_round) == SlotRound::State::kOpen) {
     const Nanos waited = monotonic_now() - began;
-    if (waited > kPatience || operation.done.load(std::memory_order_acquire)) return;
+    if (waited > kPatience || operation.done.load(std::memory_order_acquire)) break;
     // Soon, even where there are enough CPUs: the awaited rank may have been put on this one.
     if (patience_.gives_way || waited > std::min(patience_.awake, kPolling)) {
       sched_yield();
       continue;
     }
     for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
-      if (round.state(operation.direct_round) != SlotRound::State::kOpen) return;
+      if (round.state(operation.direct_round) != SlotRound::State::kOpen) return began;
       cpu_relax();
     }
   }
+  return began;
 }
 
 void Engine::settle_all_direct() {

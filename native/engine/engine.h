@@ -292,7 +292,7 @@ class Engine final : private CoordinatorObserver {
   bool publish_direct(const Operation& operation, std::uint32_t round);
   [[nodiscard]] const std::byte* published_direct(const Operation& operation, int rank) const;
   bool arrive_direct(Operation& operation);
-  void wait_direct(const Operation& operation, const SlotRound& round) const;
+  Nanos wait_direct(const Operation& operation, const SlotRound& round) const;
   void settle_direct(const OperationPtr& operation);
   void settle_all_direct();
   [[nodiscard]] bool direct_is_complete(const Operation& operation) const;

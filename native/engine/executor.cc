@@ -132,6 +132,7 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial,
 void Executor::run_timed(const std::vector<OperationPtr>& batch, bool registered) {
   times_ = {};
   times_.begin = monotonic_now();
+  const Nanos cpu = thread_cpu_now();
   const std::uint32_t set = batch.front()->request.process_set;
   if (registered) {
     registered_[set]->time_waits(true);
@@ -144,6 +145,7 @@ void Executor::run_timed(const std::vector<OperationPtr>& batch, bool registered
     times_.waited = communicator_->waited();
     communicator_->time_waits(false);
   }
+  times_.cpu = thread_cpu_now() - cpu;
 }
 
 void Executor::run_as_kind(const std::vector<OperationPtr>& batch, bool registered) {

@@ -34,6 +34,7 @@ class Executor {
     Nanos begin = 0;
     PhaseTimes phases;  ///< 0 where nothing was packed
     Nanos waited = 0;   ///< for other ranks, in the operation
+    Nanos cpu = 0;      ///< CPU time of the thread that ran it
   };
   [[nodiscard]] const BatchTimes& times() const { return times_; }
 

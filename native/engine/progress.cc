@@ -299,7 +299,10 @@ void Engine::execute(const wire::Schedule& schedule) {
   }
   status_.executed(tensors);
   // Before the operations are done: then they are their submitters' again.
-  if (recorded) recorder_.executed(schedule, batch, executor_.times(), applied_.epoch, ok);
+  if (recorded) {
+    const std::vector<int>& members = sets_.ranks(schedule.process_set);
+    recorder_.executed(schedule, batch, members, executor_.times(), applied_.epoch, ok);
+  }
   const std::lock_guard lock(table_mutex_);
   for (const OperationPtr& operation : batch) {
     table_.finish(operation, operation->status.ok());

@@ -49,8 +49,17 @@ void Recorder::fill_in_times(capture::Batch& record) {
   closed_.pop_front();
 }
 
+/// Once a file, and once more when the number of a set that was removed is used again.
+void Recorder::describe_set(std::uint32_t set, std::uint64_t batch,
+                            const std::vector<int>& members) {
+  DescribedSet& known = described_sets_[set];
+  if (known.generation == capture_.generation() && known.members == members) return;
+  if (capture_.process_set(set, batch, members)) known = {capture_.generation(), members};
+}
+
 void Recorder::executed(const wire::Schedule& schedule, const std::vector<OperationPtr>& batch,
-                        const Executor::BatchTimes& times, std::uint64_t epoch, bool ok) {
+                        const std::vector<int>& members, const Executor::BatchTimes& times,
+                        std::uint64_t epoch, bool ok) {
   const wire::Request& head = batch.front()->request;
   capture::Batch record;
   record.begin = times.begin;
@@ -84,6 +93,8 @@ void Recorder::executed(const wire::Schedule& schedule, const std::vector<Operat
       }
     }
   });
+  capture_.communicated(times.cpu);
+  if (schedule.process_set != 0) describe_set(schedule.process_set, schedule.batch, members);
 }
 
 void Recorder::announced(const TensorEntry& entry, int rank, Nanos time) {

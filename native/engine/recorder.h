@@ -25,9 +25,10 @@ class Recorder {
   /// Rank 0: the coordinator has closed a batch, which is executed later.
   void closed(std::uint64_t serial, Nanos time, Nanos first_ready);
 
-  /// A batch was executed, before its operations are done.
+  /// A batch was executed by `members`, before its operations are done.
   void executed(const wire::Schedule& schedule, const std::vector<OperationPtr>& batch,
-                const Executor::BatchTimes& times, std::uint64_t epoch, bool ok);
+                const std::vector<int>& members, const Executor::BatchTimes& times,
+                std::uint64_t epoch, bool ok);
 
   /// Rank 0, where other ranks do not record.
   void announced(const TensorEntry& entry, int rank, Nanos time);
@@ -51,12 +52,19 @@ class Recorder {
   const Known& known(const Operation& operation);
   Known name(const wire::Request& request);
   void fill_in_times(capture::Batch& record);
+  void describe_set(std::uint32_t set, std::uint64_t batch, const std::vector<int>& members);
 
   capture::Capture capture_;
   std::vector<Known> by_slot_;
   std::unordered_map<std::string, Known> by_description_;
   Known unnamed_;
   std::string key_;  // kept for its memory
+
+  struct DescribedSet {
+    std::uint32_t generation = 0;
+    std::vector<int> members;
+  };
+  std::unordered_map<std::uint32_t, DescribedSet> described_sets_;
 
   struct Closed {
     std::uint64_t serial;

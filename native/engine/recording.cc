@@ -264,6 +264,8 @@ void Engine::start_capture(const wire::TimelineOrder& order) {
   options.identity = "\"job\":";
   capture::append_json_string(options.identity, order.recording);
   options.identity += "," + options_.recording.identity;
+  options.identity += ",\"cpus\":" + std::to_string(host_cpus()) +
+                      ",\"local_size\":" + std::to_string(arena_.ranks());
   arena_.recording().fetch_add(1);
   const std::string problem = recorder_.capture().start(options);
   if (!problem.empty()) return on_recording_ended(problem);

@@ -15,6 +15,10 @@ constexpr std::size_t kMaxTexts = 4096;
 constexpr std::size_t kLongestRecurring = 256;
 constexpr std::size_t kLongestText = 16 << 10;
 
+/// Names of the counters that every step has.
+constexpr std::string_view kCpusUsed = "CPUs in use";
+constexpr std::string_view kCpusCommunicating = "CPUs in use for batches";
+
 constexpr std::array<const char*, 6> kKindNames = {"allreduce", "allgather",     "broadcast",
                                                    "alltoall",  "reducescatter", "barrier"};
 
@@ -115,6 +119,7 @@ void Capture::begin(Nanos now) {
                         text_id(all, settings_)};
     put_shared(all, all.marks, in_force, Stream::kMarks);
   }
+  last_cpu_ = last_step_ == now ? cpu_times() : CpuTimes{};
   // Where the first recorded step begins.
   if (last_step_ != 0) {
     put_shared(all, all.marks, {last_step_, steps(), MarkKind::kStep, kNone}, Stream::kMarks);
@@ -196,6 +201,23 @@ std::uint32_t Capture::name(std::span<const Named> tensors) {
   return first;
 }
 
+bool Capture::process_set(std::uint32_t set, std::uint64_t batch, std::span<const int> ranks) {
+  Buffers* all = buffers();
+  if (all == nullptr) return false;
+  const std::lock_guard lock(all->mutex);
+  std::string& out = all->pending.events;
+  if (out.size() > all->text_limit) return false;
+  append_event(out, "hvdtune_set", rank_);
+  out += "\"process_set\":" + std::to_string(set) + ",\"batch\":" + std::to_string(batch) +
+         ",\"ranks\":[";
+  for (std::size_t member = 0; member < ranks.size(); ++member) {
+    if (member > 0) out += ',';
+    out += std::to_string(ranks[member]);
+  }
+  out += "]}}";
+  return true;
+}
+
 void Capture::ready(const Ready& record) {
   if (Buffers* all = buffers()) put_one(*all, all->ready, record, Stream::kReady);
 }
@@ -261,15 +283,32 @@ std::uint32_t Capture::text_id(Buffers& buffers, std::string_view text) {
   return id;
 }
 
+Capture::CpuTimes Capture::cpu_times() const {
+  return {process_cpu_now(), communication_cpu_.load(std::memory_order_relaxed)};
+}
+
+/// The caller holds mutex_.
+void Capture::put_cpus_used(Buffers& all, Nanos now, Nanos since) {
+  const CpuTimes before = std::exchange(last_cpu_, cpu_times());
+  if (before.process == 0 || since == 0 || now <= since) return;
+  const auto put = [&](std::string_view name, Nanos cpu) {
+    const double cpus = static_cast<double>(cpu) / static_cast<double>(now - since);
+    put_shared(all, all.counters, {now, cpus, text_id(all, name), 0}, Stream::kCounters);
+  };
+  put(kCpusUsed, last_cpu_.process - before.process);
+  put(kCpusCommunicating, last_cpu_.communication - before.communication);
+}
+
 bool Capture::step() {
   const std::lock_guard lock(mutex_);
   const Nanos now = monotonic_now();
   const std::int64_t ended = steps() + 1;
   steps_.store(ended, std::memory_order_relaxed);
-  last_step_ = now;
+  const Nanos before = std::exchange(last_step_, now);
   if (active()) {
     Buffers& all = *files_[current_].buffers;
     put_shared(all, all.marks, {now, ended, MarkKind::kStep, kNone}, Stream::kMarks);
+    put_cpus_used(all, now, before);
     if (window_.end == 0 || ended + 1 < window_.end) return false;
     finish("the last of the steps was recorded");
     return true;

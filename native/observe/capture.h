@@ -110,6 +110,11 @@ class Capture {
       all->lose(Stream::kTensors, tensors);
     }
   }
+  /// CPU time that a batch took of the thread that executed it. One at a time.
+  void communicated(Nanos cpu) { communication_cpu_.fetch_add(cpu, std::memory_order_relaxed); }
+  /// Who is in a process set from the batch of serial `batch` on. False, and nothing is recorded,
+  /// when too much waits to be written. One at a time.
+  bool process_set(std::uint32_t set, std::uint64_t batch, std::span<const int> ranks);
   /// A rank announced a tensor. One at a time.
   void ready(const Ready& record);
 
@@ -122,7 +127,8 @@ class Capture {
   /// Rank 0's clock is this rank's plus `offset`, within ± `bound`, at `local`.
   void clock(Nanos local, Nanos offset, Nanos bound);
 
-  /// A training step ends; counted whether it is recorded or not. True if recording has begun or
+  /// A training step ends; counted whether it is recorded or not. Recorded with it is how many CPUs
+  /// this process, and its batches, kept busy since the step before. True if recording has begun or
   /// ended with it: a window did.
   bool step();
   [[nodiscard]] std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
@@ -133,6 +139,7 @@ class Capture {
   void begin(Nanos now);
   void finish(const std::string& reason);
   static std::uint32_t text_id(Buffers& buffers, std::string_view text);
+  void put_cpus_used(Buffers& all, Nanos now, Nanos since);
   /// What is to be filled now; null when nobody records.
   [[nodiscard]] Buffers* buffers() const noexcept {
     return active() ? buffers_.load(std::memory_order_acquire) : nullptr;
@@ -168,6 +175,15 @@ class Capture {
   bool awaits_window_ = false;
   std::atomic<std::int64_t> steps_{0};
   Nanos last_step_ = 0;
+
+  /// CPU time so far: of all threads of the process, and of it for batches.
+  struct CpuTimes {
+    Nanos process = 0;  // 0: not read
+    Nanos communication = 0;
+  };
+  [[nodiscard]] CpuTimes cpu_times() const;
+  CpuTimes last_cpu_;  // at the step before, or where the window began
+  std::atomic<Nanos> communication_cpu_{0};
   std::uint64_t epoch_ = 0;
   std::string settings_;
 };

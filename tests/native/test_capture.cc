@@ -113,6 +113,7 @@ TEST(what_was_recorded_is_in_the_file) {
   const std::string path = folder.file("t.json");
   Capture capture;
   CHECK(!capture.active());
+  CHECK(!capture.process_set(7, 1, {}));
   capture.mark(MarkKind::kUser, 1, "before: nothing");
   capture.settings(4, "{\"x\":1}");
   CHECK_EQ(capture.start(options_for(path)), "");
@@ -128,6 +129,7 @@ TEST(what_was_recorded_is_in_the_file) {
   capture.mark(MarkKind::kStall, 0, nasty);
   capture.counter("GB/s", 2.5);
   capture.clock(5, -6, 7);
+  CHECK(capture.process_set(7, (1ULL << 32) + 5, std::array{1, 4}));
   capture.ready({11, 2, 1});
   CHECK(capture.end("enough"));
   capture.join();
@@ -146,6 +148,11 @@ TEST(what_was_recorded_is_in_the_file) {
   CHECK_EQ(names.at(0)->items.at(3).text, "allgather");
   CHECK_EQ(names.at(0)->items.at(4).text, "bfloat16");
   CHECK_EQ(names.at(1)->items.at(5).number, 3);
+  const auto sets = events_named(events, "hvdtune_set");
+  CHECK_EQ(sets.size(), 1U);
+  CHECK_EQ(sets[0]->at("args").at("process_set").number, 7);
+  CHECK_EQ(sets[0]->at("args").at("batch").number, 4294967301);
+  CHECK_EQ(sets[0]->at("args").at("ranks").items.at(1).number, 4);
   const auto tensors = records<Tensor>(events, "tensors");
   CHECK_EQ(tensors.size(), 3U);
   CHECK_EQ(tensors[2].batch, 5U);
@@ -239,6 +246,7 @@ TEST(a_window_of_steps) {
     CHECK_EQ(capture.active(), step == 3 || step == 4);
     if (capture.active() && name == kNone) name = name_one(capture, "n");
     record_batch(capture, static_cast<std::uint64_t>(step), name, 1);
+    if (step == 4) capture.communicated(10 * kMillisecond);
     CHECK_EQ(capture.step(), step == 2 || step == 4);
   }
   CHECK(!capture.open());
@@ -253,6 +261,16 @@ TEST(a_window_of_steps) {
     if (mark.kind == MarkKind::kStep) steps.push_back(mark.value);
   }
   CHECK(steps == (std::vector<std::int64_t>{2, 3, 4}));
+  // Of every whole step: CPUs used, and by batches.
+  const auto counters = records<Counter>(events, "counters");
+  const auto texts = items(events, "texts");
+  CHECK_EQ(counters.size(), 4U);
+  CHECK_EQ(texts.at(counters[2].counter)->items.at(1).text, "CPUs in use");
+  CHECK_EQ(texts.at(counters[3].counter)->items.at(1).text, "CPUs in use for batches");
+  CHECK(counters[2].value > 0);
+  CHECK_EQ(counters[1].value, 0.0);
+  // Step 4 had a batch of 10 ms of CPU time, as far as the engine says.
+  CHECK(counters[3].value > counters[2].value);
 }
 
 TEST(a_window_that_never_begins_is_told) {

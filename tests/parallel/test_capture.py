@@ -16,8 +16,9 @@ from captures import RankCapture, files_of, read_capture
 from rank_programs import capture, training
 from ranks import hvdtune_command, run_ranks, run_under, start_ranks
 
-from hvdtune.timeline.capture import DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark
+from hvdtune.timeline.capture import CPUS_IN_USE, DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark
 from hvdtune.timeline.load import read_recording
+from hvdtune.timeline.report_data import analyse
 
 LAYERS = [f"allreduce.{name}" for name in capture.NAMES]
 
@@ -108,10 +109,27 @@ def test_who_recorded_is_in_every_file(tmp_path: Path) -> None:
         assert who["started_ns"] <= result.values[number][1]
         assert who["settings"]["HOROVOD_CYCLE_TIME"] == 2.5
         assert not any("SECRET" in key for key in who["settings"])
+        assert who["local_size"] == 2
+        assert 1 <= who["cpus"] <= len(os.sched_getaffinity(0))
         assert rank.clock == [{**rank.clock[0], "offset_ns": 0, "bound_ns": 0}]
         [settings] = rank.texts_of(Mark.SETTINGS)
         assert json.loads(settings)["cycle_time_ms"] == 2.5
     assert ranks[0].identity["pid"] != ranks[1].identity["pid"]
+
+
+def test_every_step_tells_how_many_cpus_the_rank_used(tmp_path: Path) -> None:
+    path, steps = tmp_path / "t.json", 6
+    run_ranks(2, capture.busy_or_asleep, steps, 0.05, env=recorded(path))
+    used = {}
+    for number, rank in read_capture(path).items():
+        [name] = [text for text, words in rank.texts.items() if words == CPUS_IN_USE]
+        own = rank.streams["counters"]
+        own = own[own["counter"] == name]
+        # The first step has no beginning.
+        assert own["time"].tolist() == rank.marks(Mark.STEP)["time"][1:].tolist()
+        used[number] = float(own["value"].mean())
+    assert used[0] > 2 * used[1], "rank 0 computes, rank 1 sleeps"
+    assert used[0] < 4
 
 
 def test_every_kind_of_operation(tmp_path: Path) -> None:
@@ -135,7 +153,13 @@ def test_every_kind_of_operation(tmp_path: Path) -> None:
         assert kinds == set(KINDS)
         assert {DTYPES[code] for code in rank.streams["batches"]["dtype"]} >= {"float64", "int64"}
     assert names["allreduce.apart"][0] == 1
-    assert 1 in ranks[1].streams["batches"]["process_set"]
+    own = ranks[1].streams["batches"]
+    [apart] = own["serial"][own["process_set"] == 1].tolist()
+    assert ranks[0].sets == []
+    assert ranks[1].sets == [{"process_set": 1, "batch": apart, "ranks": [1, 2]}]
+    table = analyse(read_recording(path)).sizes
+    assert set(table.loc[table["op"] == "allreduce", "ranks"]) == {2, 3}
+    assert table["busbw_gbps"].notna().tolist() == (table["op"] != "barrier").tolist()
 
 
 def test_a_joined_rank_takes_part_with_zeros(tmp_path: Path) -> None:

@@ -214,3 +214,12 @@ def test_nobody_is_named_where_it_is_switched_off() -> None:
     with start_ranks(2, live.train, 1, 0.01, 160, env=environment) as ranks:
         result = ranks.wait(120)
     assert "late" not in result[0].stderr
+
+
+def test_waits_that_go_past_the_coordinator_are_exposed_too() -> None:
+    with start_ranks(2, live.direct_waits, 200, 0.0003) as ranks:
+        steps, exposed = ranks.wait(120).values[0]
+    assert steps >= 100, "those of the tensor that the coordinator sees"
+    # Rank 0 does nothing but wait for rank 1, and that is most of a step.
+    assert exposed is not None
+    assert exposed > 0.5

@@ -79,6 +79,19 @@ def late_rank(steps: int, late: int, seconds: float) -> None:
     hvd.shutdown()
 
 
+def busy_or_asleep(steps: int, seconds: float) -> None:
+    """Rank 0 computes so long in every step, the others sleep."""
+    hvd.init()
+    for _ in range(steps):
+        end = time.monotonic() + seconds
+        while hvd.rank() == 0 and time.monotonic() < end:
+            pass
+        time.sleep(max(0.0, end - time.monotonic()))
+        hvd.allreduce(np.ones(100, np.float32), name="x")
+        hvd.mark_step()
+    hvd.shutdown()
+
+
 def all_operations() -> None:
     """Each kind once, one of them in a process set without rank 0."""
     others = hvd.ProcessSet(range(1, int(os.environ["HOROVOD_SIZE"])))

@@ -70,3 +70,22 @@ def stay_away(late: int, stop_file: str) -> None:
         for handle in handles:
             hvd.synchronize(handle)
     hvd.shutdown()
+
+
+def direct_waits(steps: int, late_s: float) -> tuple[int, float | None]:
+    """Rank 1 comes so late to a small blocking allreduce in every step, which goes past the
+    coordinator; what rank 0's status says of steps and of the exposed share."""
+    from hvdtune.core import world
+
+    hvd.init()
+    gradient, loss = np.ones(1000, np.float32), np.ones(1, np.float32)
+    for _ in range(steps):
+        hvd.synchronize(hvd.allreduce_async_(gradient, name="gradient"))
+        until = time.monotonic() + late_s
+        while hvd.rank() == 1 and time.monotonic() < until:
+            pass
+        hvd.allreduce_(loss, name="loss")
+    status = world.status() if hvd.rank() == 0 else {"steps": 0, "exposed_share": None}
+    hvd.barrier()
+    hvd.shutdown()
+    return status["steps"], status["exposed_share"]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, Late, Stall, Tensor, recording, tensors
 
-from hvdtune.timeline.capture import MARK, NONE, WAIT, Mark, Recording
+from hvdtune.timeline import report, report_numbers
+from hvdtune.timeline.capture import MARK, NONE, WAIT, Mark, MemberList, Recording
 from hvdtune.timeline.fusion import settings_by_epoch, thresholds
 from hvdtune.timeline.joint import Blocked, join
 from hvdtune.timeline.program import Costs, costs, programs
@@ -17,6 +18,7 @@ from hvdtune.timeline.replay import Rules, play
 from hvdtune.timeline.report_data import Analysis, analyse
 from hvdtune.timeline.sizes import bus_factor
 from hvdtune.timeline.steps import find_steps
+from hvdtune.timeline.verdict import findings
 
 MIB = 1 << 20
 
@@ -251,6 +253,41 @@ def test_the_whole_result_of_an_allgather_counts():
     own = (Tensor("gathered", MIB, kind="allgather"),)
     table = analysed(Job(ranks=4, steps=10, tensors=own)).sizes
     assert table["bytes"].tolist() == [4 * MIB]
+
+
+def in_a_set(**more) -> Job:
+    """Every rank of four submits to process set 3, whoever is in it."""
+    own = (Tensor("t", MIB, process_set=3),)
+    return Job(ranks=4, steps=10, tensors=own, **more)
+
+
+def test_the_bus_bandwidth_of_a_process_set_needs_its_members():
+    listed = (MemberList(3, 0, (0, 2)),)
+    [row] = analysed(in_a_set(members=listed)).sizes.to_dict("records")
+    assert row["ranks"] == 2
+    assert row["busbw_gbps"] == pytest.approx(row["algbw_gbps"])
+    # Without a list: those that recorded it, if all ranks did, or those that rank 0 heard of.
+    for all_ranks in (True, False):
+        [row] = analysed(in_a_set(all_ranks=all_ranks)).sizes.to_dict("records")
+        assert row["ranks"] == 4
+        assert row["busbw_gbps"] == pytest.approx(1.5 * row["algbw_gbps"])
+    part = recording(in_a_set())
+    del part.ranks[3]
+    analysis = analyse(part)
+    [row] = analysis.sizes.to_dict("records")
+    assert row["ranks"] == 0
+    assert np.isnan(row["busbw_gbps"])
+    shown = report.text(report_numbers.numbers_of(analysis, findings(analysis)))
+    assert "the recording does not say who is in that process set" in " ".join(shown.split())
+
+
+def test_a_process_set_whose_number_is_used_again_has_other_members():
+    lists = (MemberList(3, 0, (0, 1)), MemberList(3, 5, (0, 1, 2)), MemberList(7, 0, (1,)))
+    whole = recording(in_a_set(members=lists))
+    assert join(whole).members().tolist() == [2] * 5 + [3] * (len(join(whole)) - 5)
+    one = whole.ranks[0]
+    assert [one.members(3, serial) for serial in (0, 4, 5, 99)] == [2, 2, 3, 3]
+    assert (one.members(0, 1), one.members(5, 1)) == (4, 0)
 
 
 def test_tensors_know_who_comes_last():

@@ -55,6 +55,27 @@ def test_a_setting_that_differs_is_named() -> None:
     assert "HOROVOD_CYCLE_TIME" in diff_text.text(numbers)
 
 
+def test_where_two_runs_were_recorded_to_is_no_difference() -> None:
+    bad, good = PLANTED["cycle 50 ms"]
+    runs = [recording(bad), recording(good)]
+    for number, run in enumerate(runs):
+        for one in run.ranks.values():
+            one.identity.settings.update(
+                HOROVOD_TIMELINE=f"t{number}.json",
+                HVDTUNE_TIMELINE_BUFFER_MB=16 + number,
+                HVDTUNE_METRICS_PORT=9400 + number,
+                HOROVOD_AUTOTUNE_LOG=f"log{number}.csv",
+                HOROVOD_LOG_LEVEL=("INFO", "DEBUG")[number],
+                HVDTUNE_SPIN_US=number,
+            )
+    numbers = diff.compare(*map(analyse, runs))
+    names = [one["name"] for one in numbers["settings"]]
+    assert names == ["HOROVOD_CYCLE_TIME", "HVDTUNE_SPIN_US"]
+    del runs[1].ranks[3]
+    notes = diff.compare(*map(analyse, runs))["notes"]
+    assert notes == ["of a 4 ranks are recorded, of b 3: times are of these only."]
+
+
 def test_a_slow_stretch_shows_in_the_mean_only() -> None:
     bad, good = PLANTED["late for a while"]
     numbers = diff.compare(analyse(recording(bad)), analyse(recording(good)))

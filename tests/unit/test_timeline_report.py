@@ -14,7 +14,15 @@ import synthetic_capture
 from synthetic_capture import Job, Late, Tensor, recording, tensors, write_capture
 
 from hvdtune.cli.main import main
-from hvdtune.timeline import report, report_figures, report_numbers, report_strips, words
+from hvdtune.timeline import (
+    diff,
+    diff_text,
+    report,
+    report_figures,
+    report_numbers,
+    report_strips,
+    words,
+)
 from hvdtune.timeline.report_data import PARTS, analyse
 from hvdtune.timeline.verdict import findings
 
@@ -331,6 +339,41 @@ def test_ranks_in_words() -> None:
     assert words.percent(0.0213) == "2.1 %"
     assert words.percent(0.479) == "48 %"
     assert words.number(12000, "step") == "12\u202f000 steps"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(1023, "1023 B"), (1024, "1 KiB"), (1_000_000, "977 KiB"), (1023 << 10, "1023 KiB"),
+     (1_048_000, "1023 KiB"), (1_048_500, "1 MiB"), (5 << 40, "5 TiB"), (None, "-")],
+)  # fmt: skip
+def test_sizes_in_words(count: int | None, text: str) -> None:
+    assert words.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(3.21e9, "3.21 GB/s"), (1e12, "1000 GB/s"), (12.5e6, "12.5 MB/s"), (999_700, "1.00 MB/s"),
+     (7.0, "7 B/s"), (float("nan"), "-")],
+)  # fmt: skip
+def test_bandwidths_in_words(rate: float, text: str) -> None:
+    assert words.bandwidth(rate) == text
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_sizes_count_in_1024_and_bandwidths_in_1000(name: str) -> None:
+    jobs = [replace(job, steps=60) for job in PLANTED[name]]
+    jobs[0] = replace(jobs[0], framework="")
+    bad, good = (analyse(recording(job)) for job in jobs)
+    numbers = report_numbers.numbers_of(bad, findings(bad))
+    shown = [
+        report.text(numbers),
+        report.text(report_numbers.numbers_of(good, findings(good))),
+        diff_text.text(diff.compare(bad, good)),
+        re.sub(r"<script.*?</script>", "", report.page(numbers), flags=re.DOTALL),
+    ]
+    for text in shown:
+        assert not re.findall(r"\d (?:[kMGT]B\b(?!/s)|[KMGT]iB/s)", text)
+        assert re.search(r"\d [KMG]iB\b", text)
 
 
 def test_a_rank_late_throughout_is_named_in_text_and_waterfall() -> None:

@@ -115,6 +115,23 @@ def test_overlap_is_not_promised_where_no_cpu_is_left_for_it():
     assert "no overlap" not in {one.kind for one in findings(analyse(whole))}
 
 
+#: What PyTorch's face has and NumPy's has not.
+OF_TORCH = ("DistributedOptimizer", "HVDTUNE_OVERLAP", "Compression", "sparse_as_dense")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_advice_to_a_job_without_pytorch_is_something_it_can_do(name):
+    bad, _ = planted()[name]
+    whole = recording(replace(bad, framework=""))
+    for one in whole.ranks.values():
+        one.identity.settings["HVDTUNE_OVERLAP"] = "auto"  # as every rank records it
+    found = findings(analyse(whole))
+    assert found[0].kind == KINDS[name]
+    assert not [one.action for one in found if any(word in one.action for word in OF_TORCH)]
+    if name == "no overlap":
+        assert "Submit each gradient with hvd.allreduce_async" in found[0].action
+
+
 def test_a_stall_that_did_not_end_is_told():
     job = replace(HEALTHY, steps=30, stall=Stall(1, 30, 100.0))
     cut = recording(job)

@@ -1,0 +1,99 @@
+"""CPUs that computing and communication share: what overlapping and equal work can give then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from synthetic_capture import Job, recording, tensors
+
+from hvdtune.timeline import cpus
+from hvdtune.timeline.capture import COUNTER, CPUS_FOR_BATCHES, CPUS_IN_USE, Mark, Recording
+from hvdtune.timeline.causes_ranks import Case
+from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.verdict import Finding, findings
+
+JOB = Job(ranks=4, steps=40, noise=0.005, overlap=False, tensors=tensors(20, 2 << 20))
+
+
+def with_cpus(job: Job, count: int, computing: float | None, batches: float = 1.0) -> Recording:
+    """As if each rank used so many CPUs while it computes, and a batch so many while it runs; the
+    same CPU time in every step of all ranks. None: as much as the rank computes in that step."""
+    whole = recording(replace(job, cpus=count))
+    table = analyse(whole).waterfall.set_index(["rank", "step"])
+    for rank, one in whole.ranks.items():
+        own = table.loc[rank]
+        running = batches * own["communication_s"]
+        used = own["compute_s"] if computing is None else computing * table["compute_s"].mean()
+        readings = {CPUS_IN_USE: used + running, CPUS_FOR_BATCHES: running}
+        marks = one.marks[one.marks["kind"] == int(Mark.STEP)]
+        parts = []
+        for name, seconds in readings.items():
+            one.texts.append(name)
+            rows = np.zeros(len(own), COUNTER)
+            rows["time"] = marks["time"][np.isin(marks["value"], own.index)]
+            rows["value"] = (seconds / own["step_s"]).to_numpy()
+            rows["counter"] = len(one.texts) - 1
+            parts.append(rows)
+        rows = np.concatenate(parts)
+        one.streams["counters"] = rows[np.argsort(rows["time"], kind="stable")]
+    return whole
+
+
+def told(whole: Recording) -> dict[str, Finding]:
+    return {one.kind: one for one in findings(analyse(whole))}
+
+
+def test_nothing_is_assumed_of_recordings_that_do_not_tell():
+    found = cpus.load(analyse(recording(JOB)))
+    assert (found.slowdown, found.on_cpu, found.cpus) == (1.0, False, 0)
+    assert np.isnan(found.computing).all()
+
+
+@pytest.mark.parametrize(
+    ("count", "computing", "slowdown", "on_cpu"),
+    [
+        (8, 1.0, 1.0, True),  # a CPU for each rank and its batches
+        (4, 1.0, 2.0, True),
+        (4, 0.5, 1.5, True),
+        (4, 0.0, 1.0, False),  # nobody computes, or a GPU does
+        (2, 0.5, 3.0, True),  # twice as many ranks as CPUs, which take turns
+    ],
+)
+def test_what_ranks_and_batches_want_of_the_cpus(count, computing, slowdown, on_cpu):
+    found = cpus.load(analyse(with_cpus(JOB, count, computing)))
+    assert found.slowdown == pytest.approx(slowdown, rel=0.02)
+    assert (found.on_cpu, found.cpus) == (on_cpu, count)
+
+
+def test_overlapping_gives_nothing_where_computing_needs_all_cpus():
+    free = told(recording(JOB))["no overlap"].gain
+    assert free > 0.1
+    assert told(with_cpus(JOB, 8, 1.0))["no overlap"].gain == pytest.approx(free, rel=0.01)
+    assert told(with_cpus(JOB, 4, 0.0))["no overlap"].gain == pytest.approx(free, rel=0.01)
+    half = told(with_cpus(JOB, 4, 0.5))["no overlap"].gain
+    assert 0.3 * free < half < 0.7 * free
+    assert "no overlap" not in told(with_cpus(JOB, 4, 1.0))
+
+
+def test_what_was_recorded_overlapping_is_slowed_down_already():
+    job = replace(JOB, overlap=True)
+    for count in (2, 4, 8):
+        sample = Case.of(analyse(with_cpus(job, count, 1.0))).sample
+        assert sample.rules.slowdown == pytest.approx(8 / count, rel=0.02)
+        assert sample.base == pytest.approx(sample.measured, rel=0.03)
+
+
+def test_equal_work_does_not_help_ranks_that_wait_for_cpus():
+    uneven = replace(JOB, overlap=True, noise=0.3)
+    helps = told(recording(uneven))["ranks take turns"].gain
+    assert helps > 0.1
+    # As much CPU time as they compute: their work is uneven.
+    assert told(with_cpus(uneven, 8, None))["ranks take turns"].gain == pytest.approx(
+        helps, rel=0.2
+    )
+    # The same CPU time in every step: they are kept from computing, and equal work is what they do.
+    assert "ranks take turns" not in told(with_cpus(uneven, 8, 1.0))
+    # Nobody computes on a CPU: what its time says is nothing.
+    assert "ranks take turns" in told(with_cpus(uneven, 8, 0.01))
