@@ -103,18 +103,13 @@ TEST(a_slow_end_of_a_file_holds_up_nobody) {
   };
   record("1");
   while (ending < 1) std::this_thread::yield();
-  std::atomic<bool> joined{false};
-  std::thread joins([&] {
-    capture.join();
-    joined = true;
-  });
+  std::thread joins([&] { capture.join(); });
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   // Whoever trains, and the engine, go on.
   CHECK(!capture.step());
   capture.settings(1, "{}");
   record("2");
   while (ending < 2) std::this_thread::yield();
-  CHECK(!joined);
   std::atomic<bool> third{false};
   std::thread starts([&] {  // both files are being written: this one has to wait
     record("1");
