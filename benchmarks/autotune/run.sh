@@ -10,6 +10,7 @@ if [[ ${1:-} == --quick ]]; then
   python simulate.py --quick
   python real.py --seconds 60
 else
+  python bound.py
   python simulate.py
   python real.py
 fi
