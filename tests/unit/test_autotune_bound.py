@@ -30,7 +30,7 @@ def test_a_gain_as_large_as_the_margin_is_shown_half_the_time(surface: surfaces.
     log_gain = surface(surfaces.DEFAULTS) - surface.best()
     noise = 0.08 * log_gain / bound.margin(0.08, 32)
     regrets = bound.proving(surface, noise, 32)
-    assert set(regrets) == {0.0, pytest.approx(gain(surface))}
+    assert sorted(set(regrets)) == pytest.approx([0.0, gain(surface)])
     assert np.mean(regrets > 0) == pytest.approx(0.5, abs=0.03)
 
 
