@@ -207,7 +207,7 @@ bool Capture::process_set(std::uint32_t set, std::uint64_t batch, std::span<cons
   const std::lock_guard lock(all->mutex);
   std::string& out = all->pending.events;
   if (out.size() > all->text_limit) return false;
-  append_event(out, "hvdtune_set", rank_);
+  append_event(out, "hvdtune_set", all->rank);
   out += "\"process_set\":" + std::to_string(set) + ",\"batch\":" + std::to_string(batch) +
          ",\"ranks\":[";
   for (std::size_t member = 0; member < ranks.size(); ++member) {
