@@ -64,16 +64,6 @@ def counter(name: str, value: float) -> None:
         engine.counter(name, float(value))
 
 
-def counter(name: str, value: float) -> None:
-    """A counter's reading at this moment, for this rank's recording; ``name`` tells its unit.
-
-    Nothing before init, or if nobody records.
-    """
-    engine = world._engine
-    if engine is not None:
-        engine.counter(name, value)
-
-
 def are_recorded() -> bool:
     """Whether what is told now is recorded on this rank."""
     engine = world._engine
