@@ -58,10 +58,7 @@ def record(kind: int, value: int, text: str) -> None:
 
 
 def counter(name: str, value: float) -> None:
-    """A counter's reading at this moment, for this rank's recording; ``name`` tells its unit.
-
-    Nothing before init, or if nobody records.
-    """
+    """Put a counter's reading into this rank's recording; its name tells the unit."""
     engine = world._engine
     if engine is not None:
         engine.counter(name, float(value))

@@ -37,7 +37,7 @@ METRICS = (
     ),
     Metric("hvdtune_batches", "counter", "Batches executed."),
     Metric("hvdtune_bytes", "counter", "Bytes of tensors executed on each rank."),
-    Metric("hvdtune_queue_tensors", "gauge", "Tensors that wait for ranks, a batch or its execution."),
+    Metric("hvdtune_queue_tensors", "gauge", "Tensors submitted by some rank and not done."),
     Metric(
         "hvdtune_rank_late_seconds", "gauge",
         "What a rank costs a step by coming last, mean of the last 40.", ("rank", "host"),
