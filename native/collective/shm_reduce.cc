@@ -4,12 +4,11 @@
 #include <array>
 
 #include "collective/kernels.h"
-#include "transport/arena.h"
 
 namespace hvdtune {
 namespace {
 
-using Sources = std::array<const void*, kMaxRanksPerHost>;
+using Sources = std::array<const void*, kMostSources>;
 
 void shifted(const std::byte* const* sources, std::size_t count, std::size_t offset, Sources& out) {
   for (std::size_t i = 0; i < count; ++i) out[i] = sources[i] + offset;

@@ -29,6 +29,9 @@ Part chunk_part(std::size_t begin, std::size_t bytes, std::size_t member, std::s
 void pack(const SegmentList& from, std::size_t begin, std::size_t bytes, std::byte* to, DType dtype,
           double scale, CopyKind kind = CopyKind::kCached);
 
+/// Most sources of one reduction.
+inline constexpr std::size_t kMostSources = 1024;
+
 /// Multiplies every element in place.
 void scale_segments(const SegmentList& data, DType dtype, double scale);
 

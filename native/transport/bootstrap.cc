@@ -4,10 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 
 #include "base/affinity.h"
 #include "base/cpu.h"
+#include "base/sha256.h"
+#include "transport/roll_call.h"
 #include "wire/codec.h"
 
 namespace hvdtune {
@@ -73,37 +74,6 @@ std::string decode_welcome(std::string_view bytes, std::vector<PeerInfo>& peers)
     peer.pid = in.get<int>();
   }
   return error;
-}
-
-/// Compares without telling by its duration where the first difference is.
-bool equal_secrets(const std::string& a, const std::string& b) {
-  if (a.size() != b.size()) return false;
-  unsigned char difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
-/// First differing line of two agreements, as "A here, B on rank 0".
-std::string difference_of(const std::string& theirs, const std::string& mine) {
-  std::size_t a = 0;
-  std::size_t b = 0;
-  while (a < theirs.size() || b < mine.size()) {
-    const std::size_t a_end = std::min(theirs.find('\n', a), theirs.size());
-    const std::size_t b_end = std::min(mine.find('\n', b), mine.size());
-    const std::string their_line = theirs.substr(std::min(a, theirs.size()), a_end - a);
-    const std::string my_line = mine.substr(std::min(b, mine.size()), b_end - b);
-    if (their_line != my_line) return their_line + " there, " + my_line + " on rank 0";
-    a = a_end + 1;
-    b = b_end + 1;
-  }
-  return "different settings";
-}
-
-std::string seconds_text(Nanos time) {
-  std::string text = std::to_string(static_cast<double>(time) / static_cast<double>(kSecond));
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text;
 }
 
 /// Where a rank that came before rank 0 waits for it.
@@ -181,7 +151,7 @@ class Host {
       unix_socket::send(socket, encode_welcome("rank 0 runs another version of hvdtune", {}));
       return false;
     }
-    if (!equal_secrets(hello.secret, options_.secret)) {
+    if (!equal_in_constant_time(hello.secret, options_.secret)) {
       unix_socket::send(socket, encode_welcome("rank 0 does not accept this process: its "
                                                "HVDTUNE_SECRET is not the job's",
                                                {}));
@@ -204,32 +174,19 @@ class Host {
   }
 
   void check(const Hello& hello) {
-    const std::string who = "rank " + std::to_string(hello.rank) + " (pid " +
-                            std::to_string(hello.pid) + " on " + hello.hostname + ")";
-    if (hello.size != options_.size) {
-      error_ = who + " was started for a job of " + std::to_string(hello.size) +
-               " processes, rank 0 for one of " + std::to_string(options_.size);
-    } else if (hello.rank <= 0 || hello.rank >= options_.size) {
-      error_ = who + " is not a rank of a job of " + std::to_string(options_.size) + " processes";
-    } else if (session_.sockets[static_cast<std::size_t>(hello.rank)].valid()) {
-      error_ = who + " came twice: pid " +
-               std::to_string(session_.peers[static_cast<std::size_t>(hello.rank)].pid) +
-               " has the same rank";
-    } else if (hello.agreement != options_.agreement) {
-      error_ = who + " has settings that must be equal on all ranks: " +
-               difference_of(hello.agreement, options_.agreement);
-    }
+    const auto rank = static_cast<std::size_t>(hello.rank);
+    const bool taken = rank < session_.sockets.size() && session_.sockets[rank].valid();
+    error_ = objection_to({hello.rank, hello.size, hello.pid, hello.hostname, hello.agreement},
+                          {0, options_.size, getpid(), options_.hostname, options_.agreement},
+                          taken ? session_.peers[rank].pid : 0);
   }
 
   [[nodiscard]] std::string absent() const {
-    std::string ranks;
+    std::vector<bool> present{true};
     for (int rank = 1; rank < options_.size; ++rank) {
-      if (session_.sockets[static_cast<std::size_t>(rank)].valid()) continue;
-      ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+      present.push_back(session_.sockets[static_cast<std::size_t>(rank)].valid());
     }
-    return "not all processes of the job came within " + seconds_text(options_.timeout) +
-           " s (HOROVOD_START_TIMEOUT): missing " +
-           (ranks.find(',') == std::string::npos ? "rank " : "ranks ") + ranks;
+    return absence_text(present, options_.timeout);
   }
 
   void answer() {
@@ -265,9 +222,7 @@ Fd connect_to_rank0(const BootstrapOptions& options, Nanos deadline) {
       continue;
     }
     if (monotonic_now() >= deadline) {
-      throw Error(ErrorKind::kTimeout, "rank 0 did not come within " +
-                                           seconds_text(options.timeout) +
-                                           " s (HOROVOD_START_TIMEOUT)");
+      throw Error(ErrorKind::kTimeout, rank0_absence_text(options.timeout));
     }
     options.on_wait();
     if (mailbox.valid()) {
@@ -328,8 +283,7 @@ HostSession join(const BootstrapOptions& options) {
     error = "rank 0 runs another version of hvdtune";
   }
   if (!error.empty()) {
-    const bool late = error.find("HOROVOD_START_TIMEOUT") != std::string::npos;
-    throw Error(late ? ErrorKind::kTimeout : ErrorKind::kInvalidArgument, error);
+    throw Error(is_absence_text(error) ? ErrorKind::kTimeout : ErrorKind::kInvalidArgument, error);
   }
   session.arena = Arena::attach(arena_fd.get(), options.size);
   Fd heap_fd;

@@ -3,21 +3,16 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 
 namespace hvdtune {
-
-Fd::~Fd() {
-  if (fd_ >= 0) close(fd_);
-}
-
 namespace unix_socket {
 namespace {
 

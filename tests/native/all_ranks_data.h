@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "check.h"
 #include "collective/kernels.h"
+#include "collective/segments.h"
 #include "reference.h"
 
 namespace hvdtune::testing {
@@ -47,6 +50,31 @@ inline Bytes expected_reduction(DType dtype, ReduceOp op, const std::vector<Byte
   }
   for (const Bytes& input : scaled) sources.push_back(input.data());
   return reference_reduce(dtype, kernel_op(op), sources, count, postscale);
+}
+
+/// `data` in several pieces, cut between elements.
+inline SegmentList pieces(Bytes& data, std::size_t element, std::uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  SegmentList list;
+  std::size_t done = 0;
+  while (done < data.size()) {
+    const std::size_t left = (data.size() - done) / element;
+    const std::size_t piece = (1 + generator() % left) * element;
+    list.add(data.data() + done, piece);
+    done += piece;
+  }
+  return list;
+}
+
+inline void check_equal(DType dtype, const Bytes& got, const Bytes& expected,
+                        const std::string& what) {
+  CHECK_EQ(got.size(), expected.size());
+  const auto at =
+      first_difference(dtype, got.data(), expected.data(), expected.size() / dtype_size(dtype));
+  CHECK_MSG(at < 0, what << " " << dtype_name(dtype) << ": element " << at << " of "
+                         << expected.size() / dtype_size(dtype) << " is "
+                         << show_element(dtype, got.data(), at) << ", not "
+                         << show_element(dtype, expected.data(), at));
 }
 
 }  // namespace hvdtune::testing

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fd.h"
+
+namespace hvdtune {
+
+/// TCP connections between all ranks of a job: to each peer one for data, and one for notices about
+/// the job as a whole. Made by form_mesh() (transport/rendezvous.h).
+///
+/// Notices have a connection of their own because data may be stuck on theirs, and because only a
+/// connection on which hardly anything is sent shows whether the other host is still there: its
+/// kernel answers the questions (TCP keepalive) also for a process that is stopped. On one with
+/// data under way, a process that does not read cannot be told from a host that is gone.
+///
+/// Knows why a connection ended: a rank that aborts says so to all others first, one that shuts
+/// down says goodbye, and one that does neither has died. The first cause wins, and every rank gets
+/// the same sentence.
+///
+/// Belongs to one thread at a time, but for abort(), aborted() and abort_status(): any thread, at
+/// any time.
+class Mesh {
+ public:
+  struct Peer {
+    std::string hostname;
+    int pid = 0;
+    Fd notices;  ///< of the own rank: invalid
+    Fd data;     ///< non-blocking; what travels here is the communicators' business
+  };
+
+  /// `peers`: by rank, connected or not (yet). `vanish`: what the sockets were configured with.
+  Mesh(int rank, std::vector<Peer> peers, Nanos vanish);
+  /// Says goodbye to those who can still hear it, unless the job was aborted.
+  ~Mesh();
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return static_cast<int>(peers_.size()); }
+  [[nodiscard]] const Peer& peer(int rank) const;
+  /// "rank 2 (pid 77 on a)".
+  [[nodiscard]] std::string name(int rank) const;
+
+  void add_notices(int rank, Fd socket);
+  void add_data(int rank, Fd socket);
+
+  /// Ends the job for everybody: the first caller's text stays, and all ranks get it.
+  /// Does not block. A rank that waits in poll on attention() wakes.
+  void abort(const std::string& text) noexcept;
+  [[nodiscard]] bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+  /// The cause, or kOk.
+  [[nodiscard]] Status abort_status() const;
+
+  /// Readable when look() has something to look at.
+  [[nodiscard]] int attention() const { return attention_.get(); }
+  /// Reads the peers' notices. Throws Error(kAborted) when the job was aborted or a peer has died.
+  void look();
+
+  /// Whether `rank` has said goodbye.
+  [[nodiscard]] bool has_left(int rank) const {
+    return states_[static_cast<std::size_t>(rank)] == State::kLeft;
+  }
+
+  /// The connection to `rank` failed in the middle of an operation: with `error` (an errno), or
+  /// closed (0). Finds out why, in bounded time, and throws Error(kAborted).
+  [[noreturn]] void lost(int rank, int error);
+
+ private:
+  enum class State : std::uint8_t { kPresent, kLeft };
+  enum class Notice : char { kAbort = 1, kGoodbye = 2 };
+
+  void watch(int fd, std::uint32_t key);
+  void read_notices(int rank);
+  /// False when a notice is malformed.
+  bool take_notices(int rank, std::string& received);
+  void ended(int rank, int error);
+  void tell(const Peer& peer, Notice notice, std::string_view text) const;
+  void throw_if_aborted() const;
+
+  int rank_;
+  Nanos vanish_;
+  std::vector<Peer> peers_;
+  std::vector<State> states_;
+  std::vector<std::string> received_;  // by rank: the beginning of a notice
+  Fd attention_;                       // epoll over all notice connections and wakeup_
+  Fd wakeup_;
+  mutable std::mutex abort_mutex_;  // guards abort_text_, and that it is told before goodbye
+  std::string abort_text_;
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace hvdtune
