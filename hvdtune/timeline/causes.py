@@ -32,6 +32,10 @@ DEFAULT_MIB, DEFAULT_MS = 128, 1.0
 HUGE, LAST = 0.2, 0.1
 #: There is no overlap when this share of communication at most runs while the framework computes.
 NO_OVERLAP = 0.15
+#: … or less than this of it, if all tensors are submitted within …
+CLEARLY_HIDDEN = 0.5
+#: … so much of a step's computing.
+BURST = 0.1
 SMALL = 64 << 10
 MOSTLY = 0.8
 #: In place: share of a staged allreduce's time, see docs/metrics.md.
@@ -186,7 +190,7 @@ def no_overlap(case: Case) -> list[Finding]:
     """Communication begins when nothing is left to compute, or is waited for at once."""
     share = case.analysis.overlap.overlap_share
     plays = [one for stretch in case.sample.stretches for one in stretch]
-    if not (share < NO_OVERLAP) or not plays:
+    if not plays or not (share < NO_OVERLAP or (share < CLEARLY_HIDDEN and _in_a_burst(plays))):
         return []
     waits = float(np.median([len(p.waits) for one in plays for p in one.programs])) - 1
     tensors = float(np.median([len(one.name) for one in plays]))
@@ -225,7 +229,8 @@ def no_overlap(case: Case) -> list[Finding]:
         )
     else:
         sentence = (
-            f"Nothing overlaps: {100 * (1 - share):.0f} % of communication runs while the "
+            f"{'Nothing' if share < NO_OVERLAP else 'Hardly anything'} overlaps: "
+            f"{100 * (1 - share):.0f} % of communication runs while the "
             "framework waits, because all gradients are submitted when the backward pass is over."
         )
         action = _overlap_action(case)
@@ -233,6 +238,18 @@ def no_overlap(case: Case) -> list[Finding]:
     no_cpu_left = not one_by_one and not case.load.cpus and _engine_chose(case)
     gain = case.gain(whatif.overlapped(no_cpu_left))
     return [Finding("no overlap", sentence, action, gain, evidence)]
+
+
+def _in_a_burst(plays: list[Play]) -> bool:
+    """A step's tensors are submitted together, with hardly any computing in between. What is hidden
+    then is hidden behind submitting the others."""
+    spans = [
+        float(np.ptp(own) / p.compute)
+        for one in plays
+        for p in one.programs
+        if len(own := p.submit[np.isfinite(p.submit)]) > 2 and p.compute > 0
+    ]
+    return bool(spans) and float(np.median(spans)) < BURST
 
 
 def _overlap_setting(case: Case) -> str:
