@@ -215,6 +215,10 @@ class Session:
             if self._epoch is not None and newest > self._epoch:
                 self._give_way(newest)
                 break
+            # A change from before the first step was read begins no epoch that is still to come.
+            if self._is_overtaken and parts and dict(self._engine.current()) != self._in_force:
+                self._give_way(parts[-1].epoch)
+                break
             self._parts_seen += len(parts)
             for part in parts:
                 self._take(self._joiner.add(part))

@@ -255,6 +255,7 @@ def _hosts(args: argparse.Namespace) -> tuple[list[Any], int | None]:
     -np alone means this machine, as with Horovod, even where a batch system has given us more.
     """
     from hvdtune.launch import hosts
+    from hvdtune.launch.errors import LaunchError
 
     if args.hosts is not None:
         return hosts.parse_hosts(args.hosts), args.np
@@ -265,6 +266,8 @@ def _hosts(args: argparse.Namespace) -> tuple[list[Any], int | None]:
 
         ours = allocation(os.environ)
         if ours is not None:
+            if not (args.np or ours.processes):
+                raise LaunchError("the allocation has no slots: give -np, and hosts with -H")
             return list(ours.hosts), args.np or ours.processes
     return [hosts.Host("localhost", args.np or 1)], args.np
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import tempfile
 import time
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hvdtune.launch import processes
 from hvdtune.launch.agent import FACTS
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.ssh import Ssh
@@ -91,12 +93,12 @@ def check_hosts(
 def _ask(names: Sequence[str], ssh: Ssh, deadline: float) -> dict[str, _Attempt | None]:
     """Run the agent's "facts" on some hosts at once; None for those that did not answer in time."""
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
-        processes = {}
+        clients = {}
         output: dict[tuple[str, int], bytearray] = {}
         for name in names:
             process = _start(ssh.command(name, "facts"))
             stack.callback(_end, process)
-            processes[name] = process
+            clients[name] = process
             for number, pipe in ((1, process.stdout), (2, process.stderr)):
                 assert pipe is not None
                 output[name, number] = bytearray()
@@ -110,10 +112,10 @@ def _ask(names: Sequence[str], ssh: Ssh, deadline: float) -> dict[str, _Attempt 
                     output[key.data] += data
                 elif not data:
                     selector.unregister(key.fileobj)
-            if not ready and all(process.poll() is not None for process in processes.values()):
+            if not ready and all(process.poll() is not None for process in clients.values()):
                 break  # a connection that ssh keeps for later (ControlPersist) holds a pipe
         ended: dict[str, _Attempt | None] = {}
-        for name, process in processes.items():
+        for name, process in clients.items():
             try:
                 status = process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -125,11 +127,13 @@ def _ask(names: Sequence[str], ssh: Ssh, deadline: float) -> dict[str, _Attempt 
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
     try:
         # In a session of its own it has no terminal to ask anything on.
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             bufsize=0, start_new_session=True,
+            preexec_fn=lambda: processes.die_with_parent(signal.SIGKILL, parent),
         )  # fmt: skip
     except OSError as error:
         raise LaunchError(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hvdtune.launch import processes
 from hvdtune.launch.environment import place
+from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.exports import exportable
 from hvdtune.launch.frames import Frame, FrameError, FrameReader, Kind, encode
 from hvdtune.launch.hosts import Slot
@@ -33,7 +34,7 @@ class Connection:
         parent = os.getpid()
 
         def in_child() -> None:
-            os.setpgid(0, 0)
+            os.setsid()  # no terminal to ask anything on
             processes.die_with_parent(signal.SIGKILL, parent)
 
         try:
@@ -65,9 +66,15 @@ class Connection:
         self, command: Sequence[str], shared: Mapping[str, str], slots: Iterable[Slot]
     ) -> None:
         """Have the agent start workers in these slots, with the launcher's exportable variables."""
+        try:
+            directory = os.getcwd()
+        except FileNotFoundError:
+            raise LaunchError(
+                "the folder that this was started in is gone: enter another"
+            ) from None
         order = {
             "command": list(command),
-            "directory": os.getcwd(),
+            "directory": directory,
             "shared": {name: shared[name] for name in exportable(shared)},
             "places": {slot.rank: place(slot) for slot in slots},
         }

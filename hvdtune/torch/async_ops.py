@@ -65,7 +65,7 @@ def _fresh(tensor: torch.Tensor) -> torch.Tensor:
     """An uninitialised tensor of the type and shape of ``tensor``, dense in memory."""
     size = tensor.numel() * tensor.element_size()
     if size < results.LARGE_RESULT_BYTES:
-        return torch.empty(tensor.shape, dtype=tensor.dtype)
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return torch.frombuffer(results.result_memory(size), dtype=tensor.dtype).view(tensor.shape)
 
 
@@ -316,7 +316,7 @@ def alltoall_async(
     source = as_buffer(tensor, "alltoall")
 
     def finish(completed: Completed) -> tuple[torch.Tensor, torch.Tensor]:
-        received = torch.tensor(completed.received_splits, dtype=torch.int32)
+        received = torch.tensor(completed.received_splits, dtype=torch.int32, device="cpu")
         if isinstance(splits, torch.Tensor):
             received = received.to(splits.device)
         return _first(tensor.dtype, completed), received

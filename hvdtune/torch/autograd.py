@@ -103,7 +103,9 @@ class GroupedAllreduce(torch.autograd.Function):
 
 def _own_rows(gradient: torch.Tensor, rows: int, process_set: ProcessSet) -> torch.Tensor:
     """This rank's part of the average of an allgather's gradient; ``rows`` is its length."""
-    every = ops.allgather_async(torch.tensor([rows], dtype=torch.int64), None, process_set)
+    every = ops.allgather_async(
+        torch.tensor([rows], dtype=torch.int64, device="cpu"), None, process_set
+    )
     average = Allreduce.apply(gradient.contiguous(), None, None, Average, 1.0, 1.0, process_set)
     index = process_set.rank()
     assert index is not None
@@ -148,7 +150,9 @@ class GroupedAllgather(torch.autograd.Function):
         """Average over ranks and keep this rank's rows, for every tensor."""
         # One row of the gathered table for every rank: how many rows it has of each tensor.
         process_set = ctx.process_set
-        table = ops.allgather_async(torch.tensor([ctx.rows], dtype=torch.int64), None, process_set)
+        table = ops.allgather_async(
+            torch.tensor([ctx.rows], dtype=torch.int64, device="cpu"), None, process_set
+        )
         dense = [gradient.contiguous() for gradient in gradients]
         averages = GroupedAllreduce.apply(None, None, Average, 1.0, 1.0, process_set, *dense)
         before = ops.synchronize(table)[: process_set.rank()].sum(0).tolist()

@@ -94,5 +94,5 @@ def tensor_from(array: Any, dtype: torch.dtype) -> torch.Tensor:
     bfloat16, which NumPy has no name for, needs no special case.
     """
     if array.size == 0:
-        return torch.empty(array.shape, dtype=dtype)
+        return torch.empty(array.shape, dtype=dtype, device="cpu")
     return torch.frombuffer(array, dtype=dtype).view(array.shape)

@@ -56,7 +56,8 @@ StragglerWatch::StragglerWatch(const StragglerOptions& options, int ranks)
     : options_(options),
       times_(static_cast<std::size_t>(ranks)),
       apart_(static_cast<std::size_t>(ranks)),
-      cost_(static_cast<std::size_t>(ranks), 0) {}
+      cost_(static_cast<std::size_t>(ranks), 0),
+      spells_(static_cast<std::size_t>(ranks)) {}
 
 /// A step that does not end, or tensors of some ranks only: then the newest is all that matters.
 void StragglerWatch::make_room(std::vector<Nanos>& times) {
@@ -114,6 +115,10 @@ std::optional<StragglerNotice> StragglerWatch::end_step(std::uint64_t step, Nano
     if (!done.counts || held_up_by(done.rank) < kNamed) return std::nullopt;
     if (step < excused_until_ || !is_lasting(done.rank, step)) return std::nullopt;
     notice_ = described(done.rank);
+    if (suspected_.since_step < notice_.since_step) {  // further back than the history goes
+      notice_.since_step = suspected_.since_step;
+      notice_.since = suspected_.since;
+    }
     if (excuse_ && excuse_(done.rank, notice_.late)) {
       excused_until_ = step + kWindow;
       return std::nullopt;
@@ -127,7 +132,9 @@ std::optional<StragglerNotice> StragglerWatch::end_step(std::uint64_t step, Nano
   }
   if (held_up_by(named_) >= kForgiven) return std::nullopt;
   const bool was_short = notice_.until_step - notice_.since_step < kLasting;
-  patience_ = was_short ? std::clamp(2 * patience_, kFirstPatience, kMostPatience) : 0;
+  Spells& spells = spells_[static_cast<std::size_t>(named_)];
+  spells.patience = was_short ? std::clamp(2 * spells.patience, kFirstPatience, kMostPatience) : 0;
+  spells.ended = step;
   named_ = suspect_ = -1;
   notice_.begins = false;
   return notice_;
@@ -135,9 +142,11 @@ std::optional<StragglerNotice> StragglerWatch::end_step(std::uint64_t step, Nano
 
 /// Whether a rank that could be named has been one for long enough.
 bool StragglerWatch::is_lasting(int rank, std::uint64_t step) {
-  if (suspect_ != rank) suspect_since_ = step;
+  if (suspect_ != rank) suspected_ = described(rank);
   suspect_ = rank;
-  return step - suspect_since_ >= patience_;
+  Spells& spells = spells_[static_cast<std::size_t>(rank)];
+  if (step - spells.ended > kMostPatience) spells.patience = 0;
+  return step - suspected_.until_step >= spells.patience;
 }
 
 /// Of the last kWindow steps.

@@ -58,7 +58,8 @@ struct RankLateness {
 ///
 /// A rank that is late now and then, for a while each time, would fill the log. Where a spell
 /// lasted less than `kLasting` steps, a rank has to hold the others up for `kFirstPatience` steps
-/// longer before the next one is named, and for twice as long after each such spell.
+/// longer before it is named again, and for twice as long after each such spell; until it has not
+/// been named for `kMostPatience` steps.
 class StragglerWatch {
  public:
   static constexpr std::size_t kWindow = 40;
@@ -141,10 +142,14 @@ class StragglerWatch {
   std::function<bool(int, Nanos)> excuse_;
   std::uint64_t excused_until_ = 0;
   int named_ = -1;
-  StragglerNotice notice_;  // of named_
-  int suspect_ = -1;        // would be named, if it has been for long enough
-  std::uint64_t suspect_since_ = 0;
-  std::uint64_t patience_ = 0;  // steps that are long enough
+  StragglerNotice notice_;     // of named_
+  int suspect_ = -1;           // would be named, if it has been for long enough
+  StragglerNotice suspected_;  // when that began
+  struct Spells {
+    std::uint64_t patience = 0;  // steps that are long enough
+    std::uint64_t ended = 0;     // the last one that was told, in steps
+  };
+  std::vector<Spells> spells_;  // by rank
 };
 
 /// The sentence for the log. `where`: "host b, pid 4711".

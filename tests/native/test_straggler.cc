@@ -102,7 +102,7 @@ TEST(one_that_is_late_now_and_then_does_not_fill_the_log) {
       if (notice) ++(notice->begins ? begins : ends);
     }
   };
-  for (int times = 0; times < 100; ++times) {
+  for (int times = 0; times < 50; ++times) {
     spell(150, kMillisecond);
     spell(60, 0);
   }
@@ -115,6 +115,32 @@ TEST(one_that_is_late_now_and_then_does_not_fill_the_log) {
   CHECK_EQ(ends, 2);
   spell(60, kMillisecond);
   CHECK_EQ(begins, 3);
+}
+
+TEST(a_spell_that_waited_to_be_told_is_told_from_its_beginning) {
+  Job job(3);
+  std::optional<StragglerNotice> told;
+  const auto spell = [&](int steps, std::vector<Nanos> late) {
+    told.reset();
+    for (int i = 0; i < steps; ++i) {
+      const auto notice = job.step(late, 2 * kMillisecond);
+      if (notice && notice->begins) told = notice;
+    }
+  };
+  for (const int steps : {100, 400, 800}) {
+    spell(steps, {0, kMillisecond, 0});
+    CHECK(told.has_value());
+    spell(60, {0, 0, 0});
+  }
+  const std::uint64_t before = job.number;
+  spell(1500, {0, kMillisecond, 0});
+  CHECK(told.has_value());
+  CHECK_EQ(told->since_step, before + 1);
+  // Other ranks have not been late, and need not wait.
+  spell(60, {0, 0, 0});
+  spell(60, {0, 0, kMillisecond});
+  CHECK(told.has_value());
+  CHECK_EQ(told->rank, 2);
 }
 
 TEST(ranks_that_take_turns_are_not_named_however_late) {

@@ -132,6 +132,29 @@ def test_a_change_at_the_same_time_as_the_tuners_is_not_overwritten(path: Path) 
         assert row["decision"].startswith("kept the current settings: the program has changed")
 
 
+def test_a_change_before_the_first_step_is_not_overwritten_either(path: Path) -> None:
+    class ChangedEarly(SimulatedEngine):
+        """The program has changed settings when the session has read them, before any step."""
+
+        refusals = 0
+
+        def apply(self, values: Mapping[str, float]) -> int:
+            self.refusals += 1
+            assert self.refusals < 100
+            return self.epoch
+
+    engine = ChangedEarly(flat)
+    tuning = session(engine, path, LESS)
+    engine.values = {**engine.values, "cycle_time": 3.0}
+    engine.epoch = 1
+    engine._pending = (1, engine.values)
+    tuning.run()
+    assert engine.refusals == 1
+    row = last(path)
+    assert (row["phase"], row["accepted"], row["cycle_time_ms"]) == ("final", "0", "3")
+    assert row["decision"].startswith("kept the current settings: the program has changed")
+
+
 def test_an_engine_that_has_changed_settings_before_is_not_meddling(path: Path) -> None:
     engine = SimulatedEngine(flat)
     engine.epoch = 7
