@@ -357,6 +357,16 @@ def test_hosts_are_asked_once_an_hour_unless_told_not_to_remember(tmp_path, by_s
     assert logins() == 2
 
 
+def test_what_was_mended_is_not_refused_for_what_is_remembered(tmp_path):
+    arguments = ["run", "-np", "1", "-H", "far1:1", "true"]
+    old = fake_ssh(tmp_path, OTHER.format('\'s/"version": "[^"]*/"version": "9.9/\''))
+    for _ in range(2):
+        ended = launch(tmp_path, arguments, env=old)
+        assert (ended.status, "host far1 has hvdtune 9.9, this one" in ended.stderr) == (2, True)
+    ended = launch(tmp_path, arguments, env=fake_ssh(tmp_path, 'exec bash -c "$command"'))
+    assert ended.status == 0, ended.stderr
+
+
 def test_a_dry_run_contacts_nobody(tmp_path, by_ssh, server):
     before = server.logins()
     arguments = ["run", "-np", "3", "-H", "localhost:1,nodea:2", "-p", "2222", "--dry-run"]
