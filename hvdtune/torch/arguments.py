@@ -54,7 +54,7 @@ def split_sizes(splits: Sequence[int] | torch.Tensor | None) -> list[int] | None
         return None
     if not isinstance(splits, torch.Tensor):
         try:
-            splits = torch.as_tensor(splits)
+            splits = torch.as_tensor(splits, device="cpu")
         except (RuntimeError, TypeError, ValueError):
             raise ValueError(
                 f"alltoall takes splits of 32-bit integer type, one for each rank, not {splits!r}."

@@ -214,6 +214,26 @@ def asynchronous_forms_are_not_differentiable() -> None:
         assert not hvd.allreduce(tensor).requires_grad
 
 
+def tensors_are_made_elsewhere_by_default() -> None:
+    """torch.set_default_device("cuda"), say: results of CPU tensors are CPU tensors."""
+    size = hvd.size()
+    tensor = torch.ones(size, 2, requires_grad=True)
+    with torch.device("meta"):
+        for name, operation in {
+            "allreduce": lambda: hvd.allreduce(tensor, name="elsewhere", op=hvd.Sum),
+            "allgather": lambda: hvd.allgather(tensor),
+            "grouped_allgather": lambda: hvd.grouped_allgather([tensor])[0],
+            "broadcast": lambda: hvd.broadcast(tensor, 0),
+            "alltoall": lambda: hvd.alltoall(tensor, splits=[1] * size)[0],
+            "reducescatter": lambda: hvd.reducescatter(tensor, op=hvd.Sum),
+        }.items():
+            tensor.grad = None
+            output = operation()
+            assert output.is_cpu, name
+            output.sum().backward()
+            assert tensor.grad.is_cpu, name
+
+
 pair = hvd.ProcessSet([0, 1])
 
 
@@ -235,4 +255,5 @@ def run() -> list[str]:
         compressed,
         process_set,
         asynchronous_forms_are_not_differentiable,
+        tensors_are_made_elsewhere_by_default,
     )
