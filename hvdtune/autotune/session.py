@@ -30,6 +30,10 @@ SETTLE_STEPS = 2
 LEAST_STEPS = 3  # fewer steps have no scatter, and so no error, to speak of
 READ_TIMEOUT_S = 0.1  # how long `stop` may have to wait for the thread
 PAUSE_S = 0.02  # steps shorter than this are read several at a time, to leave the training alone
+IN_FORCE_LOOKS = (
+    20  # at what is in force, so far apart (seconds), until it is what somebody else wants
+)
+IN_FORCE_S = 0.01
 CLEAR_MARGIN = 0.05  # of the gain; "nothing is faster" is only remembered when it is known so well
 USUAL_SHARE = 0.01  # of the run is what slow candidates may cost
 USED_UP = 0.9  # of the limit: the rest is too little for a search
@@ -254,6 +258,10 @@ class Session:
         """
         self._epoch = epoch
         now = dict(self._engine.current())
+        for _ in range(IN_FORCE_LOOKS):  # the step may be known before what it ran with
+            if now != self._in_force or self._stop.wait(IN_FORCE_S):
+                break
+            now = dict(self._engine.current())
         changed = account.changes(self._in_force, now)
         self._in_force = now
         reason = f"the program has changed settings itself ({changed or 'to the same'})"
