@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.terminal import TerminalReporter
 
 TESTS = Path(__file__).parent
 WITHOUT_PROCESSES = (TESTS / "unit",)
@@ -39,3 +40,10 @@ def nothing_left_behind(
     yield
     left = left_by_test(before)
     assert not left, "the test left something behind: " + "; ".join(left)
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Show why a test needed its second try (`reruns` in pyproject.toml)."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"RERUN {report.nodeid}: its first try failed", sep="=")
+        report.toterminal(terminalreporter._tw)
