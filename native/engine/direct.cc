@@ -1,6 +1,7 @@
 // Allreduces that every member waits for, if they are not large: they do not go by way of the
 // coordinator. Each member publishes its data, next to the slot or on its stage (direct_stage.h),
-// and arrives (transport/slot_round.h); when all have, each reduces all of it for itself. Nobody is
+// and arrives (transport/slot_round.h); when all have, each reduces all of it for itself, or they
+// share the work (engine/shared_sum.h). Nobody is
 // woken, because nobody sleeps: whoever has waited too long announces the tensor after all, and so
 // does everybody as soon as one has. Stalls, mismatches and joins are then dealt with as ever.
 #include <sched.h>
@@ -13,6 +14,7 @@
 #include "collective/shm_reduce.h"
 #include "engine/averaging.h"
 #include "engine/engine.h"
+#include "engine/shared_sum.h"
 
 namespace hvdtune {
 namespace {
@@ -22,11 +24,15 @@ namespace {
 constexpr Nanos kPatience = 500 * kMicrosecond;
 constexpr Nanos kPolling = 5 * kMicrosecond;
 constexpr int kPollsPerClockRead = 32;
-// Up to here reading everybody's data is cheaper than the steps that sharing the work takes; where
-// ranks take turns on a CPU, every step costs switches. Two members read no more either way.
+// Up to here reading everybody's data is cheaper than the steps that going by the coordinator
+// takes. Two members read no more either way.
 constexpr std::size_t kDirectLimit = 16 << 10;
-constexpr std::size_t kCrowdedLimit = 64 << 10;
-constexpr std::size_t kManyCrowdedLimit = 16 << 10;
+// Where ranks take turns on a CPU, longer ones go past the coordinator, too. Up to here it is
+// cheaper that everybody reads everybody's data than to copy a result once more.
+constexpr std::size_t kReducedByFew = 64 << 10;  // up to four members
+constexpr std::size_t kReducedByMany = 16 << 10;
+// More than this, all members together, is in no cache any more when it is read.
+constexpr std::size_t kMostShared = 4 << 20;
 
 /// Whether everybody could reduce it in one step.
 bool is_plain(const wire::Request& request) {
@@ -72,15 +78,50 @@ std::int64_t Engine::submit_and_settle(Submitted&& submitted) {
   return operation->handle;
 }
 
-/// Bytes of the longest tensor of so many members that goes past the coordinator. Each of them
-/// reads all others' data then, while with the coordinator they share the work.
+/// Bytes of the longest tensor of so many members that goes past the coordinator.
 std::size_t Engine::direct_limit(std::size_t members) const {
   if (applied_.one_shot_limit > 0) {
     return std::clamp(static_cast<std::size_t>(applied_.one_shot_limit), kDirectBytes,
                       stage_.longest());
   }
-  if (arena_.oversubscribed()) return members <= 4 ? kCrowdedLimit : kManyCrowdedLimit;
+  if (arena_.oversubscribed()) return std::min(shared_stage_.longest(), kMostShared / members);
   return members == 2 ? stage_.longest() : kDirectLimit;
+}
+
+/// Whether so many members share the work of a tensor on the stage.
+bool Engine::shares_sums(std::size_t members, std::size_t bytes) const {
+  return arena_.oversubscribed() && applied_.one_shot_limit <= 0 && members > 1 &&
+         bytes > (members <= 4 ? kReducedByFew : kReducedByMany);
+}
+
+/// Says, before this rank arrives, where the sum is to be, if it is for this rank to say. The
+/// caller holds table_mutex_.
+void Engine::place_sum(const Operation& operation, std::uint32_t round) {
+  const wire::Request& request = operation.request;
+  const auto bytes = static_cast<std::size_t>(request.bytes());
+  const std::vector<int>& ranks = sets_.ranks(request.process_set);
+  if (ranks.front() != rank_) return;
+  std::uint64_t place = StagedTensor::kReducedByEach;
+  if (shares_sums(ranks.size(), bytes)) {
+    place = results_.take(operation.slot, round, request.process_set, bytes).value_or(place);
+  }
+  arena_.staged(operation.slot, rank_).result[round % 2].store(place, std::memory_order_relaxed);
+}
+
+/// False: this rank has to reduce everything for itself. The caller holds table_mutex_.
+bool Engine::fetch_shared_sum(const Operation& operation) {
+  const wire::Request& request = operation.request;
+  const wire::TensorSpec& tensor = request.tensors.front();
+  if (tensor.bytes() <= static_cast<std::int64_t>(kDirectBytes)) return false;
+  const std::vector<int>& ranks = sets_.ranks(request.process_set);
+  SharedSum sum(
+      arena_, ranks,
+      {operation.slot, operation.direct_round, tensor.dtype, plain_reduction(request.reduce_op),
+       total_postscale(request, static_cast<int>(ranks.size())),
+       static_cast<std::size_t>(tensor.bytes())});
+  if (!sum.fetch(operation.memory.front().out, direct_writing_)) return false;
+  shared_stage_.give_back(operation.slot, operation.direct_round);
+  return true;
 }
 
 /// How a tensor on the stage is written. The caller holds table_mutex_.
@@ -102,12 +143,15 @@ bool Engine::publish_direct(const Operation& operation, std::uint32_t round) {
   if (bytes <= kDirectBytes) {
     mine = arena_.direct_data(operation.slot, round, rank_, bytes);
   } else {
-    const auto place = stage_.take(operation.slot, round, request.process_set, bytes);
+    const bool shared = shares_sums(sets_.ranks(request.process_set).size(), bytes);
+    const auto place =
+        (shared ? shared_stage_ : stage_).take(operation.slot, round, request.process_set, bytes);
     if (!place) return false;
     mine = arena_.stage(rank_) + *place;
     writing = direct_writing(bytes);
     StagedTensor& staged = arena_.staged(operation.slot, rank_);
     staged.place[round % 2].store(*place, std::memory_order_relaxed);
+    place_sum(operation, round);
     // Whatever the rounds before were: a count that lags far behind would look ahead.
     staged.finished.store(round, std::memory_order_release);
   }
@@ -118,13 +162,19 @@ bool Engine::publish_direct(const Operation& operation, std::uint32_t round) {
   return true;
 }
 
+/// Nobody will read what was published for the round.
+void Engine::give_back_stage(const Operation& operation, std::uint32_t round) {
+  for (DirectStage* stage : {&stage_, &shared_stage_, &results_}) {
+    stage->give_back(operation.slot, round);
+  }
+}
+
 /// What a member has published for a round that is complete.
 const std::byte* Engine::published_direct(const Operation& operation, int rank) const {
   const auto bytes = static_cast<std::size_t>(operation.request.tensors.front().bytes());
   const std::uint32_t round = operation.direct_round;
   if (bytes <= kDirectBytes) return arena_.direct_data(operation.slot, round, rank, bytes);
-  const StagedTensor& staged = arena_.staged(operation.slot, rank);
-  return arena_.stage(rank) + staged.place[round % 2].load(std::memory_order_relaxed);
+  return staged_data(arena_, operation.slot, round, rank);
 }
 
 /// The caller holds table_mutex_. False: announce it.
@@ -147,7 +197,7 @@ bool Engine::arrive_direct(Operation& operation) {
       round.arrive_direct(static_cast<std::uint32_t>(members), current);
   operation.direct_round = current;
   operation.direct = arrival.accepted;
-  if (!arrival.accepted) stage_.give_back(operation.slot, current);
+  if (!arrival.accepted) give_back_stage(operation, current);
   return arrival.accepted;
 }
 
@@ -184,7 +234,7 @@ void Engine::settle_direct(const OperationPtr& operation) {
   if (!round.change_to_announced(operation->direct_round, members).accepted) {
     return finish_direct(operation);
   }
-  stage_.give_back(operation->slot, operation->direct_round);
+  give_back_stage(*operation, operation->direct_round);
   operation->direct = false;
   operation->ticket = next_ticket_++;
   operation->submitted = monotonic_now();
@@ -200,9 +250,9 @@ bool Engine::direct_is_complete(const Operation& operation) const {
          SlotRound::State::kComplete;
 }
 
-/// Everybody has arrived. The caller holds table_mutex_.
-void Engine::finish_direct(const OperationPtr& operation) {
-  const wire::Request& request = operation->request;
+/// Reduces everybody's data. The caller holds table_mutex_.
+void Engine::reduce_direct(const Operation& operation) {
+  const wire::Request& request = operation.request;
   const std::vector<int>& ranks = sets_.ranks(request.process_set);
   const wire::TensorSpec& tensor = request.tensors.front();
   std::array<const void*, kMaxRanksPerHost> sources;
@@ -210,18 +260,26 @@ void Engine::finish_direct(const OperationPtr& operation) {
     const bool own = ranks[member] == rank_ && request.prescale == 1.0;
     // What this rank has published it does not read again: see ShmCommunicator.
     sources[member] =
-        own ? operation->memory.front().in : published_direct(*operation, ranks[member]);
+        own ? operation.memory.front().in : published_direct(operation, ranks[member]);
   }
   const auto members = static_cast<int>(ranks.size());
   reduce_kernel(tensor.dtype, plain_reduction(request.reduce_op))(
-      operation->memory.front().out, sources.data(), members,
+      operation.memory.front().out, sources.data(), members,
       static_cast<std::size_t>(tensor.elements()), total_postscale(request, members));
+}
+
+/// Everybody has arrived. The caller holds table_mutex_.
+void Engine::finish_direct(const OperationPtr& operation) {
+  const wire::Request& request = operation->request;
+  const std::size_t members = sets_.ranks(request.process_set).size();
+  if (!fetch_shared_sum(*operation)) reduce_direct(*operation);
   if (request.bytes() > static_cast<std::int64_t>(kDirectBytes)) {
     arena_.staged(operation->slot, rank_)
         .finished.store(operation->direct_round + 1, std::memory_order_release);
   }
   // For the straggler watch: the coordinator hears nothing of it.
-  if (members < size_) arena_.apart(rank_).store(monotonic_now(), std::memory_order_relaxed);
+  if (members < static_cast<std::size_t>(size_))
+    arena_.apart(rank_).store(monotonic_now(), std::memory_order_relaxed);
   operation->direct = false;
   table_.finish(operation, true);
   operation->done.store(true, std::memory_order_release);
@@ -232,7 +290,7 @@ void Engine::finish_direct(const OperationPtr& operation) {
 void Engine::leave_direct(const OperationPtr& operation) {
   SlotRound& round = arena_.slot_round(operation->slot);
   if (!round.withdraw(operation->direct_round).accepted) return finish_direct(operation);
-  stage_.give_back(operation->slot, operation->direct_round);
+  give_back_stage(*operation, operation->direct_round);
   operation->direct = false;
   operation->slot = wire::kNoSlot;
   operation->ticket = next_ticket_++;

@@ -11,10 +11,25 @@
 
 namespace hvdtune {
 
-/// How much of its stage a rank goes round in, in bytes. As with the windows, more than a core's
-/// own caches, and all ranks together no more than what is shared; little where ranks take turns on
-/// a CPU.
-std::size_t stage_ring(const Arena& arena);
+/// A part of a rank's stage.
+struct StagePart {
+  std::size_t begin;
+  std::size_t bytes;  ///< whole pages, an even number of them
+  /// Begin at the start again whenever nothing is kept: what is read at once is not spread over
+  /// more memory than it takes.
+  bool restarts = false;
+};
+
+/// Where a rank publishes tensors that each member reduces for itself. As with the windows, more
+/// than a core's own caches, and all ranks together no more than what is shared; little where ranks
+/// take turns on a CPU.
+StagePart stage_for_each(const Arena& arena);
+/// Where it publishes those whose work is shared, and where their results go (shared_sum.h).
+StagePart stage_for_shared();
+StagePart stage_for_results();
+
+/// What `rank` has staged of `slot`'s tensor for a round that is complete.
+const std::byte* staged_data(Arena& arena, wire::Slot slot, std::uint32_t round, int rank);
 
 /// This rank's part of the stage: where it publishes tensors that go past the coordinator
 /// (engine/direct.cc) and are too large for the memory of their slots. A ring of pieces.
@@ -26,8 +41,7 @@ std::size_t stage_ring(const Arena& arena);
 /// Not thread-safe: the engine locks.
 class DirectStage {
  public:
-  /// `ring`: of stage_ring().
-  DirectStage(Arena& arena, const ProcessSets& sets, std::size_t ring);
+  DirectStage(Arena& arena, const ProcessSets& sets, const StagePart& part);
 
   /// The longest tensor that finds room.
   [[nodiscard]] std::size_t longest() const { return ring_ / 2; }
@@ -36,7 +50,8 @@ class DirectStage {
   /// the rank's part. Nothing when peers may still read what lies there.
   std::optional<std::size_t> take(wire::Slot slot, std::uint32_t round, std::uint32_t process_set,
                                   std::size_t bytes);
-  /// The round was given up: nobody will read what it has taken.
+  /// Nobody will read what was taken for the round, if anything was: it was given up, or has been
+  /// read.
   void give_back(wire::Slot slot, std::uint32_t round);
 
  private:
@@ -53,7 +68,9 @@ class DirectStage {
 
   Arena& arena_;
   const ProcessSets& sets_;
+  std::size_t base_;
   std::size_t ring_;
+  bool restarts_;
   std::uint64_t end_ = 0;  // of the last piece
   // Pieces that may be read; the oldest is number first_, the next one to come number next_.
   std::vector<Piece> pieces_;

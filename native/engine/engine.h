@@ -290,14 +290,21 @@ class Engine final : private CoordinatorObserver {
   [[nodiscard]] std::size_t direct_limit(std::size_t members) const;
   [[nodiscard]] CopyKind direct_writing(std::size_t bytes);
   bool publish_direct(const Operation& operation, std::uint32_t round);
+  void give_back_stage(const Operation& operation, std::uint32_t round);
   [[nodiscard]] const std::byte* published_direct(const Operation& operation, int rank) const;
   bool arrive_direct(Operation& operation);
   Nanos wait_direct(const Operation& operation, const SlotRound& round) const;
   void settle_direct(const OperationPtr& operation);
   void settle_all_direct();
   [[nodiscard]] bool direct_is_complete(const Operation& operation) const;
+  void reduce_direct(const Operation& operation);
   void finish_direct(const OperationPtr& operation);
   void leave_direct(const OperationPtr& operation);
+
+  // Those whose work is shared.
+  [[nodiscard]] bool shares_sums(std::size_t members, std::size_t bytes) const;
+  void place_sum(const Operation& operation, std::uint32_t round);
+  bool fetch_shared_sum(const Operation& operation);
 
   // Progress; the caller holds drive_mutex_. Each returns whether it did anything.
   bool progress() noexcept;
@@ -405,6 +412,8 @@ class Engine final : private CoordinatorObserver {
   OperationTable table_;
   HandleTable handles_;
   DirectStage stage_;
+  DirectStage shared_stage_;
+  DirectStage results_;
   CacheDistance distance_;  // of the whole job's members; asked under drive_mutex_, too
   CopyKind direct_writing_ = CopyKind::kCached;
   std::int64_t next_handle_ = 1;

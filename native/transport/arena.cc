@@ -76,9 +76,14 @@ std::size_t staged_offset(std::size_t header_bytes, int ranks) {
                  2 * kDirectSlots * static_cast<std::size_t>(ranks) * kDirectStride);
 }
 
-std::size_t stage_offset(std::size_t header_bytes, int ranks) {
+/// A cache line each: ranks write them all the time.
+std::size_t shared_work_offset(std::size_t header_bytes, int ranks) {
   return page_up(staged_offset(header_bytes, ranks) +
                  kDirectSlots * static_cast<std::size_t>(ranks) * sizeof(StagedTensor));
+}
+
+std::size_t stage_offset(std::size_t header_bytes, int ranks) {
+  return page_up(shared_work_offset(header_bytes, ranks) + kDirectSlots * kDirectLine);
 }
 
 std::size_t windows_offset(std::size_t header_bytes, int ranks) {
@@ -206,6 +211,12 @@ StagedTensor& Arena::staged(std::uint32_t slot, int rank) {
   HVD_CHECK(slot < kDirectSlots);
   auto* all = reinterpret_cast<StagedTensor*>(base_ + staged_offset(sizeof(Header), ranks_));
   return all[std::size_t{slot} * static_cast<std::size_t>(ranks_) + static_cast<std::size_t>(rank)];
+}
+
+SharedWork& Arena::shared_work(std::uint32_t slot) {
+  HVD_CHECK(slot < kDirectSlots);
+  return *reinterpret_cast<SharedWork*>(base_ + shared_work_offset(sizeof(Header), ranks_) +
+                                        slot * kDirectLine);
 }
 
 std::byte* Arena::stage(int rank) {

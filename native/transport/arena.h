@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "transport/doorbell.h"
 #include "transport/ring.h"
+#include "transport/shared_work.h"
 #include "transport/slot_round.h"
 
 namespace hvdtune {
@@ -35,7 +36,7 @@ inline constexpr std::size_t kDirectBytes = 4096;
 /// Those that fit a cache line lie side by side.
 inline constexpr std::size_t kDirectLine = 64;
 /// A rank's part of the stage, where larger tensors are published that go past the coordinator.
-inline constexpr std::size_t kStageBytes = 4 << 20;
+inline constexpr std::size_t kStageBytes = 8 << 20;
 /// Longest text of an abort notice, its terminating zero included.
 inline constexpr int kAbortTextBytes = 1024;
 
@@ -77,6 +78,10 @@ struct alignas(64) StagedTensor {
   /// Where, in bytes from the start of the rank's part; of even rounds, and of odd ones. Written
   /// before the rank arrives in the round.
   std::atomic<std::uint64_t> place[2];
+  /// Where the sum goes, if its work is shared (engine/shared_sum.h), or kReducedByEach; of even
+  /// rounds, and of odd ones. The set's first member decides.
+  static constexpr std::uint64_t kReducedByEach = UINT64_MAX;
+  std::atomic<std::uint64_t> result[2];
   /// This rank does not read what was staged for rounds before this one any more.
   std::atomic<std::uint32_t> finished;
 };
@@ -126,6 +131,8 @@ class Arena {
   std::byte* direct_data(std::uint32_t slot, std::uint32_t round, int rank, std::size_t bytes);
   /// What `rank` has staged for `slot` (below kDirectSlots).
   StagedTensor& staged(std::uint32_t slot, int rank);
+  /// The work on staged tensors of `slot` that its members share.
+  SharedWork& shared_work(std::uint32_t slot);
   /// `rank`'s part of the stage: kStageBytes bytes.
   std::byte* stage(int rank);
   /// Set while somebody watches all traffic through the coordinator: nothing goes past it then.

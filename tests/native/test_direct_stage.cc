@@ -21,7 +21,7 @@ constexpr std::size_t kRing = 16 * kPage;
 struct Fixture {
   std::shared_ptr<Arena> arena = Arena::create(3);
   ProcessSets sets{{{0, 1, 2}, {0, 2}}};
-  DirectStage stage{*arena, sets, kRing};
+  DirectStage stage{*arena, sets, {0, kRing}};
 
   [[nodiscard]] std::uint32_t round(wire::Slot slot) { return arena->slot_round(slot).round(); }
   std::optional<std::size_t> take(wire::Slot slot, std::size_t bytes, std::uint32_t set = 0) {
@@ -47,7 +47,7 @@ TEST(a_ring_is_made_of_pages_for_any_number_of_ranks) {
     for (const int cpus : {1, kMaxRanksPerHost}) {
       const auto arena = Arena::create(ranks, cpus);
       const ProcessSets sets(std::vector<std::vector<int>>{{0}});
-      const DirectStage stage(*arena, sets, stage_ring(*arena));
+      const DirectStage stage(*arena, sets, stage_for_each(*arena));
       CHECK(stage.longest() >= (128 << 10));
       CHECK(stage.longest() % 4096 == 0);
     }
