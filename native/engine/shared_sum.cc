@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/clock.h"
 #include "collective/shm_reduce.h"
 #include "engine/direct_stage.h"
 
@@ -14,14 +13,12 @@ namespace {
 
 // Enough pieces for all CPUs to have some; few enough not to meet at their counter all the time.
 constexpr std::size_t kPiece = 16 << 10;
-// The others need microseconds for what they have claimed, and milliseconds if the system lets
-// somebody else run meanwhile.
-constexpr Nanos kPatience = 10 * kMillisecond;
 
 }  // namespace
 
-SharedSum::SharedSum(Arena& arena, const std::vector<int>& ranks, const Round& round)
-    : arena_(arena), ranks_(ranks), round_(round) {}
+SharedSum::SharedSum(Arena& arena, const std::vector<int>& ranks, const Round& round,
+                     Nanos patience)
+    : arena_(arena), ranks_(ranks), round_(round), patience_(patience) {}
 
 std::uint32_t SharedSum::pieces() const {
   return static_cast<std::uint32_t>((round_.bytes + kPiece - 1) / kPiece);
@@ -49,7 +46,7 @@ bool SharedSum::wait_for_others(SharedWork& work) const {
   using State = SharedWork::State;
   State state = work.state(round_.number, pieces());
   for (const Nanos began = monotonic_now(); state == State::kOpen;) {
-    if (monotonic_now() - began > kPatience) {
+    if (monotonic_now() - began > patience_) {
       state = work.give_up(round_.number, pieces());
       break;
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/op_kind.h"
 #include "collective/copy.h"
@@ -31,8 +32,14 @@ class SharedSum {
     std::size_t bytes;
   };
 
+  /// The others need microseconds for a piece, and milliseconds if the system lets somebody else
+  /// run meanwhile.
+  static constexpr Nanos kPatience = 10 * kMillisecond;
+
   /// `arena` and `ranks` (the process set's) must live as long as this.
-  SharedSum(Arena& arena, const std::vector<int>& ranks, const Round& round);
+  /// `patience`: how long to wait for pieces that others have claimed.
+  SharedSum(Arena& arena, const std::vector<int>& ranks, const Round& round,
+            Nanos patience = kPatience);
 
   /// Sums up pieces as long as there are some, waits for those of others, and copies the result to
   /// `out`. False: the sum is not shared, or was given up; the caller has to reduce everything for
@@ -48,6 +55,7 @@ class SharedSum {
   Arena& arena_;
   const std::vector<int>& ranks_;
   Round round_;
+  Nanos patience_;
 };
 
 }  // namespace hvdtune

@@ -40,8 +40,10 @@ struct Job {
       staged.result[round % 2].store(shared && rank == 1 ? 2 << 20 : StagedTensor::kReducedByEach);
     }
   }
-  bool fetch(std::uint32_t round, std::vector<float>& out, CopyKind writing = CopyKind::kCached) {
-    SharedSum sum(*arena, ranks, {kSlot, round, DType::kFloat32, ReduceOp::kSum, 2.0, kBytes});
+  bool fetch(std::uint32_t round, std::vector<float>& out, CopyKind writing = CopyKind::kCached,
+             Nanos patience = 60 * kSecond) {
+    SharedSum sum(*arena, ranks, {kSlot, round, DType::kFloat32, ReduceOp::kSum, 2.0, kBytes},
+                  patience);
     return sum.fetch(out.data(), writing);
   }
 };
@@ -127,7 +129,7 @@ TEST(a_piece_that_does_not_come_ends_the_sharing_for_all) {
   std::atomic<int> alone{0};
   run_threads(kMembers - 1, [&](int) {
     std::vector<float> out(kElements);
-    if (!job.fetch(0, out)) ++alone;
+    if (!job.fetch(0, out, CopyKind::kCached, kMillisecond)) ++alone;
   });
   CHECK_EQ(alone.load(), kMembers - 1);
   // It comes back: what it does now is not relied on by itself either.
