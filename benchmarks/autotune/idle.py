@@ -26,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +182,9 @@ def train_until_tuned(hvd: Any, step: Callable[[], None]) -> None:
             step()
             time.sleep(0.002)
         went_on = hvd.broadcast_object(hvd.rank() == 0 and ",final," not in log.read_text())
+    for thread in threading.enumerate():
+        if "autotune" in thread.name:
+            thread.join()  # it ends behind the last row
 
 
 def counted(_: Path) -> None:

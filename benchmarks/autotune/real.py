@@ -77,7 +77,7 @@ HALVING = ((len(GRID), 3), (8, 3), (4, 6), (2, 8))
 ENOUGH = 0.01  # margin of a difference
 LEAST_ROUNDS = 20
 BAD_EVERY = 5
-TRIM = 0.2  # of the rounds, at either end
+LEAST_PAIRS = 3  # rounds that have both
 VISIT_S = 0.12
 VISIT_STEPS = 5
 FAR_OFF = 4.0  # a visit of settings this much slower than the defaults is a single step
@@ -456,17 +456,13 @@ def difference(rounds: list[dict[str, float]], name: str, other: str) -> Differe
 
 
 def trimmed(values: list[float]) -> Difference:
-    """The mean without TRIM of the values at either end, and its margin (Yuen 1974)."""
-    from hvdtune.autotune.inference import student_quantile
+    """The trimmed mean and its margin."""
+    from hvdtune.autotune import inference
 
-    out = int(TRIM * len(values))
-    kept = sorted(values)[out : len(values) - out]
-    if len(kept) < 3:
+    if len(values) < LEAST_PAIRS:
         return None
-    # Winsorized: what is left out counts as the nearest that is kept.
-    spread = statistics.stdev([kept[0]] * out + kept + [kept[-1]] * out)
-    error = spread * math.sqrt((len(values) - 1) / (len(kept) * (len(kept) - 1)))
-    return statistics.fmean(kept), student_quantile(0.975, len(kept) - 1) * error
+    found = inference.trimmed(values)
+    return found.value, found.margin(0.975)
 
 
 def words(found: Difference) -> str:
