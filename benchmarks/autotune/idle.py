@@ -7,13 +7,14 @@ use the same settings. A step is TENSORS allreduces that are waited for together
 the coordinator, and BLOCKING small ones by themselves, which go past it.
 
   counted   the instructions and system calls of STEPS steps, all threads, as valgrind's callgrind
-            counts them. There is one rank, which therefore never waits for another: so the count
-            hardly depends on the machine. Its tuner is told that there are two, and runs to its end
+            counts them. There is one rank, which never waits for another: what is left to chance
+            is which of its threads runs first. Its tuner is told that there are two ranks, and runs
+            to its end
   looked at a job of RANKS ranks, rank 0 of it: its threads, open files and child processes; what
             the kernel counts (context switches, time on a CPU) in REST_S seconds of doing nothing
 
 Each is repeated, by turns with and without. Time is not measured: on a busy machine it says nothing
-at this scale (a hundredth of a per cent of a step).
+about so little.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ RANKS = 2
 TENSORS = 20
 BLOCKING = 5
 ELEMENTS = 1000
-STEPS = 2000
-WARM_STEPS = 300
+STEPS = 500
+WARM_STEPS = 200
 REST_S = 10.0
 REPEATS = 3
 LONGEST_S = 240.0
@@ -81,8 +82,8 @@ def main() -> int:
             for part, measure in PARTS.items():
                 found[f"{part} {kind}"].append(measure(tuned))
                 print(f"{part}, {kind}: {found[f'{part} {kind}'][-1]}", flush=True)
-    args.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-    args.output.with_suffix(".md").write_text(page(found))
+        args.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+        args.output.with_suffix(".md").write_text(page(found))
     return 0
 
 
