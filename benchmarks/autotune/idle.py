@@ -259,8 +259,12 @@ def page(found: dict[str, list[Any]]) -> str:
         calls = statistics.median(one["system calls"] for one in found[f"counted {kind}"])
         each = ", ".join(f"{value:.0f}" for value in counts)
         lines.append(f"| {kind} | {each} | {statistics.median(counts):.0f} | {calls:.2f} |")
-    share = f"{100 * difference(found):+.3f} %"
-    lines += ["", f"A step beside the finished autotuner has {share} instructions."]
+    share, spread = f"{100 * difference(found):+.2f} %", f"{100 * scatter(found):.2f} %"
+    lines += [
+        "",
+        f"A step beside the finished autotuner has {share} instructions. Counts of the same "
+        f"job differ by up to {spread}.",
+    ]
     lines += ["", f"## Rank 0 of {RANKS}, {REST_S:.0f} s of doing nothing", ""]
     names = list(found[f"looked at {KINDS[True]}"][0])
     lines += ["| | " + " | ".join(KINDS.values()) + " |", "|---|---|---|"]
@@ -279,6 +283,12 @@ def difference(found: dict[str, list[Any]]) -> float:
         for kind in KINDS.values()
     )
     return with_it / without - 1
+
+
+def scatter(found: dict[str, list[Any]]) -> float:
+    """The largest share by which counts of the same job differ."""
+    counts = [[one["instructions"] for one in found[f"counted {kind}"]] for kind in KINDS.values()]
+    return max(max(same) / min(same) - 1 for same in counts)
 
 
 def _cell(values: list[Any]) -> str:

@@ -401,6 +401,7 @@ def report(stored: dict[str, Any]) -> str:
         for count in TUNE_S:
             lines += _rows(stored, training, count)
         lines += _scatter(stored, training)
+    lines += ["", stored["remark"]] if "remark" in stored else []
     return "\n".join(lines) + "\n"
 
 

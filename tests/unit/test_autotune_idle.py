@@ -54,8 +54,9 @@ def test_the_page_says_by_how_much_steps_differ() -> None:
         "looked at no autotuner": [looked(["python", "other"], 10)],
     }
     assert idle.difference(found) == pytest.approx(0.002)
+    assert idle.scatter(found) == pytest.approx(1500 / 1001 - 1)
     page = idle.page(found)
-    assert "beside the finished autotuner has +0.200 % instructions" in page
+    assert "beside the finished autotuner has +0.20 % instructions" in page
     assert "| no autotuner | 900, 1000, 1000 | 1000 | 2.00 |" in page
     assert "| threads | `python` | `python`, `other` |" in page
     assert "| open files | 7 | 7 |" in page
