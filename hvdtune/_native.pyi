@@ -330,9 +330,16 @@ class Engine:
         """Whether no further step will come."""
 
     def change_settings(
-        self, fusion_threshold: int, cycle_time_ms: float, chunk_size: int, one_shot_limit: int
+        self,
+        fusion_threshold: int | None = None,
+        cycle_time_ms: float | None = None,
+        chunk_size: int | None = None,
+        one_shot_limit: int | None = None,
     ) -> int:
-        """Rank 0: settings for all ranks from one batch on; the number of their epoch."""
+        """Rank 0: settings for all ranks from one batch on; the number of their epoch.
+
+        What is None stays as it was asked for last, in force or still under way.
+        """
 
     def settings(self) -> tuple[int, int, float, int, int]:
         """Those in force: epoch, fusion threshold, cycle time in ms, chunk size, one-shot limit."""

@@ -8,6 +8,12 @@
                knows the defaults' step time exactly; shares SEARCH_STEPS among them, takes the
                fastest, and compares it in PAIRS pairs
     draws      the same without the luck: all CANDIDATES are settings at random
+    halves     draws settings at random, measures all, drops the worse half, and so on, with all
+               SEARCH_STEPS; then as above. With the number of settings (COUNTS) that is best for
+               this noise, which nobody knows beforehand. A look at a setting is SETTLE steps longer
+               than what is counted of it, which is LEAST steps or more
+    by turns   the same with half of the steps: the other half belongs to the settings the run began
+               with, which are measured in between so that drift cancels, as hvdtune does
     near       the share of all settings that are within NEAR of the best grid point
 
     e          standard error of a sample: TRIM_LOSS noise / sqrt(SAMPLE)
@@ -16,8 +22,10 @@
     shown      Phi((gain - margin) / s)
 
 Regret is counted as in simulate.py: how much slower than the best grid point it ends, over all
-surfaces. Drift, outliers, and looks before the end are left out: all of them only make it worse.
-What a model knows of neighbouring points, which makes it better, is left out as well.
+surfaces. Drift, outliers, and looks before the end are left out: all of them only make it worse. So
+`proves` is a limit for every tuner that adopts only what is shown at CONFIDENCE. The others are
+none, as a model learns of one point from others: they say how much is attained without that, and
+what of it is for lack of luck (`finds` against `draws`).
 """
 
 from __future__ import annotations
@@ -26,6 +34,7 @@ import functools
 import math
 import random
 import sys
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -45,7 +54,11 @@ PAIRS = 32
 DRAWS = 4000
 TRIM_LOSS = 1.026  # of a mean without the shortest and the longest tenth, for normal noise
 DRAWN = 500
+COUNTS = (2, 4, 8, 16, 32, 64)
+SETTLE = SAMPLE_STEPS - SAMPLE
+LEAST = 3
 NEAR = 0.03
+NAMES = ("proves", "finds", "draws", "halves", "by turns")
 FIGURES = {"median": 0.5, "95th": 0.95}
 _NORMAL = NormalDist()
 
@@ -55,7 +68,7 @@ def main() -> int:
     surfaces = load_all()
     every_pair = (STEPS - FIRST_STEPS) // PAIR_STEPS
     heads = ["noise", "margin"]
-    heads += [f"{name}, {figure}" for name in ("proves", "finds", "draws") for figure in FIGURES]
+    heads += [f"{name}, {figure}" for name in NAMES for figure in FIGURES]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for noise in NOISES:
         columns = []
@@ -63,6 +76,8 @@ def main() -> int:
             [proving(surface, noise, every_pair) for surface in surfaces],
             [finding(surface, noise, lucky=True) for surface in surfaces],
             [finding(surface, noise, lucky=False) for surface in surfaces],
+            best_halving(surfaces, noise, SEARCH_STEPS),
+            best_halving(surfaces, noise, SEARCH_STEPS / 2),
         ):
             together = np.concatenate(regrets)
             columns += [f"{np.quantile(together, share):.2%}" for share in FIGURES.values()]
@@ -111,10 +126,51 @@ def finding(surface: Surface, noise: float, lucky: bool) -> np.ndarray:
     steps = SEARCH_STEPS / CANDIDATES * SAMPLE / SAMPLE_STEPS
     error = TRIM_LOSS * noise / math.sqrt(steps)
     chosen = np.argmin(true + error * rng.standard_normal(true.shape), axis=1)
-    left = true[np.arange(DRAWS), chosen]
+    return compared(surface, true[np.arange(DRAWS), chosen], noise, rng)
+
+
+def compared(
+    surface: Surface, left: np.ndarray, noise: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Regrets when candidates that lack `left` of the best are compared with the defaults."""
     gain = surface(DEFAULTS) - surface.best()
     seen = gain - left + pair_error(noise, PAIRS) * rng.standard_normal(DRAWS)
     return np.expm1(np.where(seen > margin(noise, PAIRS), left, gain))
+
+
+def best_halving(surfaces: Sequence[Surface], noise: float, steps: float) -> list[np.ndarray]:
+    """Regrets with the number of settings whose 95th percentile over all surfaces is least.
+
+    Where two are equal, as the regret of keeping the defaults is, their mean decides.
+    """
+    counts = [count for count in COUNTS if look_steps(count, steps) >= LEAST]
+    tried = [[halving(surface, noise, count, steps) for surface in surfaces] for count in counts]
+
+    def cost(regrets: list[np.ndarray]) -> tuple[float, float]:
+        together = np.concatenate(regrets)
+        return float(np.quantile(together, 0.95)), float(together.mean())
+
+    return min(tried, key=cost)
+
+
+def look_steps(count: int, steps: float, left: int = 0) -> float:
+    """Steps that count of a look when `left` of `count` settings share an equal part of `steps`."""
+    return steps / math.log2(count) / (left or count) - SETTLE
+
+
+def halving(surface: Surface, noise: float, count: int, steps: float) -> np.ndarray:
+    """Regrets of runs that halve `count` (a power of 2) random candidates until one is left."""
+    rng = np.random.default_rng(2)
+    true = drawn(surface)[rng.integers(DRAWN, size=(DRAWS, count))]
+    total, looked = np.zeros_like(true), 0.0
+    while true.shape[1] > 1:
+        more = look_steps(count, steps, true.shape[1])
+        error = TRIM_LOSS * noise * math.sqrt(more)
+        total = total + more * true + error * rng.standard_normal(true.shape)
+        looked += more
+        kept = np.argsort(total / looked, axis=1)[:, : true.shape[1] // 2]
+        true, total = (np.take_along_axis(of, kept, axis=1) for of in (true, total))
+    return compared(surface, true[:, 0], noise, rng)
 
 
 if __name__ == "__main__":

@@ -3,23 +3,23 @@
   python benchmarks/autotune/real.py                 what is missing; results-real.json, .md
   python benchmarks/autotune/real.py --seconds 170   as much of it as fits; start again to go on
 
-The whole takes about 35 minutes on two CPUs that do nothing else. Every training (see TRAININGS)
+The whole takes about half an hour on two CPUs that do nothing else. Every training (see TRAININGS)
 runs on 2, 4 and 8 ranks:
 
   tune     a run from each of the starts until tuning is over, with nothing remembered from others;
            what it ended with, and what that took. Where it takes long no further candidates are
            measured after 60 % of TUNE_S, so that the comparison still comes to its end
-  compare  one run that takes turns with all these outcomes, the starts, and a grid of settings,
-           which are changed while it runs, in another order every round. After CHOOSING rounds
-           only the BEST grid points go on. The best of these is chosen by the rounds so far and
-           the even ones that follow, and judged by the odd ones: of many that were measured the
-           best always looks better than it is
-  idle     one process that starts the engine again and again, by turns with HOROVOD_AUTOTUNE, whose
-           (short) tuning it lets end, and without; then both run the same steps with the same
-           settings. What is reported is the paired difference
+  compare  one run that changes settings while it trains, and measures a few steps with each, in
+           another order every round. First grid points alone, to choose the best: all of them, then
+           the better half, and so on (HALVING). Then, in fresh rounds, the chosen one, the outcomes
+           and the defaults, until every difference is known to ENOUGH or JUDGE_S is over. Rounds
+           that choose do not judge: of many that were measured the best always looks better than
+           it is. Bad starts take part in every BAD_EVERY-th round
 
-Figures are medians over rounds; differences are means over rounds with their margin (Student's t,
-95 %, two-sided). A step takes as long as on the slowest rank.
+Figures are medians over rounds. A difference is the mean of the rounds' paired differences, without
+the lowest and the highest fifth, with its margin (Yuen's, 95 %, two-sided): other processes of the
+machine disturb single rounds, never all. A step takes as long as on the slowest rank.
+`idle.py` is about what a finished autotuner costs.
 """
 
 from __future__ import annotations
@@ -69,24 +69,18 @@ TRAININGS = {
 }
 # Ranks: the longest that each part may take, seconds.
 TUNE_S = {2: 40.0, 4: 55.0, 8: 100.0}
-COMPARE_S = {2: 60.0, 4: 75.0, 8: 120.0}
-IDLE_S = {2: 30.0, 4: 30.0, 8: 45.0}
+JUDGE_S = {2: 60.0, 4: 90.0, 8: 150.0}
 LONGEST_S = 400.0  # of a piece, whatever happens
 SEARCH_SHARE = 0.6  # of TUNE_S, then the search has to end
-CHOOSING = 3  # rounds over the whole grid
-BEST = 3  # grid points that go on
-ROUNDS = 45  # at most
+# So many grid points in so many rounds.
+HALVING = ((len(GRID), 3), (8, 3), (4, 6), (2, 8))
+ENOUGH = 0.01  # margin of a difference
+LEAST_ROUNDS = 20
+BAD_EVERY = 5
+LEAST_PAIRS = 3  # rounds that have both
 VISIT_S = 0.12
 VISIT_STEPS = 5
 FAR_OFF = 4.0  # a visit of settings this much slower than the defaults is a single step
-IDLE_PAIRS = 12
-LEAST_PAIRS = 4
-TURN_S = 1.0
-SHORT_TUNING = {
-    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "0",
-    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "3",
-    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "1",
-}
 COLUMNS = (
     "np", "start", "step at the start", "steps of tuning", "tuned", "against the best grid point",
     "against the start", "goal",
@@ -115,7 +109,7 @@ def main() -> int:
     args = made.parse_args()
     if args.worker:
         task = json.loads(args.task)
-        {"tune": tune, "compare": compare, "idle": idle}[task["part"]](task, args.worker)
+        {"tune": tune, "compare": compare}[task["part"]](task, args.worker)
         return 0
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["HVDTUNE_AUTOTUNE_STORE"] = ""
@@ -151,7 +145,6 @@ def pieces() -> list[tuple[str, dict[str, Any]]]:
         for start in STARTS:
             found.append((f"{training} np{count} tune {start}", {**where, "start": start}))
         found.append((f"{training} np{count} compare", {**where, "part": "compare"}))
-        found.append((f"{training} np{count} idle", {**where, "part": "idle"}))
     return [(name, {"part": "tune", **task}) for name, task in found]
 
 
@@ -302,7 +295,7 @@ def train_until_tuned(step: Callable[[], None], log: str, longest_s: float) -> i
 
 
 def compare(task: dict[str, Any], results: Path) -> None:
-    """Take turns with all settings."""
+    """Choose the best grid point, and compare it with what the tuner has found."""
     import numpy as np
 
     import hvdtune as plain
@@ -310,7 +303,6 @@ def compare(task: dict[str, Any], results: Path) -> None:
 
     hvd, step = start(task)
     tried: dict[str, Settings] = task["tried"]
-    names = list(dict.fromkeys(as_measured(tried).values()))
     usual_s = math.inf
 
     def visit(values: Settings) -> float:
@@ -326,67 +318,56 @@ def compare(task: dict[str, Any], results: Path) -> None:
         times = plain.allreduce(times, op=plain.Max, name=f"times {count}")
         return 1e3 * float(np.median(times))
 
+    def measured(names: list[str], number: int) -> dict[str, float]:
+        order = list(names)
+        random.Random(number).shuffle(order)
+        return {name: visit(tried[name]) for name in order}
+
     for _ in range(3):
         usual_s = visit(DEFAULTS) / 1e3
+    known_as = as_measured(tried)
+    best, choosing = choose(known_as, measured)
+    judged, bad = judges(known_as, best)
+    judging: list[dict[str, float]] = []
     began = time.monotonic()
-    rounds: list[dict[str, float]] = []
-    while len(rounds) < ROUNDS:
-        order = list(names)
-        random.Random(len(rounds)).shuffle(order)
-        rounds.append({name: visit(tried[name]) for name in order})
-        if len(rounds) == CHOOSING:
-            names = going_on(names, rounds)
-        if longest(time.monotonic() - began) > COMPARE_S[task["np"]]:
+    while True:
+        number = len(judging)
+        judging.append(measured([*judged, *(bad if number % BAD_EVERY == 0 else [])], number))
+        late = longest(time.monotonic() - began) > JUDGE_S[task["np"]]
+        if late or (number + 1 >= LEAST_ROUNDS and is_clear(judging, judged, best)):
             break
-    ranks.report(results, hvd.rank(), {"tried": tried, "rounds": rounds})
+    found = {"tried": tried, "best": best, "choosing": choosing, "judging": judging}
+    ranks.report(results, hvd.rank(), found)
     hvd.shutdown()
 
 
-def going_on(names: list[str], rounds: list[dict[str, float]]) -> list[str]:
-    """The names without the grid points that are not among the BEST."""
-    grid = sorted((name for name in names if name.startswith("grid")),
-                  key=lambda name: _median(rounds, name))  # fmt: skip
-    return [name for name in names if name not in grid[BEST:]]
+Measured = Callable[[list[str], int], dict[str, float]]
 
 
-def idle(task: dict[str, Any], results: Path) -> None:
-    """Take turns with and without an autotuner that has finished."""
-    import numpy as np
-
-    from hvdtune.core import tuning
-
-    times: dict[bool, list[float]] = {False: [], True: []}
-    began = time.monotonic()
-    for pair in range(IDLE_PAIRS):
-        for tuned in (bool(pair % 2), not pair % 2):
-            os.environ.pop("HOROVOD_AUTOTUNE", None)
-            if tuned:
-                log = f"{task['log']}.{pair}"
-                os.environ.update(SHORT_TUNING, HOROVOD_AUTOTUNE="1", HOROVOD_AUTOTUNE_LOG=log)
-            hvd, step = start(task)
-            if tuned:
-                train_until_tuned(step, log, IDLE_S[task["np"]] / LEAST_PAIRS)
-            else:
-                for _ in range(20):
-                    step()
-            if hvd.rank() == 0:
-                tuning.apply(DEFAULTS)
-            hvd.barrier()
-            times[tuned].append(turn(step, TURN_S, np))
-            # The slowest rank's, so that all end after the same pair.
-            took = longest(time.monotonic() - began)
-            hvd.shutdown()
-        if pair + 1 >= LEAST_PAIRS and took > IDLE_S[task["np"]]:
-            break
-    if hvd_is_first():
-        ranks.report(results, 0, {"with": times[True], "without": times[False]})
+def choose(known_as: dict[str, str], measured: Measured) -> tuple[str, list[dict[str, float]]]:
+    """The best grid point by halving their number again and again, and the rounds."""
+    names = list(dict.fromkeys(at for name, at in known_as.items() if name.startswith("grid")))
+    rounds: list[dict[str, float]] = []
+    for left, count in HALVING:
+        if rounds:
+            names = sorted(names, key=lambda name: _median(rounds, name))[:left]
+        for _ in range(count):
+            rounds.append(measured(names, len(rounds)))
+    return min(names, key=lambda name: _median(rounds, name)), rounds
 
 
-def turn(step: Callable[[], None], seconds: float, np: Any) -> float:
-    """The median step of a turn that lasts so long, ms."""
-    count = math.ceil(seconds / longest(min(timed(step) for _ in range(5))))
-    times = np.array([timed(step) for _ in range(count)])
-    return 1e3 * float(np.median(times))
+def judges(known_as: dict[str, str], best: str) -> tuple[list[str], list[str]]:
+    """What takes part in every round that judges, and what in some of them."""
+    outcomes = [at for name, at in known_as.items() if name.startswith("tuned")]
+    judged = list(dict.fromkeys([best, known_as["start: the defaults"], *outcomes]))
+    starts = [at for name, at in known_as.items() if name.startswith("start") and at not in judged]
+    return judged, starts
+
+
+def is_clear(rounds: list[dict[str, float]], judged: list[str], best: str) -> bool:
+    """Whether every difference from the best point is known well enough."""
+    found = [difference(rounds, name, best) for name in judged]
+    return all(one is not None and one[1] <= ENOUGH for one in found)
 
 
 def longest(seconds: float) -> float:
@@ -419,7 +400,8 @@ def report(stored: dict[str, Any]) -> str:
         lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
         for count in TUNE_S:
             lines += _rows(stored, training, count)
-        lines += _idle_rows(stored, training)
+        lines += _scatter(stored, training)
+    lines += ["", stored["remark"]] if "remark" in stored else []
     return "\n".join(lines) + "\n"
 
 
@@ -427,14 +409,13 @@ def _rows(stored: dict[str, Any], training: str, count: int) -> list[str]:
     found = stored.get(f"{training} np{count} compare")
     if found is None:
         return [f"| {count} | not measured | | | | | | |"]
-    rounds, measured = found["rounds"], as_measured(found["tried"])
-    best = best_point(found)
+    rounds, measured, best = found["judging"], as_measured(found["tried"]), found["best"]
     lines = []
     for start_name in STARTS:
         begun, tuned = measured[f"start: {start_name}"], measured[f"tuned: {start_name}"]
         run = stored[f"{training} np{count} tune {start_name}"]
         steps = f"{run['steps']}" + ("" if run["finished"] else ", not finished")
-        against_best = difference(rounds[CHOOSING:][1::2], tuned, best)
+        against_best = difference(rounds, tuned, best)
         against_start = difference(rounds, tuned, begun)
         goal = judged(against_best, GOAL) if STARTS[start_name] else judged(against_start, 0.0)
         lines.append(
@@ -445,23 +426,17 @@ def _rows(stored: dict[str, Any], training: str, count: int) -> list[str]:
     return lines
 
 
-def best_point(found: dict[str, Any]) -> str:
-    """The best grid point by the rounds that do not judge it, as it is measured."""
-    rounds, measured = found["rounds"], as_measured(found["tried"])
-    grid = {measured[name] for name in found["tried"] if name.startswith("grid")}
-    choosing = rounds[:CHOOSING] + rounds[CHOOSING::2]
-    going_on = [name for name in rounds[-1] if name in grid]
-    return min(going_on, key=lambda name: _median(choosing, name))
-
-
-def _idle_rows(stored: dict[str, Any], training: str) -> list[str]:
+def _scatter(stored: dict[str, Any], training: str) -> list[str]:
     lines = []
     for count in TUNE_S:
-        found = stored.get(f"{training} np{count} idle")
+        found = stored.get(f"{training} np{count} compare")
         if found is not None:
-            pairs = list(zip(found["with"], found["without"], strict=True))
-            cost = words(_mean([math.log(with_it / without) for with_it, without in pairs]))
-            lines.append(f"- np {count}: a finished autotuner costs {cost} in {len(pairs)} pairs.")
+            logs = [math.log(one[found["best"]]) for one in found["judging"]]
+            low, _, high = statistics.quantiles(logs, n=4)
+            lines.append(
+                f"- np {count}: {len(logs)} rounds. Half of all visits with the same settings "
+                f"differ by more than {100 * math.expm1((high - low) / 2):.1f} % from their median."
+            )
     return ["", *lines] if lines else []
 
 
@@ -477,16 +452,18 @@ def difference(rounds: list[dict[str, float]], name: str, other: str) -> Differe
     """How much longer a step takes, paired round by round."""
     if name == other:
         return 0.0, 0.0
-    return _mean([math.log(one[name] / one[other]) for one in rounds])
+    pairs = [(one[name], one[other]) for one in rounds if name in one and other in one]
+    return trimmed([math.log(mine / others) for mine, others in pairs])
 
 
-def _mean(logs: list[float]) -> Difference:
-    from hvdtune.autotune.inference import student_quantile
+def trimmed(values: list[float]) -> Difference:
+    """The trimmed mean and its margin."""
+    from hvdtune.autotune import inference
 
-    if len(logs) < 3:
+    if len(values) < LEAST_PAIRS:
         return None
-    error = statistics.stdev(logs) / math.sqrt(len(logs))
-    return statistics.fmean(logs), student_quantile(0.975, len(logs) - 1) * error
+    found = inference.trimmed(values)
+    return found.value, found.margin(0.975)
 
 
 def words(found: Difference) -> str:

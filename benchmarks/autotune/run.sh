@@ -12,5 +12,6 @@ if [[ ${1:-} == --quick ]]; then
 else
   python bound.py
   python simulate.py
+  python idle.py
   python real.py
 fi

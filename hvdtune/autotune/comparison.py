@@ -7,11 +7,12 @@
              that up to a look the square of its share of all pairs is spent: looking several times
              errs no more often than the confidence says, and the last look keeps most of it
 
-It ends at a look when the gain is beyond its margin (faster). But where pairs scatter so much that
-the margin is WIDE, and more than CLEAR of the gain, it goes on, up to SURE_PAIRS, so that the
-figures say how large the gain is and not only that there is one. It also ends when gain and margin
-together are below what is worth having, when the gain is so small that the last look would hardly
-find it significant, and at the last look (no faster).
+It ends at a look when the gain is beyond its margin (faster), and the plain mean of the pairs, in
+which every slow sample counts, is a gain, too. But where pairs scatter so much that the margin is
+WIDE, and more than CLEAR of the gain, it goes on, up to SURE_PAIRS, so that the figures say how
+large the gain is and not only that there is one. It also ends when gain and margin together are
+below what is worth having, when the gain is so small that the last look would hardly find it
+significant, and at the last look (no faster).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from hvdtune.autotune import inference
 from hvdtune.autotune.inference import Estimate
@@ -95,13 +97,19 @@ class Comparison:
         estimate = inference.paired(self.differences, self.noise)
         margin = estimate.margin(1 - self._chance(pairs))
         gain = -estimate.value
-        if gain > margin and gain >= self.min_gain:
+        # What only a trimmed mean shows may be bought with slow steps now and then.
+        is_gain = -fmean(self.differences) >= self.min_gain
+        if gain > margin and gain >= self.min_gain and is_gain:
             is_clear = margin <= max(WIDE, CLEAR * gain) or pairs >= min(SURE_PAIRS, last)
             return Finding(True, gain, margin, pairs) if is_clear else None
         # With some luck more it would still not be significant at the end: why go on.
         at_end = estimate.error * math.sqrt(pairs / last)
         at_end *= inference.student_quantile(1 - self._chance(last), math.inf)
         hopeless = gain + LUCK * estimate.error < at_end
+        # But of a few pairs that scatter more than is known, one may be to blame that later does
+        # not count.
+        if pairs == self.looks[0] and estimate.freedom < pairs:
+            hopeless = False
         if pairs == last or hopeless or gain + margin < self.min_gain:
             return Finding(False, gain, margin, pairs)
         return None

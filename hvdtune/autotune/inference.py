@@ -9,10 +9,11 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, median
+from statistics import NormalDist, fmean, median, stdev
 
 LEVEL_WIDTH = 1.5  # measurements; how far the incumbent's measurements count for one another
 CONSISTENT = 3.0  # variances that differ by less than this factor may be one and the same
+TRIM = 0.2  # of the values, at either end of a trimmed mean
 
 
 @dataclass(frozen=True)
@@ -113,12 +114,31 @@ def noise_between(logs: Sequence[float]) -> Estimate:
     return Estimate(0.0, deviation, 0.4 * len(differences))
 
 
+def trimmed(values: Sequence[float]) -> Estimate:
+    """The mean without TRIM of the values at either end, with Yuen's error (Biometrika 61, 1974).
+
+    Of values that are mostly alike and now and then far off it is known much better than the mean.
+    Raises ValueError if there are fewer than two.
+    """
+    n = len(values)
+    if n < 2:
+        raise ValueError(f"a mean with an error needs at least two values: there are {n}")
+    out = int(TRIM * n)
+    kept = sorted(values)[out : n - out]
+    # Winsorized: what is left out counts as the nearest that is kept.
+    spread = stdev([kept[0]] * out + kept + [kept[-1]] * out)
+    error = spread * math.sqrt((n - 1) / (len(kept) * (len(kept) - 1)))
+    return Estimate(fmean(kept), error, len(kept) - 1)
+
+
 def paired(differences: Sequence[float], noise: Estimate) -> Estimate:
     """The mean of paired log differences, with an error that luck cannot make too small.
 
     `noise` is what `noise_between` found in earlier measurements; a difference has twice its
     variance. A few pairs may agree by chance, so the variance is at least that of both together;
     pairs that scatter CONSISTENT times as much are another matter and speak for themselves alone.
+    As `noise` does not see measurements that are disturbed here and there, they are what makes such
+    pairs scatter, as a rule: their mean is a trimmed one.
     """
     n = len(differences)
     if n < 2:
@@ -127,7 +147,7 @@ def paired(differences: Sequence[float], noise: Estimate) -> Estimate:
     own = sum((difference - mean) ** 2 for difference in differences) / (n - 1)
     known = 2 * noise.error**2
     if noise.freedom < 1 or own > CONSISTENT * known:
-        return Estimate(mean, math.sqrt(own / n), n - 1)
+        return trimmed(differences)
     freedom = n - 1 + noise.freedom
     pooled = (own * (n - 1) + known * noise.freedom) / freedom
     return Estimate(mean, math.sqrt(max(own, pooled) / n), freedom)

@@ -99,6 +99,10 @@ class RemoteEngine:
         """The settings in force."""
         return {**self._online, **self._restart}
 
+    def asked(self) -> Values:
+        """Nothing: the program's own changes stay in its process."""
+        return {}
+
     def apply(self, values: Mapping[str, Value]) -> int:
         """Put settings into force, by a new start if need be; the number steps will carry."""
         self._number += 1

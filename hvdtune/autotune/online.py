@@ -45,13 +45,18 @@ class _SharedEngine:
         self.EngineStopped = tuning.EngineStopped
         self.read_steps = tuning.read_steps
         self._tuning = tuning
-        self._changes = tuning.changes()
+        self._began = self._changes = tuning.changes()
         self._epoch = 0
 
     def current(self) -> Mapping[str, Value]:
         """The settings in force. Whoever asks knows of all changes so far, and may change them."""
         self._changes = self._tuning.changes()
         return self._tuning.current()
+
+    def asked(self) -> Mapping[str, Value]:
+        """What the program has changed since the tuning began. Who asks knows of it: see above."""
+        self._changes = self._tuning.changes()
+        return self._tuning.asked_since(self._began)
 
     def apply(self, values: Mapping[str, Value]) -> int:
         """The number of the epoch that begins; of the one before if somebody was quicker."""

@@ -30,10 +30,9 @@ SETTLE_STEPS = 2
 LEAST_STEPS = 3  # fewer steps have no scatter, and so no error, to speak of
 READ_TIMEOUT_S = 0.1  # how long `stop` may have to wait for the thread
 PAUSE_S = 0.02  # steps shorter than this are read several at a time, to leave the training alone
-IN_FORCE_LOOKS = (
-    20  # at what is in force, so far apart (seconds), until it is what somebody else wants
-)
-IN_FORCE_S = 0.01
+# Looks at what is in force, so far apart (seconds), until it is what somebody else wants.
+IN_FORCE_LOOKS, IN_FORCE_S = 20, 0.01
+GIVE_WAY_TRIES = 3
 CLEAR_MARGIN = 0.05  # of the gain; "nothing is faster" is only remembered when it is known so well
 USUAL_SHARE = 0.01  # of the run is what slow candidates may cost
 USED_UP = 0.9  # of the limit: the rest is too little for a search
@@ -66,6 +65,9 @@ class Engine(Protocol):
 
     def current(self) -> Mapping[str, Value]:
         """The settings in force."""
+
+    def asked(self) -> Mapping[str, Value]:
+        """What others than the session have asked for since the start: the newest values."""
 
 
 class Optimiser(Protocol):
@@ -254,7 +256,8 @@ class Session:
     def _give_way(self, epoch: int) -> None:
         """Somebody else has changed settings: theirs stay, and tuning ends.
 
-        Also what had been shown to be faster before is not in force any more.
+        All others return to what they were at the start: what was just being tried nobody wants,
+        and what had been shown to be faster before was so beside other settings.
         """
         self._epoch = epoch
         now = dict(self._engine.current())
@@ -263,6 +266,14 @@ class Session:
                 break
             now = dict(self._engine.current())
         changed = account.changes(self._in_force, now)
+        for _ in range(GIVE_WAY_TRIES):  # they may go on changing settings
+            asked = self._engine.asked()
+            wanted = {**now, **self._tuner.incumbent, **asked}
+            if wanted == now or not asked:
+                break
+            begun = self._engine.apply(wanted)
+            if begun > self._epoch:
+                self._epoch, now = begun, wanted
         self._in_force = now
         reason = f"the program has changed settings itself ({changed or 'to the same'})"
         self._tuner.abort(reason)

@@ -6,12 +6,15 @@ import contextlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hvdtune.core import world
 from hvdtune.core.exceptions import HorovodInternalError
 
+_WHOLE = ("fusion_threshold", "chunk_size", "one_shot_limit")  # bytes
 _changing = threading.Lock()
 _changes = 0  # asked for in this process
+_asked: dict[str, tuple[int, float]] = {}  # by `apply`: the number of the change, the value
 
 
 class EngineStopped(HorovodInternalError):
@@ -72,10 +75,19 @@ def current() -> dict[str, float]:
 def apply(values: Mapping[str, float]) -> int:
     """Rank 0: change settings for all ranks, at one place in the schedule. Returns the epoch.
 
-    `values` may hold any of the keys of `current`; the others stay.
+    `values` may hold any of the keys of `current`; the others stay as they were asked for last,
+    also where that change is still under way.
     """
     with _changing:
-        return _apply(values)
+        epoch = _apply(values)
+        _asked.update({key: (_changes, value) for key, value in values.items()})
+        return epoch
+
+
+def asked_since(change: int) -> dict[str, float]:
+    """What `apply` was asked for since `changes` was `change`, by any thread: the newest values."""
+    with _changing:
+        return {key: value for key, (number, value) in _asked.items() if number > change}
 
 
 def changes() -> int:
@@ -95,16 +107,12 @@ def apply_unless_changed(values: Mapping[str, float], since: int) -> int | None:
 def _apply(values: Mapping[str, float]) -> int:
     global _changes
 
-    in_force = current()
-    unknown = set(values) - set(in_force)
+    unknown = set(values) - set(_WHOLE) - {"cycle_time"}
     if unknown:
         raise ValueError(f"not tunable while running: {', '.join(sorted(unknown))}")
-    wanted = {**in_force, **values}
-    epoch = world.engine().change_settings(
-        int(wanted["fusion_threshold"]),
-        float(wanted["cycle_time"]),
-        int(wanted["chunk_size"]),
-        int(wanted["one_shot_limit"]),
-    )
+    wanted: dict[str, Any] = {key: int(values[key]) for key in _WHOLE if key in values}
+    if "cycle_time" in values:
+        wanted["cycle_time_ms"] = float(values["cycle_time"])
+    epoch = world.engine().change_settings(**wanted)
     _changes += 1
     return epoch

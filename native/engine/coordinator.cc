@@ -466,12 +466,16 @@ void Coordinator::take_batch(const FusionPlan& plan, wire::CloseReason reason,
 
 // ---- settings and inspection --------------------------------------------------------------------
 
-std::uint64_t Coordinator::change_settings(wire::RuntimeSettings settings) {
-  settings.epoch = settings_.epoch + 1;
-  settings_ = settings;
+std::uint64_t Coordinator::change_settings(const SettingsChange& change) {
+  wire::RuntimeSettings& now = settings_;
+  ++now.epoch;
+  now.fusion_threshold = change.fusion_threshold.value_or(now.fusion_threshold);
+  now.cycle_time = change.cycle_time.value_or(now.cycle_time);
+  now.chunk_size = change.chunk_size.value_or(now.chunk_size);
+  now.one_shot_limit = change.one_shot_limit.value_or(now.one_shot_limit);
   wire::Schedule schedule;
   schedule.type = wire::ScheduleType::kSettings;
-  schedule.settings = settings;
+  schedule.settings = now;
   immediate_.push_back(std::move(schedule));
   return settings_.epoch;
 }

@@ -4,6 +4,7 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -40,6 +41,15 @@ struct CoordinatorOptions {
   std::int64_t fusion_unit = 1;
 };
 
+/// What is to change. The rest stays as it was asked for last, whether that is in force by now or
+/// still under way: changes that follow each other closely do not undo one another.
+struct SettingsChange {
+  std::optional<std::int64_t> fusion_threshold = {};
+  std::optional<Nanos> cycle_time = {};
+  std::optional<std::int64_t> chunk_size = {};
+  std::optional<std::int64_t> one_shot_limit = {};
+};
+
 /// Decides what all ranks do next. Pure bookkeeping: announcements in, schedule entries out; it
 /// knows no transport and no clock but the times it is given. One a job, on rank 0; one thread at
 /// a time.
@@ -70,7 +80,7 @@ class Coordinator {
   [[nodiscard]] bool has_ready() const { return !ready_.empty(); }
 
   /// New settings from the next schedule() on. Returns their epoch.
-  std::uint64_t change_settings(wire::RuntimeSettings settings);
+  std::uint64_t change_settings(const SettingsChange& change);
   [[nodiscard]] const wire::RuntimeSettings& settings() const { return settings_; }
 
   /// Every rank has come past the schedule entries before `position`, and its announcements made

@@ -476,12 +476,12 @@ void Engine::abandon() {
 
 StepLog& Engine::coordinator_steps() { return coordinator_ ? coordinator_->steps() : no_steps_; }
 
-std::uint64_t Engine::change_settings(const wire::RuntimeSettings& settings) {
+std::uint64_t Engine::change_settings(const SettingsChange& change) {
   if (!coordinator_) refuse("settings are changed on rank 0 only");
   std::uint64_t epoch = 0;
   {
     const std::lock_guard lock(drive_mutex_);
-    epoch = coordinator_->change_settings(settings);
+    epoch = coordinator_->change_settings(change);
   }
   doorbell_.wake(Sleeper::kThread);
   return epoch;

@@ -178,8 +178,9 @@ class Engine final : private CoordinatorObserver {
   /// outlive the parent. Nothing else may be called then, not even the destructor.
   void abandon();
 
-  /// Rank 0: all ranks change to these settings at one place in the schedule. Returns the epoch.
-  std::uint64_t change_settings(const wire::RuntimeSettings& settings);
+  /// Rank 0: all ranks make this change at one place in the schedule. Returns the epoch. From any
+  /// thread; several changes take effect in the order of their calls, each on top of those before.
+  std::uint64_t change_settings(const SettingsChange& change);
   wire::RuntimeSettings settings();
   /// Nobody reads steps() any more: small allreduces may go past the coordinator again. From any
   /// thread; may wait for a batch under way.

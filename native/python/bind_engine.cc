@@ -109,15 +109,19 @@ py::list read_steps(Engine& engine, double timeout_s) {
   return out;
 }
 
-std::uint64_t change_settings(Engine& engine, std::int64_t fusion_threshold, double cycle_time_ms,
-                              std::int64_t chunk_size, std::int64_t one_shot_limit) {
-  wire::RuntimeSettings settings;
-  settings.fusion_threshold = fusion_threshold;
-  settings.cycle_time = static_cast<Nanos>(cycle_time_ms * static_cast<double>(kMillisecond));
-  settings.chunk_size = chunk_size;
-  settings.one_shot_limit = one_shot_limit;
+std::uint64_t change_settings(Engine& engine, std::optional<std::int64_t> fusion_threshold,
+                              std::optional<double> cycle_time_ms,
+                              std::optional<std::int64_t> chunk_size,
+                              std::optional<std::int64_t> one_shot_limit) {
+  SettingsChange change;
+  change.fusion_threshold = fusion_threshold;
+  if (cycle_time_ms) {
+    change.cycle_time = static_cast<Nanos>(*cycle_time_ms * static_cast<double>(kMillisecond));
+  }
+  change.chunk_size = chunk_size;
+  change.one_shot_limit = one_shot_limit;
   const py::gil_scoped_release release;
-  return engine.change_settings(settings);
+  return engine.change_settings(change);
 }
 
 py::tuple settings(Engine& engine) {
@@ -318,8 +322,9 @@ void bind_engine(py::module_& module) {
       .def("stop_watching_steps", &Engine::stop_watching_steps, Release())
       .def("read_steps", &read_steps, py::arg("timeout_s"))
       .def("steps_closed", [](Engine& engine) { return engine.steps().closed(); })
-      .def("change_settings", &change_settings, py::arg("fusion_threshold"),
-           py::arg("cycle_time_ms"), py::arg("chunk_size"), py::arg("one_shot_limit"))
+      .def("change_settings", &change_settings, py::arg("fusion_threshold") = py::none(),
+           py::arg("cycle_time_ms") = py::none(), py::arg("chunk_size") = py::none(),
+           py::arg("one_shot_limit") = py::none())
       .def("settings", &settings);
 }
 

@@ -413,15 +413,32 @@ TEST(a_batch_never_evicts_its_own_tensors) {
 TEST(new_settings_take_their_place_in_the_schedule) {
   Coordinator coordinator = make(1);
   coordinator.announce(0, announced(allreduce("a")));
-  wire::RuntimeSettings settings = coordinator.settings();
-  settings.fusion_threshold = 0;
-  CHECK_EQ(coordinator.change_settings(settings), 1U);
+  CHECK_EQ(coordinator.change_settings({.fusion_threshold = 0}), 1U);
   const auto out = due(coordinator);
   CHECK_EQ(out.size(), 2U);
   CHECK(out[0].type == ScheduleType::kSettings);
   CHECK_EQ(out[0].settings.epoch, 1U);
   CHECK_EQ(out[0].settings.fusion_threshold, 0);
-  CHECK_EQ(coordinator.change_settings(settings), 2U);
+  CHECK_EQ(coordinator.change_settings({}), 2U);
+}
+
+TEST(changes_of_settings_that_follow_each_other_do_not_undo_one_another) {
+  Coordinator coordinator = make(1);
+  const std::int64_t chunk_size = coordinator.settings().chunk_size;
+  coordinator.change_settings({.fusion_threshold = 0});
+  coordinator.change_settings({.cycle_time = 3 * kMillisecond});
+  coordinator.change_settings({.one_shot_limit = 4096});
+  coordinator.announce(0, announced(allreduce("a")));
+  const auto out = due(coordinator);
+  CHECK_EQ(out[2].settings.epoch, 3U);
+  for (std::size_t at = 0; at < 3; ++at) {
+    CHECK(out[at].type == ScheduleType::kSettings);
+    CHECK_EQ(out[at].settings.fusion_threshold, 0);
+    CHECK_EQ(out[at].settings.chunk_size, chunk_size);
+  }
+  CHECK_EQ(out[1].settings.cycle_time, 3 * kMillisecond);
+  CHECK_EQ(out[2].settings.cycle_time, 3 * kMillisecond);
+  CHECK_EQ(out[2].settings.one_shot_limit, 4096);
 }
 
 namespace {

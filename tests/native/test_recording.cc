@@ -171,9 +171,7 @@ TEST(recordings_come_and_go_while_ranks_train_change_settings_and_join) {
             stop(engine);
           }
           for (std::int64_t i = 1; rank == 0 && !trained.stop_requested(); ++i) {
-            wire::RuntimeSettings settings = engine.settings();
-            settings.fusion_threshold = 1000 * (i % 7);
-            engine.change_settings(settings);
+            engine.change_settings({.fusion_threshold = 1000 * (i % 7)});
             check_contains(engine.status(), "\"epoch\":");
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
           }

@@ -221,6 +221,21 @@ def test_ranks_that_join(tmp_path: Path) -> None:
     assert second["alone"] == 0
 
 
+def test_nothing_is_left_of_a_tuner_that_has_finished(tmp_path: Path) -> None:
+    """The job is as one that was never tuned: threads, files, processes, the way of its tensors."""
+    path = tmp_path / "log.csv"
+    tuned_job = run_under(launcher_of(path), tuned.what_is_left, str(path))
+    other = run_under(hvdtune_command("run", "-np", "2"), tuned.what_is_left, "")
+    for after, never in zip(tuned_job.values, other.values, strict=True):
+        assert after["children"] == never["children"] == []
+        assert after["threads"] == never["threads"]
+        assert after["open files"] == never["open files"]
+    # While it tunes, every tensor goes by way of the coordinator, which finds the steps.
+    while_tuning, afterwards = tuned_job.values[0]["by_coordinator"]
+    assert while_tuning >= tuned.BLOCKING > afterwards
+    assert other.values[0]["by_coordinator"][1] < tuned.BLOCKING
+
+
 @pytest.fixture
 def torch_programs() -> Any:
     pytest.importorskip("torch")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import hvdtune as hvd
-from hvdtune.core import tuning
+from hvdtune.core import tuning, world
 from hvdtune.core.exceptions import HorovodInternalError
 
 SIZES = (1000,) * 20 + (50_000,) * 3
@@ -172,3 +174,50 @@ def train_unevenly(log: str, least: int) -> dict[str, Any]:
     in_force = tuning.current()
     hvd.shutdown()
     return {"in_force": in_force, "alone": sum(alone), "rounds": rounds}
+
+
+BLOCKING = 100
+
+
+def what_is_left(log: str) -> dict[str, Any]:
+    """Train until tuning has ended if there is any; what this process then has and does.
+
+    `by_coordinator`: of BLOCKING small blocking allreduces, those that went by way of the
+    coordinator, on rank 0: at most while tuning, and at least in one of many tries behind it.
+    """
+    hvd.init()
+    is_tuned = "HOROVOD_AUTOTUNE" in os.environ
+    most = by_coordinator() if is_tuned else 0
+    steps = 0
+    while is_tuned and not ended(log, steps):
+        hvd.allreduce(np.ones(50_000, np.float32), name="gradient", op=hvd.Sum)
+        steps += 1
+        time.sleep(0.001)
+    until = time.monotonic() + 30
+    while any("autotune" in thread.name for thread in threading.enumerate()):
+        assert time.monotonic() < until, "the tuner's thread has not ended"
+        time.sleep(0.01)
+    least = min(by_coordinator() for _ in range(20))
+    process = Path("/proc/self")
+    left = {
+        "threads": len(list((process / "task").iterdir())),
+        "open files": len(list((process / "fd").iterdir())),
+        "children": (process / "task" / str(os.getpid()) / "children").read_text().split(),
+        "by_coordinator": (most, least),
+    }
+    hvd.shutdown()
+    return left
+
+
+def by_coordinator() -> int:
+    """How many of BLOCKING small allreduces did; as rank 0 sees it, 0 on others."""
+    small = np.ones(4, np.float32)
+    for _ in range(2):  # the first time a name has no slot yet
+        hvd.allreduce_(small, name="small", op=hvd.Max)
+    hvd.barrier()
+    before = world.status()["batches"] if hvd.rank() == 0 else 0
+    for _ in range(BLOCKING):
+        hvd.allreduce_(small, name="small", op=hvd.Max)
+    after = world.status()["batches"] if hvd.rank() == 0 else 0
+    hvd.barrier()
+    return int(after - before)

@@ -68,7 +68,7 @@ def test_a_setting_that_the_program_changes_stays_as_the_program_wants(
     class Meddling(SimulatedEngine):
         def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
             if self.left == 900:  # in the middle of the search
-                super().apply({**self.values, "cycle_time": 3.0})
+                self.meddle({"cycle_time": 3.0})
             return super().read_steps(timeout_s)
 
     engine = Meddling(short_cycle_is_best, 1000)
@@ -84,13 +84,41 @@ def test_a_setting_that_the_program_changes_stays_as_the_program_wants(
     assert decision in capfd.readouterr().err
 
 
+def test_what_was_being_tried_does_not_stay_when_the_program_changes_something_else(
+    path: Path,
+) -> None:
+    class Meddling(SimulatedEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            if not self.wanted and self.values["fusion_threshold"] != start["fusion_threshold"]:
+                self.meddle({"cycle_time": 3.0})
+                # Again while tuning gives way; a setting may also be what the tuner was trying.
+                self.later = {"chunk_size": self.values["chunk_size"]}
+            return super().read_steps(timeout_s)
+
+        def apply(self, values: Mapping[str, float]) -> int:
+            if self.wanted and self.later:
+                later, self.later = self.later, {}
+                self.meddle(later)
+                return self.epoch - 1
+            return super().apply(values)
+
+    engine = Meddling(flat)
+    start = engine.current()
+    session(engine, path, LESS).run()
+    assert engine.values == {**start, **engine.wanted}
+    assert set(engine.wanted) == {"cycle_time", "chunk_size"}
+    row = last(path)
+    assert (row["phase"], row["epoch"]) == ("final", str(engine.epoch))
+    assert float(row["tensor_fusion_threshold"]) * 2**20 == start["fusion_threshold"]
+
+
 def test_what_was_confirmed_gives_way_to_the_program_too(
     path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Meddling(SimulatedEngine):
         def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
             if self.left == 600:  # the defaults have been confirmed by then
-                super().apply({**self.values, "cycle_time": 3.0})
+                self.meddle({"cycle_time": 3.0})
             return super().read_steps(timeout_s)
 
     engine = Meddling(short_cycle_is_best, 1000, start={"cycle_time": 25.0})
@@ -113,7 +141,7 @@ class Overtaken(SimulatedEngine):
         if self.turn != 0:
             return super().apply(values)
         before = self.epoch
-        super().apply({**self.values, "cycle_time": 3.0})
+        self.meddle({"cycle_time": 3.0})
         return before
 
 
@@ -145,8 +173,7 @@ def test_a_change_before_the_first_step_is_not_overwritten_either(path: Path) ->
 
     engine = ChangedEarly(flat)
     tuning = session(engine, path, LESS)
-    engine.values = {**engine.values, "cycle_time": 3.0}
-    engine.epoch = 1
+    engine.meddle({"cycle_time": 3.0})
     engine._pending = (1, engine.values)
     tuning.run()
     assert engine.refusals == 1

@@ -54,6 +54,32 @@ def test_the_less_is_known_the_more_is_missed(surface: surfaces.Surface) -> None
     assert means == sorted(means)
 
 
+STEPS = bound.SEARCH_STEPS
+
+
+def test_halving_wastes_no_steps_on_what_is_clearly_bad(surface: surfaces.Surface) -> None:
+    """It ends nearer to the best the more settings it can look at, and the longer."""
+    means = [bound.halving(surface, 0.08, count, STEPS).mean() for count in (16, 8, 4, 2)]
+    assert means == sorted(means)
+    [best] = bound.best_halving([surface], 0.08, STEPS)
+    assert best.mean() == means[0]
+    [by_turns] = bound.best_halving([surface], 0.08, STEPS / 2)
+    assert by_turns.mean() > best.mean()
+
+
+def test_halving_without_noise_ends_with_the_best_that_was_drawn(
+    surface: surfaces.Surface,
+) -> None:
+    regrets = bound.halving(surface, 1e-6, 512, 1e6)
+    assert np.quantile(regrets, 0.95) < 0.005
+
+
+def test_a_look_is_never_shorter_than_what_settles() -> None:
+    assert bound.look_steps(16, 720) == pytest.approx(720 / 4 / 16 - bound.SETTLE)
+    assert bound.look_steps(16, 720, left=2) == pytest.approx(720 / 4 / 2 - bound.SETTLE)
+    assert bound.look_steps(64, 720) < bound.LEAST
+
+
 def test_nothing_is_shown_in_so_much_noise_that_nothing_can_be(surface: surfaces.Surface) -> None:
     regrets = bound.proving(surface, 100.0, 2)
     # By chance, one in a hundred.

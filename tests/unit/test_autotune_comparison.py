@@ -108,6 +108,37 @@ def test_a_gain_worth_having_is_found_in_noise() -> None:
     assert all(finding.pairs <= LOOKS[-1] for finding in found)
 
 
+def test_disturbed_pairs_do_not_hide_a_gain() -> None:
+    """One in six takes half as long again; the incumbents were quiet, or looked so."""
+    rng = random.Random(4)
+    found = 0
+    for _ in range(50):
+        compared, finding = comparison(0.01), None
+        while finding is None:
+            ours, theirs = (
+                at * math.exp(rng.gauss(0, 0.01)) * (1.5 if rng.random() < 1 / 6 else 1)
+                for at in (9.5, 10.0)
+            )
+            finding = compared.add(sample(ours), sample(theirs))
+        found += finding.faster
+    assert found > 30
+
+
+def test_slow_steps_now_and_then_are_not_traded_for_a_gain_in_the_others() -> None:
+    """3 % faster, but every eighth sample takes half as long again: slower on the whole."""
+    rng = random.Random(5)
+    for _ in range(50):
+        compared, finding = comparison(0.005), None
+        while finding is None:
+            slow = 1.5 if len(compared.differences) % 8 == 5 else 1.0
+            ours = 9.7 * slow * math.exp(rng.gauss(0, 0.005))
+            finding = compared.add(sample(ours), sample(10 * math.exp(rng.gauss(0, 0.005))))
+            if finding is not None and finding.faster:
+                # Before the first slow sample nothing can be known of it.
+                assert finding.pairs < 6
+                break
+
+
 def test_a_gain_that_four_pairs_tell_badly_is_looked_at_longer() -> None:
     """Beyond its margin, but the margin is most of it: so it was on a real job (42 % ± 40 %)."""
     compared = comparison(noise=0.002)

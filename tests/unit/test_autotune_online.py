@@ -53,3 +53,14 @@ def test_who_has_seen_what_is_in_force_may_change_it(native: Native) -> None:
     assert engine.current() == {"cycle_time": 3.0}
     assert engine.apply({"cycle_time": 2.0}) == 2
     assert native.applied[-1] == {"cycle_time": 2.0}
+
+
+def test_what_the_program_has_asked_for_is_known(native: Native) -> None:
+    """Its newest values, since this engine began; the tuner's own changes do not count."""
+    tuning.apply({"chunk_size": 1.0})
+    engine = _SharedEngine()
+    engine.apply({"fusion_threshold": 2.0})
+    tuning.apply({"cycle_time": 3.0, "one_shot_limit": 0.0})
+    tuning.apply({"cycle_time": 4.0})
+    assert engine.asked() == {"cycle_time": 4.0, "one_shot_limit": 0.0}
+    assert engine.apply({"fusion_threshold": 5.0}) == 5

@@ -42,6 +42,7 @@ class SimulatedEngine:
         self.values = {**defaults, "chunk_size": 0, **(start or {})}
         self.epoch = 0
         self.applied: list[dict[str, float]] = []
+        self.wanted: dict[str, float] = {}  # by the program
         self.left = steps
         self._pending = (0, self.values)
         self._steps = SimulatedSteps(landscape)
@@ -59,6 +60,14 @@ class SimulatedEngine:
         self.values = dict(values)
         self.applied.append(self.values)
         return self.epoch
+
+    def meddle(self, values: Mapping[str, float]) -> None:
+        """The program changes settings itself."""
+        self.wanted.update(values)
+        SimulatedEngine.apply(self, {**self.values, **values})
+
+    def asked(self) -> dict[str, float]:
+        return dict(self.wanted)
 
     def current(self) -> dict[str, float]:
         return dict(self.values)

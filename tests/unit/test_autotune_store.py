@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import multiprocessing
 import os
 import threading
 from dataclasses import replace
@@ -76,6 +77,33 @@ def test_several_jobs_at_once_lose_nothing(store: Store) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    assert len(store.read()) == 16
+
+
+def put_and_forget(store: Store, numbers: range) -> None:
+    """As jobs of one user do: each remembers something, and forgets every other one."""
+    for at in numbers:
+        store.put(profile(at))
+        if at % 2:
+            assert store.forget(key_of(job(at)).__eq__) == [key_of(job(at))]
+
+
+def test_processes_that_write_while_others_read_lose_nothing(store: Store) -> None:
+    patient = Store(store.path, patience_s=60.0)
+    writers = [
+        multiprocessing.get_context("fork").Process(
+            target=put_and_forget, args=(patient, range(at, at + 8))
+        )
+        for at in (0, 8, 16, 24)
+    ]
+    for writer in writers:
+        writer.start()
+    reads = 0
+    while any(writer.is_alive() for writer in writers) or not reads:
+        found = store.read()
+        assert all(key == key_of(one.identity) and one.steps == 612 for key, one in found.items())
+        reads += 1
+    assert [writer.exitcode for writer in writers] == [0] * 4
     assert len(store.read()) == 16
 
 
