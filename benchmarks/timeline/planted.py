@@ -71,7 +71,7 @@ def cases(rate: float = 0.0) -> dict[str, Case]:
     plain = Work(rate=rate)
     heavy = replace(plain, size=8 * MIB)
     cache = {"HOROVOD_CACHE_CAPACITY": "2048"}  # else that would be wrong, too
-    small = replace(plain, layers=10, layer=0.001, per_layer=150, size=4096, environment=cache)
+    small = replace(plain, layers=10, layer=0.001, per_layer=150, size=64 << 10, environment=cache)
     huge = replace(plain, huge=192 * MIB)
     late = replace(plain, late_rank=1, late=0.030)
     threshold = {"HOROVOD_FUSION_THRESHOLD": "0"}
