@@ -3,8 +3,9 @@
     python benchmarks/timeline/scale.py [--ranks 8] [--steps 10000] [--tensors 200] [--batches 4]
 
 Writes capture files of a job that never ran (the ranks' compute times are noisy, one rank is late
-in some steps), then reads and analyses them in a process of their own and prints seconds and the
-largest resident memory of that process. Files take about 45 MB a rank at full size.
+in some steps), then reads and analyses them and makes the report's page, in a process of their own,
+and prints seconds and the largest resident memory of that process. Files take about 45 MB a rank at
+full size.
 """
 
 from __future__ import annotations
@@ -88,9 +89,11 @@ def write(path: Path, rank: int, args: argparse.Namespace) -> int:
 
 
 def measure(path: Path) -> None:
-    """Read and analyse, in this process; prints one line of JSON."""
+    """Read, analyse and tell, in this process; prints one line of JSON."""
+    from hvdtune.timeline import report
     from hvdtune.timeline.load import read_recording
     from hvdtune.timeline.report_data import analyse
+    from hvdtune.timeline.report_numbers import numbers_of
     from hvdtune.timeline.verdict import findings
 
     times = [time.monotonic()]
@@ -100,6 +103,8 @@ def measure(path: Path) -> None:
     times.append(time.monotonic())
     found = findings(analysis)
     times.append(time.monotonic())
+    page = report.page(numbers_of(analysis, found))
+    times.append(time.monotonic())
     spent = np.diff(times).round(2).tolist()
     print(
         json.dumps(
@@ -107,6 +112,8 @@ def measure(path: Path) -> None:
                 "read_s": spent[0],
                 "analyse_s": spent[1],
                 "findings_s": spent[2],
+                "page_s": spent[3],
+                "page_mb": round(len(page.encode()) / 1e6, 2),
                 "total_s": round(sum(spent), 2),
                 "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
                 "steps": len(analysis.found_steps),

@@ -77,8 +77,9 @@ class Reader:
         return self._of(number, self._gpus[number])
 
     def close(self) -> None:
-        """Let NVML go."""
-        self._nvml.nvmlShutdown()
+        """Let NVML go; where it refuses (the driver is gone, say), there is nothing left to do."""
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
 
     def _of(self, number: int, gpu: Any) -> Reading:
         nvml = self._nvml
@@ -151,12 +152,15 @@ class Sampler:
         self._module = module
         self._reader: Reader | None = None
         self._stop = threading.Event()
+        self._emitting = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="hvdtune-nvml", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """No further counter comes when this returns. Idempotent."""
-        self._stop.set()
+        """No further counter comes when this returns, even if the thread hangs in the driver, which
+        is waited for 2 s. Idempotent. Not from within `emit`."""
+        with self._emitting:
+            self._stop.set()
         self._thread.join(_STOP_S)
 
     def _run(self) -> None:
@@ -179,15 +183,16 @@ class Sampler:
             self._reader = Reader(self._module)
         for gpu in range(self._reader.count):
             reading = self._reader.read_gpu(gpu)
-            if self._stop.is_set():
-                return
-            for key, value in reading.items():
-                self._emit(COUNTERS[key].format(gpu=gpu), value)
+            with self._emitting:
+                if self._stop.is_set():
+                    return
+                for key, value in reading.items():
+                    self._emit(COUNTERS[key].format(gpu=gpu), value)
 
     def _close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
 
 def _load() -> ModuleType:

@@ -18,6 +18,7 @@ from hvdtune.timeline.joint import Joint, View
 from hvdtune.timeline.sizes import bus_factor
 from hvdtune.timeline.steps import Steps
 
+_FULL = REASONS.index("full")
 _CYCLE = REASONS.index("cycle")
 _BLOCKED = REASONS.index("blocked")
 #: What is assumed of a batch, each tensor and each byte where nothing is known: ns.
@@ -269,7 +270,8 @@ def _latencies(joint: Joint, use: np.ndarray) -> tuple[float, float, float, floa
     known[use] = True
     known &= closed > 0
     during = known & _inside(joint, closed)
-    idle = known & (joint.last > before) & (joint.reason != _CYCLE)
+    # What is full or a cycle old is not closed because of its own last submission.
+    idle = known & (joint.last > before) & (joint.reason != _CYCLE) & (joint.reason != _FULL)
     closing = _latency((closed - np.maximum(joint.last, _asked_for(joint)))[idle], 20e3)
     free = known & (closed > before)
     beginning = _latency((begins - closed)[free], 20e3)

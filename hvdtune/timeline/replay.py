@@ -254,14 +254,21 @@ class _Step:
             return np.inf, False
         # A coordinator that runs a batch hears of the others when that is done.
         hears = -np.inf if self.rules.costs.while_busy else self.free
-        time = max(float(self.ready[self.queue[0]]), hears) + self.rules.cycle
+        head = max(float(self.ready[self.queue[0]]), hears)
+        time = head + self.rules.cycle
         for since, needs in self.blocked.values():
             soonest = float(self.ready[needs].min(initial=np.inf))
             time = min(time, max(since, soonest))
+        # One that collects tensors sleeps until the cycle is over or a rank is blocked: it does not
+        # notice before that it has enough of them. The first one wakes it.
+        looks = min((since for since, _ in self.blocked.values()), default=np.inf)
         if len(self.queue) == self.left:
-            time = min(time, float(self.ready[self.queue[-1]]))
-        time, full = max(time, hears), max(self._full(), hears)
-        return min(time, full), time <= full
+            done = float(self.ready[self.queue[-1]])
+            time = min(time, max(done, hears if done <= head else looks))
+        full = self._full()
+        full = max(full, hears if full <= head else looks)
+        time = max(time, hears)
+        return min(time, max(full, hears)), time <= full
 
     def _full(self) -> float:
         """When the threshold is reached."""

@@ -242,8 +242,9 @@ class RankView:
         op = KINDS[self.batches["kind"][batch]].upper()
         closed = min(self.closed[batch], begin) if self.scheduled[batch] else begin
         closed = max(closed, submitted)
-        track = f"0x{(self.rank << 32) + name + 1:x}"
-        identity = f'"cat":"tensor","id":"{track}","pid":{self.rank},"tid":{LANES["gradients"]}'
+        # The process's own: Perfetto would put what has a plain `id` outside of all processes.
+        track = f'"id2":{{"local":"0x{name + 1:x}"}}'
+        identity = f'"cat":"tensor",{track},"pid":{self.rank},"tid":{LANES["gradients"]}'
         size = self.one.names[name].bytes
         args = f'{{"bytes":{size},"batch":{self.batches["serial"][batch]}}}'
         parts = [(submitted, end, self.quoted[name], args)]

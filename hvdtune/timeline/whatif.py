@@ -26,7 +26,7 @@ BUDGET = 30_000
 #: Of the computing before gradients that all come at once, this much at the end is the backward
 #: pass that they come from: it costs about twice the forward pass.
 BACKWARD = 2 / 3
-#: Gradients come at once when they are submitted within this share of the computing before.
+#: Gradients come at once when they are submitted within this share of the computing of a step.
 AT_ONCE = 0.1
 
 Stretches = list[list[Play]]
@@ -227,11 +227,30 @@ def overlapped(no_cpu_left: bool = False) -> Change:
     come when they are computed: evenly over the backward pass. Where no CPU is left over, what
     the engine does meanwhile is taken from the computing."""
 
-    def change(one: Play) -> Play:
-        taken = sum(duration for _, duration in one.recorded) if no_cpu_left else 0.0
-        return replace(one, programs=tuple(_delayed(_overlapped(p), taken) for p in one.programs))
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        # Of the program, not of a step: in some the rank is kept from submitting for a while.
+        burst = in_a_burst(one for stretch in stretches for one in stretch)
 
-    return each_step(change)
+        def moved(one: Play) -> Play:
+            taken = sum(duration for _, duration in one.recorded) if no_cpu_left else 0.0
+            own = (_delayed(_overlapped(p, burst), taken) for p in one.programs)
+            return replace(one, programs=tuple(own))
+
+        return each_step(moved)(stretches, rules)
+
+    return change
+
+
+def in_a_burst(plays: Iterable[Play]) -> bool:
+    """A step's tensors are submitted together, with hardly any computing in between. What is hidden
+    then is hidden behind submitting the others."""
+    spans = [
+        float(np.ptp(own) / p.compute)
+        for one in plays
+        for p in one.programs
+        if len(own := p.submit[np.isfinite(p.submit)]) > 2 and p.compute > 0
+    ]
+    return bool(spans) and float(np.median(spans)) < AT_ONCE
 
 
 def _delayed(program: Program, time: float) -> Program:
@@ -240,19 +259,19 @@ def _delayed(program: Program, time: float) -> Program:
     return replace(program, waits=waits, compute=program.compute + time)
 
 
-def _overlapped(program: Program) -> Program:
+def _overlapped(program: Program, burst: bool) -> Program:
     finite = np.isfinite(program.submit)
     if not finite.any():
         return program
     needs = np.unique(np.concatenate([needs for _, needs in program.waits]))
     at = max(time for time, _ in program.waits)
     submit = program.submit
-    first, last = submit[finite].min(), submit[finite].max()
-    if last - first < AT_ONCE * first:
+    if burst:
         order = np.argsort(submit[finite], kind="stable")
         place = np.empty(len(order))
         place[order] = np.arange(1, len(order) + 1) / len(order)
         submit = submit.copy()
+        first = submit[finite].min()
         submit[finite] = first * (1 - BACKWARD * (1 - place))
     return replace(program, submit=submit, waits=((at, needs),))
 

@@ -43,7 +43,9 @@ Engine::Engine(EngineOptions options)
       session_(bootstrap(options_.bootstrap)),
       arena_(*session_.arena),
       recorder_(options_.recording.buffer_bytes,
-                [this](const std::string& problem) { on_recording_ended(problem); }),
+                [this](const std::string& problem, bool recorded) {
+                  on_recording_ended(problem, recorded);
+                }),
       patience_(chosen_patience(options_.spin, arena_)),
       doorbell_(arena_.doorbell(rank_)),
       schedule_(arena_.schedule()),
@@ -75,20 +77,14 @@ Engine::Engine(EngineOptions options)
     }
     find_other_clocks();
   }
-  const SignalsBlocked signals;
-  record_settings(applied_);
-  if (is_coordinator()) {
-    watch_traffic();
-    if (!options_.timeline.empty()) {
-      const capture::Window& window = options_.recording.window;
-      order_timeline(-1, {.action = wire::TimelineOrder::Action::kStart,
-                          .path = options_.timeline,
-                          .mark_cycles = options_.timeline_mark_cycles,
-                          .first_step = window.first,
-                          .end_step = window.end});
-    }
+  {
+    const SignalsBlocked signals;
+    record_settings(applied_);
+    if (is_coordinator()) order_first_timeline();
+    start_watch();
   }
-  start_watch();
+  await_recording_decision();
+  const SignalsBlocked signals;
   begin_with_recording();
   thread_ = std::thread([this] { thread_main(); });
   pthread_setname_np(thread_.native_handle(), "hvdtune");
@@ -453,6 +449,7 @@ void Engine::shutdown() {
   liveness_->stop();
   record_clock();  // what the watch had no turn for any more
   timeline_.stop();
+  timeline_.join();
   end_recording();
   coordinator_steps().close();
 }

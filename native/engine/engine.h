@@ -277,11 +277,13 @@ class Engine final : private CoordinatorObserver {
   void publish_order(const wire::Schedule& schedule);
   bool is_new_toggle(int rank);
   [[nodiscard]] bool will_be_recorded();
+  void order_first_timeline();
+  void await_recording_decision();
   void begin_with_recording();
   void apply_timeline(const wire::Schedule& schedule);
   void start_capture(const wire::TimelineOrder& order);
   void end_recording();
-  void on_recording_ended(const std::string& problem);
+  void on_recording_ended(const std::string& problem, bool recorded);
   void record_settings(const wire::RuntimeSettings& settings);
   void record_stall(const std::string& report);
 

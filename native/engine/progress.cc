@@ -62,7 +62,7 @@ bool Engine::flush_backlogs() {
   {
     const std::lock_guard lock(table_mutex_);
     if (const auto stack = stack_query_.take()) {
-      push_announcement(wire::encode_announce_stack(stack->text));
+      push_announcement(wire::encode_announce_stack(stack->question, stack->text));
       sent = true;
     }
     while (!announce_backlog_.empty() && my_announcements_.push(announce_backlog_.front())) {
@@ -150,7 +150,7 @@ void Engine::hear(int rank, std::string_view bytes, Nanos now) {
                    " shut down, or its program ended, while this operation was waiting");
       break;
     case wire::AnnounceType::kStackReply:
-      stalls_->stack_of(rank, std::move(announce.text));
+      stalls_->stack_of(rank, announce.question, std::move(announce.text));
       break;
     case wire::AnnounceType::kTimeline:
       order_timeline(rank, std::move(announce.timeline));
@@ -194,6 +194,7 @@ void Engine::check_stalls(Nanos now) {
     wire::Schedule query;
     query.type = wire::ScheduleType::kStackQuery;
     query.rank = rank;
+    query.question = verdict.question;
     queries.push_back(std::move(query));
   }
   publish(queries);
@@ -237,7 +238,7 @@ bool Engine::read_schedule() {
         break;
       }
       case wire::ScheduleType::kStackQuery:
-        if (schedule.rank == rank_) stack_query_.start();
+        if (schedule.rank == rank_) stack_query_.start(schedule.question);
         break;
       case wire::ScheduleType::kTimeline:
         apply_timeline(schedule);

@@ -104,6 +104,7 @@ bool Engine::await_timeline(std::uint64_t number, Nanos deadline) {
   if (!answered()) drive_until(answered, deadline);
   if (!answered()) return false;
   if (!recorder_.capture().open()) recorder_.capture().join();
+  if (!timeline_.active()) timeline_.join();
   return true;
 }
 
@@ -215,9 +216,19 @@ void Engine::decide_start(wire::TimelineOrder& order) {
 
 // ---- every rank's side --------------------------------------------------------------------------
 
-/// Before anything can be submitted here, and before rank 0 reads announcements: a recording that
-/// begins with the job misses nothing.
-void Engine::begin_with_recording() {
+void Engine::order_first_timeline() {
+  watch_traffic();
+  if (options_.timeline.empty()) return;
+  const capture::Window& window = options_.recording.window;
+  order_timeline(-1, {.action = Action::kStart,
+                      .path = options_.timeline,
+                      .mark_cycles = options_.timeline_mark_cycles,
+                      .first_step = window.first,
+                      .end_step = window.end});
+}
+
+/// Before rank 0's decision there is nothing to read. Signals may end the wait.
+void Engine::await_recording_decision() {
   std::atomic<std::uint32_t>& decided = arena_.recording_decided();
   if (is_coordinator()) {
     decided.store(1, std::memory_order_release);
@@ -229,10 +240,22 @@ void Engine::begin_with_recording() {
     const Nanos deadline = monotonic_now() + options_.bootstrap.timeout;
     while (decided.load(std::memory_order_acquire) == 0 && !arena_.aborted()) {
       const Nanos now = monotonic_now();
-      if (now >= deadline) return;
+      if (now >= deadline) {
+        HVD_LOG_RANK(kWarning, rank_)
+            << "rank 0 has not said within " << options_.bootstrap.timeout / kSecond
+            << " s what is recorded: the recording may miss the beginning of this rank.";
+        return;
+      }
       futex_wait(&decided, 0, std::min(deadline, now + kLookForDeath));
+      options_.bootstrap.on_wait();
     }
   }
+}
+
+/// Before anything can be submitted here, and before rank 0 reads announcements: a recording that
+/// begins with the job misses nothing.
+void Engine::begin_with_recording() {
+  if (!is_coordinator() && options_.timeline.empty()) return;
   const std::lock_guard lock(drive_mutex_);
   read_schedule();
 }
@@ -268,7 +291,7 @@ void Engine::start_capture(const wire::TimelineOrder& order) {
                       ",\"local_size\":" + std::to_string(arena_.ranks());
   arena_.recording().fetch_add(1);
   const std::string problem = recorder_.capture().start(options);
-  if (!problem.empty()) return on_recording_ended(problem);
+  if (!problem.empty()) return on_recording_ended(problem, true);
   recorded_path_ = order.path;
   records_arrivals_ = is_coordinator() && !order.all_ranks;
   if (is_coordinator()) {
@@ -285,9 +308,15 @@ void Engine::start_capture(const wire::TimelineOrder& order) {
   }
 }
 
-/// On the thread that writes.
-void Engine::on_recording_ended(const std::string& problem) {
+/// On the thread that writes. `recorded`: the problem ended the recording.
+void Engine::on_recording_ended(const std::string& problem, bool recorded) {
   arena_.recording().fetch_sub(1);
+  if (!problem.empty() && !recorded) {
+    if (arena_.recording_failed().load() != 0) return;  // the same, most likely
+    HVD_LOG_RANK(kWarning, rank_)
+        << problem << "; the end of that recording, which had been stopped, is missing.";
+    return;
+  }
   if (!problem.empty()) recording_failed_.store(true, std::memory_order_relaxed);
   if (problem.empty() || arena_.recording_failed().exchange(1) != 0) return;
   HVD_LOG_RANK(kWarning, rank_) << problem << "; recording has ended, training goes on.";

@@ -56,6 +56,7 @@ StallVerdict StallWatch::check(const Coordinator& coordinator, Nanos now) {
     asked_.clear();
     for (const Waiting& one : waiting) asked_.insert(one.missing.begin(), one.missing.end());
     verdict.ask_stacks_of.assign(asked_.begin(), asked_.end());
+    verdict.question = ++question_;
     next_ = now + kPatience;
     return verdict;
   }
@@ -67,7 +68,8 @@ StallVerdict StallWatch::check(const Coordinator& coordinator, Nanos now) {
   return verdict;
 }
 
-void StallWatch::stack_of(int rank, std::string text) {
+void StallWatch::stack_of(int rank, std::uint64_t question, std::string text) {
+  if (question != question_) return;
   stacks_[rank] = std::move(text);
   const bool complete = std::all_of(asked_.begin(), asked_.end(),
                                     [this](int asked) { return stacks_.contains(asked); });

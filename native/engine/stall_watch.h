@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -20,6 +21,7 @@ struct StallOptions {
 /// What is to be done about tensors that some ranks wait for and others do not submit.
 struct StallVerdict {
   std::vector<int> ask_stacks_of;  ///< ranks whose Python stack belongs in the report
+  std::uint64_t question = 0;      ///< the number of that question
   std::string report;              ///< to be logged now; empty = nothing
   std::size_t tensors = 0;         ///< that wait for longer than they should
   bool shut_down = false;          ///< the limit is exceeded: end the job
@@ -35,8 +37,8 @@ class StallWatch {
   /// When check() is due; kForever when the check is off.
   [[nodiscard]] Nanos deadline() const { return next_; }
   StallVerdict check(const Coordinator& coordinator, Nanos now);
-  /// A rank's answer.
-  void stack_of(int rank, std::string text);
+  /// A rank's answer; one to an earlier question is out of date, and passed over.
+  void stack_of(int rank, std::uint64_t question, std::string text);
 
  private:
   struct Waiting {
@@ -54,6 +56,7 @@ class StallWatch {
   Nanos last_report_ = 0;
   std::set<int> asked_;
   std::map<int, std::string> stacks_;
+  std::uint64_t question_ = 0;  // the last one
   bool asking_ = false;
 };
 

@@ -159,14 +159,17 @@ void Capture::join() {
 
 /// On the writer's thread.
 void Capture::on_ended(std::uint32_t generation, const std::string& error) {
+  bool recorded = false;
   if (!error.empty()) {
     const std::lock_guard lock(mutex_);
-    if (generation == generation_) {  // not of a file that had ended already
+    recorded = generation == generation_ && open();  // not of a file that had ended already
+    if (recorded) {
       active_.store(false);
       open_.store(false);
+      awaits_window_ = false;
     }
   }
-  if (ended_) ended_(error);
+  if (ended_) ended_(error, recorded);
 }
 
 void Capture::wake() {

@@ -60,9 +60,10 @@ class Capture {
  public:
   static constexpr std::size_t kDefaultBytes = std::size_t{16} << 20;
 
-  /// Called on the writer's thread when a file is closed; with an error text, if the recording
-  /// ended because the file could not be written. Must not call back.
-  using Ended = Writer::Ended;
+  /// Called on the writer's thread when a file is closed; with an error text, if it could not be
+  /// written to its end. `recorded`: that ended the recording; else it had ended before, and
+  /// another one may have begun. Must not call back.
+  using Ended = std::function<void(const std::string& error, bool recorded)>;
 
   /// \param bytes most memory for records and texts of a file that are not written yet
   explicit Capture(std::size_t bytes = kDefaultBytes, Ended ended = {});

@@ -10,12 +10,17 @@ namespace hvdtune {
 Timeline::Timeline(std::size_t capacity, std::size_t max_rows)
     : capacity_(capacity), max_rows_(max_rows) {}
 
-Timeline::~Timeline() { stop(); }
+Timeline::~Timeline() {
+  stop();
+  join();
+  replace_stopped({});
+}
 
 std::string Timeline::start(const std::string& path, bool mark_cycles) {
   mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
   if (active() && path == path_) return {};
   stop();
+  if (path == path_) join();  // else two would write it
   if (origin_ == 0) {
     origin_ = monotonic_now();
     origin_wall_micros_ = wall_clock_now() / kMicrosecond;
@@ -42,6 +47,7 @@ void Timeline::stop() {
     active_.store(false, std::memory_order_relaxed);
     static_cast<void>(writer_.release());
     static_cast<void>(ring_.release());
+    replace_stopped({});
     forget_rows();
     return;
   }
@@ -53,10 +59,28 @@ void Timeline::stop() {
     close_span(row, rows_[row]->operation, {.time = now, .kind = EventKind::kSpanEnd});
   }
   active_.store(false, std::memory_order_relaxed);
+  join();
   writer_->finish();
-  writer_.reset();
-  ring_.reset();
+  replace_stopped(std::make_shared<Stopped>(std::move(ring_), std::move(writer_)));
   forget_rows();
+}
+
+void Timeline::replace_stopped(std::shared_ptr<Stopped> stopped) {
+  const std::lock_guard lock(stopped_mutex_);
+  std::swap(stopped_, stopped);
+  // In a forked child, what the parent's thread writes can be neither waited for nor destroyed.
+  if (stopped && !stopped->writer->in_owner_process()) {
+    static_cast<void>(new std::shared_ptr<Stopped>(std::move(stopped)));
+  }
+}
+
+void Timeline::join() {
+  std::shared_ptr<Stopped> stopped;
+  {
+    const std::lock_guard lock(stopped_mutex_);
+    stopped = stopped_;
+  }
+  if (stopped && stopped->writer->in_owner_process()) stopped->writer->join();
 }
 
 void Timeline::forget_rows() {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -26,7 +27,7 @@ class TimelineWriter;
 /// waits. Whatever is lost, every B in the file has its E: the room for an E is set aside when its
 /// B is recorded.
 ///
-/// Threads: active(), mark_cycles() and dropped() may be called from anywhere. All other functions
+/// Threads: active(), mark_cycles(), dropped() and join() may be called from anywhere. All others
 /// are called by one thread at a time, start() and stop() included: the engine holds its progress
 /// lock. Times are CLOCK_MONOTONIC nanoseconds.
 class Timeline {
@@ -41,21 +42,24 @@ class Timeline {
                     std::size_t max_rows = kDefaultMaxRows);
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
-  /// As stop().
+  /// As stop(), then join().
   ~Timeline();
 
   /// Whether events are being recorded: one relaxed load, all that a timeline costs when off.
   [[nodiscard]] bool active() const noexcept { return active_.load(std::memory_order_relaxed); }
 
   /// Creates or empties the file, writes the header, starts the writer thread. The path in use:
-  /// only `mark_cycles` is taken over. Another path: the file in use is completed first. Returns an
+  /// only `mark_cycles` is taken over. Another path: the file in use is stopped first. Returns an
   /// empty string, or why nothing is recorded. Row numbers begin at 1 in every file; the times of
   /// all files of this object count from its first start. If the disk fails later, one warning is
   /// logged and recording ends.
   std::string start(const std::string& path, bool mark_cycles);
 
-  /// Ends open spans, writes all events recorded so far, closes the file. Idempotent.
+  /// Ends open spans; the writer thread writes what has been recorded so far and closes the file.
+  /// Waits only for a file that was stopped before and is not closed yet. Idempotent.
   void stop();
+  /// Waits until the file that was stopped is closed. Returns at once where there is none.
+  void join();
 
   [[nodiscard]] bool mark_cycles() const noexcept {
     return mark_cycles_.load(std::memory_order_relaxed);
@@ -132,6 +136,15 @@ class Timeline {
   std::int64_t origin_wall_micros_ = 0;
   std::unique_ptr<EventRing> ring_;
   std::unique_ptr<TimelineWriter> writer_;
+
+  /// A file that was stopped and is being written. The writer reads the ring: it goes first.
+  struct Stopped {
+    std::unique_ptr<EventRing> ring;
+    std::unique_ptr<TimelineWriter> writer;
+  };
+  void replace_stopped(std::shared_ptr<Stopped> stopped);
+  std::mutex stopped_mutex_;
+  std::shared_ptr<Stopped> stopped_;
 
   std::vector<std::unique_ptr<Row>> rows_;
   std::unordered_map<std::string_view, std::uint32_t> row_of_name_;  // keys live in the rows

@@ -29,9 +29,11 @@ std::string TimelineWriter::start(const std::string& path, std::int64_t origin_w
   if (!error.empty()) return error;
   owner_ = getpid();
   const SignalsBlocked blocked;
+  running_ = true;
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& failure) {
+    running_ = false;
     error = "cannot start the timeline's thread: " + std::string(failure.what());
   }
   return error;
@@ -45,21 +47,38 @@ void TimelineWriter::wake() {
   changed_.notify_one();
 }
 
+TimelineWriter::~TimelineWriter() {
+  finish();
+  if (thread_.joinable()) thread_.join();
+}
+
 void TimelineWriter::finish() {
-  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
+    if (finishing_) return;
     finishing_ = true;
+    last_dropped_ = dropped_.load(std::memory_order_relaxed);
   }
-  changed_.notify_one();
-  thread_.join();
-  file_.close();
+  changed_.notify_all();
+}
+
+void TimelineWriter::join() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !running_; });
 }
 
 bool TimelineWriter::in_owner_process() const { return getpid() == owner_; }
 
 void TimelineWriter::run() {
   pthread_setname_np(pthread_self(), "hvd-timeline");
+  write_events();
+  file_.close();
+  const std::lock_guard lock(mutex_);
+  running_ = false;
+  changed_.notify_all();
+}
+
+void TimelineWriter::write_events() {
   for (bool last = false; !last;) {
     {
       std::unique_lock lock(mutex_);
@@ -68,8 +87,12 @@ void TimelineWriter::run() {
       last = finishing_;
     }
     if (!write_pending()) {
-      active_.store(false, std::memory_order_relaxed);
-      HVD_LOG(kWarning) << file_.error() << "; recording has ended, training goes on.";
+      const std::lock_guard lock(mutex_);
+      if (!finishing_) active_.store(false, std::memory_order_relaxed);
+      HVD_LOG(kWarning) << file_.error()
+                        << (finishing_
+                                ? "; the end of that recording, which had been stopped, is missing."
+                                : "; recording has ended, training goes on.");
       return;
     }
   }
@@ -89,7 +112,11 @@ bool TimelineWriter::write_pending() {
 }
 
 void TimelineWriter::write_drops(Nanos time) {
-  const std::uint64_t dropped = dropped_.load(std::memory_order_relaxed);
+  std::uint64_t dropped = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    dropped = finishing_ ? last_dropped_ : dropped_.load(std::memory_order_relaxed);
+  }
   if (dropped == drops_written_) return;
   drops_written_ = dropped;
   format_.dropped(text_, time == 0 ? monotonic_now() : time, dropped);

@@ -19,12 +19,13 @@ namespace hvdtune {
 /// The thread that moves events from a ring into a trace file: every 50 ms, or when woken.
 class TimelineWriter {
  public:
-  /// `ring`, `dropped` and `active` outlive the writer. `active` is cleared when writing fails.
+  /// `ring` outlives the writer, the others finish(). `active` is cleared when writing fails.
   TimelineWriter(EventRing& ring, const std::atomic<std::uint64_t>& dropped,
                  std::atomic<bool>& active, Nanos origin);
   TimelineWriter(const TimelineWriter&) = delete;
   TimelineWriter& operator=(const TimelineWriter&) = delete;
-  ~TimelineWriter() { finish(); }
+  /// As finish(), then the thread ends.
+  ~TimelineWriter();
 
   /// Opens the file and starts the thread. Returns an error text, or an empty string.
   std::string start(const std::string& path, std::int64_t origin_wall_micros);
@@ -32,8 +33,10 @@ class TimelineWriter {
   /// Any thread: there is much to do.
   void wake();
 
-  /// Writes what is in the ring, closes the file, ends the thread. Idempotent.
+  /// What is in the ring will be written, and the file closed. Returns at once. Idempotent.
   void finish();
+  /// Any thread: waits until that is done.
+  void join();
 
   /// False in a forked child: there is no thread, so the writer can be neither finished nor
   /// destroyed.
@@ -42,6 +45,7 @@ class TimelineWriter {
  private:
   void run();
   bool write_pending();
+  void write_events();
   void write_drops(Nanos time);
   bool flush();
 
@@ -58,6 +62,8 @@ class TimelineWriter {
   std::condition_variable changed_;
   bool wake_ = false;
   bool finishing_ = false;
+  bool running_ = false;
+  std::uint64_t last_dropped_ = 0;  // when it was to finish
   std::thread thread_;
 };
 

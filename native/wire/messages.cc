@@ -101,8 +101,8 @@ std::string encode_announce_request(const Request& request, Ticket ticket, Nanos
 
 std::string encode_announce_shutdown() { return Encoder().put(AnnounceType::kShutdown).take(); }
 
-std::string encode_announce_stack(std::string_view text) {
-  return Encoder().put(AnnounceType::kStackReply).put(text).take();
+std::string encode_announce_stack(std::uint64_t question, std::string_view text) {
+  return Encoder().put(AnnounceType::kStackReply).put(question).put(text).take();
 }
 
 std::string encode_announce_timeline(const TimelineOrder& order) {
@@ -133,6 +133,7 @@ Announce decode_announce(std::string_view bytes) {
     case AnnounceType::kShutdown:
       break;
     case AnnounceType::kStackReply:
+      announce.question = in.get<std::uint64_t>();
       announce.text = in.get_string();
       break;
     case AnnounceType::kTimeline:
@@ -170,7 +171,7 @@ std::string Schedule::encode() const {
       encode_settings(out, settings);
       break;
     case ScheduleType::kStackQuery:
-      out.put(rank);
+      out.put(rank).put(question);
       break;
     case ScheduleType::kTimeline:
       out.put(rank);
@@ -214,6 +215,7 @@ Schedule Schedule::decode(std::string_view bytes) {
       break;
     case ScheduleType::kStackQuery:
       schedule.rank = in.get<std::int32_t>();
+      schedule.question = in.get<std::uint64_t>();
       break;
     case ScheduleType::kTimeline:
       schedule.rank = in.get<std::int32_t>();

@@ -56,6 +56,7 @@ struct Announce {
   Nanos time = 0;                  ///< when the tensor became ready on that rank
   bool registered = false;         ///< kSlot: this rank has published where it is in shared memory
   std::optional<Request> request;  ///< kRequest
+  std::uint64_t question = 0;      ///< kStackReply: of which query
   std::string text;                ///< kStackReply
   TimelineOrder timeline;          ///< kTimeline
 };
@@ -83,7 +84,7 @@ AnnouncedSlotBytes encode_announce_slot(Slot slot, Ticket ticket, Nanos time,
 AnnouncedSlot decode_announce_slot(std::string_view bytes);
 std::string encode_announce_request(const Request& request, Ticket ticket, Nanos time);
 std::string encode_announce_shutdown();
-std::string encode_announce_stack(std::string_view text);
+std::string encode_announce_stack(std::uint64_t question, std::string_view text);
 std::string encode_announce_timeline(const TimelineOrder& order);
 /// Throws DecodeError.
 Announce decode_announce(std::string_view bytes);
@@ -153,6 +154,7 @@ struct Schedule {
   RuntimeSettings settings;  ///< kSettings
   /// kStackQuery; kJoined: the last to join; kTimeline: who asked for it, -1 for no rank.
   std::int32_t rank = -1;
+  std::uint64_t question = 0;       ///< kStackQuery: comes back with the answer
   std::vector<std::int32_t> ranks;  ///< kAddProcessSet: global, ascending
   TimelineOrder timeline;           ///< kTimeline
 

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <sstream>
@@ -69,6 +70,7 @@ TEST(file_of_one_step_is_as_horovod_writes_it) {
   timeline.cycle_start(t);
   record_step(timeline, "allreduce.a", 2, t);
   timeline.stop();
+  timeline.join();
 
   const std::string text = read_file(folder.file("t.json"));
   const auto has = [&](const std::string& part) {
@@ -104,6 +106,7 @@ TEST(every_step_has_its_ticks_and_times_in_microseconds) {
   for (int step = 0; step < 50; ++step) record_step(timeline, "a", 3, t + step * kMillisecond);
   timeline.cycle_start(t);
   timeline.stop();
+  timeline.join();
   const Json events = read_trace(folder.file("t.json"));
   for (const char* rank : {"0", "1", "2"}) CHECK_EQ(count(events, "X", rank), 50);
   CHECK_EQ(count(events, "i", "CYCLE_START"), 0);
@@ -133,6 +136,7 @@ TEST(any_name_makes_valid_json) {
   record_step(timeline, "", 1, t);
   timeline.instant("stall of \"a\"\n", t);
   timeline.stop();
+  timeline.join();
   const Json events = read_trace(folder.file("t.json"));
   std::vector<std::string> names;
   for (const Json& event : events.items) {
@@ -173,6 +177,7 @@ TEST(failures_barriers_and_careless_callers_leave_balanced_events) {
   for (int i = 0; i < 2; ++i) timeline.op_start("twice", "ALLGATHER", next());
   for (int i = 0; i < 2; ++i) timeline.activity_start("twice", "QUEUE", next());
   timeline.stop();
+  timeline.join();
   const std::string text = read_file(folder.file("t.json"));
   CHECK(text.find("dtype") == std::string::npos);
   CHECK(text.find("early") == std::string::npos);
@@ -196,6 +201,7 @@ TEST(next_negotiation_waits_for_the_running_operation) {
   timeline.rank_ready("a", 0, t + 30 * kMicrosecond);
   timeline.negotiate_end("a", t + 30 * kMicrosecond);
   timeline.stop();
+  timeline.join();
   const Json events = read_trace(folder.file("t.json"));
   std::string order;
   std::vector<long long> times;
@@ -219,6 +225,7 @@ TEST(full_ring_drops_counts_and_stays_balanced) {
   }
   const std::uint64_t dropped = timeline.dropped();
   timeline.stop();
+  timeline.join();
   CHECK(dropped > 0);
   const Json events = read_trace(folder.file("t.json"));
   long long written = -1;
@@ -249,6 +256,7 @@ TEST(names_without_end_take_bounded_memory) {
   timeline.op_start("one more", "ALLREDUCE", t);
   CHECK_EQ(timeline.dropped(), 1U);
   timeline.stop();
+  timeline.join();
   const Json events = read_trace(folder.file("t.json"));
   CHECK_EQ(count(events, "M", "process_name"), 1 + 1 + 100 + 8);
   CHECK_EQ(count(events, "B", "ALLREDUCE"), 1 + 100 + 8);
@@ -259,6 +267,7 @@ TEST(start_and_stop_again) {
   Timeline timeline;
   CHECK(!timeline.active());
   timeline.stop();
+  timeline.join();
   record_step(timeline, "ignored", 1, monotonic_now());
   CHECK_EQ(timeline.start(folder.file("a.json"), false), "");
   CHECK(timeline.active());
@@ -270,8 +279,10 @@ TEST(start_and_stop_again) {
   CHECK_EQ(timeline.start(folder.file("b.json"), true), "");
   record_step(timeline, "second", 1, monotonic_now());
   timeline.stop();
+  timeline.join();
   CHECK(!timeline.active());
   timeline.stop();
+  timeline.join();
   record_step(timeline, "ignored", 1, monotonic_now());
 
   const Json first = read_trace(folder.file("a.json"));
@@ -285,6 +296,7 @@ TEST(start_and_stop_again) {
 
   CHECK_EQ(timeline.start(folder.file("a.json"), true), "");  // overwritten
   timeline.stop();
+  timeline.join();
   CHECK_EQ(read_trace(folder.file("a.json")).items.size(), 2U);
 }
 
@@ -304,6 +316,7 @@ TEST(unwritable_paths_are_refused_with_a_reason) {
   refused(folder.file("t.json.gz"), "the name ends in .gz");
   CHECK_EQ(timeline.start(folder.file("t.json"), true), "");
   timeline.stop();
+  timeline.join();
 }
 
 /// Runs `body` in a child that is expected to be killed or to exit with 0.
@@ -366,6 +379,7 @@ TEST(full_disk_ends_recording_and_leaves_a_valid_file) {
         }
         record_step(timeline, "a", 8, monotonic_now());
         timeline.stop();
+        timeline.join();
       },
       path);
   int status = 0;
@@ -386,7 +400,9 @@ TEST(forked_child_neither_hangs_nor_touches_the_file) {
   if (child == 0) {
     alarm(20);
     timeline.stop();
+    timeline.join();
     timeline.stop();
+    timeline.join();
     _exit(timeline.active() ? 1 : 0);
   }
   int status = 0;
@@ -394,7 +410,53 @@ TEST(forked_child_neither_hangs_nor_touches_the_file) {
   CHECK_EQ(status, 0);
   record_step(timeline, "a", 2, monotonic_now());
   timeline.stop();
+  timeline.join();
   CHECK_EQ(count(read_trace(folder.file("t.json")), "B", "ALLREDUCE"), 2);
+}
+
+TEST(a_forked_child_leaves_a_file_that_was_stopped_alone) {
+  const Folder folder;
+  auto timeline = std::make_unique<Timeline>();
+  CHECK_EQ(timeline->start(folder.file("t.json"), true), "");
+  for (int i = 0; i < 1000; ++i) record_step(*timeline, "a", 2, monotonic_now());
+  timeline->stop();  // it may still be written
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    timeline->join();
+    if (!timeline->start(folder.file("child.json"), true).empty()) _exit(1);
+    record_step(*timeline, "b", 2, monotonic_now());
+    timeline->stop();
+    timeline.reset();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK_EQ(status, 0);
+  timeline->join();
+  CHECK_EQ(count(read_trace(folder.file("t.json")), "B", "ALLREDUCE"), 1000);
+  CHECK_EQ(count(read_trace(folder.file("child.json")), "B", "ALLREDUCE"), 1);
+}
+
+TEST(files_follow_one_another_without_waiting) {
+  const Folder folder;
+  Timeline timeline;
+  for (int number = 0; number < 20; ++number) {
+    CHECK_EQ(timeline.start(folder.file(std::to_string(number)), true), "");
+    for (int i = 0; i <= number; ++i) record_step(timeline, "a", 2, monotonic_now());
+    timeline.stop();
+    timeline.stop();
+  }
+  // The same file again: not before the last one is whole.
+  CHECK_EQ(timeline.start(folder.file("19"), true), "");
+  record_step(timeline, "a", 2, monotonic_now());
+  timeline.stop();
+  timeline.join();
+  for (int number = 0; number < 20; ++number) {
+    const int steps = number == 19 ? 1 : number + 1;
+    const auto trace = read_trace(folder.file(std::to_string(number)));
+    CHECK_EQ(count(trace, "B", "ALLREDUCE"), steps);
+  }
 }
 
 TEST(producers_take_turns_under_a_lock) {
@@ -418,6 +480,7 @@ TEST(producers_take_turns_under_a_lock) {
   for (auto& thread : threads) thread.join();
   const std::uint64_t dropped = timeline.dropped();
   timeline.stop();
+  timeline.join();
   const int recorded = count(read_trace(folder.file("t.json")), "B", "ALLREDUCE");
   CHECK(dropped > 0 || recorded == 4 * 300);
 }

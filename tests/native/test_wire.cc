@@ -96,7 +96,7 @@ constexpr ScheduleType kScheduleTypes[] = {
 std::vector<std::string> announcements() {
   return {std::string(wire::encode_announce_slot(12, 34, -56, true)),
           wire::encode_announce_request(sample_request(), 78, 90), wire::encode_announce_shutdown(),
-          wire::encode_announce_stack("line 1\nline 2"),
+          wire::encode_announce_stack(7, "line 1\nline 2"),
           wire::encode_announce_timeline(sample_order())};
 }
 

@@ -180,5 +180,42 @@ def test_a_gpu_that_goes_away_ends_the_sampling_with_one_warning():
     assert module.closed == 1
 
 
+def test_a_driver_that_hangs_gives_no_counter_after_the_stop(monkeypatch):
+    monkeypatch.setattr(nvml, "_STOP_S", 0.01)
+    asked, answers = threading.Event(), threading.Event()
+    got = []
+
+    def utilization(gpu):
+        asked.set()
+        assert answers.wait(60)
+        return types.SimpleNamespace(gpu=1)
+
+    module = fake(nvmlDeviceGetUtilizationRates=utilization)
+    sampler = nvml.Sampler(lambda *counter: got.append(counter), 0.001, module=module)
+    assert asked.wait(60)
+    sampler.stop()
+    answers.set()
+    sampler._thread.join(60)
+    assert not sampler._thread.is_alive()
+    assert got == []
+    assert module.closed == 1
+
+
+def test_nvml_that_cannot_be_closed_is_let_go():
+    told = []
+    module = fake()
+    module.nvmlShutdown = failing
+    read = threading.Event()
+    sampler = nvml.Sampler(lambda *_: read.set(), 0.001, warn=told.append, module=module)
+    assert read.wait(60)
+    sampler.stop()
+    assert not sampler._thread.is_alive()
+    assert told == []
+    module = fake(gpus=0)
+    module.nvmlShutdown = failing
+    with pytest.raises(nvml.NoGpu, match="no GPU on this host"):
+        nvml.Reader(module)
+
+
 def test_the_package_is_loaded_only_when_it_is_needed():
     assert "pynvml" not in vars(nvml)

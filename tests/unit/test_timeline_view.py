@@ -48,9 +48,9 @@ def check_nesting(events: list[dict[str, Any]]) -> None:
             assert not stack or event["ts"] + event["dur"] <= stack[-1], event
             stack.append(event["ts"] + event["dur"])
         elif event["ph"] == "b":
-            open_spans[event["id"]].append(event["name"])
+            open_spans[event["pid"], event["id2"]["local"]].append(event["name"])
         elif event["ph"] == "e":
-            assert open_spans[event["id"]].pop() == event["name"]
+            assert open_spans[event["pid"], event["id2"]["local"]].pop() == event["name"]
         elif event["ph"] in "stf":
             assert any(end > event["ts"] for end in threads[thread]), event
     assert not any(open_spans.values())

@@ -1,0 +1,91 @@
+"""Recorded steps played again: what the coordinator notices, and what a program is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hvdtune.timeline import whatif
+from hvdtune.timeline.program import Costs, Play, Program
+from hvdtune.timeline.replay import Rules, play
+
+MS = 1e6
+MIB = 1 << 20
+#: Every batch takes 1 ms and 1 ms more for each MiB; nothing else takes any time.
+COSTS = Costs(MS, 0.0, MS / MIB, closing=0, beginning=0, gap=0, waking=0, while_busy=False)
+
+
+def step(submit: list[float], waits: list[tuple[float, list[int]]], compute: float) -> Program:
+    """Times in ms."""
+    plan = tuple((at * MS, np.array(needs)) for at, needs in waits)
+    return Program(np.array(submit) * MS, plan, compute * MS)
+
+
+def plays(*programs: Program, size: int = MIB) -> list[list[Play]]:
+    """One step of these ranks, with tensors of that size."""
+    count = len(programs[0].submit)
+    return [
+        [
+            Play(
+                np.arange(count),
+                np.full(count, size),
+                np.zeros(count, int),
+                programs,
+                (),
+                0.0,
+                0,
+                reducing=np.ones(count, bool),
+            )
+        ]
+    ]
+
+
+def milliseconds(stretches: list[list[Play]], threshold: float, cycle: float) -> float:
+    return play(stretches, Rules(threshold, cycle * MS, COSTS)) / MS
+
+
+def test_what_is_full_is_noticed_when_the_coordinator_looks():
+    """It collects from 2 ms on, and sleeps until the cycle is over or a rank is blocked."""
+    whole = plays(step([2, 4, 6, 8], [(20, [0, 1, 2, 3])], 20))
+    # Full from 4 ms on. A cycle of 5 ms lets it look at 7: two tensors take 3 ms, and again.
+    assert milliseconds(whole, 2 * MIB, 5) == pytest.approx(20)
+    # With one of 50 ms it looks when the rank waits, and two batches of two follow.
+    assert milliseconds(whole, 2 * MIB, 50) == pytest.approx(20 + 2 * 3)
+
+
+def test_the_last_of_a_step_is_noticed_when_the_coordinator_looks():
+    whole = plays(step([2, 4], [(20, [0, 1])], 20))
+    assert milliseconds(whole, 64 * MIB, 5) == pytest.approx(20)
+    assert milliseconds(whole, 64 * MIB, 50) == pytest.approx(20 + 3)
+    # Who is blocked wakes it with every tensor that comes.
+    late = step([2, 18], [(20, [0, 1])], 20)
+    both = plays(step([2, 4], [(10, [0, 1])], 20), late)
+    assert milliseconds(both, 64 * MIB, 50) == pytest.approx((30 + 20) / 2)
+
+
+def test_one_tensor_that_is_full_by_itself_leaves_at_once():
+    whole = plays(step([2, 4, 6], [(20, [0, 1, 2])], 20))
+    assert milliseconds(whole, 0, 50) == pytest.approx(20)
+
+
+def burst(last: float) -> Program:
+    """Five tensors at once after 30 ms of computing; the last of them so many ms later."""
+    return step([30, 30.1, 30.2, 30.3, 30.3 + last], [(30.4 + last, [0, 1, 2, 3, 4])], 32 + last)
+
+
+def test_gradients_that_come_at_once_do_so_in_steps_that_are_interrupted_too():
+    """A rank that was kept from submitting for 5 ms has no other program."""
+    usual, interrupted = plays(burst(0), burst(0)), plays(burst(0), burst(5))
+    stretches = usual * 4 + interrupted
+    changed, _ = whatif.overlapped()(stretches, Rules(64 * MIB, MS, COSTS))
+    for [one] in changed:
+        for program in one.programs:
+            # Evenly over the last two thirds of what was computed before.
+            assert program.submit[0] / MS == pytest.approx(30 * (1 / 3 + 2 / 3 / 5))
+            assert program.submit.max() / MS == pytest.approx(30)
+
+
+def test_gradients_that_come_one_by_one_stay_where_they_are():
+    spread = step([6, 12, 18, 24, 30], [(30, [0, 1, 2, 3, 4])], 32)
+    [[one]], _ = whatif.overlapped()(plays(spread), Rules(64 * MIB, MS, COSTS))
+    assert one.programs[0].submit.tolist() == spread.submit.tolist()
