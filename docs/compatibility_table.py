@@ -250,7 +250,7 @@ SUPERSET: dict[str, dict[str, str]] = {
 PARTIAL: dict[str, dict[str, str]] = {
     "horovod": {
         "run": (
-            "On one host. Arguments for elastic jobs (`NotImplementedError`), ssh and mpirun "
+            "On this machine. Arguments for elastic jobs (`NotImplementedError`), ssh and mpirun "
             "(`ValueError`) are refused."
         ),
     },

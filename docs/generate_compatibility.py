@@ -46,9 +46,9 @@ What Horovod 0.28.1 exports for PyTorch, and what of it hvdtune has. `import hor
   hangs, loses data or refuses what is in order.
 - **partial**: a part has no effect, or is refused with an error that says so.
 
-Tensors are on the CPU, and a job is on one host. Each name is used on two or more ranks by the
-tests listed (of the helpers in `horovod.common`, some by tests of one process); where there are
-more than {shown}, the page shows those that are most about it.
+Tensors are on the CPU. Each name is used on two or more ranks by the tests listed (of
+the helpers in `horovod.common`, some by tests of one process); where there are more than {shown},
+the page shows those that are most about it.
 """
 
 

@@ -134,6 +134,12 @@ class EngineOptions:
         rank: int,
         size: int,
         local_size: int,
+        network_host: str,
+        network_port: int,
+        network_secret: str,
+        interfaces: Sequence[str],
+        host_salt: str,
+        version: str,
         endpoint: str,
         secret: str,
         hostname: str,
@@ -245,6 +251,9 @@ class Engine:
 
     def peers(self) -> list[tuple[str, int]]:
         """Host name and process id of every rank."""
+
+    def hosts(self) -> list[int]:
+        """By rank: the number of its host; all 0 on one host."""
 
     def host_cpus(self) -> int:
         """CPUs that all ranks on this host may use together; the same on all of them."""

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 MIB = 2**20
-_ONE_HOST = "it concerns the way between hosts, and this version runs on one host"
+_FLAT = "between hosts, this version's ranks exchange tensors all with all"
 _NO_GPU = "this version's data plane is shared memory on the CPU"
 
 _TABLE = (
@@ -102,19 +102,19 @@ _TABLE = (
         "hierarchical_allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "bool", False,
         "Allreduce within each host first, then between hosts.",
         flags=("--hierarchical-allreduce",), off_flags=("--no-hierarchical-allreduce",),
-        yaml="params.hierarchical_allreduce", inert=_ONE_HOST,
+        yaml="params.hierarchical_allreduce", inert=_FLAT,
     ),
     Knob(
         "hierarchical_allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False,
         "Allgather within each host first, then between hosts.",
         flags=("--hierarchical-allgather",), off_flags=("--no-hierarchical-allgather",),
-        yaml="params.hierarchical_allgather", inert=_ONE_HOST,
+        yaml="params.hierarchical_allgather", inert=_FLAT,
     ),
     Knob(
         "torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", "bool", False,
         "Two-dimensional allreduce with NCCL.",
         flags=("--torus-allreduce",), off_flags=("--no-torus-allreduce",),
-        yaml="params.torus_allreduce", inert=_ONE_HOST,
+        yaml="params.torus_allreduce", inert=_NO_GPU,
     ),
     # -- autotune --
     Knob(
@@ -317,12 +317,13 @@ _TABLE = (
     ),
     Knob(
         "gloo_iface", "HOROVOD_GLOO_IFACE", "str", "",
-        "Network interface for Gloo.", inert=_ONE_HOST,
+        "Network interfaces that the ranks of several hosts use, separated by commas; empty: the "
+        "one that leads to rank 0.",
     ),
     Knob(
         "tcp", "NCCL_IB_DISABLE", "bool", False,
         "Use TCP only, no InfiniBand.",
-        flags=("--tcp",), inert=_ONE_HOST,
+        flags=("--tcp",), inert="between hosts, this version uses nothing but TCP",
     ),
     Knob(
         "controller", "HOROVOD_CONTROLLER", "choice", None,
@@ -366,6 +367,11 @@ _TABLE = (
         "Socket of the `hvdtune tune` that started the job.", internal=True,
     ),
     Knob("job_id", "HVDTUNE_JOB_ID", "str", None, "Name of the job.", internal=True),
+    Knob(
+        "host_salt", "HVDTUNE_HOST_SALT", "str", None,
+        "Keeps processes of one machine apart as if they were on different hosts; for tests.",
+        internal=True,
+    ),
     Knob("secret", "HVDTUNE_SECRET", "str", None, "Key shared by the job's ranks.", internal=True),
 )  # fmt: skip
 

@@ -135,6 +135,10 @@ class Rig:
         shown = subprocess.run(self.on(name, ["cat", path]), capture_output=True, check=True)
         return int(shown.stdout)
 
+    def address(self, name: str) -> str:
+        """Of a host, in digits."""
+        return f"{NETWORK}.{self.names.index(name) + 1}"
+
     def shaping(self, name: str) -> str:
         """What tc says about a host's interface."""
         space = self._space(name)

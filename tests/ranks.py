@@ -104,6 +104,38 @@ def rank_environment(rank: int, size: int) -> dict[str, str]:
     }
 
 
+def hosts_of(counts: Sequence[int]) -> Callable[[int], dict[str, str]]:
+    """``rank_env`` for a job whose ranks are apart as on hosts with so many ranks each.
+
+    They share no memory: everything goes through sockets on the loopback interface.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    places = [(host, local) for host, count in enumerate(counts) for local in range(count)]
+
+    def environment(rank: int) -> dict[str, str]:
+        host, local = places[rank]
+        same = [other for other, count in enumerate(counts) if count > local]
+        return {
+            "HOROVOD_HOSTNAME": f"host{host}",
+            "HOROVOD_LOCAL_RANK": str(local),
+            "HOROVOD_LOCAL_SIZE": str(counts[host]),
+            "HOROVOD_CROSS_RANK": str(same.index(host)),
+            "HOROVOD_CROSS_SIZE": str(len(same)),
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+            "HVDTUNE_HOST_SALT": f"host{host}",
+        }
+
+    return environment
+
+
+def _layout(np: int) -> Sequence[int] | None:
+    """How HVDTUNE_TEST_HOSTS wants ranks spread: "2" over two hosts, as evenly as can be."""
+    hosts = min(int(os.environ.get("HVDTUNE_TEST_HOSTS", "1")), np)
+    return [np // hosts + (host < np % hosts) for host in range(hosts)] if hosts > 1 else None
+
+
 class Ranks:
     """Running ranks. Use as a context manager: leaving it kills whatever still runs."""
 
@@ -271,21 +303,27 @@ def start_ranks(
     rank_env: Callable[[int], Mapping[str, str | None]] | None = None,
     only: Sequence[int] | None = None,
     prefix: Callable[[int], Sequence[str]] | None = None,
+    hosts: Sequence[int] | None = None,
 ) -> Ranks:
     """Start ``program`` as ``np`` ranks, each told its place directly, without a launcher.
 
     ``env`` is for every rank, ``rank_env(rank)`` for one; None as a value removes the variable.
     ``only`` starts just these ranks of the job (``Ranks`` then counts the started ones from 0).
     ``prefix(rank)`` is put in front of a rank's command; what it runs must become the rank by
-    exec, as ``nice`` does.
+    exec, as ``nice`` does. ``hosts`` keeps the ranks apart as if so many each were on hosts of
+    their own (see ``hosts_of``); HVDTUNE_TEST_HOSTS=2 in the environment does it for every job that
+    does not say.
     """
+    hosts = hosts or _layout(np)
+    host_env = hosts_of(hosts) if hosts else None
     directory = new_directory()
     command = program_command(program, args, directory)
     job = new_job()
     ranks = Ranks(directory, directory / "values")
     try:
         for rank in only if only is not None else range(np):
-            environment = clean_environment({**job, **rank_environment(rank, np), **(env or {})})
+            own = {**rank_environment(rank, np), **(host_env(rank) if host_env else {})}
+            environment = clean_environment({**job, **own, **(env or {})})
             for name, value in (rank_env(rank) if rank_env else {}).items():
                 if value is None:
                     environment.pop(name, None)
@@ -305,13 +343,14 @@ def run_ranks(
     env: Mapping[str, str | None] | None = None,
     timeout: float = DEFAULT_TIMEOUT,
     check: bool = True,
+    hosts: Sequence[int] | None = None,
 ) -> RanksResult:
     """Run ``program`` (a script's path, or a function of a module) as ``np`` ranks to its end.
 
     Raises RanksFailed, with everything that every rank printed, at the timeout (seconds) and, if
     ``check``, when a rank does not exit with 0.
     """
-    with start_ranks(np, program, *args, env=env) as ranks:
+    with start_ranks(np, program, *args, env=env, hosts=hosts) as ranks:
         return ranks.wait(timeout, check)
 
 
@@ -340,9 +379,10 @@ def run_checks_on(
     *,
     env: Mapping[str, str | None] | None = None,
     timeout: float = DEFAULT_TIMEOUT,
+    hosts: Sequence[int] | None = None,
 ) -> None:
     """Run a ``program`` that returns the names of its checks; fail if the ranks ran others."""
-    names = run_ranks(np, program, env=env, timeout=timeout).values
+    names = run_ranks(np, program, env=env, timeout=timeout, hosts=hosts).values
     assert names[0]
     assert all(other == names[0] for other in names), "the ranks ran different checks"
 

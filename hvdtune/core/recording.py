@@ -66,14 +66,15 @@ def _identity(topology: Topology, settings: knobs.Settings, hostname: str) -> st
         "local_rank": topology.local_rank,
         "host": hostname,
         "pid": os.getpid(),
-        "version": _version(),
+        "version": version(),
         "framework": _framework(),
         "settings": values,
     }
     return json.dumps(identity)[1:-1]
 
 
-def _version() -> str:
+def version() -> str:
+    """hvdtune's."""
     from hvdtune import __version__
 
     return __version__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import os
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hvdtune import _native, knobs
-from hvdtune.core import control, recording, stacks
+from hvdtune.core import control, network, recording, stacks
 from hvdtune.core import mpi_communicators as mpi
 from hvdtune.core import process_sets as sets
 from hvdtune.core.topology import Topology, detect, sub_job
@@ -99,7 +100,14 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
     recording.check(settings)
     knobs.check_together(settings.as_dict())
     topology = place.topology
-    _check_host(topology)
+    _check_size(topology)
+    # Before this process counts the init: what is missing here is missing everywhere.
+    where = network.meeting_place(os.environ, topology, settings.secret, 0)
+    if where is not None and place.listed and topology.size < detect(os.environ).size:
+        raise ValueError(
+            "Horovod initialization failed: init(comm=[...]): the ranks of a list must be all of "
+            "the launcher's, or all on one host"
+        )
     static, problem = _planned_sets(given, place)
     _native.configure_logging(settings.log_level, settings.log_hide_time)
     if problem:
@@ -180,17 +188,10 @@ def _planned_sets(
         return [], error
 
 
-def _check_host(topology: Topology) -> None:
-    # Our own launcher starts processes on this machine only, under whatever host names.
-    if topology.local_size != topology.size and topology.launcher != "hvdtune":
-        raise ValueError(
-            f"Horovod initialization failed: the job has {topology.size} processes, "
-            f"{topology.local_size} of them on {topology.hostname}; this version connects the "
-            "processes of one host"
-        )
+def _check_size(topology: Topology) -> None:
     if topology.size > _native.MAX_RANKS:
         raise ValueError(
-            f"Horovod initialization failed: {topology.size} processes on one host; at most "
+            f"Horovod initialization failed: a job of {topology.size} processes; at most "
             f"{_native.MAX_RANKS} are supported"
         )
 
@@ -209,6 +210,7 @@ def _engine_options(
         hostname=_shown_hostname(topology),
         endpoint=_meeting_point(topology),
         secret=settings.secret or "",
+        **_network_options(topology, settings),
         agreement="\n".join(agreement),
         start_timeout_s=float(settings.start_timeout),
         cache_capacity=settings.cache_capacity,
@@ -228,6 +230,19 @@ def _engine_options(
         stall_warning_s=float(settings.stall_check_time),
         stall_shutdown_s=float(settings.stall_shutdown_time),
     )
+
+
+def _network_options(topology: Topology, settings: knobs.Settings) -> dict[str, Any]:
+    generation = _generations[topology.job_id]
+    place = network.meeting_place(os.environ, topology, settings.secret, generation)
+    return {
+        "network_host": place.host if place else "",
+        "network_port": place.port if place else 0,
+        "network_secret": place.secret if place else "",
+        "interfaces": [name for name in settings.gloo_iface.split(",") if name],
+        "host_salt": settings.host_salt or "",
+        "version": recording.version(),
+    }
 
 
 def _meeting_point(topology: Topology) -> str:
@@ -374,9 +389,9 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether every host has as many processes: always, on one host."""
-    topology()
-    return True
+    """Whether every host has as many processes."""
+    counts = collections.Counter(engine().hosts())
+    return len(set(counts.values())) <= 1
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False, *, steps: int | None = None) -> None:

@@ -11,17 +11,20 @@ import os
 import sys
 from typing import Any
 
-from hvdtune.launch.interfaces import present_interfaces
+from hvdtune.launch.interfaces import addresses, present_interfaces
 
 
 def facts() -> dict[str, Any]:
     """This host as another needs to know it, ready for JSON.
 
     "machine" is equal on hosts that are the same machine; "interfaces" are the names of the
-    network interfaces.
+    network interfaces, "addresses" those that have an IPv4 address. Of a host that was reached by
+    ssh, "ssh_to" is the address by which, and "ssh_from" that of whoever has come.
     """
     from hvdtune import __version__
 
+    # Client's address and port, this host's address and port.
+    connection = os.environ.get("SSH_CONNECTION", "").split()
     return {
         "machine": machine(),
         "hostname": os.uname().nodename,
@@ -29,6 +32,9 @@ def facts() -> dict[str, Any]:
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": sys.executable,
         "interfaces": present_interfaces(),
+        "addresses": addresses(),
+        "ssh_from": connection[0] if len(connection) == 4 else "",
+        "ssh_to": connection[2] if len(connection) == 4 else "",
     }
 
 

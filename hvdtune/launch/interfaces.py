@@ -42,6 +42,12 @@ def loopback_interfaces() -> Sequence[str]:
     return [name for name in present_interfaces() if _address(name) == _LOOPBACK]
 
 
+def addresses() -> dict[str, str]:
+    """The first IPv4 address of each interface that has one."""
+    found = {name: _address(name) for name in present_interfaces()}
+    return {name: address for name, address in found.items() if address}
+
+
 def _address(interface: str) -> str | None:
     """The interface's first IPv4 address."""
     import fcntl

@@ -108,7 +108,4 @@ def _check(spec: MpiJobSpec) -> None:
         if not re.fullmatch(_VARIABLE, name):
             raise LaunchError(f"-e {name}: this is not the name of a variable.")
     if spec.workers > 1:
-        raise LaunchError(
-            f"--workers is {spec.workers}, but {unsupported.ONE_HOST}, and every worker pod is a "
-            "host: give 1, with more --slots."
-        )
+        raise LaunchError(f"--workers is {spec.workers}, but {unsupported.WORKERS}.")

@@ -68,14 +68,13 @@ def start(request: Request) -> int:
     from hvdtune.launch.job import JobSpec, run_job
 
     remote = _remote(slots)
-    if remote:
-        _check(request, slots, remote)
-    if request.interfaces:
+    meeting = _check(request, slots, remote) if remote else {}
+    if request.interfaces and not meeting:
         _tell("--network-interfaces has no effect: the job runs on one host.")
     spec = JobSpec(
         command=request.command,
         slots=slots,
-        environment=request.environment,
+        environment={**environments.without_place(request.environment), **meeting},
         output_directory=request.output_directory,
         timestamps=request.timestamps,
         verbose=request.verbose,
@@ -89,7 +88,6 @@ def _start_external(request: Request, slots: Sequence[Slot]) -> int:
 
     if request.method is Method.MPIRUN:
         words, environment, _ = _external(request, slots, "")
-        _require_one_host(slots)
         return run_external(words, environment, verbose=request.verbose)
     import tempfile
 
@@ -109,7 +107,7 @@ def dry_run(request: Request) -> list[str]:
     """
     slots = _slots(request)
     if request.method is not Method.OWN:
-        words, _, content = _external(request, slots, _RANKFILE)
+        words, _, content = _external(request, slots, _RANKFILE, dry=True)
         comments = [f"# {_RANKFILE}: {line}".rstrip() for line in content.splitlines()]
         return [*comments, shlex.join(words)]
     remote = _remote(slots)
@@ -135,12 +133,13 @@ def _remote(slots: Sequence[Slot]) -> list[str]:
     return [name for name in dict.fromkeys(s.hostname for s in slots) if not is_local(name)]
 
 
-def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> None:
-    """Find out what the other hosts are.
+def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> dict[str, str]:
+    """Find out what the other hosts are; the variables that say where the ranks meet.
 
-    Raises `LaunchError` when one cannot be used, and when the ranks could not share memory.
+    None of these where all names are one machine's. Raises `LaunchError` when a host cannot be
+    used.
     """
-    from hvdtune.launch import checks, identity
+    from hvdtune.launch import checks, identity, rendezvous
 
     own = identity.facts()
     cache = checks.cache_file(request.inherited) if request.use_cache else None
@@ -156,10 +155,9 @@ def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> No
         _require_alike(found, own["version"], request.interfaces)
     machines = {slot.hostname: own["machine"] for slot in slots}
     machines.update((name, facts["machine"]) for name, facts in found.items())
-    if len(set(machines.values())) > 1:
-        raise LaunchError(
-            f"{unsupported.ONE_HOST}; {', '.join(machines)} are not the same machine."
-        )
+    if len(set(machines.values())) == 1:
+        return {}
+    return rendezvous.over_ssh(list(machines), own, found, request.interfaces)
 
 
 def _require_alike(
@@ -186,11 +184,15 @@ def _worker_command(request: Request, slot: Slot) -> str:
 
 
 def _external(
-    request: Request, slots: Sequence[Slot], rankfile: str
+    request: Request, slots: Sequence[Slot], rankfile: str, dry: bool = False
 ) -> tuple[list[str], dict[str, str], str]:
     """The command of mpirun or jsrun, its environment, and what is to be in its `rankfile`."""
     environment = environments.without_place(request.environment)
     if request.method is Method.MPIRUN:
+        from hvdtune.launch import rendezvous
+
+        names = list(dict.fromkeys(slot.hostname for slot in slots))
+        environment |= rendezvous.over_mpirun(names, request.interfaces, dry)
         return _mpirun(request, environment), environment, ""
     from hvdtune.launch import lsf
 
@@ -241,7 +243,7 @@ def _require_one_host(slots: Sequence[Slot]) -> None:
     names = list(dict.fromkeys(slot.hostname for slot in slots))
     if len(names) > 1 and not all(is_local(name) for name in names):
         raise LaunchError(
-            f"{unsupported.ONE_HOST}; {', '.join(names)} are not all this one "
+            f"{unsupported.JSRUN}; {', '.join(names)} are not all this one "
             "(--dry-run prints the command)."
         )
 

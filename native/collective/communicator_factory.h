@@ -26,4 +26,10 @@ using CommunicatorFactory =
 /// Shared memory, for the ranks of one host.
 std::unique_ptr<Communicator> make_shm_communicator(const CommunicatorSpec& spec);
 
+/// Sockets, for ranks of any hosts of a job on several.
+std::unique_ptr<Communicator> make_socket_communicator(const CommunicatorSpec& spec);
+
+/// Shared memory where all members are on one host, otherwise sockets.
+std::unique_ptr<Communicator> make_own_communicator(const CommunicatorSpec& spec);
+
 }  // namespace hvdtune

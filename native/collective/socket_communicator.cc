@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "collective/communicator_factory.h"
 #include "collective/shm_reduce.h"
 #include "transport/rendezvous.h"
 
@@ -242,6 +243,16 @@ const char* SocketCommunicator::activity(OpKind kind) const {
       break;
   }
   return "TCP";
+}
+
+std::unique_ptr<Communicator> make_socket_communicator(const CommunicatorSpec& spec) {
+  return std::make_unique<SocketCommunicator>(spec.session.mesh, spec.members, spec.index,
+                                              spec.number, spec.patience);
+}
+
+std::unique_ptr<Communicator> make_own_communicator(const CommunicatorSpec& spec) {
+  return spec.session.spans_hosts(spec.members) ? make_socket_communicator(spec)
+                                                : make_shm_communicator(spec);
 }
 
 }  // namespace hvdtune

@@ -17,6 +17,8 @@ constexpr std::uint32_t kHeaderMagic = 0x68766f70;  // "hvop"
 // Pieces and bytes of one system call: one member shall not keep the others waiting.
 constexpr std::size_t kPiecesAtOnce = 256;
 constexpr std::size_t kBytesAtOnce = 1 << 20;
+// How often to ask whether the job has ended for a reason that no connection tells.
+constexpr Nanos kOutsideSlice = 50 * kMillisecond;
 
 /// The beginning of a queue, at most kBytesAtOnce.
 std::size_t take_pieces(const std::vector<iovec>& pieces, std::size_t next, iovec* to,
@@ -233,8 +235,11 @@ void SocketStreams::sleep() {
     const Nanos began = monotonic_now();
     reported_ = began;
     while (true) {
-      const Nanos until = absence_limit_ == kForever ? kForever : monotonic_now() + absence_limit_;
+      const Nanos slice = mesh_->has_outside_cause() ? kOutsideSlice : kForever;
+      const Nanos pause = std::min(absence_limit_, slice);
+      const Nanos until = pause == kForever ? kForever : monotonic_now() + pause;
       if (poll(entries_.data(), entries_.size(), tcp::milliseconds_until(until)) > 0) break;
+      mesh_->ask_outside();
       look_for_absent(began);
     }
   }

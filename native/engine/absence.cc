@@ -30,7 +30,7 @@ void Engine::on_absence(const std::vector<int>& ranks, Nanos waited) {
     state.host = peer.hostname;
     state.pid = peer.pid;
     state.last_operation = tensors.back().name;
-    state.process_state = process_state_of(peer.pid);
+    state.process_state = process_state(rank);
     states.push_back(std::move(state));
   }
   record_stall(tensors.front().name + " and " + std::to_string(tensors.size() - 1) +

@@ -182,6 +182,7 @@ bool Engine::arrive_direct(Operation& operation) {
   const wire::Request& request = operation.request;
   if (operation.slot >= kDirectSlots || !is_plain(request)) return false;
   const std::size_t members = sets_.ranks(request.process_set).size();
+  if (session_.spans_hosts(sets_.ranks(request.process_set))) return false;
   const std::int64_t bytes = request.bytes();
   if (bytes <= 0 || bytes > static_cast<std::int64_t>(direct_limit(members))) return false;
   if (arena_.watched().load() != 0 || arena_.joined().load() != 0) return false;
@@ -242,7 +243,7 @@ void Engine::settle_direct(const OperationPtr& operation) {
   push_announcement(
       wire::encode_announce_slot(operation->slot, operation->ticket, operation->submitted));
   // Always: another rank may have been counted as the last while this was not in the ring yet.
-  arena_.doorbell(0).ring(Urgency::kUrgent);
+  coordinator_bell_.ring(Urgency::kUrgent);
 }
 
 bool Engine::direct_is_complete(const Operation& operation) const {
@@ -298,12 +299,12 @@ void Engine::leave_direct(const OperationPtr& operation) {
   operation->recorded_name = capture::kNone;
   push_announcement(
       wire::encode_announce_request(operation->request, operation->ticket, operation->submitted));
-  arena_.doorbell(0).ring(Urgency::kUrgent);
+  coordinator_bell_.ring(Urgency::kUrgent);
 }
 
 /// Who completes a round knows it by counting arrivals: those who have joined count as arrived.
 void Engine::on_absent(const TensorEntry& entry, std::size_t ranks) {
-  if (entry.slot == wire::kNoSlot) return;
+  if (entry.slot == wire::kNoSlot || session_.across_hosts()) return;  // of all ranks of the job
   arena_.slot_round(entry.slot)
       .announce(static_cast<std::uint32_t>(entry.members), static_cast<std::uint32_t>(ranks));
 }

@@ -40,7 +40,7 @@ Engine::Engine(EngineOptions options)
       rank_(options_.bootstrap.rank),
       size_(options_.bootstrap.size),
       sets_(with_global_set(size_, options_.process_sets)),
-      session_(bootstrap(options_.bootstrap)),
+      session_(meet(options_.bootstrap, options_.network)),
       arena_(*session_.arena),
       recorder_(options_.recording.buffer_bytes,
                 [this](const std::string& problem, bool recorded) {
@@ -48,6 +48,7 @@ Engine::Engine(EngineOptions options)
                 }),
       patience_(chosen_patience(options_.spin, arena_)),
       doorbell_(arena_.doorbell(rank_)),
+      coordinator_bell_(session_.is_here(0) ? arena_.doorbell(0) : arena_.bridge_bell()),
       schedule_(arena_.schedule()),
       executor_(sets_, rank_, make_communicators(), timeline_),
       stragglers_(options_.straggler, size_),
@@ -79,9 +80,11 @@ Engine::Engine(EngineOptions options)
   }
   {
     const SignalsBlocked signals;
+    join_hosts();
     record_settings(applied_);
     if (is_coordinator()) order_first_timeline();
     start_watch();
+    if (bridge_) bridge_->start();
   }
   await_recording_decision();
   const SignalsBlocked signals;
@@ -90,14 +93,30 @@ Engine::Engine(EngineOptions options)
   pthread_setname_np(thread_.native_handle(), "hvdtune");
 }
 
-Engine::~Engine() { shutdown(); }
+Engine::~Engine() {
+  shutdown();
+  bridge_.reset();  // what it calls is still there
+}
 
-/// A container may have clocks of its own: its rank's times mean nothing here.
+/// What a job on several hosts needs besides.
+void Engine::join_hosts() {
+  if (!session_.across_hosts()) return;
+  // The connections know nothing of what ends the job on this host alone.
+  session_.mesh->set_outside_cause([this] { return arena_.abort_status(); });
+  if (!session_.leaders) return;
+  bridge_.emplace(session_, rank_, [this](int rank, std::string_view message) {
+    if (is_coordinator() || rank == rank_) return take_watch_message(rank, message);
+    liveness_->send(rank, message);
+  });
+}
+
+/// Other hosts have clocks of their own, and so may containers: their ranks' times mean nothing
+/// here.
 void Engine::find_other_clocks() {
   const std::string own = time_space();
   for (const PeerInfo& peer : session_.peers) {
-    const std::string its = time_space(peer.pid);
-    other_clock_.push_back(!own.empty() && !its.empty() && its != own);
+    const std::string its = peer.here ? time_space(peer.pid) : std::string();
+    other_clock_.push_back(!peer.here || (!own.empty() && !its.empty() && its != own));
   }
 }
 
@@ -143,6 +162,7 @@ Tuning Engine::tuning_of(const wire::RuntimeSettings& settings) const {
 
 std::shared_ptr<SharedBlock> Engine::allocate_shared(std::size_t bytes) {
   if (registration_) return registration_->allocate(bytes);
+  if (session_.across_hosts()) refuse("the ranks of several hosts share no memory");
   refuse(size_ == 1 ? "a job of one process shares no memory"
                     : "this system gives the ranks no memory to share for tensors");
 }
@@ -308,7 +328,7 @@ void Engine::ring_coordinator(Urgency urgency) {
   if (ring_holder_ == std::this_thread::get_id()) {
     held_ring_ = std::max(held_ring_, urgency);
   } else {
-    arena_.doorbell(0).ring(urgency);
+    coordinator_bell_.ring(urgency);
   }
 }
 
@@ -330,7 +350,8 @@ Engine::HeldRings::~HeldRings() {
 /// Whether the coordinator has anything to do now. A tensor that others still miss needs no
 /// wake-up; the last to arrive causes it.
 Urgency Engine::arrival_urgency(const wire::Request& request, wire::Slot known_slot) {
-  if (known_slot != wire::kNoSlot) {
+  // Who is the last, a word of one host's arena cannot tell where there are others.
+  if (known_slot != wire::kNoSlot && !session_.spans_hosts(sets_.ranks(request.process_set))) {
     const auto members = static_cast<std::uint32_t>(sets_.ranks(request.process_set).size());
     const bool last = arena_.slot_round(known_slot).announce(members).last;
     if (!last && arena_.joined().load(std::memory_order_seq_cst) == 0) return Urgency::kNone;
@@ -348,7 +369,7 @@ void Engine::push_announcement(std::string_view bytes) {
   if (announce_backlog_.empty() && my_announcements_.push(bytes)) return;
   // The coordinator is behind; progress sends the rest in order.
   announce_backlog_.emplace_back(bytes);
-  arena_.doorbell(0).ring(Urgency::kUrgent);
+  coordinator_bell_.ring(Urgency::kUrgent);
   doorbell_.wake_all();
 }
 
@@ -384,7 +405,7 @@ bool Engine::wait(std::int64_t handle, Nanos deadline) {
                                  : blocked::on_ticket(operation->ticket),
                              std::memory_order_seq_cst);
   if (arena_.collecting().load(std::memory_order_seq_cst) != 0) {
-    arena_.doorbell(0).ring(Urgency::kUrgent);
+    coordinator_bell_.ring(Urgency::kUrgent);
   }
   const bool recorded = recorder_.active();
   const bool timed = recorded || is_coordinator();  // whose status says how long
@@ -414,6 +435,11 @@ bool Engine::retire(std::int64_t handle) {
   return true;
 }
 
+std::vector<int> Engine::hosts() const {
+  return session_.across_hosts() ? session_.host_of
+                                 : std::vector<int>(static_cast<std::size_t>(size_));
+}
+
 Status Engine::state() {
   const std::lock_guard lock(table_mutex_);
   return ended_;
@@ -427,7 +453,7 @@ bool Engine::end_job_by(Nanos deadline) {
       const std::lock_guard lock(table_mutex_);
       push_announcement(wire::encode_announce_shutdown());
     }
-    arena_.doorbell(0).ring(Urgency::kUrgent);
+    coordinator_bell_.ring(Urgency::kUrgent);
   }
   if (!over_) drive_until([this] { return over_.load(); }, deadline);
   return over_;
@@ -469,6 +495,8 @@ void Engine::abandon() {
   for (const Fd& socket : session_.sockets) {
     if (socket.valid()) close(socket.get());
   }
+  if (session_.mesh) session_.mesh->abandon();
+  if (bridge_) bridge_->abandon();
 }
 
 StepLog& Engine::coordinator_steps() { return coordinator_ ? coordinator_->steps() : no_steps_; }

@@ -32,10 +32,11 @@
 #include "observe/job_status.h"
 #include "observe/straggler.h"
 #include "observe/timeline.h"
-#include "transport/bootstrap.h"
+#include "transport/bridge.h"
 #include "transport/clock_sync.h"
 #include "transport/control_server.h"
 #include "transport/liveness.h"
+#include "transport/meet.h"
 
 namespace hvdtune {
 
@@ -54,6 +55,7 @@ struct RecordingOptions {
 
 struct EngineOptions {
   BootstrapOptions bootstrap;
+  std::optional<NetworkOptions> network;  ///< none: all ranks are on this host
   int local_size = 1;
   CoordinatorOptions coordinator;
   wire::RuntimeSettings settings;
@@ -75,7 +77,7 @@ struct EngineOptions {
   /// steps() is to see everything: nothing goes past the coordinator.
   bool watch_steps = false;
   /// The data plane.
-  CommunicatorFactory data_plane = make_shm_communicator;
+  CommunicatorFactory data_plane = make_own_communicator;
 };
 
 /// What one rank submits.
@@ -93,7 +95,7 @@ struct Submission {
 /// All public methods may be called from any thread. None holds the caller longer than stated.
 class Engine final : private CoordinatorObserver {
  public:
-  /// Meets the other ranks (see bootstrap()) and starts the engine's thread.
+  /// Meets the other ranks (see meet()) and starts the engine's thread.
   explicit Engine(EngineOptions options);
   /// shutdown(), then waits for the thread.
   ~Engine() override;
@@ -243,6 +245,8 @@ class Engine final : private CoordinatorObserver {
   }
 
   [[nodiscard]] const std::vector<PeerInfo>& peers() const { return session_.peers; }
+  /// By rank: the number of its host. All 0 on one host.
+  [[nodiscard]] std::vector<int> hosts() const;
   /// CPUs that all ranks on this host may use together; the same number on all of them.
   [[nodiscard]] int host_cpus() const { return arena_.cpus(); }
   /// Why the job cannot go on, or kOk.
@@ -268,6 +272,7 @@ class Engine final : private CoordinatorObserver {
   void push_announcement(std::string_view bytes);
   OperationPtr find(std::int64_t handle);
   void find_other_clocks();
+  void join_hosts();
   void watch_traffic();
 
   // Recording (recording.cc).
@@ -347,6 +352,10 @@ class Engine final : private CoordinatorObserver {
   std::string answer(std::string_view question);
   std::string stacks_text(std::string_view which);
   [[nodiscard]] std::string where(int rank) const;
+  [[nodiscard]] std::string process_state(int rank) const;
+  bool send_to_watch(int rank, std::string_view message);
+  void hear_for_watch(int rank, std::string_view message);
+  void take_watch_message(int from, std::string_view message);
   void on_absence(const std::vector<int>& ranks, Nanos waited);
 
   [[nodiscard]] bool somebody_waits_for(const TensorEntry& entry);
@@ -389,6 +398,7 @@ class Engine final : private CoordinatorObserver {
   Nanos toggled_ = 0;
   Patience patience_;
   Doorbell& doorbell_;
+  Doorbell& coordinator_bell_;  // where rank 0 is on another host: the bridge's
   BroadcastRing schedule_;
   std::optional<Registration> registration_;  // its publish() under table_mutex_
   Executor executor_;
@@ -451,6 +461,7 @@ class Engine final : private CoordinatorObserver {
   Nanos silence_reported_ = 0;
   Nanos next_silence_check_ = 0;
   std::optional<LivenessWatch> liveness_;
+  std::optional<Bridge> bridge_;  // of leaders, where there are several hosts
   // Rank 0, behind what it asks.
   std::function<std::string(std::string_view)> command_;
   std::string identity_;

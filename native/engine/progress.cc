@@ -70,7 +70,7 @@ bool Engine::flush_backlogs() {
       sent = true;
     }
   }
-  if (sent) arena_.doorbell(0).ring(Urgency::kUrgent);
+  if (sent) coordinator_bell_.ring(Urgency::kUrgent);
   if (!schedule_backlog_.empty()) {
     const std::size_t before = schedule_backlog_.size();
     publish({});
@@ -92,10 +92,12 @@ bool Engine::coordinate() {
   const bool heard = read_announcements();
   for (const wire::Slot slot : coordinator_->release_evicted(passed_by_all)) {
     arena_.slot_round(slot).reset();
+    if (bridge_) bridge_->release_slot(slot);
   }
   for (const std::uint32_t set : coordinator_->release_sets(passed_by_all)) {
     arena_.reset_cells(static_cast<int>(set));
     if (session_.heap) session_.heap->reset_work_cell(static_cast<int>(set));
+    if (bridge_) bridge_->release_set(set);
   }
   // Announcements that did not ring because they came before this are read in the next turn.
   arena_.joined().store(static_cast<std::uint32_t>(coordinator_->joined()),
@@ -183,10 +185,12 @@ void Engine::publish(const std::vector<wire::Schedule>& schedules) {
   }
   if (!pushed) return;
   for (int rank = 1; rank < size_; ++rank) arena_.doorbell(rank).ring(Urgency::kNormal);
+  if (bridge_) bridge_->wake();
 }
 
 void Engine::check_stalls(Nanos now) {
   arena_.stall_checks().fetch_add(1, std::memory_order_relaxed);
+  if (bridge_) bridge_->wake();
   const StallVerdict verdict = stalls_->check(*coordinator_, now);
   if (verdict.tensors == 0) status_.stall_over();
   std::vector<wire::Schedule> queries;
@@ -286,7 +290,9 @@ void Engine::execute(const wire::Schedule& schedule) {
     executor_.run(batch, schedule.batch, schedule.registered, recorded);
   } catch (const Error& error) {
     // The other members wait in the collective: without this rank they cannot go on.
-    if (!arena_.aborted()) {
+    if (session_.mesh && session_.mesh->aborted()) {
+      arena_.abort(session_.mesh->abort_status().text);  // who is gone says more than who noticed
+    } else if (!arena_.aborted()) {
       arena_.abort("rank " + std::to_string(rank_) + " failed in " + batch.front()->request.name +
                    ": " + error.what());
     }

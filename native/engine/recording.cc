@@ -95,7 +95,7 @@ std::uint64_t Engine::ask_timeline(const wire::TimelineOrder& order) {
     number = ++timeline_asked_;
     push_announcement(wire::encode_announce_timeline(order));
   }
-  arena_.doorbell(0).ring(Urgency::kUrgent);
+  coordinator_bell_.ring(Urgency::kUrgent);
   return number;
 }
 
@@ -233,6 +233,7 @@ void Engine::await_recording_decision() {
   if (is_coordinator()) {
     decided.store(1, std::memory_order_release);
     futex_wake(&decided, kWakeAll);
+    if (bridge_) bridge_->wake();
   } else if (options_.timeline.empty()) {
     return;
   } else {
@@ -288,7 +289,7 @@ void Engine::start_capture(const wire::TimelineOrder& order) {
   capture::append_json_string(options.identity, order.recording);
   options.identity += "," + options_.recording.identity;
   options.identity += ",\"cpus\":" + std::to_string(host_cpus()) +
-                      ",\"local_size\":" + std::to_string(arena_.ranks());
+                      ",\"local_size\":" + std::to_string(arena_.local_ranks());
   arena_.recording().fetch_add(1);
   const std::string problem = recorder_.capture().start(options);
   if (!problem.empty()) return on_recording_ended(problem, true);
@@ -301,7 +302,7 @@ void Engine::start_capture(const wire::TimelineOrder& order) {
       recorded_.push_back(std::move(name));
     }
   }
-  if (is_coordinator() || order.time_space == time_space()) {
+  if (is_coordinator() || (session_.is_here(0) && order.time_space == time_space())) {
     recorder_.capture().clock(monotonic_now(), 0, 0);
   } else {
     start_clock();
@@ -363,6 +364,7 @@ void Engine::mark_step() {
 void Engine::watch_traffic() {
   const bool watched = options_.watch_steps || timeline_.active() || recorder_.active();
   arena_.watched().store(watched ? 1 : 0, std::memory_order_seq_cst);
+  if (bridge_) bridge_->wake();
 }
 
 }  // namespace hvdtune

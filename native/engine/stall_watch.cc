@@ -99,7 +99,7 @@ std::string StallWatch::worded(const Coordinator& coordinator, const std::vector
     Nanos last = 0;
     state.last_operation = coordinator.last_announced(rank, last);
     state.since_last = last == 0 ? 0 : now - last;
-    state.process_state = process_state_of(peer.pid);
+    if (peer.here) state.process_state = process_state_of(peer.pid);
     const auto stack = stacks_.find(rank);
     if (stack != stacks_.end()) state.python_stack = stack->second;
     ranks.push_back(std::move(state));

@@ -27,6 +27,12 @@ std::string Engine::where(int rank) const {
   return "host " + peer.hostname + ", pid " + std::to_string(peer.pid);
 }
 
+/// Empty: on another host, where nobody can tell from here.
+std::string Engine::process_state(int rank) const {
+  const PeerInfo& peer = session_.peers[static_cast<std::size_t>(rank)];
+  return peer.here ? process_state_of(peer.pid) : std::string();
+}
+
 // ---- the coordinator's thread -------------------------------------------------------------------
 
 /// Whether a rank other than the last to announce the tensor is blocked.
@@ -71,7 +77,9 @@ void Engine::watch_steps() {
 // ---- the watch's thread -------------------------------------------------------------------------
 
 void Engine::start_watch() {
-  if (is_coordinator() && arena_.oversubscribed() && options_.straggler.share > 0) {
+  // Of ranks on other hosts nobody can tell whether they wait for a CPU.
+  if (is_coordinator() && arena_.oversubscribed() && options_.straggler.share > 0 &&
+      !session_.across_hosts()) {
     std::vector<int> pids;
     for (const PeerInfo& peer : session_.peers) pids.push_back(peer.pid);
     cpu_waits_.emplace(std::move(pids));
@@ -82,21 +90,43 @@ void Engine::start_watch() {
   }
   const Nanos shift = options_.clock_shift;
   clock_.emplace(
-      is_coordinator(), [this](std::string_view message) { return liveness_->send(0, message); },
+      is_coordinator(), [this](std::string_view message) { return send_to_watch(0, message); },
       [shift] { return monotonic_now() + shift; });
   stacks_.emplace(rank_, size_, [this](int rank, std::string_view message) {
-    return liveness_->send(rank, message);
+    return send_to_watch(rank, message);
   });
   LivenessWatch::Events events;
   events.on_death = [this](int rank) { on_peer_death(rank); };
-  events.on_message = [this](int rank, std::string_view message) {
-    if (stacks_->receive(rank, message)) return;
-    clock_->receive(message,
-                    [this, rank](std::string_view reply) { return liveness_->send(rank, reply); });
-  };
+  events.on_message = [this](int rank, std::string_view message) { hear_for_watch(rank, message); };
   events.on_turn = [this](Nanos now) { return watch_turn(now); };
   liveness_.emplace(session_, rank_, std::move(events));
   liveness_->start();
+}
+
+/// To rank 0 from another one, or from rank 0. Any thread.
+bool Engine::send_to_watch(int rank, std::string_view message) {
+  if (is_coordinator()) {
+    return session_.is_here(rank) ? liveness_->send(rank, message) : bridge_->send(rank, message);
+  }
+  // On another host than rank 0's, by way of the leader.
+  return bridge_ ? bridge_->send(rank_, message) : liveness_->send(session_.leader, message);
+}
+
+/// What comes from a rank of this host: for this one, or, to its leader, for rank 0.
+void Engine::hear_for_watch(int rank, std::string_view message) {
+  if (bridge_ && !is_coordinator()) {
+    bridge_->send(rank, message);
+  } else {
+    take_watch_message(rank, message);
+  }
+}
+
+/// `from`: on other ranks, all comes from rank 0.
+void Engine::take_watch_message(int from, std::string_view message) {
+  const int rank = is_coordinator() ? from : 0;
+  if (stacks_->receive(rank, message)) return;
+  clock_->receive(message,
+                  [this, rank](std::string_view reply) { return send_to_watch(rank, reply); });
 }
 
 Nanos Engine::watch_turn(Nanos now) {
@@ -158,7 +188,7 @@ void Engine::report_silence(std::vector<std::string> names, Nanos waited) {
   state.rank = 0;
   state.host = session_.peers[0].hostname;
   state.pid = session_.peers[0].pid;
-  state.process_state = process_state_of(state.pid);
+  state.process_state = process_state(0);
   const StallOptions& limits = options_.stall;
   const bool ends =
       limits.shutdown >= limits.warning && limits.shutdown > 0 && waited >= limits.shutdown;
@@ -264,9 +294,9 @@ std::string Engine::stacks_text(std::string_view which) {
   const auto found = stacks_->ask(ranks, monotonic_now() + kStackPatience);
   std::string text;
   for (const int rank : ranks) {
-    const int pid = session_.peers[static_cast<std::size_t>(rank)].pid;
-    text += "Rank " + std::to_string(rank) + ": " + where(rank) + ", process " +
-            process_state_of(pid) + "\n";
+    const std::string state = process_state(rank);
+    text += "Rank " + std::to_string(rank) + ": " + where(rank) +
+            (state.empty() ? "" : ", process " + state) + "\n";
     const auto stack = found.find(rank);
     if (stack == found.end()) {
       text +=

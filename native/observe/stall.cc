@@ -234,7 +234,8 @@ std::string silence_report(int rank, std::vector<std::string> names, Nanos waite
       ". Its process is stopped, gets no CPU time, or waits for other ranks in an operation.\n" +
       "Rank " + std::to_string(coordinator.rank) + ":";
   if (!coordinator.host.empty()) text += " host " + coordinator.host + ",";
-  text += " pid " + std::to_string(coordinator.pid) + ", process " + coordinator.process_state;
+  text += " pid " + std::to_string(coordinator.pid);
+  if (!coordinator.process_state.empty()) text += ", process " + coordinator.process_state;
   if (ends) {
     text +=
         "\nThat is more than the limit set by HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: the job is "

@@ -294,6 +294,7 @@ void bind_engine(py::module_& module) {
              return peers;
            })
       .def("host_cpus", &Engine::host_cpus)
+      .def("hosts", &Engine::hosts)
       .def("start_timeline", &start_timeline, py::arg("path"), py::arg("mark_cycles"),
            py::arg("first_step"), py::arg("end_step"), py::arg("waits"))
       .def("stop_timeline", &stop_timeline, py::arg("waits"))

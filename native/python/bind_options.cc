@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "python/bindings.h"
+#include "transport/host_id.h"
 
 namespace py = pybind11;
 
@@ -55,6 +56,16 @@ EngineOptions make_options(const py::kwargs& values) {
   options.bootstrap.agreement = text("agreement");
   options.bootstrap.timeout = from_seconds(real("start_timeout_s"));
   options.bootstrap.on_wait = &raise_signals;
+  if (!text("network_host").empty()) {
+    NetworkOptions network;
+    network.host = text("network_host");
+    network.port = static_cast<int>(number("network_port"));
+    network.secret = text("network_secret");
+    network.version = text("version");
+    network.interfaces = values["interfaces"].cast<std::vector<std::string>>();
+    network.host_id = host_id(text("host_salt"));
+    options.network = std::move(network);
+  }
   options.local_size = static_cast<int>(number("local_size"));
   options.coordinator.cache_capacity = static_cast<std::uint32_t>(number("cache_capacity"));
   options.coordinator.disable_group_fusion = flag("disable_group_fusion");

@@ -26,6 +26,7 @@ struct Arena::Header {
   std::uint64_t magic = kMagic;
   std::uint32_t ranks = 0;
   std::int32_t cpus = 0;
+  std::int32_t local_ranks = 0;
   alignas(64) std::atomic<std::uint32_t> abort_state{kRunning};
   char abort_text[kAbortTextBytes] = {};
   alignas(64) std::atomic<std::uint32_t> collecting{0};
@@ -44,6 +45,7 @@ struct Arena::Header {
   };
   Time apart[kMaxRanksPerHost];
   Doorbell doorbells[kMaxRanksPerHost];
+  Doorbell bridge_bell;
   ReadCursor cursors[kMaxRanksPerHost];
   RingHead announce_heads[kMaxRanksPerHost];
   BarrierCell barriers[kMaxProcessSets];
@@ -101,7 +103,7 @@ std::size_t arena_bytes(std::size_t header_bytes, int ranks) {
 
 }  // namespace
 
-std::shared_ptr<Arena> Arena::create(int ranks, int cpus) {
+std::shared_ptr<Arena> Arena::create(int ranks, int cpus, int local_ranks) {
   const int fd = memfd_create("hvdtune", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail("create");
   if (ftruncate(fd, static_cast<off_t>(arena_bytes(sizeof(Header), ranks))) != 0) {
@@ -111,7 +113,9 @@ std::shared_ptr<Arena> Arena::create(int ranks, int cpus) {
   // The size is final: a peer cannot shrink the arena under the others' feet.
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   std::shared_ptr<Arena> arena(new Arena(fd, ranks, true));
-  reinterpret_cast<Header*>(arena->base_)->cpus = cpus;
+  auto* header = reinterpret_cast<Header*>(arena->base_);
+  header->cpus = cpus;
+  header->local_ranks = local_ranks > 0 ? local_ranks : ranks;
   return arena;
 }
 
@@ -150,6 +154,8 @@ Arena::~Arena() {
 }
 
 Doorbell& Arena::doorbell(int rank) { return reinterpret_cast<Header*>(base_)->doorbells[rank]; }
+
+Doorbell& Arena::bridge_bell() { return reinterpret_cast<Header*>(base_)->bridge_bell; }
 
 MessageRing Arena::announcements(int rank) {
   std::byte* data = base_ + rings_offset(sizeof(Header)) + kScheduleRing +
@@ -258,6 +264,8 @@ std::atomic<std::uint32_t>& Arena::joined() { return reinterpret_cast<Header*>(b
 
 int Arena::cpus() const { return reinterpret_cast<const Header*>(base_)->cpus; }
 
+int Arena::local_ranks() const { return reinterpret_cast<const Header*>(base_)->local_ranks; }
+
 std::atomic<std::uint64_t>& Arena::end_position() {
   return reinterpret_cast<Header*>(base_)->end_position;
 }
@@ -274,6 +282,7 @@ void Arena::abort(const std::string& text) noexcept {
     header->abort_state.store(kAborted, std::memory_order_seq_cst);
   }
   for (int rank = 0; rank < ranks_; ++rank) header->doorbells[rank].wake_all();
+  header->bridge_bell.wake_all();
   for (BarrierCell& cell : header->barriers) {
     // The generation stays: a waiter that polls must not take the wake-up for an open gate. A
     // sleeper that misses it looks again after its slice (see ShmBarrier::wait).

@@ -91,10 +91,10 @@ struct alignas(64) StagedTensor {
 /// that ends. Pages are committed when first touched.
 class Arena {
  public:
-  /// Creates the arena of a host with `ranks` ranks. Throws Error(kAborted) when the kernel
-  /// refuses.
-  /// `cpus`: how many CPUs the ranks share.
-  static std::shared_ptr<Arena> create(int ranks, int cpus = INT32_MAX);
+  /// Creates a host's arena, with room for all `ranks` ranks of the job. Throws Error(kAborted)
+  /// when the kernel refuses.
+  /// `cpus`: how many CPUs the host's ranks share; `local_ranks`: how many they are, 0 = all.
+  static std::shared_ptr<Arena> create(int ranks, int cpus = INT32_MAX, int local_ranks = 0);
 
   /// Maps the arena behind `fd`, which stays the caller's. Throws Error(kAborted).
   static std::shared_ptr<Arena> attach(int fd, int ranks);
@@ -104,14 +104,19 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   [[nodiscard]] int fd() const { return fd_; }
+  /// Of the job.
   [[nodiscard]] int ranks() const { return ranks_; }
+  /// Those on this host.
+  [[nodiscard]] int local_ranks() const;
   /// CPUs that the ranks may use together. Rank 0's finding: what depends on it must be the same on
   /// all ranks, whatever each one's own affinity.
   [[nodiscard]] int cpus() const;
   /// More ranks than CPUs.
-  [[nodiscard]] bool oversubscribed() const { return ranks_ > cpus(); }
+  [[nodiscard]] bool oversubscribed() const { return local_ranks() > cpus(); }
 
   Doorbell& doorbell(int rank);
+  /// Wakes what carries this host's news to other hosts; see transport/bridge.h.
+  Doorbell& bridge_bell();
   /// Announcements of `rank` to the coordinator.
   MessageRing announcements(int rank);
   /// The coordinator's schedule, read by every rank.

@@ -76,19 +76,36 @@ std::string decode_welcome(std::string_view bytes, std::vector<PeerInfo>& peers)
   return error;
 }
 
-/// Where a rank that came before rank 0 waits for it.
+std::vector<int> local_ranks(const BootstrapOptions& options) {
+  if (!options.local.empty()) return options.local;
+  std::vector<int> ranks(static_cast<std::size_t>(options.size));
+  for (int rank = 0; rank < options.size; ++rank) ranks[static_cast<std::size_t>(rank)] = rank;
+  return ranks;
+}
+
+/// A session of which nothing but the ranks is known.
+HostSession new_session(const BootstrapOptions& options) {
+  HostSession session;
+  session.local = local_ranks(options);
+  session.leader = session.local.front();
+  session.peers.resize(static_cast<std::size_t>(options.size));
+  session.sockets.resize(static_cast<std::size_t>(options.size));
+  return session;
+}
+
+/// Where a rank that came before its leader waits for it.
 std::string mailbox_name(const BootstrapOptions& options, int rank) {
   return options.endpoint + "/" + std::to_string(rank);
 }
 
-/// Rank 0's side of the meeting.
+/// The leader's side of the meeting; of a job on one host, that is rank 0.
 class Host {
  public:
   explicit Host(const BootstrapOptions& options)
-      : options_(options), deadline_(monotonic_now() + options.timeout) {
-    session_.sockets.resize(static_cast<std::size_t>(options.size));
-    session_.peers.resize(static_cast<std::size_t>(options.size));
-    session_.peers[0] = {options.hostname, getpid()};
+      : options_(options),
+        deadline_(monotonic_now() + options.timeout),
+        session_(new_session(options)) {
+    session_.peers[static_cast<std::size_t>(options.rank)] = {options.hostname, getpid()};
     cpus_.push_back(this_cpu_share());
   }
 
@@ -102,7 +119,7 @@ class Host {
     }
     notify_early_ones();
     // Also behind a disagreement: those who come later shall learn of it, not wait for the end.
-    int missing = options_.size - 1;
+    std::size_t missing = session_.local.size() - 1;
     while (missing > 0) {
       Fd socket;
       while (!socket.valid() && monotonic_now() < deadline_) {
@@ -119,8 +136,12 @@ class Host {
     }
     if (error_.empty()) {
       session_.arena =
-          Arena::create(options_.size, options_.cpus > 0 ? options_.cpus : cpus_together(cpus_));
-      session_.heap = HeapFile::create(options_.size);
+          Arena::create(options_.size, options_.cpus > 0 ? options_.cpus : cpus_together(cpus_),
+                        static_cast<int>(session_.local.size()));
+      // Where another host coordinates, it is always told what a rank waits for: see Bridge.
+      if (session_.leader != 0) session_.arena->collecting() = 1;
+      // What is reduced in place is reduced by all ranks.
+      if (options_.local.empty()) session_.heap = HeapFile::create(options_.size);
     }
     answer();
     if (!error_.empty()) throw Error(kind_, error_);
@@ -130,8 +151,8 @@ class Host {
  private:
   void notify_early_ones() const {
     std::vector<std::string> mailboxes;
-    for (int rank = 1; rank < options_.size; ++rank) {
-      mailboxes.push_back(mailbox_name(options_, rank));
+    for (const int rank : session_.local) {
+      if (rank != options_.rank) mailboxes.push_back(mailbox_name(options_, rank));
     }
     unix_socket::notify(mailboxes);
   }
@@ -179,12 +200,17 @@ class Host {
     error_ = objection_to({hello.rank, hello.size, hello.pid, hello.hostname, hello.agreement},
                           {0, options_.size, getpid(), options_.hostname, options_.agreement},
                           taken ? session_.peers[rank].pid : 0);
+    const std::vector<int>& here = session_.local;
+    if (error_.empty() && std::find(here.begin(), here.end(), hello.rank) == here.end()) {
+      error_ = "rank " + std::to_string(hello.rank) + " came to the ranks of another host";
+    }
   }
 
   [[nodiscard]] std::string absent() const {
-    std::vector<bool> present{true};
-    for (int rank = 1; rank < options_.size; ++rank) {
-      present.push_back(session_.sockets[static_cast<std::size_t>(rank)].valid());
+    std::vector<bool> present(session_.sockets.size(), true);
+    for (const int rank : session_.local) {
+      const auto at = static_cast<std::size_t>(rank);
+      present[at] = rank == options_.rank || session_.sockets[at].valid();
     }
     return absence_text(present, options_.timeout);
   }
@@ -275,7 +301,7 @@ HostSession join(const BootstrapOptions& options) {
                 timed_out ? "rank 0 did not answer in time"
                           : "rank 0 ended before all processes of the job had come");
   }
-  HostSession session;
+  HostSession session = new_session(options);
   std::string error;
   try {
     error = decode_welcome(message, session.peers);
@@ -291,22 +317,29 @@ HostSession join(const BootstrapOptions& options) {
     throw Error(ErrorKind::kAborted, "rank 0 ended before all processes of the job had come");
   }
   if (heap_fd.valid()) session.heap = HeapFile::attach(heap_fd.get(), options.size);
-  session.peers[0].pid = unix_socket::peer_identity(socket).pid;
-  session.sockets.push_back(std::move(socket));
+  const auto leader = static_cast<std::size_t>(session.leader);
+  session.peers[leader].pid = unix_socket::peer_identity(socket).pid;
+  session.sockets[leader] = std::move(socket);
   return session;
 }
 
 }  // namespace
 
+bool HostSession::are_apart(const std::vector<int>& ranks) const {
+  const auto host = [this](int rank) { return host_of[static_cast<std::size_t>(rank)]; };
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [&](int rank) { return host(rank) != host(ranks.front()); });
+}
+
 HostSession bootstrap(const BootstrapOptions& options) {
-  if (options.size == 1) {
-    HostSession session;
-    session.arena = Arena::create(1, usable_cpus());
-    session.peers.push_back({options.hostname, getpid()});
-    session.sockets.resize(1);
+  HostSession session = new_session(options);
+  if (session.local.size() == 1) {
+    session.arena = Arena::create(options.size, usable_cpus(), 1);
+    if (session.leader != 0) session.arena->collecting() = 1;
+    session.peers[static_cast<std::size_t>(options.rank)] = {options.hostname, getpid()};
     return session;
   }
-  return options.rank == 0 ? Host(options).run() : join(options);
+  return options.rank == session.leader ? Host(options).run() : join(options);
 }
 
 }  // namespace hvdtune

@@ -27,7 +27,8 @@ int milliseconds_until(Nanos deadline) {
 }  // namespace
 
 LivenessWatch::LivenessWatch(const HostSession& session, int rank, Events events)
-    : sockets_(session.peers.size(), -1),
+    : has_turns_(session.across_hosts()),
+      sockets_(session.peers.size(), -1),
       events_(std::move(events)),
       message_(unix_socket::kMaxMessage),
       wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -42,7 +43,7 @@ LivenessWatch::LivenessWatch(const HostSession& session, int rank, Events events
 }
 
 void LivenessWatch::start() {
-  if (!watched_.empty()) {
+  if (!watched_.empty() || has_turns_) {
     thread_ = std::thread([this] { run(); });
     pthread_setname_np(thread_.native_handle(), "hvdtune-watch");
   }
@@ -84,7 +85,7 @@ bool LivenessWatch::receive_all(const Watched& peer) {
 }
 
 void LivenessWatch::run() {
-  while (!stopping_ && !watched_.empty()) {
+  while (!stopping_ && (!watched_.empty() || has_turns_)) {
     const Nanos deadline = events_.on_turn(monotonic_now());
     std::vector<pollfd> entries{{wakeup_.get(), POLLIN, 0}};
     for (const Watched& peer : watched_) {

@@ -35,7 +35,8 @@ class LivenessWatch {
   LivenessWatch(const LivenessWatch&) = delete;
   LivenessWatch& operator=(const LivenessWatch&) = delete;
 
-  /// Along rank 0's star. Never blocks; false when the message cannot be sent now. Any thread.
+  /// Along the star of the host's leader. Never blocks; false when the message cannot be sent now.
+  /// Any thread.
   bool send(int rank, std::string_view message) const;
   /// on_turn is to be called soon. Any thread.
   void wake() const;
@@ -52,6 +53,7 @@ class LivenessWatch {
   void run();
   bool receive_all(const Watched& peer);
 
+  const bool has_turns_;  // also where there is nobody to watch
   std::vector<Watched> watched_;
   std::vector<int> sockets_;  // by rank; -1 where there is none
   Events events_;

@@ -43,9 +43,11 @@ Mesh::Mesh(int rank, std::vector<Peer> peers, Nanos vanish)
   }
 }
 
-Mesh::~Mesh() {
+Mesh::~Mesh() { say_goodbye(); }
+
+void Mesh::say_goodbye() {
   const std::lock_guard lock(abort_mutex_);
-  if (aborted()) return;
+  if (aborted() || std::exchange(has_said_goodbye_, true)) return;
   for (const Peer& peer : peers_) tell(peer, Notice::kGoodbye, "");
 }
 
@@ -60,8 +62,34 @@ void Mesh::watch(int fd, std::uint32_t key) {
 
 const Mesh::Peer& Mesh::peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
 
+int Mesh::shown(int rank) const {
+  return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)];
+}
+
 std::string Mesh::name(int rank) const {
-  return name_of(rank, peer(rank).pid, peer(rank).hostname);
+  return name_of(shown(rank), peer(rank).pid, peer(rank).hostname);
+}
+
+void Mesh::ask_outside() {
+  if (!outside_cause_) return;
+  const Status cause = outside_cause_();
+  if (cause.ok()) return;
+  abort(cause.text);
+  throw_if_aborted();
+}
+
+bool Mesh::await_goodbye(int rank, Nanos deadline) {
+  do {
+    look();
+  } while (!has_left(rank) && tcp::wait_for(attention_.get(), POLLIN, deadline));
+  return has_left(rank);
+}
+
+void Mesh::abandon() {
+  for (Peer& peer : peers_) {
+    peer.notices = Fd();
+    peer.data = Fd();
+  }
 }
 
 void Mesh::add_notices(int rank, Fd socket) {
@@ -167,14 +195,11 @@ void Mesh::ended(int rank, int error) {
 }
 
 void Mesh::lost(int rank, int error) {
-  const Nanos deadline = monotonic_now() + kReasonTime;
-  do {
-    look();
-  } while (!has_left(rank) && tcp::wait_for(attention_.get(), POLLIN, deadline));
-  if (has_left(rank)) {
-    abort(name(rank) + " has shut down, but rank " + std::to_string(rank_) + " still needs it.");
+  if (await_goodbye(rank, monotonic_now() + kReasonTime)) {
+    abort(name(rank) + " has shut down, but rank " + std::to_string(shown(rank_)) +
+          " still needs it.");
   } else {
-    abort("the connection between rank " + std::to_string(rank_) + " and " + name(rank) +
+    abort("the connection between rank " + std::to_string(shown(rank_)) + " and " + name(rank) +
           " broke: " + tcp::describe_failure(error, vanish_) + ".");
   }
   throw Error(abort_status());

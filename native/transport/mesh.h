@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -48,6 +49,24 @@ class Mesh {
   [[nodiscard]] const Peer& peer(int rank) const;
   /// "rank 2 (pid 77 on a)".
   [[nodiscard]] std::string name(int rank) const;
+  /// What messages are to call this mesh's ranks, where they are not those of the job.
+  void set_names(std::vector<int> ranks) { names_ = std::move(ranks); }
+
+  /// Asked now and then while somebody waits for these connections: whether the job has ended for a
+  /// reason that none of them tells; not kOk = it has.
+  void set_outside_cause(std::function<Status()> cause) { outside_cause_ = std::move(cause); }
+  [[nodiscard]] bool has_outside_cause() const { return outside_cause_ != nullptr; }
+  /// Throws Error(kAborted) if it has.
+  void ask_outside();
+  /// Looks as look() does, waiting until `deadline` at most for the rank to say goodbye.
+  bool await_goodbye(int rank, Nanos deadline);
+
+  /// Nobody needs anything of this rank any more, or it of them. The destructor says it, too. Any
+  /// thread.
+  void say_goodbye();
+
+  /// For a forked child: closes the connections, without a word.
+  void abandon();
 
   void add_notices(int rank, Fd socket);
   void add_data(int rank, Fd socket);
@@ -84,15 +103,19 @@ class Mesh {
   void ended(int rank, int error);
   void tell(const Peer& peer, Notice notice, std::string_view text) const;
   void throw_if_aborted() const;
+  [[nodiscard]] int shown(int rank) const;
 
   int rank_;
+  std::vector<int> names_;  // empty: as they are
+  std::function<Status()> outside_cause_;
   Nanos vanish_;
   std::vector<Peer> peers_;
   std::vector<State> states_;
   std::vector<std::string> received_;  // by rank: the beginning of a notice
   Fd attention_;                       // epoll over all notice connections and wakeup_
   Fd wakeup_;
-  mutable std::mutex abort_mutex_;  // guards abort_text_, and that it is told before goodbye
+  mutable std::mutex abort_mutex_;  // guards what follows, and that it is told before goodbye
+  bool has_said_goodbye_ = false;
   std::string abort_text_;
   std::atomic<bool> aborted_{false};
 };

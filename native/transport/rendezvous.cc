@@ -135,7 +135,8 @@ class Host {
   explicit Host(const RendezvousOptions& options)
       : options_(options),
         deadline_(monotonic_now() + options.timeout),
-        listener_(options.listener ? options.listener : listen(options)),
+        listener_(options.listener || options.size == 1 ? options.listener
+                                                        : listen_for_ranks(options)),
         sockets_(static_cast<std::size_t>(options.size)) {
     directory_.entries.resize(sockets_.size());
     directory_.entries[0] = {options.hostname, getpid(), {}};
@@ -165,19 +166,6 @@ class Host {
 
   std::vector<Fd>& sockets() { return sockets_; }
   const std::shared_ptr<TcpListener>& listener() { return listener_; }
-
-  static std::shared_ptr<TcpListener> listen(const RendezvousOptions& options) {
-    if (options.size == 1) return nullptr;
-    std::vector<TcpAddress> addresses;
-    if (options.interfaces.empty()) {
-      addresses = resolve(options.host, options.port);
-    } else {
-      for (const TcpAddress& address : interface_addresses(options.interfaces)) {
-        addresses.push_back(address.with_port(options.port));
-      }
-    }
-    return std::make_shared<TcpListener>(addresses, options.secret);
-  }
 
  private:
   std::optional<TcpListener::Comer> next() {
@@ -491,6 +479,18 @@ std::unique_ptr<Mesh> connect_all(const RendezvousOptions& options, const Direct
 }
 
 }  // namespace
+
+std::shared_ptr<TcpListener> listen_for_ranks(const RendezvousOptions& options) {
+  std::vector<TcpAddress> addresses;
+  if (options.interfaces.empty()) {
+    addresses = resolve(options.host, options.port);
+  } else {
+    for (const TcpAddress& address : interface_addresses(options.interfaces)) {
+      addresses.push_back(address.with_port(options.port));
+    }
+  }
+  return std::make_shared<TcpListener>(addresses, options.secret);
+}
 
 std::unique_ptr<Mesh> form_mesh(const RendezvousOptions& options) {
   HVD_CHECK(options.rank >= 0 && options.rank < options.size);

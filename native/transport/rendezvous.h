@@ -43,6 +43,10 @@ struct RendezvousOptions {
 /// Most ranks of one mesh.
 inline constexpr int kMaxMeshRanks = 1024;
 
+/// What rank 0 listens with, as form_mesh() does by itself: for several meetings at one place, one
+/// after the other. Throws Error(kInvalidArgument) when an address cannot be had.
+std::shared_ptr<TcpListener> listen_for_ranks(const RendezvousOptions& options);
+
 /// Connects all ranks of a job with each other: all come to rank 0, which compares what they say of
 /// themselves and tells everybody where the others are; then each rank connects to those below it.
 /// What it has opened to listen is closed when it returns. Blocks until all have come or the

@@ -184,6 +184,19 @@ class BroadcastRing {
     return true;
   }
 
+  /// The record at `position`, for a reader that keeps its position itself: nothing waits for it,
+  /// so another one must be behind it. False when there is none.
+  bool look(std::uint64_t position, std::string& payload, std::uint64_t& next) const {
+    if (position == written_->load(std::memory_order_acquire)) return false;
+    next = ring_.read(position, payload);
+    return true;
+  }
+
+  /// How far `reader` is.
+  [[nodiscard]] std::uint64_t position(int reader) const {
+    return cursors_[reader].position.load(std::memory_order_acquire);
+  }
+
   /// Passes the record that peek() returned: its effects on this reader are complete.
   void advance(int reader, std::uint64_t next) {
     cursors_[reader].position.store(next, std::memory_order_release);

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hosts_rig import Link, hosts_rig, why_not
 from launcher import PRELUDE, SLEEP, wait_until_gone
-from rank_programs import launched
+from rank_programs import launched, training
 from ranks import clean_environment, hvdtune_command, start_under, tool
 
 REASON = why_not()
@@ -125,15 +125,40 @@ def test_mpirun_starts_a_job_on_another_host(rig, environment):
     assert all(answer["sums"] == {6.0} for answer in result.values)
 
 
-def test_mpirun_across_hosts_is_refused_by_every_rank(rig, environment):
+def mpirun_across(rig, *more):
     ssh = f"{rig.client} -o StrictHostKeyChecking=no"
     words = ["--allow-run-as-root", "-np", "2", "-H", "hosta:1,hostb:1"]
-    words += ["--mca", "plm_ssh_agent", ssh, "-x", "PYTHONPATH"]
-    command = rig.on("hosta", [tool("mpirun"), *words])
-    with start_under(command, launched.identity, 3, 10, env=environment) as ranks:
+    words += ["--mca", "plm_ssh_agent", ssh, "-x", "PYTHONPATH", *more]
+    return rig.on("hosta", [tool("mpirun"), *words])
+
+
+def test_mpirun_across_hosts_needs_an_address(rig, environment):
+    with start_under(mpirun_across(rig), launched.identity, 3, 10, env=environment) as ranks:
         result = ranks.wait(check=False)
     assert result[0].returncode != 0
-    assert "this version connects the processes of one host" in result.describe()
+    assert "mpirun does not tell where rank 0 is: set HOROVOD_GLOO_REND" in result.describe()
+
+
+def test_mpirun_across_hosts(rig, environment):
+    told = {
+        "HVDTUNE_SECRET": "of this test",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": rig.address("hosta"),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "20417",
+    }
+    command = mpirun_across(rig, *(word for name in told for word in ("-x", name)))
+    with start_under(command, launched.identity, 3, 10, env={**environment, **told}) as ranks:
+        result = ranks.wait()
+    assert all(answer["sums"] == {6.0} for answer in result.values)
+
+
+def test_our_mpirun_across_hosts(rig, environment):
+    ssh = f"{rig.client} -o StrictHostKeyChecking=no"
+    flags = ["--mpi", "-H", "hosta:1,hostb:1", f"--mpi-args=--mca plm_ssh_agent '{ssh}'"]
+    path = f"{Path(tool('mpirun')).parent}:{os.environ['PATH']}"
+    command = rig.on("hosta", hvdtune_command("run", "-np", "2", *flags))
+    with start_under(command, launched.identity, 3, 10, env={**environment, "PATH": path}) as ranks:
+        result = ranks.wait()
+    assert all(answer["sums"] == {6.0} for answer in result.values)
 
 
 def test_a_worker_is_where_it_should_be(rig, environment):
@@ -164,14 +189,66 @@ def test_port_and_key(rig, environment):
     assert "hvdtune run: host hostb: ssh asks for a password or passphrase" in refused.stderr
 
 
-def test_a_job_across_hosts_is_one_sentence(rig, environment):
-    command = hvdtune_command("run", "-np", "3", "-H", "hosta:1,hostb:1,hostc:1", "true")
-    shown = run_on(rig, "hosta", command, environment)
-    assert (shown.returncode, shown.stdout) == (2, "")
-    assert shown.stderr == (
-        "hvdtune run: this version connects the processes of one host; hosta, hostb, hostc are not "
-        "the same machine.\n"
-    )
+@pytest.mark.parametrize(
+    "hosts", ["hosta:2,hostb:2", "hostb:2,hosta:2", "hostb:1,hostc:3", "hosta:1,hostb:1,hostc:2"]
+)
+def test_a_job_across_hosts(rig, environment, hosts):
+    """Rank 0 is on the launcher's host, or on another one."""
+    command = rig.on("hosta", hvdtune_command("run", "-np", "4", "-H", hosts))
+    with start_under(command, launched.identity, 3, 10, env=environment) as ranks:
+        result = ranks.wait()
+    assert [answer["rank"] for answer in result.values] == [0, 1, 2, 3]
+    assert all(answer["sums"] == {12.0} for answer in result.values)
+    assert all(answer["gathered"] == [0, 1, 2, 3] for answer in result.values)
+
+
+def test_the_chosen_interface_is_used(rig, environment):
+    flags = ["-H", "hosta:1,hostb:1", "--network-interfaces", "eth0"]
+    command = rig.on("hosta", hvdtune_command("run", "-np", "2", *flags))
+    with start_under(command, launched.identity, 3, 2, env=environment) as ranks:
+        result = ranks.wait()
+    assert all(answer["sums"] == {6.0} for answer in result.values)
+
+
+def test_digits_end_with_the_same_weights_as_on_one_host(rig, environment, tmp_path):
+    """And the losses of all steps on the way are the same, bit for bit."""
+    digits = str(Path(__file__).resolve().parents[2] / "examples" / "digits.py")
+    logs = {}
+    for hosts in ("hosta:4", "hosta:2,hostb:2"):
+        log = tmp_path / hosts.replace(":", "-")
+        flags = ["-np", "4", "-H", hosts, sys.executable, digits]
+        flags += ["--epochs", "3", "--loss-log", str(log)]
+        shown = run_on(rig, "hosta", hvdtune_command("run", *flags), environment)
+        assert shown.returncode == 0, shown.stderr
+        logs[hosts] = (
+            log.read_text(),
+            [line for line in shown.stdout.splitlines() if "accuracy" in line or "weights" in line],
+        )
+    first, second = logs.values()
+    assert first == second
+    assert len(first[0].splitlines()) > 80
+
+
+def test_a_host_of_several_vanishes(rig, environment):
+    """Of all that is left, the ranks on the other host learn that it has gone."""
+    command = hvdtune_command("run", "-np", "2", "-H", "hosta:1,hostb:1")
+    options = {**environment, "HVDTUNE_SSH_COMMAND": f"{rig.client} -o ServerAliveInterval=60"}
+    program = training.train_or_fail
+    with start_under(rig.on("hosta", command), program, "small", -1, env=options) as job:
+        job.wait_for_output(0, "[0]<stdout>:running")
+        job.wait_for_output(0, "[1]<stdout>:running ")
+        there = int(job.stdout(0).split("[1]<stdout>:running ", 1)[1].split()[0])
+        rig.cut("hostb")
+        try:
+            result = job.wait(90, check=False)
+        finally:
+            rig.cut("hostb", connected=True)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(there, signal.SIGKILL)
+    assert result[0].returncode != 0
+    assert "rank 1 (pid " in result.describe()
+    assert "has not answered for 20 s" in result.describe()
+    wait_until_gone([there])
 
 
 def test_a_host_that_is_not_there(rig, environment):

@@ -102,6 +102,6 @@ def test_several_hosts_are_refused(lsf):
     assert told is None
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        "hvdtune run: this version connects the processes of one host; far1, far2 are not all this "
-        "one (--dry-run prints the command).\n"
+        "hvdtune run: under jsrun, this version connects the processes of one host; far1, far2 are "
+        "not all this one (--dry-run prints the command).\n"
     )

@@ -139,7 +139,10 @@ def test_what_was_asked_for_is_there(capsys):
         ("--name d --image i --slots 1 --cpus many true", "--cpus is 'many'"),
         ("--name d --image i --slots 1 -e A true", "-e A: give NAME=VALUE"),
         ("--name d --image i --slots 1 -e 1A=2 true", "-e 1A: this is not the name"),
-        ("--name d --image i --slots 2 --workers 2 true", "connects the processes of one host"),
+        (
+            "--name d --image i --slots 2 --workers 2 true",
+            "does not tell the processes of several worker pods",
+        ),
         ("--image i --slots 2 true", "--name"),
     ],
 )

@@ -1,0 +1,102 @@
+"""Where the ranks of several hosts meet: the address of rank 0, and the key that admits to it.
+
+`hvdtune run` tells its workers both. Under other launchers the address is found in what they tell
+their processes, where they tell it, and the key is the user's to give. Nothing is contacted here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hvdtune.core.topology import Topology
+
+ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
+PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
+SECRET = "HVDTUNE_SECRET"
+_FAILED = "Horovod initialization failed: "
+# Below those that kernels give to outgoing connections.
+_FIRST_PORT, _PORTS = 20000, 10000
+
+
+class MeetingPlace(NamedTuple):
+    """Rank 0 listens at `host` and `port`, for processes that know `secret`."""
+
+    host: str
+    port: int
+    secret: str
+
+
+def meeting_place(
+    environ: Mapping[str, str], topology: Topology, secret: str | None, generation: int
+) -> MeetingPlace | None:
+    """Find the meeting place of the `generation`-th init of a job, or None for one host.
+
+    Raises ValueError, in one sentence, where the job is on several hosts and address or key is
+    missing.
+    """
+    if topology.local_size == topology.size:
+        return None
+    found = _given(environ) or _of_launcher(environ, topology)
+    if found is None:
+        # Our own launcher tells no address where all hosts' names are this machine's.
+        if topology.launcher == "hvdtune" and environ.get("HVDTUNE_JOB_ID"):
+            return None
+        raise ValueError(
+            f"{_FAILED}the job has {topology.size} processes, {topology.local_size} of them on "
+            f"{topology.hostname}, and {_launcher_name(topology)} does not tell where rank 0 is: "
+            f"set {ADDRESS} to the address of its host, and {PORT} to a free port there, for all "
+            "processes"
+        )
+    if not secret:
+        raise ValueError(
+            f"{_FAILED}the job has processes on several hosts, which need a key in common: set "
+            f"{SECRET} to the same random text for all of them"
+        )
+    return MeetingPlace(*found, secret=f"{secret}/{generation}")
+
+
+def _given(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    host, port = environ.get(ADDRESS, "").strip(), environ.get(PORT, "").strip()
+    if not host and not port:
+        return None
+    if not host or not port:
+        present, absent = (ADDRESS, PORT) if host else (PORT, ADDRESS)
+        raise ValueError(f"{_FAILED}{present} is set but {absent} is not: set both or neither")
+    if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+        raise ValueError(f"{_FAILED}{PORT}={port!r} is no port; give one from 1 to 65535")
+    return host, int(port)
+
+
+def _of_launcher(environ: Mapping[str, str], topology: Topology) -> tuple[str, int] | None:
+    """What torchrun says, or whoever speaks its language, and what Slurm says."""
+    master = environ.get("MASTER_ADDR", "").strip()
+    if master:
+        # At MASTER_PORT itself torchrun listens.
+        return master, _port_of(f"{master}/{environ.get('MASTER_PORT', '')}/{topology.job_id}")
+    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or ""
+    if topology.launcher in ("slurm", "pmi") and nodes:
+        return first_node(nodes), _port_of(topology.job_id)
+    return None
+
+
+def first_node(nodes: str) -> str:
+    """The first of a list of Slurm's: "gpu[07-09,12],cpu1" begins with "gpu07"."""
+    match = re.match(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", nodes.strip())
+    return "".join(part or "" for part in match.groups()) if match else nodes
+
+
+def _port_of(text: str) -> int:
+    import hashlib
+
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+    return _FIRST_PORT + number % _PORTS
+
+
+def _launcher_name(topology: Topology) -> str:
+    names = {
+        "openmpi": "mpirun", "pmi": "mpirun", "torchrun": "torchrun", "slurm": "srun",
+        "mpi4py": "MPI",
+    }  # fmt: skip
+    return names.get(topology.launcher, "its launcher")

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+namespace hvdtune {
+
+/// Equal for processes that can share memory as ranks do: the same kernel, the same network
+/// namespace (ranks of a host meet at an abstract Unix socket) and the same user. Containers that
+/// have their own count as hosts of their own. `salt`: keeps processes of one machine apart; for
+/// tests.
+std::string host_id(const std::string& salt);
+
+}  // namespace hvdtune

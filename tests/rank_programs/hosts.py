@@ -1,0 +1,119 @@
+"""Rank programs for jobs on several hosts."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+import hvdtune as hvd
+from hvdtune.core import world
+
+
+def train(steps: int) -> str:
+    """A digest of what many sums of all sizes come to, each step beginning with the last one's."""
+    hvd.init()
+    random = np.random.default_rng(hvd.rank())
+    weights = [random.standard_normal(size).astype(np.float32) for size in (3, 1000, 300_001)]
+    for step in range(steps):
+        handles = [
+            hvd.allreduce_async(weight, op=hvd.Average, name=f"weight.{index}")
+            for index, weight in enumerate(weights)
+        ]
+        noise = [random.standard_normal(weight.size).astype(np.float32) for weight in weights]
+        sums = [hvd.synchronize(handle) for handle in handles]
+        weights = [total + n * np.float32(0.1) for total, n in zip(sums, noise, strict=True)]
+        small = hvd.allreduce(np.full(2, step + hvd.rank(), np.float32), op=hvd.Sum, name="small")
+        weights[0] = weights[0] + small[0]
+    last = [hvd.allreduce(w, op=hvd.Sum, name=f"last.{i}") for i, w in enumerate(weights)]
+    hvd.shutdown()
+    return hashlib.sha256(b"".join(array.tobytes() for array in last)).hexdigest()
+
+
+def places() -> dict[str, Any]:
+    """Who is where, as this rank sees it."""
+    hvd.init()
+    answer = {
+        "hosts": world.engine().hosts(),
+        "homogeneous": hvd.is_homogeneous(),
+        "local": (hvd.local_rank(), hvd.local_size()),
+    }
+    hvd.barrier()
+    hvd.shutdown()
+    return answer
+
+
+def sets_come_and_go(rounds: int) -> int:
+    """Sets of all kinds are made, used and removed; rounds that went well."""
+    hvd.init(process_sets="dynamic")
+    size = hvd.size()
+    members = [[0, 1], [size - 2, size - 1], [0, size - 1], [1, 2]]
+    good = 0
+    for turn in range(rounds):
+        ranks = members[turn % len(members)]
+        process_set = hvd.add_process_set(ranks)
+        if hvd.rank() in ranks:
+            for name in ("a", "b"):
+                for _ in range(4):
+                    total = hvd.allreduce(
+                        np.full(10 + turn, hvd.rank() + 1, np.int64),
+                        op=hvd.Sum, name=f"{name}.{turn % 3}", process_set=process_set,
+                    )  # fmt: skip
+                    assert (total == sum(rank + 1 for rank in ranks)).all()
+        everybody = hvd.allreduce(np.ones(4, np.float64), op=hvd.Sum, name="everybody")
+        assert (everybody == size).all()
+        hvd.remove_process_set(process_set)
+        good += 1
+    hvd.shutdown()
+    return good
+
+
+def many_names(rounds: int) -> int:
+    """More names than the cache has slots, all used again; rounds that went well."""
+    hvd.init()
+    good = 0
+    for _ in range(rounds):
+        handles = [
+            hvd.allreduce_async(np.full(5, index, np.float32), op=hvd.Sum, name=f"n.{index}")
+            for index in range(50)
+        ]
+        sums = [hvd.synchronize(handle) for handle in handles]
+        assert all((total == index * hvd.size()).all() for index, total in enumerate(sums))
+        good += 1
+    hvd.shutdown()
+    return good
+
+
+def start_and_stop(times: int) -> int:
+    """init and shutdown, again and again."""
+    for turn in range(times):
+        hvd.init()
+        total = hvd.allreduce(np.full(3, turn, np.int32), op=hvd.Sum, name="turn")
+        assert (total == turn * hvd.size()).all()
+        hvd.shutdown()
+    return times
+
+
+def one_leaves(leaver: int) -> str:
+    """One rank shuts down while the others wait for it; what they are told."""
+    hvd.init()
+    hvd.allreduce(np.ones(3, np.float32), name="together")
+    if hvd.rank() == leaver:
+        hvd.shutdown()
+        return "left"
+    try:
+        hvd.allreduce(np.ones(3, np.float32), name="without.it")
+    except hvd.HorovodInternalError as error:
+        return str(error)
+    return "no error"
+
+
+def init_alone() -> str:
+    """What init says."""
+    try:
+        hvd.init()
+    except ValueError as error:
+        return str(error)
+    hvd.shutdown()
+    return "no error"
