@@ -81,12 +81,18 @@ void Mesh::add_data(int rank, Fd socket) {
 /// and sees the connection end.
 void Mesh::tell(const Peer& peer, Notice notice, std::string_view text) const {
   if (!peer.notices.valid()) return;
+  const std::string message = framed(notice, text);
+  [[maybe_unused]] const auto sent =
+      send(peer.notices.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+std::string Mesh::framed(Notice notice, std::string_view text) {
   std::string message(1, static_cast<char>(notice));
   message.append(text.substr(0, kMostNotice - 1));
-  const std::string framed = tcp::with_length(message);
-  [[maybe_unused]] const auto sent =
-      send(peer.notices.get(), framed.data(), framed.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  return tcp::with_length(message);
 }
+
+std::string Mesh::abort_notice(std::string_view text) { return framed(Notice::kAbort, text); }
 
 void Mesh::abort(const std::string& text) noexcept {
   const std::lock_guard lock(abort_mutex_);
@@ -166,11 +172,15 @@ void Mesh::ended(int rank, int error) {
   }
 }
 
-void Mesh::lost(int rank, int error) {
+void Mesh::hear_reason(int rank) {
   const Nanos deadline = monotonic_now() + kReasonTime;
   do {
     look();
   } while (!has_left(rank) && tcp::wait_for(attention_.get(), POLLIN, deadline));
+}
+
+void Mesh::lost(int rank, int error) {
+  hear_reason(rank);
   if (has_left(rank)) {
     abort(name(rank) + " has shut down, but rank " + std::to_string(rank_) + " still needs it.");
   } else {
