@@ -2,8 +2,10 @@
 #include "transport/rendezvous.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -303,7 +305,7 @@ TEST(rank_0_that_is_interrupted_tells_those_who_are_there) {
       return;
     }
     int waits = 0;
-    options.on_wait = [&] { present = ++waits == 8; };
+    options.on_wait = [&] { present = present || ++waits == 8; };
     CHECK_THROWS_WITH(form_mesh(options), Error,
                       "rank 0 (pid " + std::to_string(getpid()) +
                           " on host0) ended before all processes of the job had come: Ctrl-C");
@@ -424,6 +426,53 @@ TEST(a_rank_that_comes_late_learns_why_the_others_have_failed) {
                       "not all processes of the job came within 2 s (HOROVOD_START_TIMEOUT): "
                       "missing rank 2");
   });
+}
+
+/// What had rank 0's port before may be about to end, and hangs up.
+TEST(a_service_that_hangs_up_is_not_rank_0_and_rank_0_may_still_come) {
+  auto listener = loopback_listener();
+  RendezvousOptions late = loopback_options(0, 2, listener);
+  RendezvousOptions early = loopback_options(1, 2, listener);
+  const TcpAddress address = listener->addresses()[0];
+  late.listener.reset();
+  listener.reset();
+  std::vector<std::shared_ptr<Mesh>> meshes(2);
+  run_threads(2, [&](int rank) {
+    if (rank == 0) {
+      Fd other = tcp::listen(address);
+      for (int callers = 0; callers < 6; ++callers) {
+        CHECK(tcp::wait_for(other.get(), POLLIN, kForever));
+        const Fd caller(accept4(other.get(), nullptr, nullptr, 0));
+      }
+      other = Fd();
+    }
+    meshes[static_cast<std::size_t>(rank)] = form_mesh(rank == 0 ? late : early);
+  });
+  check_connected(meshes);
+}
+
+/// A name may stand for several addresses, and behind one of them may be somebody else's service.
+TEST(a_service_that_says_nothing_at_another_address_of_rank_0_leaves_time_for_rank_0) {
+  std::vector<TcpAddress> addresses;
+  try {
+    addresses = resolve("localhost", 0);
+  } catch (const Error&) {
+    return;  // nobody knows the name
+  }
+  const auto of = [&](int family) {
+    return std::any_of(addresses.begin(), addresses.end(),
+                       [&](const TcpAddress& address) { return address.family() == family; });
+  };
+  if (!of(AF_INET) || !of(AF_INET6)) return;
+  const auto listener = loopback_listener();
+  const Fd silent = tcp::listen(TcpAddress::of_digits("::1", listener->addresses()[0].port()));
+  std::vector<std::shared_ptr<Mesh>> meshes(2);
+  run_threads(2, [&](int rank) {
+    RendezvousOptions options = loopback_options(rank, 2, listener);
+    options.host = "localhost";
+    meshes[static_cast<std::size_t>(rank)] = form_mesh(options);
+  });
+  check_connected(meshes);
 }
 
 TEST(what_waits_can_be_interrupted) {
