@@ -302,11 +302,14 @@ def hosts_rig(count: int, link: Link = FAST) -> Iterator[Rig]:
 @contextlib.contextmanager
 def _interrupted_by_signals() -> Iterator[None]:
     """What ends this process ends it as Ctrl-C does, so that the hosts are removed."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
 
     def interrupt(_number: int, _frame: object) -> None:
+        # Once: a second one would end the removal (timeout sends two).
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {
         n: signal.signal(n, interrupt) for n in numbers if signal.getsignal(n) is signal.SIG_DFL
     }

@@ -10,7 +10,7 @@ from hvdtune.launch.bootstrap import python_command
 from hvdtune.launch.errors import LaunchError
 
 CONNECT_SECONDS = 10
-# A host that vanishes without a word is noticed after three of these.
+# A host that vanishes without a word is noticed after four of these.
 _ALIVE_SECONDS = 15
 
 # The Python of the launcher, at the same place, or else whatever the host has.

@@ -250,7 +250,6 @@ def test_hosts_that_are_ended_leave_nothing(tmp_path, number):
     script = (
         f"echo $$ > {tmp_path}/pid.tmp && mv {tmp_path}/pid.tmp {tmp_path}/pid && exec sleep 600"
     )
-    before = set(spaces())
     process = subprocess.Popen(
         [sys.executable, str(program), "--hosts", "2", "--", "sh", "-c", script],
         env=clean_environment(), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -259,16 +258,20 @@ def test_hosts_that_are_ended_leave_nothing(tmp_path, number):
         while not (tmp_path / "pid").exists():
             assert process.poll() is None
             time.sleep(0.02)
-        assert len(set(spaces()) - before) == 3
+        pid = int((tmp_path / "pid").read_text())
+        [space] = said_by_ip("identify", str(pid))
+        assert space.endswith("-hosta")
+        rig = space.removesuffix("hosta")
+        assert sum(name.startswith(rig) for name in said_by_ip("list")) == 3
         process.send_signal(number)
         assert process.wait(120) != 0
     finally:
         process.kill()
         process.wait()
-    assert set(spaces()) <= before
-    wait_until_gone([int((tmp_path / "pid").read_text())])
+    assert not any(name.startswith(rig) for name in said_by_ip("list"))
+    wait_until_gone([pid])
 
 
-def spaces():
-    shown = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+def said_by_ip(*words):
+    shown = subprocess.run(["ip", "netns", *words], capture_output=True, text=True, check=True)
     return [line.split()[0] for line in shown.stdout.splitlines()]

@@ -17,7 +17,9 @@
 
 #include "base/error.h"
 #include "check.h"
+#include "engine_job.h"
 #include "socket_world.h"
+#include "transport/bootstrap.h"
 #include "transport/handshake.h"
 #include "wire/meeting.h"
 
@@ -163,6 +165,48 @@ TEST(a_thousand_strangers_at_each_door_change_nothing) {
   // 256 connections at each door, and the crowd itself; under a sanitizer what is freed stays.
   CHECK_MSG(most < before + (16u << 20), most - before << " bytes");
 #endif
+}
+
+/// Of the same user: others are turned away by the kernel's word alone.
+TEST(a_thousand_strangers_at_a_local_meeting_point_change_nothing) {
+  BootstrapOptions options;
+  options.size = 3;
+  options.endpoint = fresh_endpoint();
+  options.secret = "secret";
+  options.timeout = kLong;
+  std::atomic<bool> open{false};
+  std::atomic<bool> besieged{false};
+  std::vector<HostSession> sessions(3);
+  run_threads(4, [&](int thread) {
+    BootstrapOptions own = options;
+    own.rank = thread;
+    own.hostname = "host" + std::to_string(thread);
+    if (thread == 0) own.on_wait = [&] { open = true; };
+    if (thread < 3) {
+      while (thread > 0 && !besieged) std::this_thread::yield();
+      sessions[static_cast<std::size_t>(thread)] = bootstrap(own);
+      return;
+    }
+    while (!open) std::this_thread::yield();
+    std::mt19937_64 generator(7);
+    std::vector<Fd> crowd;
+    for (int i = 0; i < kStrangers; ++i) {
+      crowd.push_back(unix_socket::connect(options.endpoint));
+      CHECK(crowd.back().valid());
+      std::string words(1 + generator() % (unix_socket::kMaxMessage / 2), '\0');
+      for (char& byte : words) byte = static_cast<char>(generator());
+      const int manner = i % 3;  // 0: says nothing, and stays
+      if (manner > 0) unix_socket::send(crowd.back(), words);
+      if (manner == 2) crowd.pop_back();
+      if (crowd.size() >= 300) crowd.erase(crowd.begin(), crowd.begin() + 150);
+    }
+    for (int i = 0; i < 200; ++i) crowd.push_back(unix_socket::connect(options.endpoint));
+    besieged = true;
+  });
+  for (const HostSession& session : sessions) {
+    CHECK_EQ(session.peers.size(), std::size_t{3});
+    CHECK_EQ(session.peers[2].hostname, std::string("host2"));
+  }
 }
 
 }  // namespace hvdtune::testing
