@@ -138,15 +138,18 @@ def test_a_network_that_is_cut_and_heals(rig, environment, tmp_path):
     process = start_on_hosta(rig, environment, "-H", "hostb:2", sys.executable, str(worker))
     try:
         assert process.stdout is not None
+        assert process.stderr is not None
         first = process.stdout.readline()
         rig.cut("hostb")
         time.sleep(5)
         rig.cut("hostb", connected=True)
-        stdout, stderr = process.communicate(timeout=300)
+        # Not communicate(): readline() may have taken more than one line from the pipe.
+        stdout, stderr = process.stdout.read(), process.stderr.read()
+        process.wait()
     finally:
         rig.cut("hostb", connected=True)
         process.kill()
-        process.wait()
+        process.communicate()
     assert process.returncode == 0, stderr
     assert stderr == ""
     lines = (first + stdout).splitlines()
