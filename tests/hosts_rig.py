@@ -31,6 +31,7 @@ import ssh_server
 
 LETTERS = "abcdefghijklmnop"
 NETWORK = "10.77.0"
+NETWORK6 = "fd77:"
 INTERFACE = "eth0"
 START_SECONDS = 20.0
 
@@ -54,7 +55,7 @@ def why_not(link: Link = FAST) -> str:
     """Why there cannot be such hosts on this machine; "" if there can."""
     if os.getuid() != 0:
         return "network namespaces need root"
-    for name in ("ip", "tc", "unshare", "nsenter", "mount"):
+    for name in ("ip", "ss", "tc", "unshare", "nsenter", "mount"):
         if shutil.which(name) is None:
             return f"{name} is missing (Debian: apt install iproute2 util-linux)"
     reason = ssh_server.why_not()
@@ -93,11 +94,16 @@ def _why_no_relay() -> str:
 
 
 class Rig:
-    """Running hosts, named hosta, hostb, …; `client` is the ssh command that knows them."""
+    """Running hosts, named hosta, hostb, …; `client` is the ssh command that knows them.
+
+    The names hosta6, hostb6, … stand for their IPv6 addresses alone, where the kernel has IPv6
+    (`has_ipv6`).
+    """
 
     def __init__(self, folder: Path, count: int, link: Link) -> None:
         self.folder = folder
         self.names = [f"host{letter}" for letter in LETTERS[:count]]
+        self.has_ipv6 = os.path.exists("/proc/net/if_inet6")
         self._tag = f"hvdtune-{secrets.token_hex(4)}"
         self._spaces: list[str] = []
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
@@ -128,6 +134,10 @@ class Rig:
             _ip("-n", self._space("switch"), "link", "set", name, state)
         else:
             self._tell_relay(f"{'join' if connected else 'cut'} {self.names.index(name)}")
+
+    def pause(self, name: str, goes_on: bool = False) -> None:
+        """Stop a host's sshd, as a host that is up but too busy to answer, or let it go on."""
+        os.kill(self._servers[name].pid, signal.SIGCONT if goes_on else signal.SIGSTOP)
 
     def sent_bytes(self, name: str) -> int:
         """How much a host has sent over its interface."""
@@ -166,6 +176,7 @@ class Rig:
     def _write_files(self) -> None:
         addresses = {name: f"{NETWORK}.{index}" for index, name in enumerate(self.names, 1)}
         lines = [f"{address} {name}\n" for name, address in addresses.items()]
+        lines += [f"{NETWORK6}:{index} {name}6\n" for index, name in enumerate(self.names, 1)]
         (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(lines))
         ssh_server.make_keys(self.folder)
         (self.folder / "ssh_config").write_text(f"Host *\n{ssh_server.client_options(self.folder)}")
@@ -185,6 +196,9 @@ class Rig:
             space = self._space(name)
             _ip("-n", space, "link", "set", "lo", "up")
             _ip("-n", space, "addr", "add", f"{NETWORK}.{index}/24", "dev", INTERFACE)
+            if self.has_ipv6:
+                address = f"{NETWORK6}:{index}/64"
+                _ip("-n", space, "addr", "add", address, "dev", INTERFACE, "nodad")
             _ip("-n", space, "link", "set", INTERFACE, "up")
             self._start_server(name)
 
@@ -281,12 +295,33 @@ def _output(*words: str) -> str:
 def hosts_rig(count: int, link: Link = FAST) -> Iterator[Rig]:
     """Hosts for as long as the context lasts. Raises `RigError` where they cannot be built."""
     ssh_server.make_privilege_separation()
-    with tempfile.TemporaryDirectory(prefix="hvdtune-hosts-") as folder:
+    with _interrupted_by_signals(), tempfile.TemporaryDirectory(prefix="hvdtune-hosts-") as folder:
         rig = Rig(Path(folder), count, link)
         try:
             yield rig
         finally:
             rig.remove()
+
+
+@contextlib.contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """What ends this process ends it as Ctrl-C does, so that the hosts are removed."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(_number: int, _frame: object) -> None:
+        # Once: a second one would end the removal (timeout sends two).
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {
+        n: signal.signal(n, interrupt) for n in numbers if signal.getsignal(n) is signal.SIG_DFL
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def main() -> int:
@@ -305,8 +340,16 @@ def main() -> int:
         return 2
     with hosts_rig(args.hosts, link) as rig:
         environment = {**os.environ, "HVDTUNE_SSH_COMMAND": rig.client}
-        return subprocess.run(rig.on(rig.names[0], args.command), env=environment).returncode
+        command = subprocess.Popen(rig.on(rig.names[0], args.command), env=environment)
+        try:
+            return command.wait()
+        finally:
+            command.kill()
+            command.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

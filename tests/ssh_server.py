@@ -13,9 +13,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hvdtune.launch.processes import descendants
+
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 # sshd insists on this empty directory; Debian makes it when the machine starts its own.
 PRIVILEGE_SEPARATION = Path("/run/sshd")
+SHADOW = Path("/etc/shadow")
 START_SECONDS = 20.0
 
 
@@ -27,7 +30,19 @@ def why_not() -> str:
         return "ssh is missing (Debian: apt install openssh-client)"
     if os.getuid() != 0 and not PRIVILEGE_SEPARATION.is_dir():
         return f"sshd needs {PRIVILEGE_SEPARATION}, which only root can make"
+    if _is_locked(getpass.getuser()):
+        return f"sshd lets nobody in as {getpass.getuser()}, whose password is locked (passwd -u)"
     return ""
+
+
+def _is_locked(user: str) -> bool:
+    """Whether an account is one that sshd turns away, whatever the key."""
+    with contextlib.suppress(OSError):  # only root can read it
+        for line in SHADOW.read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name == user:
+                return rest.startswith("!")
+    return False
 
 
 class SshServer:
@@ -64,10 +79,13 @@ class SshServer:
         return (self.folder / "log").read_text(errors="replace")
 
     def stop(self) -> None:
-        """End it and all its sessions."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
+        """End it and all its sessions, which have process groups of their own."""
+        sessions = descendants(self.process.pid)
+        self.process.kill()
         self.process.wait()
+        for pid in sessions:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _start(self) -> subprocess.Popen[bytes]:
         assert SSHD is not None

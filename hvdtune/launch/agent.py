@@ -6,7 +6,7 @@ stdin and then runs workers: their output and their ends go to stdout as frames 
 environment and with it the job's secret, arrives in that frame.
 
 When stdin ends, the launcher or the connection is gone: the workers get SIGTERM and shortly after
-SIGKILL, whatever they started included.
+SIGKILL, whatever they started included. So they do when the agent is sent SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class _Agent:
         self._running: dict[int, _Worker] = {}  # by pid
         self._ordered = False
         self._launcher_gone = False
+        self._told_to_end = False
         self._deadline: float | None = None
         self._alive_at = time.monotonic() + _ALIVE_SECONDS
 
@@ -88,6 +89,8 @@ class _Agent:
                         os.read(wakeup, 4096)
                 else:
                     key.data()
+            if self._told_to_end:
+                self._lose_launcher()
             self._collect()
             if time.monotonic() >= self._alive_at:
                 self._alive_at = time.monotonic() + _ALIVE_SECONDS
@@ -105,6 +108,13 @@ class _Agent:
         # sshd sends it when the connection ends; stdin says so, too. Not ignored, or the workers
         # would ignore it as well.
         signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+
+        def note(_number: int, _frame: object) -> None:
+            self._told_to_end = True
+
+        # Whoever ends the agent by hand, or its host that is shut down, ends the workers.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, note)
         self._selector.register(read_end, selectors.EVENT_READ)
         return read_end
 
@@ -139,7 +149,6 @@ class _Agent:
             print(f"hvdtune: the launcher sent {error}", file=sys.stderr)
             data = b""
         if not data:
-            self._selector.unregister(0)
             self._lose_launcher()
 
     def _obey(self, frame: Frame) -> None:
@@ -154,7 +163,10 @@ class _Agent:
                     send(worker.process.pid, int(frame.payload))
 
     def _lose_launcher(self) -> None:
+        if self._launcher_gone:
+            return
         self._launcher_gone = True
+        self._selector.unregister(0)
         self._unsent.clear()
         self._deadline = time.monotonic() + GRACE_SECONDS
         for pid in self._running:

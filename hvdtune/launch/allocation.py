@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hvdtune.launch import lsf, slurm
-from hvdtune.launch.hosts import Host
+from hvdtune.launch.hosts import Host, require_name
 
 
 class Allocation(NamedTuple):
@@ -23,10 +23,17 @@ def allocation(environ: Mapping[str, str]) -> Allocation | None:
     """
     hosts = lsf.allocation(environ)
     if hosts is not None:
+        _require_names(hosts, "LSF")
         return Allocation(hosts, sum(host.slots for host in hosts))
     hosts = slurm.allocation(environ)
     if hosts is None:
         return None
+    _require_names(hosts, "Slurm")
     tasks = environ.get("SLURM_NTASKS", "")
     slots = sum(host.slots for host in hosts)
     return Allocation(hosts, min(int(tasks), slots) if tasks.isdigit() else slots)
+
+
+def _require_names(hosts: Sequence[Host], source: str) -> None:
+    for host in hosts:
+        require_name(host.name, f"the allocation of {source}")

@@ -1,6 +1,6 @@
 """Before anything is started: can ssh reach every host, and what is there?
 
-All hosts are asked at once, and again where that may help. What was found out is believed for an
+Hosts are asked 32 at once, and again where that may help. What was found out is believed for an
 hour, unless --disable-cache.
 """
 
@@ -59,34 +59,41 @@ def check_hosts(
 ) -> dict[str, dict[str, Any]]:
     """The facts (see `hvdtune.launch.identity.facts`) of every host, by name.
 
-    `timeout` seconds are for all of them together. `cache` is a file that may not exist, or None.
-    Raises `LaunchError` naming the hosts that cannot be used and why.
+    They are asked in groups, each of which has `timeout` seconds; after one with a host that cannot
+    be used no further is asked. `cache` is a file that may not exist, or None. Raises `LaunchError`
+    naming the hosts that cannot be used and why.
     """
     known = _read_cache(cache, ssh)
     found = {name: known[name] for name in names if name in known}
     missing = [name for name in dict.fromkeys(names) if name not in found]
+    for start in range(0, len(missing), _AT_ONCE):
+        found.update(_check_group(missing[start : start + _AT_ONCE], ssh, timeout))
+    _write_cache(cache, ssh, found, known)
+    return found
+
+
+def _check_group(names: Sequence[str], ssh: Ssh, timeout: float) -> dict[str, dict[str, Any]]:
+    """`check_hosts` for hosts that are asked at once."""
+    found: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}
     deadline = time.monotonic() + timeout
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(max(0.0, min(_PAUSE_SECONDS, deadline - time.monotonic())))
         again = []
-        for start in range(0, len(missing), _AT_ONCE):
-            group = missing[start : start + _AT_ONCE]
-            for name, ended in _ask(group, ssh, deadline).items():
-                answer = _facts(ended)
-                if answer is not None:
-                    found[name] = answer
-                    problems.pop(name, None)
-                    continue
-                problems[name], may_help = _reason(ended, timeout)
-                again += [name] if may_help else []
-        missing = again
-        if not missing or time.monotonic() >= deadline:
+        for name, ended in _ask(names, ssh, deadline).items():
+            answer = _facts(ended)
+            if answer is not None:
+                found[name] = answer
+                problems.pop(name, None)
+                continue
+            problems[name], may_help = _reason(ended, timeout)
+            again += [name] if may_help else []
+        names = again
+        if not names or time.monotonic() >= deadline:
             break
     if problems:
         raise LaunchError(_words(problems))
-    _write_cache(cache, ssh, found, known)
     return found
 
 

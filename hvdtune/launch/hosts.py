@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hvdtune.launch.errors import LaunchError
 
@@ -84,11 +84,8 @@ def _hostfile_host(words: list[str], where: str) -> Host:
     entry = re.fullmatch(_ENTRY, name)
     if entry:
         name, slots = entry[1], int(entry[2])
-    elif not re.fullmatch(_NAME, name):
-        raise LaunchError(
-            f"{where}: {name!r} is not the name of a host: give letters, digits, dots and dashes, "
-            "such as node1 slots=4."
-        )
+    else:
+        require_name(name, where, "give letters, digits, dots and dashes, such as node1 slots=4.")
     for word in words[1:]:
         key, _, value = word.partition("=")
         if key not in {"slots", *_IGNORED_HOSTFILE_KEYS} or not value:
@@ -100,6 +97,12 @@ def _hostfile_host(words: list[str], where: str) -> Host:
                 raise LaunchError(f"{where}: slots={value!r} is not a whole number.")
             slots = int(value)
     return Host(name, slots)
+
+
+def require_name(name: str, where: str, advice: str = "it would reach ssh's command line.") -> None:
+    """Raise `LaunchError`, naming where it stands, for what cannot be a host's name."""
+    if not re.fullmatch(_NAME, name):
+        raise LaunchError(f"{where}: {name!r} is not the name of a host: {advice}")
 
 
 def _merged(hosts: Iterable[Host]) -> list[Host]:
@@ -154,7 +157,8 @@ def require_local(slots: Iterable[Slot]) -> None:
 def is_local(name: str) -> bool:
     """Whether a host's name means this machine: by name, or by resolving to one of its addresses.
 
-    An address is this machine's when a socket can be bound to it.
+    An address is this machine's when a socket can be bound to it; where the kernel lets one be
+    bound to any address (ip_nonlocal_bind), when what is sent to it also comes from it.
     """
     if name in ("localhost", os.uname().nodename):
         return True
@@ -168,7 +172,31 @@ def is_local(name: str) -> bool:
         try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.bind(address)
+            if not _binds_to_any_address(family) or _is_own_peer(family, kind, protocol, address):
                 return True
         except OSError:
             continue
     return False
+
+
+def _binds_to_any_address(family: int) -> bool:
+    import socket
+
+    version = "ipv6" if family == socket.AF_INET6 else "ipv4"
+    try:
+        with open(f"/proc/sys/net/{version}/ip_nonlocal_bind") as file:
+            return file.read().strip() != "0"
+    except OSError:
+        return False
+
+
+def _is_own_peer(family: int, kind: int, protocol: int, address: Any) -> bool:
+    """Whether the kernel would send from an address what is sent to it. Sends nothing."""
+    import ipaddress
+    import socket
+
+    if ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
+        return True
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect((address[0], 9, *address[2:]))  # a port there must be
+        return bool(probe.getsockname()[0] == address[0])

@@ -69,7 +69,7 @@ class JobSpec(NamedTuple):
     `output_setting` is what whoever asked for the job calls `output_directory`.
     The workers inherit the open files `descriptors`. `explain` is given the sentence on why the
     job failed, instead of stderr. `remote` has, for every other host, the command that runs the
-    agent there (see `hvdtune.launch.ssh`).
+    agent there (see `hvdtune.launch.ssh`); it has `start_timeout` seconds to start its workers.
     """
 
     command: Sequence[str]
@@ -82,6 +82,7 @@ class JobSpec(NamedTuple):
     descriptors: Sequence[int] = ()
     explain: Callable[[str], None] | None = None
     remote: Mapping[str, Sequence[str]] = MappingProxyType({})
+    start_timeout: float = 30.0
 
 
 class _Worker:
@@ -147,6 +148,7 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._workers: dict[int, _Worker] = {}  # by rank
         self._connections: list[Connection] = []
+        self._start_by: float | None = None  # until all workers elsewhere have started
         self._parent = 0
 
     def run(self) -> int:
@@ -216,6 +218,8 @@ class Job:
         for slot in self._spec.slots:
             if slot.hostname in self._spec.remote:
                 elsewhere.setdefault(slot.hostname, []).append(slot)
+        if elsewhere:
+            self._start_by = time.monotonic() + self._spec.start_timeout
         for hostname, slots in elsewhere.items():
             self._connect(hostname, slots)
         for slot in self._spec.slots:
@@ -312,7 +316,7 @@ class Job:
             try:
                 self._take(worker, frame)
             except ValueError as error:
-                connection.last_complaint = f"what came from the host is not the agent's: {error}"
+                connection.complain(f"what came from the host is not the agent's: {error}")
                 frames = None
                 break
         if frames is None:
@@ -331,6 +335,23 @@ class Job:
         elif frame.kind == Kind.NOT_STARTED:
             status, _, why = frame.payload.decode("utf-8", "replace").partition(" ")
             raise StartError(int(status), f"on {worker.slot.hostname}: {why}")
+
+    def _require_started(self) -> None:
+        """Raise `LaunchError` when workers on another host have not started in time."""
+        if self._start_by is None:
+            return
+        waiting = (w for w in self._workers.values() if w.connection and w.running and not w.pid)
+        late = next(waiting, None)
+        if late is None or self._phase > Phase.RUNNING:
+            self._start_by = None
+        elif time.monotonic() >= self._start_by:
+            assert late.connection is not None
+            said = late.connection.last_complaint
+            raise LaunchError(
+                f"host {late.slot.hostname}: nothing was started there within "
+                f"{self._spec.start_timeout:g} s (HOROVOD_START_TIMEOUT): ssh runs, but the login "
+                f"shell, or what it starts, hangs{f' ({said})' if said else ''}."
+            )
 
     def _complain(self, connection: Connection) -> bool:
         """Pass on what ssh and the agent say; whether they may say more."""
@@ -431,11 +452,10 @@ class Job:
         return is_open and time.monotonic() < self._deadline
 
     def _time_left(self) -> float | None:
-        if self._deadline is None:
-            return None
         unsettled = self._failed and not self._failure
-        due = min(self._deadline, self._blame_at) if unsettled else self._deadline
-        return max(0.0, due - time.monotonic())
+        dues = (self._deadline, self._start_by, self._blame_at if unsettled else None)
+        due = min((due for due in dues if due is not None), default=None)
+        return None if due is None else max(0.0, due - time.monotonic())
 
     def _handle_signals(self) -> None:
         while self._signals:
@@ -510,6 +530,7 @@ class Job:
 
     def _advance(self) -> None:
         """Do what is due."""
+        self._require_started()
         if self._failed and not self._failure:
             all_ended = not any(worker.running for worker in self._workers.values())
             if all_ended or time.monotonic() >= self._blame_at:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hvdtune.launch.errors import LaunchError
-from hvdtune.launch.hosts import Host, Slot
+from hvdtune.launch.hosts import Host, Slot, require_name
 from hvdtune.launch.ssh import Ssh
 
 ALLOCATION_QUERY = "/opt/ibm/csm/bin/csm_allocation_query"
@@ -64,7 +64,8 @@ def node_of(environ: Mapping[str, str], ssh: Ssh) -> Node:
             "the processes go with --binding-args."
         )
     nodes, hardware = _csm(environ)
-    command = [*shlex.split(ssh.program), nodes[0], "LC_ALL=C lscpu"]
+    require_name(nodes[0], ALLOCATION_QUERY)
+    command = ssh.reach(nodes[0], "LC_ALL=C lscpu")
     threads = _number(_records(_query(command)), "Thread(s) per core", "lscpu")
     if hardware["gpus"] < 1 or hardware["cores"] * threads < hardware["gpus"]:
         raise LaunchError(

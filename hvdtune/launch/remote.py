@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from hvdtune.launch import processes
@@ -17,6 +18,9 @@ from hvdtune.launch.hosts import Slot
 from hvdtune.launch.output import LinePrefixer
 from hvdtune.launch.spawn import StartError
 
+# Between a complaint and the end that it is the reason of.
+_REASON_SECONDS = 3.0
+
 
 class Connection:
     """An ssh client that runs the agent on a host; it is killed when the launcher ends.
@@ -27,7 +31,8 @@ class Connection:
 
     def __init__(self, hostname: str, command: Sequence[str]) -> None:
         self.hostname = hostname
-        self.last_complaint = ""
+        self._complaint = ""
+        self._complained_at = 0.0
         self._reader = FrameReader(after_mark=True)
         self._unsent = bytearray()
         self._complaints = LinePrefixer(lambda: f"hvdtune run: {hostname}: ".encode())
@@ -107,7 +112,7 @@ class Connection:
         try:
             return list(self._reader.feed(data))
         except FrameError as error:
-            self.last_complaint = f"what came from the host is not the agent's: {error}"
+            self.complain(f"what came from the host is not the agent's: {error}")
             return None
 
     def complaints(self) -> tuple[bytes, bool]:
@@ -119,10 +124,21 @@ class Connection:
         lines = self._complaints.feed(data) if data else self._complaints.finish()
         said = [line for line in lines.decode("utf-8", "replace").splitlines() if line.strip()]
         if said:
-            self.last_complaint = said[-1].removeprefix(f"hvdtune run: {self.hostname}: ")
+            self.complain(said[-1].removeprefix(f"hvdtune run: {self.hostname}: "))
         return lines, bool(data)
+
+    def complain(self, sentence: str) -> None:
+        """Note what may be the reason if the connection ends now."""
+        self._complaint, self._complained_at = sentence, time.monotonic()
+
+    @property
+    def last_complaint(self) -> str:
+        """What was said a moment ago, or ""; what was said long ago is no reason any more."""
+        fresh = time.monotonic() - self._complained_at < _REASON_SECONDS
+        return self._complaint.rstrip(".") if fresh else ""
 
     def lost(self) -> str:
         """Why its workers are gone, as the end of a sentence that begins with the rank."""
-        why = f" ({self.last_complaint.rstrip('.')})" if self.last_complaint else ""
+        said = self.last_complaint
+        why = f" ({said})" if said else ""
         return f"was lost: the ssh connection to {self.hostname} has ended{why}"

@@ -10,13 +10,13 @@ from hvdtune.launch.bootstrap import python_command
 from hvdtune.launch.errors import LaunchError
 
 CONNECT_SECONDS = 10
-# A host that vanishes without a word is noticed after three of these.
+# A host that vanishes without a word is noticed after four of these.
 _ALIVE_SECONDS = 15
 
 # The Python of the launcher, at the same place, or else whatever the host has.
 _START_PYTHON = (
     'for python in "$1" python3 python; do '
-    'command -v "$python" >/dev/null 2>&1 && exec "$python" -c "$2" "$3"; '
+    'path=$(command -v "$python" 2>/dev/null) && [ -x "$path" ] && exec "$path" -c "$2" "$3"; '
     "done; exit 127"
 )
 
@@ -29,7 +29,11 @@ class Ssh(NamedTuple):
     identity_file: str | None = None
 
     def command(self, host: str, mode: str) -> list[str]:
-        """The words that start the agent (see `hvdtune.launch.agent`) on a host.
+        """The words that start the agent (see `hvdtune.launch.agent`) on a host; as `reach`."""
+        return self.reach(host, _agent(mode))
+
+    def reach(self, host: str, command: str) -> list[str]:
+        """The words that run a shell's command on a host.
 
         ssh never asks for anything. Raises `LaunchError` when `program` cannot be split.
         """
@@ -46,7 +50,7 @@ class Ssh(NamedTuple):
         words += ["-i", self.identity_file] if self.identity_file else []
         words += ["-o", f"ConnectTimeout={CONNECT_SECONDS}"]
         words += ["-o", f"ServerAliveInterval={_ALIVE_SECONDS}"]
-        return [*program, *words, _agent(mode)]
+        return [*program, *words, command]
 
 
 def _agent(mode: str) -> str:

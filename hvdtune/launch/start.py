@@ -79,6 +79,7 @@ def start(request: Request) -> int:
         timestamps=request.timestamps,
         verbose=request.verbose,
         remote={name: request.ssh.command(name, "run") for name in remote},
+        start_timeout=request.start_timeout,
     )
     return run_job(spec)
 

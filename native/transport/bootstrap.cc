@@ -8,6 +8,7 @@
 #include "base/affinity.h"
 #include "base/cpu.h"
 #include "base/sha256.h"
+#include "transport/local_door.h"
 #include "transport/roll_call.h"
 #include "wire/codec.h"
 
@@ -111,6 +112,7 @@ class Host {
 
   HostSession run() {
     Fd listener = unix_socket::listen(options_.endpoint);
+    LocalDoor door(listener);
     if (!listener.valid()) {
       throw Error(ErrorKind::kInvalidArgument,
                   "another process already is rank 0 of job " + options_.endpoint +
@@ -124,7 +126,7 @@ class Host {
       Fd socket;
       while (!socket.valid() && monotonic_now() < deadline_) {
         options_.on_wait();
-        socket = unix_socket::accept(listener, std::min(deadline_, monotonic_now() + kWaitSlice));
+        socket = door.next(std::min(deadline_, monotonic_now() + kWaitSlice));
       }
       if (!socket.valid()) {
         if (!error_.empty()) break;

@@ -1,7 +1,5 @@
 #include "transport/handshake.h"
 
-#include "transport/tcp_socket.h"
-
 namespace hvdtune::handshake {
 
 std::string make_greeting() {
@@ -18,20 +16,23 @@ Digest proof(Side side, std::string_view secret, std::string_view connecting_gre
   return hmac_sha256(secret, text);
 }
 
-Verdict connect_side(const Fd& socket, std::string_view secret, Nanos deadline, std::string& why) {
+Verdict connect_side(const Fd& socket, std::string_view secret, Nanos deadline, std::string& why,
+                     const tcp::OnWait& on_wait) {
   using tcp::Outcome;
-  const auto ended = [&why](Outcome outcome, const char* closed) {
+  const auto ended = [&why](Outcome outcome, Verdict verdict, const char* closed) {
     why = outcome == Outcome::kTimeout ? "it said nothing" : closed;
-    return outcome == Outcome::kTimeout ? Verdict::kSilent : Verdict::kRefused;
+    return outcome == Outcome::kTimeout ? Verdict::kSilent : verdict;
   };
   constexpr const char* kNotOurs = "what listens there does not belong to a job of hvdtune";
   const std::string mine = make_greeting();
   std::string theirs(kGreetingBytes, '\0');
-  Outcome outcome = tcp::send_all(socket, mine, deadline);
+  Outcome outcome = tcp::send_all(socket, mine, deadline, on_wait);
   if (outcome == Outcome::kDone) {
-    outcome = tcp::receive_all(socket, theirs.data(), theirs.size(), deadline);
+    outcome = tcp::receive_all(socket, theirs.data(), theirs.size(), deadline, on_wait);
   }
-  if (outcome != Outcome::kDone) return ended(outcome, kNotOurs);
+  if (outcome != Outcome::kDone) {
+    return ended(outcome, Verdict::kClosed, "it hung up before it said anything");
+  }
   if (theirs.compare(0, kMagic.size(), kMagic) != 0) {
     why = kNotOurs;
     return Verdict::kRefused;
@@ -39,11 +40,12 @@ Verdict connect_side(const Fd& socket, std::string_view secret, Nanos deadline, 
   constexpr const char* kOtherSecret =
       "it turned this process away: the two have different secrets (HVDTUNE_SECRET)";
   Digest answer{};
-  outcome = tcp::send_all(socket, view_of(proof(Side::kConnects, secret, mine, theirs)), deadline);
+  outcome = tcp::send_all(socket, view_of(proof(Side::kConnects, secret, mine, theirs)), deadline,
+                          on_wait);
   if (outcome == Outcome::kDone) {
-    outcome = tcp::receive_all(socket, answer.data(), answer.size(), deadline);
+    outcome = tcp::receive_all(socket, answer.data(), answer.size(), deadline, on_wait);
   }
-  if (outcome != Outcome::kDone) return ended(outcome, kOtherSecret);
+  if (outcome != Outcome::kDone) return ended(outcome, Verdict::kRefused, kOtherSecret);
   const Digest expected = proof(Side::kAccepts, secret, mine, theirs);
   if (!equal_in_constant_time(view_of(answer), view_of(expected))) {
     why = "it does not know the job's secret";

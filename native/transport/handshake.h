@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/sha256.h"
+#include "transport/tcp_socket.h"
 
 namespace hvdtune {
 
@@ -38,11 +39,13 @@ Digest proof(Side side, std::string_view secret, std::string_view connecting_gre
 enum class Verdict {
   kTrusted,
   kRefused,  ///< one of the two is not convinced: trying again would not help
+  kClosed,   ///< it hung up before it said anything: it may have ended, or have too many callers
   kSilent,   ///< nothing came until the deadline
 };
 
 /// The connecting side. `why` tells what is wrong, if anything is.
-Verdict connect_side(const Fd& socket, std::string_view secret, Nanos deadline, std::string& why);
+Verdict connect_side(const Fd& socket, std::string_view secret, Nanos deadline, std::string& why,
+                     const tcp::OnWait& on_wait = {});
 
 }  // namespace handshake
 }  // namespace hvdtune

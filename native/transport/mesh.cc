@@ -109,12 +109,18 @@ void Mesh::add_data(int rank, Fd socket) {
 /// and sees the connection end.
 void Mesh::tell(const Peer& peer, Notice notice, std::string_view text) const {
   if (!peer.notices.valid()) return;
+  const std::string message = framed(notice, text);
+  [[maybe_unused]] const auto sent =
+      send(peer.notices.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+std::string Mesh::framed(Notice notice, std::string_view text) {
   std::string message(1, static_cast<char>(notice));
   message.append(text.substr(0, kMostNotice - 1));
-  const std::string framed = tcp::with_length(message);
-  [[maybe_unused]] const auto sent =
-      send(peer.notices.get(), framed.data(), framed.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  return tcp::with_length(message);
 }
+
+std::string Mesh::abort_notice(std::string_view text) { return framed(Notice::kAbort, text); }
 
 void Mesh::abort(const std::string& text) noexcept {
   const std::lock_guard lock(abort_mutex_);
@@ -193,6 +199,8 @@ void Mesh::ended(int rank, int error) {
     abort(name(rank) + " is lost: " + tcp::describe_failure(error, vanish_) + ".");
   }
 }
+
+void Mesh::hear_reason(int rank) { await_goodbye(rank, monotonic_now() + kReasonTime); }
 
 void Mesh::lost(int rank, int error) {
   if (await_goodbye(rank, monotonic_now() + kReasonTime)) {

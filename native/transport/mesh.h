@@ -88,6 +88,13 @@ class Mesh {
     return states_[static_cast<std::size_t>(rank)] == State::kLeft;
   }
 
+  /// A connection to `rank` failed: waits a moment for the reason, which travels on another one.
+  /// Throws Error(kAborted) when somebody gives one.
+  void hear_reason(int rank);
+
+  /// What `abort` says to a peer, for the connection for notices: for a rank that has no mesh yet.
+  static std::string abort_notice(std::string_view text);
+
   /// The connection to `rank` failed in the middle of an operation: with `error` (an errno), or
   /// closed (0). Finds out why, in bounded time, and throws Error(kAborted).
   [[noreturn]] void lost(int rank, int error);
@@ -95,6 +102,7 @@ class Mesh {
  private:
   enum class State : std::uint8_t { kPresent, kLeft };
   enum class Notice : char { kAbort = 1, kGoodbye = 2 };
+  static std::string framed(Notice notice, std::string_view text);
 
   void watch(int fd, std::uint32_t key);
   void read_notices(int rank);

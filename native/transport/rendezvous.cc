@@ -1,6 +1,7 @@
 #include "transport/rendezvous.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,14 +29,15 @@ constexpr Nanos kWaitSlice = 200 * kMillisecond;
 constexpr Nanos kFirstPause = 10 * kMillisecond;
 constexpr Nanos kLongestPause = 500 * kMillisecond;
 constexpr int kMostRefusals = 3;
-// For one connection to show what it is.
+// For one connection to show what it is; where there are several addresses, they share it.
 constexpr Nanos kIntroductionTime = 10 * kSecond;
-// After a disagreement, how long rank 0 tells those who still come.
-constexpr Nanos kGrace = 3 * kSecond;
+// For a rank to take what it is told.
+constexpr Nanos kTellingTime = 3 * kSecond;
 // What the others wait longer than rank 0 does: it waits for the slowest, and then tells.
 constexpr Nanos kVerdictTime = 5 * kSecond;
 constexpr std::size_t kMeetingBytes = 16;
 constexpr const char* kWelcome = "welcome";
+constexpr const char* kEndedEarly = "ended before all processes of the job had come";
 
 std::vector<TcpAddress> addresses_of(const std::vector<Place>& places) {
   std::vector<TcpAddress> addresses;
@@ -72,6 +74,7 @@ struct Attempt {
   Fd socket;  ///< invalid: `why` tells
   std::string why;
   bool refused = false;  ///< somebody there does not trust this process, or the other way round
+  bool closed = false;   ///< somebody there hung up, which may have been because of others
 };
 
 /// Connects, proves itself and introduces itself. `answered`: wait for the welcome that says that
@@ -81,28 +84,34 @@ Attempt reach(const std::vector<TcpAddress>& addresses, const RendezvousOptions&
               const Introduction& introduction, bool answered, Nanos deadline) {
   Attempt attempt;
   const std::string message = introduction.encode();
+  auto untried = static_cast<Nanos>(addresses.size());
   const auto introduce = [&](const Fd& socket, std::string& cause) {
     options.on_wait();
+    // Somebody else's service may accept and then say nothing: that leaves time for the others.
+    const Nanos share =
+        std::max<Nanos>(0, deadline - monotonic_now()) / std::max<Nanos>(1, untried--);
     if (TcpAddress::local(socket.get()).text() == TcpAddress::peer(socket.get()).text()) {
       // The kernel gave this side the very port that it connects to, where nobody listens yet.
       cause = "nobody listens there";
       return false;
     }
     configure(socket, introduction.lane, options.vanish);
-    const Nanos until = std::min(deadline, monotonic_now() + kIntroductionTime);
-    const auto verdict = handshake::connect_side(socket, options.secret, until, cause);
+    const Nanos until = monotonic_now() + std::min(share, kIntroductionTime);
+    const auto& wait = options.on_wait;
+    const auto verdict = handshake::connect_side(socket, options.secret, until, cause, wait);
     attempt.refused |= verdict == handshake::Verdict::kRefused;
+    attempt.closed |= verdict == handshake::Verdict::kClosed;
     if (verdict != handshake::Verdict::kTrusted) return false;
-    tcp::Outcome outcome = tcp::send_message(socket, message, until);
+    tcp::Outcome outcome = tcp::send_message(socket, message, until, wait);
     std::string answer;
     if (outcome == tcp::Outcome::kDone && answered) {
-      outcome = tcp::receive_message(socket, answer, until);
+      outcome = tcp::receive_message(socket, answer, until, wait);
     }
     if (outcome == tcp::Outcome::kDone && (!answered || answer == kWelcome)) return true;
     cause = outcome == tcp::Outcome::kTimeout ? "no answer" : "another rank listens there";
     return false;
   };
-  attempt.socket = tcp::connect(addresses, deadline, attempt.why, introduce);
+  attempt.socket = tcp::connect(addresses, deadline, attempt.why, introduce, options.on_wait);
   return attempt;
 }
 
@@ -112,12 +121,17 @@ Attempt reach_patiently(const std::vector<TcpAddress>& addresses, const Rendezvo
                         const Introduction& introduction, bool known, Nanos deadline) {
   Nanos between = kFirstPause;
   int refusals = 0;
+  int closings = 0;
   while (true) {
-    // Short enough for on_wait(), long enough for a slow way.
+    // Long enough for a slow way; and then what the name stands for is tried afresh.
     const Nanos until = known ? deadline : std::min(deadline, monotonic_now() + kIntroductionTime);
     Attempt attempt = reach(addresses, options, introduction, known, until);
     refusals += attempt.refused ? 1 : 0;
-    if (attempt.socket.valid() || refusals == kMostRefusals || (known && !attempt.refused) ||
+    closings += attempt.closed ? 1 : 0;
+    // Rank 0 that hangs up may not be rank 0 yet, but what had the port before.
+    const bool hopeless =
+        known && (closings == kMostRefusals || !(attempt.refused || attempt.closed));
+    if (attempt.socket.valid() || refusals == kMostRefusals || hopeless ||
         monotonic_now() >= deadline) {
       return attempt;
     }
@@ -146,21 +160,19 @@ class Host {
 
   /// The directory, which all others have got as well.
   Directory run() {
-    int missing = options_.size - 1;
-    while (missing > 0) {
-      auto comer = next();
-      if (!comer && !directory_.error.empty()) break;
-      if (!comer) {
-        fail(ErrorKind::kTimeout, absent());
-        break;
-      }
-      if (admit(std::move(*comer))) --missing;
+    try {
+      gather();
+    } catch (const std::exception& error) {
+      if (directory_.error.empty()) fail(ErrorKind::kAborted, early_end_text(0, error.what()));
+      hang_up();
+      throw;
     }
-    if (directory_.error.empty()) learn_places();
+    if (!directory_.error.empty()) {
+      hang_up();
+      throw Error(kind_, directory_.error);
+    }
     const std::string answer = directory_.encode();
     for (const Fd& socket : sockets_) tell(socket, answer);
-    for (const Fd& socket : refused_) tell(socket, answer);
-    if (!directory_.error.empty()) throw Error(kind_, directory_.error);
     return std::move(directory_);
   }
 
@@ -168,6 +180,21 @@ class Host {
   const std::shared_ptr<TcpListener>& listener() { return listener_; }
 
  private:
+  void gather() {
+    int missing = options_.size - 1;
+    while (missing > 0) {
+      auto comer = next();
+      if (comer) {
+        if (admit(std::move(*comer))) --missing;
+      } else if (directory_.error.empty()) {
+        fail(ErrorKind::kTimeout, absent());  // who is at the door, or comes soon, learns it, too
+      } else {
+        return;
+      }
+    }
+    if (directory_.error.empty()) learn_places();
+  }
+
   std::optional<TcpListener::Comer> next() {
     while (true) {
       options_.on_wait();
@@ -176,10 +203,34 @@ class Host {
     }
   }
 
+  /// Tells those who are there, and soon those who still come.
   void fail(ErrorKind kind, const std::string& text) {
     kind_ = kind;
     directory_.error = text;
-    deadline_ = std::min(deadline_, monotonic_now() + kGrace);
+    deadline_ = monotonic_now() + options_.grace;
+    for (Fd& socket : sockets_) {
+      if (socket.valid()) refuse(std::move(socket));
+    }
+  }
+
+  void refuse(Fd socket) {
+    tell(socket, directory_.encode());
+    shutdown(socket.get(), SHUT_WR);
+    refused_.push_back(std::move(socket));
+  }
+
+  /// What a rank has sent and nobody has read (where it listens) would make the kernel drop the
+  /// answer: so they are read until they have got it and hang up.
+  void hang_up() {
+    const Nanos until = monotonic_now() + kTellingTime;
+    char unread[4096];
+    for (const Fd& socket : refused_) {
+      std::size_t most = tcp::kMaxMessage / sizeof(unread);
+      while (most-- > 0 && tcp::wait_for(socket.get(), POLLIN, until) &&
+             recv(socket.get(), unread, sizeof(unread), 0) > 0) {
+      }
+    }
+    refused_.clear();
   }
 
   /// True when a rank of this job came, welcome or not.
@@ -193,7 +244,7 @@ class Host {
     if (introduction.meeting.empty() && directory_.error.empty()) check(introduction, comer.from);
     if (!introduction.meeting.empty()) return false;  // of a meeting that is over
     if (!directory_.error.empty()) {
-      refused_.push_back(std::move(comer.socket));
+      refuse(std::move(comer.socket));
       return true;
     }
     const auto rank = static_cast<std::size_t>(introduction.from);
@@ -242,14 +293,18 @@ class Host {
         message.clear();
       }
       if (outcome == tcp::Outcome::kDone && !message.empty()) continue;
-      const Directory::Entry& entry = directory_.entries[rank];
-      return fail(ErrorKind::kAborted, name_of(static_cast<int>(rank), entry.pid, entry.hostname) +
-                                           " ended before all processes of the job had come");
+      return fail(ErrorKind::kAborted, early_end_text(rank, ""));
     }
   }
 
+  [[nodiscard]] std::string early_end_text(std::size_t rank, const std::string& why) const {
+    const Directory::Entry& entry = directory_.entries[rank];
+    return name_of(static_cast<int>(rank), entry.pid, entry.hostname) + " " + kEndedEarly +
+           (why.empty() ? "" : ": " + why);
+  }
+
   static void tell(const Fd& socket, const std::string& answer) {
-    if (socket.valid()) tcp::send_message(socket, answer, monotonic_now() + kGrace);
+    if (socket.valid()) tcp::send_message(socket, answer, monotonic_now() + kTellingTime);
   }
 
   const RendezvousOptions& options_;
@@ -301,29 +356,46 @@ std::shared_ptr<TcpListener> listen_for_higher_ranks(const RendezvousOptions& op
   return std::make_shared<TcpListener>(addresses, options.secret);
 }
 
+/// Says where this rank listens, and gets rank 0's answer. What goes wrong here meanwhile is told
+/// to rank 0, and by it to all.
+tcp::Outcome attend(const RendezvousOptions& options, Visit& visit, std::string& message,
+                    Nanos last) {
+  const auto say_places = [&](const std::vector<Place>& places) {
+    return tcp::send_message(visit.rank0, wire::encode_places(places), last);
+  };
+  bool said = false;
+  try {
+    visit.listener = listen_for_higher_ranks(options, visit.rank0);
+    say_places(visit.listener ? places_of(visit.listener->addresses()) : std::vector<Place>{});
+    said = true;
+    // Even if that failed: rank 0 may have said why it has ended.
+    return tcp::receive_message(visit.rank0, message, last, options.on_wait);
+  } catch (const std::exception& error) {
+    if (!said) say_places({});
+    const std::string notice = Mesh::abort_notice(
+        name_of(options.rank, getpid(), options.hostname) + " has failed: " + error.what());
+    tcp::send_all(visit.rank0, notice, last);
+    throw;
+  }
+}
+
+ErrorKind kind_of_verdict(const std::string& error) {
+  if (is_absence_text(error)) return ErrorKind::kTimeout;
+  return error.find(kEndedEarly) != std::string::npos ? ErrorKind::kAborted
+                                                      : ErrorKind::kInvalidArgument;
+}
+
 Visit visit_rank0(const RendezvousOptions& options) {
   const Nanos deadline = monotonic_now() + options.timeout;
   const Nanos last = deadline + kVerdictTime;
   Visit visit;
   visit.rank0 = reach_rank0(options, deadline);
-  visit.listener = listen_for_higher_ranks(options, visit.rank0);
-  const auto places =
-      visit.listener ? places_of(visit.listener->addresses()) : std::vector<Place>{};
-  tcp::Outcome outcome = tcp::send_message(visit.rank0, wire::encode_places(places), last);
-  while (outcome == tcp::Outcome::kDone &&
-         !tcp::wait_for(visit.rank0.get(), POLLIN, monotonic_now() + kWaitSlice)) {
-    options.on_wait();
-    if (monotonic_now() >= last) outcome = tcp::Outcome::kTimeout;
-  }
   std::string message;
-  if (outcome == tcp::Outcome::kDone) {
-    outcome = tcp::receive_message(visit.rank0, message, last);
-  }
+  const tcp::Outcome outcome = attend(options, visit, message, last);
   if (outcome != tcp::Outcome::kDone) {
     const bool late = outcome == tcp::Outcome::kTimeout;
     throw Error(late ? ErrorKind::kTimeout : ErrorKind::kAborted,
-                late ? "rank 0 did not answer in time"
-                     : "rank 0 ended before all processes of the job had come");
+                late ? "rank 0 did not answer in time" : std::string("rank 0 ") + kEndedEarly);
   }
   try {
     visit.directory = Directory::decode(message);
@@ -332,7 +404,7 @@ Visit visit_rank0(const RendezvousOptions& options) {
   }
   const std::string& error = visit.directory.error;
   if (!error.empty()) {
-    throw Error(is_absence_text(error) ? ErrorKind::kTimeout : ErrorKind::kInvalidArgument, error);
+    throw Error(kind_of_verdict(error), error);
   }
   if (visit.directory.entries.size() != static_cast<std::size_t>(options.size)) {
     throw Error(ErrorKind::kAborted, "rank 0 sent the directory of another job");
@@ -351,7 +423,15 @@ class Connecting {
         mesh_(mesh),
         directory_(directory),
         listener_(listener),
-        deadline_(monotonic_now() + options.timeout) {}
+        deadline_(monotonic_now() + options.timeout) {
+    // A rank that has failed may leave others waiting for an answer; the notices say why.
+    options_.on_wait = [this, &options] {
+      options.on_wait();
+      look_at_others();
+    };
+  }
+  Connecting(const Connecting&) = delete;
+  Connecting& operator=(const Connecting&) = delete;
 
   /// Those below are waited for only by higher ranks: nobody waits in a circle.
   void run(const TcpAddress& rank0) {
@@ -360,7 +440,6 @@ class Connecting {
     int missing = above * (options_.rank == 0 ? 1 : 2);
     while (missing > 0) {
       options_.on_wait();
-      look_at_others();
       auto comer = listener_->accept(std::min(deadline_, monotonic_now() + kWaitSlice));
       if (comer && welcome(std::move(*comer))) --missing;
       if (missing > 0 && monotonic_now() >= deadline_) report_missing();
@@ -383,6 +462,8 @@ class Connecting {
       introduction.lane = lane;
       Attempt attempt = reach_patiently(addresses, options_, introduction, true, deadline_);
       if (!attempt.socket.valid()) {
+        mesh_.hear_reason(rank);
+        look_at_others();
         throw Error(ErrorKind::kAborted,
                     name(options_.rank) + " cannot reach " + name(rank) + " (" + attempt.why +
                         "); if these are the wrong interfaces, name the right ones");
@@ -418,7 +499,8 @@ class Connecting {
       return false;
     }
     configure(comer.socket, introduction.lane, options_.vanish);
-    if (tcp::send_message(comer.socket, kWelcome, deadline_) != tcp::Outcome::kDone) return false;
+    const auto sent = tcp::send_message(comer.socket, kWelcome, deadline_, options_.on_wait);
+    if (sent != tcp::Outcome::kDone) return false;
     keep(from, introduction.lane, std::move(comer.socket));
     return true;
   }
@@ -445,7 +527,7 @@ class Connecting {
                 name(rank) + " did not connect to " + name(options_.rank) + " in time");
   }
 
-  const RendezvousOptions& options_;
+  RendezvousOptions options_;
   Mesh& mesh_;
   const Directory& directory_;
   TcpListener* listener_;

@@ -31,6 +31,8 @@ struct RendezvousOptions {
   /// others where they have reached it from: on that way they are reached, too.
   std::vector<std::string> interfaces;
   Nanos timeout = 30 * kSecond;
+  /// Rank 0: after the meeting has failed, how long those who still come are told why.
+  Nanos grace = 3 * kSecond;
   /// After how long without an answer a host counts as gone.
   Nanos vanish = tcp::kVanishTimeout;
   /// Rank 0: what listens already, with the same secret, and is closed with its last owner; null =
@@ -55,7 +57,8 @@ std::shared_ptr<TcpListener> listen_for_ranks(const RendezvousOptions& options);
 /// Throws Error(kTimeout) naming the ranks that did not come, and Error(kInvalidArgument) when
 /// ranks disagree (size, version, settings, a rank given twice, another secret) or an address
 /// cannot be listened at; Error(kAborted) when a rank cannot be reached from another one, with
-/// addresses and reasons. Every rank that is there gets rank 0's error.
+/// addresses and reasons, or has ended. Every rank that is there, or comes within the grace, gets
+/// the error of the rank that failed first; the others' errors are only consequences.
 std::unique_ptr<Mesh> form_mesh(const RendezvousOptions& options);
 
 }  // namespace hvdtune

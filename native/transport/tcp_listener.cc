@@ -29,7 +29,17 @@ bool send_whole(const Fd& socket, std::string_view bytes) {
 TcpListener::TcpListener(const std::vector<TcpAddress>& addresses, std::string secret)
     : secret_(std::move(secret)) {
   HVD_CHECK(!secret_.empty());
-  for (const TcpAddress& address : addresses) listeners_.push_back(tcp::listen(address));
+  std::string problems;
+  for (const TcpAddress& address : addresses) {
+    try {
+      listeners_.push_back(tcp::listen(address));
+    } catch (const Error& error) {
+      problems += (problems.empty() ? "" : "; ") + std::string(error.what());
+    }
+  }
+  if (problems.empty()) return;
+  if (listeners_.empty()) throw Error(ErrorKind::kInvalidArgument, problems);
+  HVD_LOG(kWarning) << problems << "; this process is reached at its other addresses";
 }
 
 std::vector<TcpAddress> TcpListener::addresses() const {
@@ -88,7 +98,9 @@ std::optional<TcpListener::Comer> TcpListener::look_at(const std::vector<short>&
 }
 
 void TcpListener::accept_from(const Fd& listener) {
-  while (true) {
+  // No more than can wait here: those who come faster than they are looked at do not keep this
+  // process from its deadline, nor from those who have come before.
+  for (std::size_t tries = 0; tries < kMostPending; ++tries) {
     sockaddr_storage from{};
     socklen_t length = sizeof(from);
     Fd socket(accept4(listener.get(), reinterpret_cast<sockaddr*>(&from), &length,

@@ -19,7 +19,9 @@ namespace hvdtune {
 /// Belongs to one thread; works while that is in accept().
 class TcpListener {
  public:
-  /// Throws Error(kInvalidArgument) when an address cannot be had. `secret`: not empty.
+  /// An address that cannot be had is logged, and the others are used (a host's name may stand for
+  /// an IPv6 address in a container without IPv6). Throws Error(kInvalidArgument) when there is
+  /// none that can. `secret`: not empty.
   TcpListener(const std::vector<TcpAddress>& addresses, std::string secret);
 
   /// Where it listens, with the ports that the kernel has chosen.
@@ -31,7 +33,8 @@ class TcpListener {
     TcpAddress from;
     std::string message;
   };
-  /// The next one, or nothing at the deadline. Looks at least once. Throws Error(kAborted) when
+  /// The next one, or nothing at the deadline. Looks at least once, and not for longer than that
+  /// when connections come faster than they are looked at. Throws Error(kAborted) when
   /// this process can open no further files.
   std::optional<Comer> accept(Nanos deadline);
 

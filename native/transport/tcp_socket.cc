@@ -16,13 +16,15 @@
 namespace hvdtune::tcp {
 namespace {
 
+constexpr Nanos kWaitSlice = 200 * kMillisecond;
+
+/// Until when to sleep in a wait that on_wait is called in.
+Nanos end_of_slice(Nanos deadline, const OnWait& on_wait) {
+  return on_wait ? std::min(deadline, monotonic_now() + kWaitSlice) : deadline;
+}
+
 Fd open_socket(int family) {
-  Fd socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
-  if (!socket.valid()) {
-    throw Error(ErrorKind::kAborted,
-                std::string("cannot create a network socket: ") + std::strerror(errno));
-  }
-  return socket;
+  return Fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
 }
 
 void set_option(const Fd& socket, int level, int name, int value) {
@@ -49,10 +51,12 @@ std::vector<Attempt> begin(const std::vector<TcpAddress>& addresses,
   std::vector<Attempt> attempts;
   for (const TcpAddress& address : addresses) {
     Fd socket = open_socket(address.family());
-    int result = 0;
-    do {
-      result = ::connect(socket.get(), address.data(), address.length());
-    } while (result != 0 && errno == EINTR);
+    int result = socket.valid() ? 0 : -1;
+    if (socket.valid()) {
+      do {
+        result = ::connect(socket.get(), address.data(), address.length());
+      } while (result != 0 && errno == EINTR);
+    }
     if (result != 0 && errno != EINPROGRESS) {
       failed(address, errno);
     } else {
@@ -73,10 +77,12 @@ int milliseconds_until(Nanos deadline) {
 
 Fd listen(const TcpAddress& address) {
   Fd socket = open_socket(address.family());
-  // A job that is started again at once finds its port in TIME_WAIT.
-  set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
-  if (address.family() == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-  if (bind(socket.get(), address.data(), address.length()) != 0 ||
+  if (socket.valid()) {
+    // A job that is started again at once finds its port in TIME_WAIT.
+    set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (address.family() == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  }
+  if (!socket.valid() || bind(socket.get(), address.data(), address.length()) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
     const int error = errno;
     const std::string what = "cannot listen at " + address.text() + ": ";
@@ -93,7 +99,7 @@ Fd listen(const TcpAddress& address) {
 }
 
 Fd connect(const std::vector<TcpAddress>& addresses, Nanos deadline, std::string& why,
-           const std::function<bool(const Fd&, std::string& why)>& usable) {
+           const std::function<bool(const Fd&, std::string& why)>& usable, const OnWait& on_wait) {
   why.clear();
   const auto failed = [&why](const TcpAddress& address, const std::string& cause) {
     why += (why.empty() ? "" : "; ") + address.text() + ": " + cause;
@@ -103,8 +109,10 @@ Fd connect(const std::vector<TcpAddress>& addresses, Nanos deadline, std::string
   while (!attempts.empty()) {
     std::vector<pollfd> entries;
     for (const Attempt& attempt : attempts) entries.push_back({attempt.socket.get(), POLLOUT, 0});
-    const int ready = poll(entries.data(), entries.size(), milliseconds_until(deadline));
+    const int ready =
+        poll(entries.data(), entries.size(), milliseconds_until(end_of_slice(deadline, on_wait)));
     if (ready < 0 && errno != EINTR) break;
+    if (ready <= 0 && on_wait) on_wait();
     for (std::size_t i = attempts.size(); i-- > 0 && ready > 0;) {
       if (entries[i].revents == 0) continue;
       Attempt attempt = std::move(attempts[i]);
@@ -140,23 +148,24 @@ void notice_vanished_host(const Fd& socket, Nanos vanish) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
-bool wait_for(int fd, short events, Nanos deadline) {
+bool wait_for(int fd, short events, Nanos deadline, const OnWait& on_wait) {
   while (true) {
     pollfd entry{fd, events, 0};
-    const int ready = poll(&entry, 1, milliseconds_until(deadline));
+    const int ready = poll(&entry, 1, milliseconds_until(end_of_slice(deadline, on_wait)));
+    if (ready <= 0 && on_wait) on_wait();
     if (ready > 0) return true;
     if (ready == 0 && monotonic_now() >= deadline) return false;
     if (ready < 0 && errno != EINTR) return true;  // the call that follows says what is wrong
   }
 }
 
-Outcome send_all(const Fd& socket, std::string_view bytes, Nanos deadline) {
+Outcome send_all(const Fd& socket, std::string_view bytes, Nanos deadline, const OnWait& on_wait) {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN) {
-      if (!wait_for(socket.get(), POLLOUT, deadline)) return Outcome::kTimeout;
+      if (!wait_for(socket.get(), POLLOUT, deadline, on_wait)) return Outcome::kTimeout;
     } else if (errno == EPIPE || errno == ECONNRESET) {
       return Outcome::kClosed;
     } else if (errno != EINTR) {
@@ -166,7 +175,8 @@ Outcome send_all(const Fd& socket, std::string_view bytes, Nanos deadline) {
   return Outcome::kDone;
 }
 
-Outcome receive_all(const Fd& socket, void* to, std::size_t bytes, Nanos deadline) {
+Outcome receive_all(const Fd& socket, void* to, std::size_t bytes, Nanos deadline,
+                    const OnWait& on_wait) {
   auto* at = static_cast<char*>(to);
   while (bytes > 0) {
     const ssize_t got = recv(socket.get(), at, bytes, 0);
@@ -176,7 +186,7 @@ Outcome receive_all(const Fd& socket, void* to, std::size_t bytes, Nanos deadlin
     } else if (got == 0 || errno == ECONNRESET) {
       return Outcome::kClosed;
     } else if (errno == EAGAIN) {
-      if (!wait_for(socket.get(), POLLIN, deadline)) return Outcome::kTimeout;
+      if (!wait_for(socket.get(), POLLIN, deadline, on_wait)) return Outcome::kTimeout;
     } else if (errno != EINTR) {
       return Outcome::kFailed;
     }
@@ -191,14 +201,16 @@ std::string with_length(std::string_view message) {
   return framed.append(message);
 }
 
-Outcome send_message(const Fd& socket, std::string_view message, Nanos deadline) {
+Outcome send_message(const Fd& socket, std::string_view message, Nanos deadline,
+                     const OnWait& on_wait) {
   HVD_CHECK(message.size() <= kMaxMessage);
-  return send_all(socket, with_length(message), deadline);
+  return send_all(socket, with_length(message), deadline, on_wait);
 }
 
-Outcome receive_message(const Fd& socket, std::string& message, Nanos deadline, std::size_t most) {
+Outcome receive_message(const Fd& socket, std::string& message, Nanos deadline,
+                        const OnWait& on_wait, std::size_t most) {
   std::uint32_t length = 0;
-  if (const Outcome outcome = receive_all(socket, &length, sizeof(length), deadline);
+  if (const Outcome outcome = receive_all(socket, &length, sizeof(length), deadline, on_wait);
       outcome != Outcome::kDone) {
     return outcome;
   }
@@ -207,7 +219,7 @@ Outcome receive_message(const Fd& socket, std::string& message, Nanos deadline, 
     return Outcome::kFailed;
   }
   message.resize(length);
-  return receive_all(socket, message.data(), length, deadline);
+  return receive_all(socket, message.data(), length, deadline, on_wait);
 }
 
 std::string describe_failure(int error, Nanos vanish) {

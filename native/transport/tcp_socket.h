@@ -24,15 +24,21 @@ inline constexpr Nanos kVanishTimeout = 20 * kSecond;
 /// Longest message that send_message() and receive_message() pass on.
 inline constexpr std::size_t kMaxMessage = 1 << 20;
 
+/// Called now and then (every 0.2 s) by what waits; what it throws ends the wait. Empty: not
+/// called.
+using OnWait = std::function<void()>;
+
 /// Accepts connections to exactly this address; port 0 = any free one. Throws
 /// Error(kInvalidArgument) when the port is taken or the address is not this host's.
 Fd listen(const TcpAddress& address);
 
 /// The first of these addresses that lets itself be connected, all being tried at once; invalid at
-/// the deadline, or when all have refused: `why` is one clause a address then. `usable(fd)` decides
-/// whether a connection is the one that is wanted; if not, others are waited for.
+/// the deadline, or when all have refused: `why` is one clause a address then. An address that this
+/// host cannot even try (it has no IPv6, say) is one that has refused. `usable(fd)` decides whether
+/// a connection is the one that is wanted; if not, others are waited for.
 Fd connect(const std::vector<TcpAddress>& addresses, Nanos deadline, std::string& why,
-           const std::function<bool(const Fd&, std::string& why)>& usable);
+           const std::function<bool(const Fd&, std::string& why)>& usable,
+           const OnWait& on_wait = {});
 
 /// Small messages do not wait for company.
 void send_at_once(const Fd& socket);
@@ -45,17 +51,20 @@ void notice_vanished_host(const Fd& socket, Nanos vanish);
 enum class Outcome { kDone, kClosed, kTimeout, kFailed };
 
 /// Waits until `events` (of poll) or an error; false at the deadline.
-bool wait_for(int fd, short events, Nanos deadline);
+bool wait_for(int fd, short events, Nanos deadline, const OnWait& on_wait = {});
 
 /// All bytes or not kDone. On kFailed errno tells why.
-Outcome send_all(const Fd& socket, std::string_view bytes, Nanos deadline);
-Outcome receive_all(const Fd& socket, void* to, std::size_t bytes, Nanos deadline);
+Outcome send_all(const Fd& socket, std::string_view bytes, Nanos deadline,
+                 const OnWait& on_wait = {});
+Outcome receive_all(const Fd& socket, void* to, std::size_t bytes, Nanos deadline,
+                    const OnWait& on_wait = {});
 
 /// A message with its length in front. A longer one than `most` bytes is kFailed (EMSGSIZE), before
 /// memory is taken for it.
-Outcome send_message(const Fd& socket, std::string_view message, Nanos deadline);
+Outcome send_message(const Fd& socket, std::string_view message, Nanos deadline,
+                     const OnWait& on_wait = {});
 Outcome receive_message(const Fd& socket, std::string& message, Nanos deadline,
-                        std::size_t most = kMaxMessage);
+                        const OnWait& on_wait = {}, std::size_t most = kMaxMessage);
 /// The length in front of a message.
 inline constexpr std::size_t kLengthBytes = 4;
 std::string with_length(std::string_view message);

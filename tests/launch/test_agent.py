@@ -174,6 +174,16 @@ def test_without_a_launcher_nothing_is_left(agent, way):
     wait_until_gone([int(pid) for pid in line.split()])
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_agent_that_is_told_to_end_ends_everything(agent, number):
+    agent.start(STUBBORN + "time.sleep(600)")
+    [line] = agent.wait_for(Kind.STDOUT)
+    agent.process.send_signal(number)
+    agent.process.wait(TIMEOUT)
+    wait_until_gone([int(pid) for pid in line.split()])
+    assert agent.end() == (0, "")
+
+
 def test_a_launcher_that_does_not_read_holds_up_output_but_not_the_end(agent):
     agent.start("import os\nwhile True: os.write(1, b'x' * 65536)")
     [pid] = agent.wait_for(Kind.STARTED)

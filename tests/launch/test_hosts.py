@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,24 @@ def test_a_host_of_several_vanishes(rig, environment):
     wait_until_gone([there])
 
 
+def test_other_hosts_are_others_where_any_address_can_be_bound(rig, environment):
+    """As keepalived's hosts have it."""
+    code = (
+        "from hvdtune.launch.hosts import is_local\n"
+        "names = ['localhost', '127.0.0.2', 'hosta', '10.77.0.1', 'hostb', '10.77.0.2']\n"
+        "print([is_local(name) for name in names])"
+    )
+    switch = "/proc/sys/net/ipv4/ip_nonlocal_bind"
+    shown = run_on(rig, "hosta", ["sh", "-c", f"echo 1 > {switch} && cat {switch}"], environment)
+    if shown.stdout != "1\n":
+        pytest.skip(f"{switch} cannot be set here")
+    try:
+        shown = run_on(rig, "hosta", [sys.executable, "-c", code], environment)
+    finally:
+        run_on(rig, "hosta", ["sh", "-c", f"echo 0 > {switch}"], environment)
+    assert shown.stdout == "[True, True, True, True, False, False]\n", shown.stderr
+
+
 def test_a_host_that_is_not_there(rig, environment):
     rig.cut("hostc")
     try:
@@ -299,3 +318,37 @@ def test_a_host_that_vanishes(rig, environment, tmp_path):
     assert process.returncode == 255
     assert " on hostb) was lost: the ssh connection to hostb has ended (" in errors
     wait_until_gone(pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_hosts_that_are_ended_leave_nothing(tmp_path, number):
+    """Namespaces, sshds, and what ran on the hosts."""
+    program = Path(__file__).parents[1] / "hosts_rig.py"
+    script = (
+        f"echo $$ > {tmp_path}/pid.tmp && mv {tmp_path}/pid.tmp {tmp_path}/pid && exec sleep 600"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(program), "--hosts", "2", "--", "sh", "-c", script],
+        env=clean_environment(), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        while not (tmp_path / "pid").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        pid = int((tmp_path / "pid").read_text())
+        [space] = said_by_ip("identify", str(pid))
+        assert space.endswith("-hosta")
+        rig = space.removesuffix("hosta")
+        assert sum(name.startswith(rig) for name in said_by_ip("list")) == 3
+        process.send_signal(number)
+        assert process.wait(120) != 0
+    finally:
+        process.kill()
+        process.wait()
+    assert not any(name.startswith(rig) for name in said_by_ip("list"))
+    wait_until_gone([pid])
+
+
+def said_by_ip(*words):
+    shown = subprocess.run(["ip", "netns", *words], capture_output=True, text=True, check=True)
+    return [line.split()[0] for line in shown.stdout.splitlines()]

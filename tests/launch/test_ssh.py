@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ssh_server
@@ -284,6 +286,58 @@ def test_what_is_not_as_it_should_be_there_is_one_sentence(tmp_path, body, words
     assert (ended.status, ended.stdout) == (2, "")
     assert ended.stderr.count("\n") == 1, ended.stderr
     assert words in ended.stderr
+
+
+def test_a_login_shell_that_hangs_after_the_check_is_one_sentence(tmp_path):
+    body = (
+        'if [[ $command == *facts ]]; then exec bash -c "$command"; fi\n'
+        "echo 'waiting for the home directory' >&2; exec sleep 600"
+    )
+    arguments = ["run", "-np", "2", "-H", "far1:1,far2:1", "--start-timeout", "10", "true"]
+    ended = launch(tmp_path, arguments, env=fake_ssh(tmp_path, body))
+    assert (ended.status, ended.stdout) == (2, "")
+    assert own_lines(ended)[-1].startswith(
+        "hvdtune run: host far1: nothing was started there within 10 s (HOROVOD_START_TIMEOUT): "
+        "ssh runs, but the login shell, or what it starts, hangs"
+    )
+
+
+@pytest.mark.parametrize("seconds", [3600.0, 0.0])
+def test_what_was_said_long_ago_is_not_why_a_connection_ends(monkeypatch, seconds):
+    from hvdtune.launch import remote
+
+    monkeypatch.setattr(remote, "_REASON_SECONDS", seconds)
+    connection = remote.Connection("far", ["sh", "-c", "echo mind the gap >&2"])
+    said = b""
+    goes_on = True
+    while goes_on:
+        select.select([connection.errors], [], [])
+        lines, goes_on = connection.complaints()
+        said += lines
+    assert said == b"hvdtune run: far: mind the gap\n"
+    why = " (mind the gap)" if seconds else ""
+    assert connection.lost() == f"was lost: the ssh connection to far has ended{why}"
+    os.waitpid(connection.pid, 0)
+
+
+def test_every_group_of_hosts_has_its_own_time(monkeypatch):
+    from hvdtune.launch import checks
+    from hvdtune.launch.ssh import Ssh
+
+    clock = [0.0]
+    left = []
+
+    def ask(names, _ssh, deadline):
+        left.append((len(names), deadline - clock[0]))
+        clock[0] += 25.0
+        facts = checks.FACTS + json.dumps({"machine": "m"})
+        return {name: checks._Attempt(0, facts, "") for name in names}
+
+    monkeypatch.setattr(checks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(checks, "_ask", ask)
+    found = checks.check_hosts([f"host{number}" for number in range(70)], Ssh(), 30.0, None)
+    assert len(found) == 70
+    assert left == [(32, 30.0), (32, 30.0), (6, 30.0)]
 
 
 def test_another_machine_alone_is_no_mistake(tmp_path):

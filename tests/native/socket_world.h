@@ -23,6 +23,8 @@ inline RendezvousOptions loopback_options(int rank, int ranks,
   options.secret = "the secret of this job";
   options.hostname = "host" + std::to_string(rank);
   options.version = "1.2.3";
+  // Patient with a process that is stopped for a while.
+  options.timeout = 600 * kSecond;
   options.agreement = "HOROVOD_A=1\nHOROVOD_B=2\n";
   if (rank == 0) options.listener = listener;
   return options;

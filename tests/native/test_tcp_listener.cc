@@ -300,6 +300,47 @@ TEST(a_listener_is_reached_at_its_addresses_only) {
   CHECK_EQ(why, "127.0.0.2:" + std::to_string(port) + ": Connection refused");
 }
 
+/// An address of a family that this process cannot use, as IPv6 is where there is none.
+TcpAddress unusable_address() {
+  sockaddr address{};
+  address.sa_family = AF_UNIX;
+  return {&address, sizeof(address)};
+}
+
+TEST(an_address_that_cannot_be_used_leaves_the_others) {
+  TcpListener listener({unusable_address(), TcpAddress::of_digits("127.0.0.1", 0)}, kSecret);
+  CHECK_EQ(listener.addresses().size(), std::size_t{1});
+  std::string why;
+  const auto any = [](const Fd&, std::string&) { return true; };
+  const Fd socket = tcp::connect({unusable_address(), listener.addresses()[0]},
+                                 monotonic_now() + kLong, why, any);
+  CHECK(socket.valid());
+  CHECK(!tcp::connect({unusable_address()}, monotonic_now() + kLong, why, any).valid());
+  CHECK(!why.empty());
+  CHECK_THROWS_WITH(
+      TcpListener({unusable_address(), TcpAddress::of_digits("192.0.2.1", 0)}, kSecret), Error,
+      "; cannot listen at 192.0.2.1:0: no network interface of this host");
+}
+
+TEST(those_who_come_without_end_do_not_keep_the_listener_from_its_deadline) {
+  TcpListener listener({TcpAddress::of_digits("127.0.0.1", 0)}, kSecret);
+  const TcpAddress address = listener.addresses()[0];
+  std::atomic<bool> over{false};
+  run_threads(5, [&](int thread) {
+    if (thread > 0) {
+      const auto any = [](const Fd&, std::string&) { return true; };
+      std::string why;
+      // At a deadline in the past: it need not be let in, it need only come.
+      while (!over) tcp::connect({address}, monotonic_now(), why, any);
+      return;
+    }
+    while (listener.strangers() < 2 * TcpListener::kMostPending) {
+      CHECK(!listener.accept(monotonic_now()));
+    }
+    over = true;
+  });
+}
+
 TEST(addresses_that_cannot_be_had_are_named) {
   const TcpListener listener({TcpAddress::of_digits("127.0.0.1", 0)}, kSecret);
   const TcpAddress taken = listener.addresses()[0];

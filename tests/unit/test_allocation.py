@@ -1,5 +1,6 @@
 """What batch systems say about their allocations."""
 
+import re
 import stat
 
 import pytest
@@ -109,6 +110,20 @@ def test_lsfs_own_list_of_hosts():
             allocation({**environment, "LSB_MCPU_HOSTS": text})
 
 
+@pytest.mark.parametrize("name", ["-oProxyCommand=true", "a;b", "$(a)"])
+def test_names_of_an_allocation_must_be_names(name):
+    environment = {"LSB_JOBID": "3", "LSB_MCPU_HOSTS": f"a 4 {name} 2"}
+    words = f"the allocation of LSF: {name!r} is not the name of a host"
+    with pytest.raises(LaunchError, match=re.escape(words)):
+        allocation(environment)
+
+
+def test_names_of_slurms_nodes_must_be_names():
+    environment = {"SLURM_JOB_ID": "3", "SLURM_JOB_NODELIST": "a,-oProxyCommand"}
+    with pytest.raises(LaunchError, match="Slurm: '-oProxyCommand' is not the name of a host"):
+        allocation(environment)
+
+
 def tool(folder, name, text):
     path = folder / name
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -127,9 +142,13 @@ def summit(tmp_path, monkeypatch):
     monkeypatch.setattr(lsf, "ALLOCATION_QUERY", tool(tmp_path, "allocation", query))
     monkeypatch.setattr(lsf, "NODE_QUERY", tool(tmp_path, "node", node))
     tool(tmp_path, "jsrun", "exit 9")
-    lscpu = '[ "$1 $2" = "n1 LC_ALL=C lscpu" ] && echo "Thread(s) per core:  4"'
+    # As every ssh here: it asks for nothing, and reaches the port with the key that it is given.
+    lscpu = (
+        'case "$*" in *"BatchMode=yes n1 -p 2222 -i key"*" LC_ALL=C lscpu") '
+        'echo "Thread(s) per core:  4";; esac'
+    )
     environment = {"LSB_JOBID": "3", "CSM_ALLOCATION_ID": " 8 ", "PATH": str(tmp_path)}
-    return environment, Ssh(tool(tmp_path, "ssh", lscpu))
+    return environment, Ssh(tool(tmp_path, "ssh", lscpu), 2222, "key")
 
 
 def test_a_csm_allocation(summit):

@@ -1,0 +1,158 @@
+"""What can be wrong with a host or the way to it, on hosts of their own: one sentence, in time.
+
+The table in docs/troubleshooting.md has these cases, with how long they took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hosts_rig import Link, Rig, hosts_rig, why_not
+from ranks import clean_environment, hvdtune_command
+
+import hvdtune
+
+REASON = why_not()
+pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+SSHD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@pytest.fixture(scope="module")
+def rig():
+    with hosts_rig(2, Link(rate=100e6)) as running:
+        yield running
+
+
+@pytest.fixture
+def environment(rig, tmp_path):
+    return {"HVDTUNE_SSH_COMMAND": rig.client, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def start_on_hosta(rig: Rig, environment, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        rig.on("hosta", hvdtune_command("run", "-np", "2", *words)),
+        env=clean_environment(environment), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def refusal(rig: Rig, environment, *words: str) -> str:
+    """The sentence with which a job ends before anything has been started."""
+    process = start_on_hosta(rig, environment, *words, "touch", str(rig.folder / "started"))
+    stdout, stderr = process.communicate(timeout=300)
+    assert (process.returncode, stdout) == (2, ""), stderr
+    assert stderr.count("\n") == 1, stderr
+    assert not (rig.folder / "started").exists()
+    return stderr.removeprefix("hvdtune run: ")
+
+
+@contextlib.contextmanager
+def in_place_of(rig: Rig, name: str, path: str, content: str) -> Iterator[None]:
+    """One host sees another file at a path."""
+    subprocess.run(rig.on(name, ["mount", "--bind", content, path]), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(rig.on(name, ["umount", path]), check=True)
+
+
+def test_a_host_without_python(rig, environment):
+    pythons = {sys.executable, *(shutil.which(n, path=SSHD_PATH) for n in ("python3", "python"))}
+    with contextlib.ExitStack() as stack:
+        for path in {os.path.realpath(python) for python in pythons if python}:
+            stack.enter_context(in_place_of(rig, "hostb", path, "/dev/null"))
+        sentence = refusal(rig, environment, "-H", "hosta:1,hostb:1")
+    assert sentence == (
+        "host hostb: there is no Python: neither this one's path nor python3 nor python.\n"
+    )
+
+
+def test_a_host_with_another_version(rig, environment, tmp_path):
+    package = Path(hvdtune.__file__)
+    other = tmp_path / "other.py"
+    own = f'__version__ = "{hvdtune.__version__}"'
+    assert own in package.read_text()
+    other.write_text(package.read_text().replace(own, '__version__ = "9.9"'))
+    with in_place_of(rig, "hostb", str(package), str(other)):
+        sentence = refusal(rig, environment, "-H", "hostb:2")
+    assert sentence == (
+        f"host hostb has hvdtune 9.9, this one {hvdtune.__version__}: install the same version on "
+        "both.\n"
+    )
+
+
+def test_a_host_that_is_too_busy_to_answer(rig, environment):
+    rig.pause("hostb")
+    try:
+        sentence = refusal(rig, environment, "-H", "hostb:2", "--start-timeout", "4")
+    finally:
+        rig.pause("hostb", goes_on=True)
+    assert sentence == "host hostb: it did not answer within 4 s (HOROVOD_START_TIMEOUT).\n"
+
+
+def test_an_interface_that_one_host_lacks(rig, environment):
+    link = ["ip", "link", "add", "ib0", "type", "veth", "peer", "name", "ib0-other"]
+    subprocess.run(rig.on("hosta", link), check=True)
+    try:
+        flags = ["-H", "hosta:1,hostb:1", "--network-interfaces", "ib0"]
+        sentence = refusal(rig, environment, *flags)
+    finally:
+        subprocess.run(rig.on("hosta", ["ip", "link", "del", "ib0"]), check=True)
+    assert sentence == (
+        "--network-interfaces: host hostb has no interface 'ib0'; it has lo, eth0.\n"
+    )
+
+
+def test_a_name_that_nobody_knows(rig, environment):
+    sentence = refusal(rig, environment, "-H", "hostb:1,hostz:1")
+    assert sentence.startswith("host hostz: no such host is known (")
+
+
+def test_hosts_with_ipv6_alone(rig, environment):
+    if not rig.has_ipv6:
+        pytest.skip("this kernel has no IPv6")
+    words = ["-H", "hostb6:2", "sh", "-c", 'hostname; echo "$SSH_CONNECTION"']
+    process = start_on_hosta(rig, environment, *words)
+    stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    for rank in range(2):
+        assert f"[{rank}]<stdout>:hostb\n" in stdout
+        assert f"[{rank}]<stdout>:fd77::1 " in stdout
+
+
+COUNT = "for number in range(200):\n    print('count', number, flush=True)\n    time.sleep(0.05)\n"
+
+
+def test_a_network_that_is_cut_and_heals(rig, environment, tmp_path):
+    """TCP carries on, and nothing of what was printed meanwhile is lost."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(f"import time\n{COUNT}")
+    process = start_on_hosta(rig, environment, "-H", "hostb:2", sys.executable, str(worker))
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        rig.cut("hostb")
+        time.sleep(5)
+        rig.cut("hostb", connected=True)
+        # Not communicate(): readline() may have taken more than one line from the pipe.
+        stdout, stderr = process.stdout.read(), process.stderr.read()
+        process.wait()
+    finally:
+        rig.cut("hostb", connected=True)
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, stderr
+    assert stderr == ""
+    lines = (first + stdout).splitlines()
+    for rank in range(2):
+        own = [line for line in lines if line.startswith(f"[{rank}]")]
+        assert own == [f"[{rank}]<stdout>:count {number}" for number in range(200)]
