@@ -306,18 +306,21 @@ _TABLE = (
         "Initialise MPI without thread support.",
         flags=("--mpi-threads-disable",), off_flags=("--no-mpi-threads-disable",),
         yaml="library_options.mpi_threads_disable",
-        inert="this version does not call MPI",
+    ),
+    Knob(
+        "mpi_library", "HVDTUNE_MPI_LIBRARY", "str", "",
+        "Path of the MPI library to use, where the one that is found is not the right one.",
     ),
     Knob(
         "gloo_timeout", "HOROVOD_GLOO_TIMEOUT_SECONDS", "float", 30.0,
-        "Longest wait of Gloo for other ranks.",
+        "Longest time of one of Gloo's messages, and of its connecting, where Gloo carries "
+        "tensors.",
         flags=("--gloo-timeout-seconds",), yaml="library_options.gloo_timeout_seconds",
         unit="s", minimum=0,
-        inert="HOROVOD_START_TIMEOUT limits the start; a dead rank is noticed without a timeout",
     ),
     Knob(
         "gloo_iface", "HOROVOD_GLOO_IFACE", "str", "",
-        "Network interface for Gloo.", inert=_ONE_HOST,
+        "Network interface for Gloo; the loopback interface if nothing is set.",
     ),
     Knob(
         "tcp", "NCCL_IB_DISABLE", "bool", False,
@@ -332,8 +335,7 @@ _TABLE = (
     ),
     Knob(
         "cpu_operations", "HOROVOD_CPU_OPERATIONS", "choice", None,
-        "Library that carries tensors.", choices=("mpi", "gloo", "ccl"),
-        inert="tensors travel through shared memory",
+        "What carries tensors; shared memory if nothing is set.", choices=("mpi", "gloo", "ccl"),
     ),
     # -- logging and starting --
     Knob(

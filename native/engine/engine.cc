@@ -47,7 +47,7 @@ Engine::Engine(EngineOptions options)
       patience_(chosen_patience(options_.spin, arena_)),
       doorbell_(arena_.doorbell(rank_)),
       schedule_(arena_.schedule()),
-      executor_(sets_, rank_, make_communicators(), timeline_),
+      executor_(sets_, rank_, timeline_),
       stragglers_(options_.straggler, size_),
       status_(size_),
       stage_(arena_, sets_, stage_ring(arena_)),
@@ -57,6 +57,7 @@ Engine::Engine(EngineOptions options)
       applied_(options_.settings) {
   executor_.tune(tuning_of(applied_));
   distance_.choose(options_.writing);
+  if (!options_.in_shared_memory) session_.heap.reset();
   if (session_.heap) {
     registration_.emplace(session_.heap, rank_);
     for (std::uint32_t set = 0; set < sets_.numbers(); ++set) {
@@ -87,6 +88,8 @@ Engine::Engine(EngineOptions options)
     }
   }
   start_watch();
+  // Under the watch: other data planes wait for all ranks here.
+  executor_.connect(make_communicators());
   begin_with_recording();
   thread_ = std::thread([this] { thread_main(); });
   pthread_setname_np(thread_.native_handle(), "hvdtune");
