@@ -303,7 +303,7 @@ _TABLE = (
     ),
     Knob(
         "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "bool", False,
-        "Initialise MPI without thread support.",
+        "Ask MPI for MPI_THREAD_SERIALIZED instead of MPI_THREAD_MULTIPLE, where MPI carries tensors.",
         flags=("--mpi-threads-disable",), off_flags=("--no-mpi-threads-disable",),
         yaml="library_options.mpi_threads_disable",
     ),

@@ -29,7 +29,9 @@ def options(
         elif name == "gloo":
             library = gloo_library.choose()
         elif name == "ccl":
-            raise ValueError("oneCCL is not supported; mpi and gloo are, and so is leaving it unset")
+            raise ValueError(
+                "oneCCL is not supported; mpi and gloo are, and so is leaving it unset"
+            )
     except ValueError as error:
         problem = f"HOROVOD_CPU_OPERATIONS={name}: {error}"
     return {

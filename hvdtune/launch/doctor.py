@@ -1,12 +1,11 @@
 """`hvdtune doctor`: what this installation and this machine offer to a job, and why not the rest.
 
-Each question is one function of `_CHECKS`; it answers with a list of `Finding`s. Nothing is changed,
-and nothing foreign is loaded into this process: MPI libraries are asked in one of their own.
+Each question is one function of `_CHECKS`; it answers with a list of `Finding`s. Nothing is
+changed, and nothing foreign is loaded into this process: libraries are asked in one of their own.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import os
 import resource
@@ -80,10 +79,16 @@ def _ask(command: list[str], environ: Mapping[str, str] | None = None) -> tuple[
     """Whether a program answers, and its first line, or why there is none."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env=None if environ is None else dict(environ),
-            text=True, errors="replace", timeout=_SECONDS, check=False,
-        )  # fmt: skip
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return False, f"no answer in {_SECONDS:g} s"
     except OSError as error:
@@ -104,25 +109,22 @@ def _engine(version: str) -> list[Finding]:
 
 def _frameworks(environ: Mapping[str, str]) -> list[Finding]:
     rows = (
-        ("PyTorch", "torch", ".torch", "torch"),
-        ("PyTorch Lightning", "lightning", ".lightning", "lightning or pytorch-lightning"),
-        ("TensorFlow", "tensorflow", ".tensorflow", "tensorflow"),
-        ("MXNet", "mxnet", ".mxnet", "mxnet"),
-        ("NumPy", "numpy", ".arrays", "numpy"),
+        ("PyTorch", ".torch", ("torch",)),
+        ("PyTorch Lightning", ".lightning", ("lightning", "pytorch-lightning")),
+        ("TensorFlow", ".tensorflow", ("tensorflow", "tensorflow-cpu")),
+        ("MXNet", ".mxnet", ("mxnet",)),
+        ("NumPy", ".arrays", ("numpy",)),
     )
     return [_framework(*row) for row in rows]
 
 
-def _framework(title: str, package: str, module: str, wanted: str) -> Finding:
-    version = _version_of(package) or (_version_of("pytorch_lightning") if module == ".lightning" else "")
-    supported = _is_there(module)
-    if not supported:
+def _framework(title: str, module: str, wanted: tuple[str, ...]) -> Finding:
+    version = next(filter(None, map(_version_of, wanted)), "")
+    if not _is_there(module):
         detail = f"{version} is installed, but this version" if version else "this version"
         return Finding("Frameworks", title, "missing", f"{detail} of hvdtune has no module for it")
     if not version:
-        return Finding(
-            "Frameworks", title, "missing", "not installed", f"pip install {wanted.split()[0]}"
-        )
+        return Finding("Frameworks", title, "missing", "not installed", f"pip install {wanted[0]}")
     return Finding("Frameworks", title, "ok", version)
 
 
@@ -148,13 +150,27 @@ def _shared_memory(environ: Mapping[str, str]) -> list[Finding]:
     try:
         file = os.memfd_create("hvdtune-doctor")
     except OSError as error:
-        return [Finding(section, name, "broken", f"memfd_create fails: {error.strerror}",
-                        "a Linux kernel of 3.17 or newer whose sandbox allows memfd_create")]  # fmt: skip
+        return [
+            Finding(
+                section,
+                name,
+                "broken",
+                f"memfd_create fails: {error.strerror}",
+                "a Linux kernel of 3.17 or newer whose sandbox allows memfd_create",
+            )
+        ]
     try:
         os.posix_fallocate(file, 0, 64 << 20)
     except OSError as error:
-        return [Finding(section, name, "broken", f"64 MiB cannot be had: {error.strerror}",
-                        "a higher memory limit of the container or the user")]  # fmt: skip
+        return [
+            Finding(
+                section,
+                name,
+                "broken",
+                f"64 MiB cannot be had: {error.strerror}",
+                "a higher memory limit of the container or the user",
+            )
+        ]
     finally:
         os.close(file)
     limit = _memory_limit()
@@ -180,8 +196,15 @@ def _sockets(environ: Mapping[str, str]) -> list[Finding]:
             local.bind(f"\0hvdtune-doctor-{os.getpid()}")
             network.bind(("127.0.0.1", 0))
     except OSError as error:
-        return [Finding("Data planes", name, "broken", f"no socket can be bound: {error.strerror}",
-                        "a sandbox that allows abstract Unix sockets and 127.0.0.1")]  # fmt: skip
+        return [
+            Finding(
+                "Data planes",
+                name,
+                "broken",
+                f"no socket can be bound: {error.strerror}",
+                "a sandbox that allows abstract Unix sockets and 127.0.0.1",
+            )
+        ]
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return [Finding("Data planes", name, "ok", f"control of every job; open files: {files}")]
 
@@ -196,7 +219,8 @@ def _mpi(environ: Mapping[str, str]) -> list[Finding]:
     for library in libraries:
         works, answer = _ask([sys.executable, "-c", _ASK_MPI, library.path], plain)
         if works:
-            detail = f"{answer.split(',')[0]} ({library.family}): {library.path}"
+            said = " ".join(answer.split(",")[0].split())
+            detail = f"{said}: {library.path} ({library.found})"
             found.append(Finding("Data planes", "MPI", "ok", detail))
         else:
             detail = f"{library.path} cannot be loaded: {answer}"
@@ -207,13 +231,21 @@ def _mpi(environ: Mapping[str, str]) -> list[Finding]:
 def _gloo(environ: Mapping[str, str]) -> list[Finding]:
     path = gloo_library.module_path()
     if not path:
-        return [Finding("Data planes", "Gloo", "missing", "this hvdtune was built without it",
-                        gloo_library.ADVICE)]  # fmt: skip
-    try:
-        ctypes.CDLL(path, os.RTLD_NOW | os.RTLD_LOCAL)
-    except OSError as error:
-        return [Finding("Data planes", "Gloo", "missing", str(error),
-                        "install Gloo's library again (Debian: libgloo0)")]  # fmt: skip
+        return [
+            Finding(
+                "Data planes",
+                "Gloo",
+                "missing",
+                "this hvdtune was built without it",
+                gloo_library.ADVICE,
+            )
+        ]
+    works, answer = _ask(
+        [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", path]
+    )
+    if not works:
+        advice = "install Gloo's library again (Debian: libgloo0)"
+        return [Finding("Data planes", "Gloo", "missing", f"cannot be loaded: {answer}", advice)]
     return [Finding("Data planes", "Gloo", "ok", path)]
 
 
@@ -263,8 +295,15 @@ def _huge_pages(environ: Mapping[str, str]) -> list[Finding]:
         return [Finding("Machine", "Huge pages", "missing", f"unknown: {error.strerror}")]
     chosen = text.partition("[")[2].partition("]")[0]
     if chosen == "never":
-        return [Finding("Machine", "Huge pages", "missing", "transparent huge pages are off",
-                        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (root)")]  # fmt: skip
+        return [
+            Finding(
+                "Machine",
+                "Huge pages",
+                "missing",
+                "transparent huge pages are off",
+                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (root)",
+            )
+        ]
     return [Finding("Machine", "Huge pages", "ok", f"transparent: {chosen}")]
 
 

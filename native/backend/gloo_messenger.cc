@@ -71,7 +71,7 @@ class GlooMessenger final : public Messenger {
   }
 
   ~GlooMessenger() override {
-    abandon();
+    abandon(true);
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
@@ -86,8 +86,7 @@ class GlooMessenger final : public Messenger {
     start(batch, member, const_cast<std::byte*>(data), bytes, false, sent_[member]++);
   }
 
-  void receive(std::size_t batch, std::size_t member, std::byte* data,
-               std::size_t bytes) override {
+  void receive(std::size_t batch, std::size_t member, std::byte* data, std::size_t bytes) override {
     start(batch, member, data, bytes, true, received_[member]++);
   }
 
@@ -118,7 +117,7 @@ class GlooMessenger final : public Messenger {
     return found;
   }
 
-  bool abandon() override {
+  bool abandon(bool) override {
     std::unique_lock lock(mutex_);
     if (messages_.empty()) return true;
     if (problem_.empty()) problem_ = "it was given up";
@@ -173,8 +172,8 @@ class GlooMessenger final : public Messenger {
       if (!abandoned_) {
         lock.unlock();
         try {
-          const bool completed = first.receives ? first.buffer->waitRecv(timeout_)
-                                                : first.buffer->waitSend(timeout_);
+          const bool completed =
+              first.receives ? first.buffer->waitRecv(timeout_) : first.buffer->waitSend(timeout_);
           if (!completed) problem = "it was given up";
         } catch (const std::exception& failure) {
           problem = failure.what();

@@ -40,13 +40,13 @@ CommunicatorFactory make_mpi_factory(MpiChoice choice,
                                      CommunicatorFactory control = make_shm_communicator);
 
 struct GlooChoice {
-  std::string module;     ///< path of our module that links Gloo
-  std::string interface;  ///< network interface; empty = loopback
+  std::string module;            ///< path of our module that links Gloo
+  std::string interface;         ///< network interface; empty = loopback
   Nanos timeout = 30 * kSecond;  ///< of the connecting, and of every message
 };
 
-/// Gloo's connections over TCP, a group for every communicator. `control` connects the same members:
-/// their addresses go that way. Throws Error(kInvalidArgument), the same on all members.
+/// Gloo's connections over TCP, a group for every communicator. `control` connects the same
+/// members: their addresses go that way. Throws Error(kInvalidArgument), the same on all members.
 CommunicatorFactory make_gloo_factory(GlooChoice choice,
                                       CommunicatorFactory control = make_shm_communicator);
 

@@ -29,8 +29,9 @@ std::vector<std::string> gather_texts(Communicator& control, const std::string& 
   return texts;
 }
 
-/// What the members tell each other while Gloo connects them. One of them may fail before the others
-/// have heard what they wait for, or after: so everybody goes on to take part until nobody asks.
+/// What the members tell each other while Gloo connects them. One of them may fail before the
+/// others have heard what they wait for, or after: so everybody goes on to take part until nobody
+/// asks.
 class Meeting {
  public:
   explicit Meeting(Communicator& control) : control_(control) {}
@@ -72,10 +73,9 @@ std::unique_ptr<Messenger> connect(const GlooChoice& choice, const CommunicatorS
   agree(control, spec, [&] {
     try {
       messenger = connect_gloo(
-          choice.module, {spec.index, static_cast<int>(spec.members.size()), choice.interface,
-                          choice.timeout, [&](const std::string& mine) {
-                            return meeting.gather(mine);
-                          }});
+          choice.module,
+          {spec.index, static_cast<int>(spec.members.size()), choice.interface, choice.timeout,
+           [&](const std::string& mine) { return meeting.gather(mine); }});
     } catch (const Error&) {
       meeting.end(false);
       throw;

@@ -65,14 +65,13 @@ void MessageCommunicator::tune(const Tuning& tuning) {
   // sending shares twice. Two members send the same either way. The memory for it is bounded.
   const std::size_t limit =
       members <= 2 ? 8 * kJourney : kJourney * members / ((members - 1) * (members - 2));
-  one_shot_limit_ =
-      std::min(chosen(tuning.one_shot_limit, limit), std::size_t{16 << 20} / members);
+  one_shot_limit_ = std::min(chosen(tuning.one_shot_limit, limit), std::size_t{16 << 20} / members);
 }
 
 // ---- allreduce ----------------------------------------------------------------------------------
 
-/// Three blocks are alive at a time: one whose data are on their way to those who add them, one that
-/// is added, and one whose sums are on their way back.
+/// Three blocks are alive at a time: one whose data are on their way to those who add them, one
+/// that is added, and one whose sums are on their way back.
 class MessageCommunicator::BlockedAllreduce {
  public:
   BlockedAllreduce(MessageCommunicator& communicator, const AllreduceJob& job,
@@ -130,9 +129,8 @@ class MessageCommunicator::BlockedAllreduce {
   void scatter(std::size_t block) {
     const std::size_t batch = shares_batch(block);
     const std::size_t own = part(block, exchange_.self()).bytes;
-    exchange_.for_others([&](std::size_t member) {
-      exchange_.receive(batch, member, theirs(block, member), own);
-    });
+    exchange_.for_others(
+        [&](std::size_t member) { exchange_.receive(batch, member, theirs(block, member), own); });
     pack(in_, block * block_, bytes_of(block), packed(block), job_.dtype, job_.prescale);
     exchange_.for_others([&](std::size_t member) {
       const Part share = part(block, member);
@@ -154,9 +152,8 @@ class MessageCommunicator::BlockedAllreduce {
     sources[exchange_.self()] = packed(block) + own.in_chunk;
     reduce_block(sources.data(), members_, own_sum(block), own.bytes, job_.dtype, job_.op,
                  job_.postscale);
-    exchange_.for_others([&](std::size_t member) {
-      exchange_.send(batch, member, own_sum(block), own.bytes);
-    });
+    exchange_.for_others(
+        [&](std::size_t member) { exchange_.send(batch, member, own_sum(block), own.bytes); });
     job_.out.copy_in(own.begin, own.bytes, own_sum(block));
   }
 
@@ -206,9 +203,8 @@ void MessageCommunicator::allreduce_one_shot(const AllreduceJob& job, PhaseTimes
   const std::size_t bytes = job.in.bytes();
   std::byte* own = exchange_.outgoing(bytes);
   std::byte* incoming = exchange_.incoming(bytes * members);
-  exchange_.for_others([&](std::size_t member) {
-    exchange_.receive(0, member, incoming + member * bytes, bytes);
-  });
+  exchange_.for_others(
+      [&](std::size_t member) { exchange_.receive(0, member, incoming + member * bytes, bytes); });
   pack(job.in, 0, bytes, own, job.dtype, job.prescale);
   times.packed = monotonic_now();
   exchange_.for_others([&](std::size_t member) { exchange_.send(0, member, own, bytes); });

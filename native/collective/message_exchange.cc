@@ -19,7 +19,13 @@ MessageExchange::MessageExchange(std::unique_ptr<Messenger> messenger, MessageGr
     : messenger_(std::move(messenger)), group_(std::move(group)) {}
 
 MessageExchange::~MessageExchange() {
-  if (messenger_->abandon()) return;
+  bool failed = false;
+  try {
+    group_.check();
+  } catch (const Error&) {
+    failed = true;
+  }
+  if (messenger_->abandon(failed)) return;
   // Somebody may write to it yet: it is given up with the job.
   [[maybe_unused]] const auto* lost_out = outgoing_.release();
   [[maybe_unused]] const auto* lost_in = incoming_.release();

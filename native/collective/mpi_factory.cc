@@ -38,8 +38,9 @@ class MpiPlane {
     agree(*control, spec, [&] {
       if (different.size() == world_ranks.size()) return;
       throw Error(ErrorKind::kInvalidArgument,
-                  "HOROVOD_CPU_OPERATIONS=mpi: the MPI of " + choice_.library + " (" + mpi_->version() +
-                      ") does not know these " + std::to_string(world_ranks.size()) +
+                  "HOROVOD_CPU_OPERATIONS=mpi: the MPI of " + choice_.library + " (" +
+                      mpi_->version() + ") does not know these " +
+                      std::to_string(world_ranks.size()) +
                       " processes as one job: its MPI_COMM_WORLD has " + std::to_string(all[1]) +
                       (all[1] == 1 ? " process" : " processes") +
                       ". They must be started by the mpirun of the same MPI (hvdtune run --mpi), "

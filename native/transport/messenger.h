@@ -5,9 +5,9 @@
 
 namespace hvdtune {
 
-/// Messages among the members of a group, by a library that is not ours (MPI, Gloo). What is sent to
-/// a member arrives there in the order in which it was sent, and is matched in that order with what
-/// the member receives from this one; lengths must be equal.
+/// Messages among the members of a group, by a library that is not ours (MPI, Gloo). What is sent
+/// to a member arrives there in the order in which it was sent, and is matched in that order with
+/// what the member receives from this one; lengths must be equal.
 ///
 /// Nothing blocks. Sends and receives are under way until test() says that all of their *batch* are
 /// done; their memory must stay as it is until then. Batches are numbered by the caller, from 0 to
@@ -33,9 +33,9 @@ class Messenger {
   /// where there are none, those who have not taken what they are sent.
   [[nodiscard]] virtual std::vector<std::size_t> missing(std::size_t batch) const = 0;
 
-  /// Gives up what is under way. Whether its memory may be used again: a library that cannot take
-  /// a message back may still read or write it.
-  virtual bool abandon() = 0;
+  /// Before the end: gives up what is under way. `failed`: so does everybody. Whether the memory
+  /// may be used again: a library that cannot take a message back may still read or write it.
+  virtual bool abandon(bool failed) = 0;
 };
 
 }  // namespace hvdtune

