@@ -303,7 +303,8 @@ _TABLE = (
     ),
     Knob(
         "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "bool", False,
-        "Ask MPI for MPI_THREAD_SERIALIZED instead of MPI_THREAD_MULTIPLE, where MPI carries tensors.",
+        "Ask MPI for MPI_THREAD_SERIALIZED instead of MPI_THREAD_MULTIPLE, where MPI carries "
+        "tensors.",
         flags=("--mpi-threads-disable",), off_flags=("--no-mpi-threads-disable",),
         yaml="library_options.mpi_threads_disable",
     ),

@@ -148,6 +148,7 @@ Tuning Engine::tuning_of(const wire::RuntimeSettings& settings) const {
 
 std::shared_ptr<SharedBlock> Engine::allocate_shared(std::size_t bytes) {
   if (registration_) return registration_->allocate(bytes);
+  if (!options_.in_shared_memory) refuse("tensors of this job do not travel through shared memory");
   refuse(size_ == 1 ? "a job of one process shares no memory"
                     : "this system gives the ranks no memory to share for tensors");
 }

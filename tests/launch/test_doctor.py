@@ -6,10 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-import hvdtune
 import pytest
 from launcher import launch
 from mpis import OPEN_MPI
+
+import hvdtune
 
 
 def findings(tmp_path: Path, *flags: str, **environment: str) -> dict[str, dict[str, str]]:

@@ -62,6 +62,7 @@ def test_a_rank_that_dies_ends_the_job(mpi: Mpi, tmp_path: Path) -> None:
     assert result[0].returncode != 0
     if waits:
         for rank in (0, 2):
+            assert (tmp_path / str(rank)).exists(), result.describe()
             told = (tmp_path / str(rank)).read_text()
             assert "rank 1 (pid " in told, told
             assert "died" in told
@@ -74,7 +75,7 @@ def test_training_gives_the_same_weights(tmp_path: Path) -> None:
     def losses(launcher: list[str], name: str, **options: Any) -> list[str]:
         log = tmp_path / name
         result = run_under(
-            launcher, EXAMPLE, "--epochs", 2, "--loss-log", log, timeout=240, **options
+            launcher, EXAMPLE, "--epochs", 1, "--loss-log", log, timeout=240, **options
         )
         assert "weights identical on all ranks" in result[0].stdout
         with log.open(newline="") as file:
@@ -82,7 +83,7 @@ def test_training_gives_the_same_weights(tmp_path: Path) -> None:
 
     shared = losses(hvdtune_command("run", "-np", "4"), "shared")
     assert losses(OPEN_MPI.command(4), "mpi", env=CHOSEN) == shared
-    assert len(shared) > 50
+    assert len(shared) > 20
 
 
 def test_processes_that_no_mpirun_has_started() -> None:
@@ -130,7 +131,7 @@ def test_what_is_not_available(variables: dict[str, str], text: str) -> None:
 
 def test_one_rank_that_cannot_fails_all() -> None:
     # Rank 1 alone is given a library that is none.
-    values = run_ranks(2, data_planes.one_cannot, env=CHOSEN).values
-    for kind, text in values:
+    # Nor do the others wait for it in MPI_Init.
+    for kind, text in run_under(OPEN_MPI.command(2), data_planes.one_cannot, env=CHOSEN).values:
         assert kind == "ValueError"
         assert "rank 1: HOROVOD_CPU_OPERATIONS=mpi: HVDTUNE_MPI_LIBRARY=/none is no MPI" in text

@@ -97,6 +97,6 @@ def fail_to_start() -> Any:
 
 def one_cannot() -> Any:
     """Rank 1 alone is given a library that is none."""
-    if os.environ["HOROVOD_RANK"] == "1":
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
         os.environ["HVDTUNE_MPI_LIBRARY"] = "/none"
     return outcome(hvd.init)
