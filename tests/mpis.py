@@ -20,8 +20,6 @@ class Mpi(NamedTuple):
     launcher: tuple[str, ...]
     library: str
     package: str
-    #: Flags by which the death of a process does not end the others at once.
-    goes_on_without_the_dead: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -57,6 +55,5 @@ MPIS = (
         ("/usr/bin/mpirun.mpich",),
         f"{_SYSTEM}/libmpich.so.12",
         "Debian: mpich, libmpich12",
-        ("-disable-auto-cleanup",),
     ),
 )
