@@ -64,6 +64,14 @@ def test_a_rank_that_dies_ends_the_job(mpi: Mpi, tmp_path: Path) -> None:
         assert not told or re.match(r"rank 1 \(pid \d+ on .*\) died: ", told), told
 
 
+def test_survivors_are_told_and_end_where_mpirun_lets_them(tmp_path: Path) -> None:
+    command = [*OPEN_MPI.command(3), "--continuous"]
+    run_under(command, data_planes.one_dies, 1, str(tmp_path), env=CHOSEN, check=False)
+    for rank in ("0", "2"):
+        told = (tmp_path / rank).read_text()
+        assert re.match(r"rank 1 \(pid \d+ on .*\) died: ", told), told
+
+
 def test_training_gives_the_same_weights(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
