@@ -170,6 +170,12 @@ class EngineOptions:
         stall_enabled: bool,
         stall_warning_s: float,
         stall_shutdown_s: float,
+        data_plane: str,
+        data_plane_library: str,
+        data_plane_problem: str,
+        mpi_multiple: bool,
+        gloo_interface: str,
+        gloo_timeout_s: float,
     ) -> None: ...
 
 class SharedBlock:
@@ -367,6 +373,12 @@ def result_memory(bytes: int) -> Any:
 
 def log(level: str, file: str, line: int, rank: int, message: str) -> None:
     """Print a message in the engine's format; rank -1 leaves the rank out."""
+
+def finish_mpi() -> None:
+    """MPI_Finalize, if an engine of this process has initialised MPI and no job was aborted."""
+
+def mpi_threads_multiple() -> bool:
+    """Whether MPI allows calls from several threads at a time; False where no engine uses it."""
 
 def usable_cpus() -> int:
     """CPUs this process may use: its affinity mask, limited by the container's quota."""

@@ -303,22 +303,26 @@ _TABLE = (
     ),
     Knob(
         "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "bool", False,
-        "Initialise MPI without thread support.",
+        "Ask MPI for MPI_THREAD_SERIALIZED instead of MPI_THREAD_MULTIPLE, where MPI carries "
+        "tensors.",
         flags=("--mpi-threads-disable",), off_flags=("--no-mpi-threads-disable",),
         yaml="library_options.mpi_threads_disable",
-        inert="this version does not call MPI",
+    ),
+    Knob(
+        "mpi_library", "HVDTUNE_MPI_LIBRARY", "str", "",
+        "Path of the MPI library to use, where the one that is found is not the right one.",
     ),
     Knob(
         "gloo_timeout", "HOROVOD_GLOO_TIMEOUT_SECONDS", "float", 30.0,
-        "Longest wait of Gloo for other ranks.",
+        "Longest time of one of Gloo's messages, and of its connecting, where Gloo carries "
+        "tensors.",
         flags=("--gloo-timeout-seconds",), yaml="library_options.gloo_timeout_seconds",
         unit="s", minimum=0,
-        inert="HOROVOD_START_TIMEOUT limits the start; a dead rank is noticed without a timeout",
     ),
     Knob(
         "gloo_iface", "HOROVOD_GLOO_IFACE", "str", "",
-        "Network interfaces that the ranks of several hosts use, separated by commas; empty: the "
-        "one that leads to rank 0.",
+        "Network interfaces that the ranks of several hosts use, and Gloo, separated by commas; "
+        "empty: the one that leads to rank 0, and for Gloo on one host the loopback interface.",
     ),
     Knob(
         "tcp", "NCCL_IB_DISABLE", "bool", False,
@@ -333,8 +337,7 @@ _TABLE = (
     ),
     Knob(
         "cpu_operations", "HOROVOD_CPU_OPERATIONS", "choice", None,
-        "Library that carries tensors.", choices=("mpi", "gloo", "ccl"),
-        inert="tensors travel through shared memory",
+        "What carries tensors; shared memory if nothing is set.", choices=("mpi", "gloo", "ccl"),
     ),
     # -- logging and starting --
     Knob(

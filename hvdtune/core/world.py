@@ -6,12 +6,13 @@ import atexit
 import collections
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hvdtune import _native, knobs
-from hvdtune.core import control, network, recording, stacks
+from hvdtune.core import control, data_plane, network, recording, stacks
 from hvdtune.core import mpi_communicators as mpi
 from hvdtune.core import process_sets as sets
 from hvdtune.core.topology import Topology, detect, sub_job
@@ -35,6 +36,7 @@ _AGREED = (
     "disable_group_fusion",
     "autotune",
     "dynamic_process_sets",
+    "cpu_operations",
 )
 
 
@@ -229,6 +231,7 @@ def _engine_options(
         stall_enabled=not settings.stall_check_disable,
         stall_warning_s=float(settings.stall_check_time),
         stall_shutdown_s=float(settings.stall_shutdown_time),
+        **data_plane.options(topology, settings),
     )
 
 
@@ -264,8 +267,19 @@ def _register_exit() -> None:
     global _exit_registered
     if not _exit_registered:
         _exit_registered = True
+        atexit.register(_finish_mpi)  # behind shutdown: what is registered last runs first
         atexit.register(shutdown)
         os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _finish_mpi() -> None:
+    """End MPI where it was begun for the engine.
+
+    A process that fails leaves MPI without a word: its mpirun ends the others then, while
+    MPI_Finalize would wait for them.
+    """
+    if getattr(sys, "last_type", None) is None:
+        _native.finish_mpi()
 
 
 def _forget_in_child() -> None:
@@ -447,33 +461,44 @@ def add_lifecycle_hook(after_init: Hook, before_shutdown: Hook) -> None:
     _hooks.append((after_init, before_shutdown))
 
 
-# ---- what Horovod was built with; here the data plane is shared memory ----
+# ---- what Horovod was built with; here libraries are found at run time ----
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI allows several threads. Raises ValueError: MPI is not used."""
+    """Whether MPI allows calls from several threads at a time. Raises ValueError if it is not used.
+
+    That is MPI_THREAD_MULTIPLE. With less, a script must not call MPI itself (mpi4py) while
+    operations are under way: the engine may be in the middle of a call.
+    """
     engine()
-    raise ValueError("MPI is not enabled: this version's data plane is shared memory")
+    if not mpi_enabled():
+        used = data_plane.describe(settings().cpu_operations)
+        raise ValueError(f"MPI is not enabled: tensors travel through {used}")
+    return bool(_native.mpi_threads_multiple())
 
 
 def mpi_enabled() -> bool:
-    """Whether MPI is used."""
-    return False
+    """Whether MPI carries tensors. False before init."""
+    return _carries_tensors("mpi")
+
+
+def _carries_tensors(library: str) -> bool:
+    return _engine is not None and settings().cpu_operations == library
 
 
 def mpi_built() -> bool:
-    """Whether MPI support is built in."""
-    return False
+    """Whether there is an MPI library that could carry tensors."""
+    return data_plane.mpi_is_there()
 
 
 def gloo_enabled() -> bool:
-    """Whether Gloo is used."""
-    return False
+    """Whether Gloo carries tensors. False before init."""
+    return _carries_tensors("gloo")
 
 
 def gloo_built() -> bool:
-    """Whether Gloo support is built in."""
-    return False
+    """Whether hvdtune was built with Gloo."""
+    return data_plane.gloo_is_there()
 
 
 def nccl_built() -> int:

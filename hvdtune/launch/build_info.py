@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
+
+from hvdtune.core import gloo_library, mpi_library
 
 #: The release of Horovod whose interface this is.
 HOROVOD_VERSION = "0.28.1"
@@ -13,6 +16,8 @@ _FRAMEWORKS = (("TensorFlow", "tensorflow"), ("PyTorch", "torch"), ("MXNet", "mx
 def check_build(version: str) -> str:
     """Describe the build: a framework is ticked when it and hvdtune's module for it are there."""
     engine = find_spec("._native", "hvdtune") is not None
+    mpi = bool(mpi_library.find_all(os.environ))
+    gloo = bool(gloo_library.module_path())
     frameworks = [
         (title, _installed(f".{module}", "hvdtune") and _installed(module))
         for title, module in _FRAMEWORKS
@@ -22,12 +27,14 @@ def check_build(version: str) -> str:
         _section("Available Frameworks", [*frameworks, ("NumPy", _installed("numpy"))]),
         _section(
             "Available Controllers",
-            [("MPI", False), ("Gloo", False), ("hvdtune's own sockets", engine)],
+            [("MPI", mpi), ("Gloo", gloo), ("hvdtune's own sockets", engine)],
         ),
         _section(
             "Available Tensor Operations",
             [
-                *((name, False) for name in ("NCCL", "DDL", "CCL", "MPI", "Gloo")),
+                *((name, False) for name in ("NCCL", "DDL", "CCL")),
+                ("MPI", mpi),
+                ("Gloo", gloo),
                 ("Shared memory", engine),
             ],
         ),

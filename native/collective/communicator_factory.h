@@ -2,9 +2,11 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "collective/communicator.h"
+#include "collective/message_exchange.h"
 #include "transport/bootstrap.h"
 
 namespace hvdtune {
@@ -31,5 +33,42 @@ std::unique_ptr<Communicator> make_socket_communicator(const CommunicatorSpec& s
 
 /// Shared memory where all members are on one host, otherwise sockets.
 std::unique_ptr<Communicator> make_own_communicator(const CommunicatorSpec& spec);
+
+struct MpiChoice {
+  std::string library;   ///< path of libmpi
+  bool multiple = true;  ///< ask for MPI_THREAD_MULTIPLE, where MPI is not initialised yet
+};
+
+/// MPI, for processes that it knows as one job. `control` connects the same members: what they have
+/// to agree about before MPI can be used goes that way, while communicator 0 is made. Throws
+/// Error(kInvalidArgument), the same on all members, where MPI cannot be used.
+CommunicatorFactory make_mpi_factory(MpiChoice choice,
+                                     CommunicatorFactory control = make_own_communicator);
+
+struct GlooChoice {
+  std::string module;            ///< path of our module that links Gloo
+  std::string interface;         ///< network interface; empty = loopback
+  Nanos timeout = 30 * kSecond;  ///< of the connecting, and of every message
+};
+
+/// Gloo's connections over TCP, a group for every communicator. `control` connects the same
+/// members: their addresses go that way. Throws Error(kInvalidArgument), the same on all members.
+CommunicatorFactory make_gloo_factory(GlooChoice choice,
+                                      CommunicatorFactory control = make_own_communicator);
+
+/// For a rank that knows that it cannot use the data plane that was chosen: all ranks of the job
+/// fail with its `problem`, where the others' factories agree() about something first.
+CommunicatorFactory make_failing_factory(std::string problem,
+                                         CommunicatorFactory control = make_own_communicator);
+
+// ---- for those who write a factory --------------------------------------------------------------
+
+/// Members that learn from their host's arena that the job is over.
+MessageGroup message_group(const CommunicatorSpec& spec);
+
+/// All members attempt something that may throw. If one fails, all throw the same text, as
+/// Error(kInvalidArgument), and nobody before all know it.
+void agree(Communicator& control, const CommunicatorSpec& spec,
+           const std::function<void()>& attempt);
 
 }  // namespace hvdtune

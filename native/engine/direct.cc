@@ -179,6 +179,7 @@ const std::byte* Engine::published_direct(const Operation& operation, int rank) 
 
 /// The caller holds table_mutex_. False: announce it.
 bool Engine::arrive_direct(Operation& operation) {
+  if (!options_.in_shared_memory) return false;
   const wire::Request& request = operation.request;
   if (operation.slot >= kDirectSlots || !is_plain(request)) return false;
   const std::size_t members = sets_.ranks(request.process_set).size();

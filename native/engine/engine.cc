@@ -50,7 +50,7 @@ Engine::Engine(EngineOptions options)
       doorbell_(arena_.doorbell(rank_)),
       coordinator_bell_(session_.is_here(0) ? arena_.doorbell(0) : arena_.bridge_bell()),
       schedule_(arena_.schedule()),
-      executor_(sets_, rank_, make_communicators(), timeline_),
+      executor_(sets_, rank_, timeline_),
       stragglers_(options_.straggler, size_),
       status_(size_),
       stage_(arena_, sets_, stage_for_each(arena_)),
@@ -62,6 +62,7 @@ Engine::Engine(EngineOptions options)
       applied_(options_.settings) {
   executor_.tune(tuning_of(applied_));
   distance_.choose(options_.writing);
+  if (!options_.in_shared_memory) session_.heap.reset();
   if (session_.heap) {
     registration_.emplace(session_.heap, rank_);
     for (std::uint32_t set = 0; set < sets_.numbers(); ++set) {
@@ -86,7 +87,14 @@ Engine::Engine(EngineOptions options)
     start_watch();
     if (bridge_) bridge_->start();
   }
-  await_recording_decision();
+  try {
+    // Under the watch: other data planes wait for all ranks here.
+    executor_.connect(make_communicators());
+    await_recording_decision();
+  } catch (...) {
+    bridge_.reset();  // what it calls is still there
+    throw;
+  }
   const SignalsBlocked signals;
   begin_with_recording();
   thread_ = std::thread([this] { thread_main(); });
@@ -163,6 +171,7 @@ Tuning Engine::tuning_of(const wire::RuntimeSettings& settings) const {
 std::shared_ptr<SharedBlock> Engine::allocate_shared(std::size_t bytes) {
   if (registration_) return registration_->allocate(bytes);
   if (session_.across_hosts()) refuse("the ranks of several hosts share no memory");
+  if (!options_.in_shared_memory) refuse("tensors of this job do not travel through shared memory");
   refuse(size_ == 1 ? "a job of one process shares no memory"
                     : "this system gives the ranks no memory to share for tensors");
 }

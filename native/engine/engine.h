@@ -78,6 +78,9 @@ struct EngineOptions {
   bool watch_steps = false;
   /// The data plane.
   CommunicatorFactory data_plane = make_own_communicator;
+  /// It is shared memory, where members have some in common: what goes through that without a
+  /// communicator (direct rounds, reductions in place) may do so.
+  bool in_shared_memory = true;
 };
 
 /// What one rank submits.

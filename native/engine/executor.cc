@@ -74,9 +74,13 @@ std::string timeline_row(const wire::Request& request, std::size_t tensor) {
   return row;
 }
 
-Executor::Executor(const ProcessSets& sets, int rank,
-                   std::vector<std::unique_ptr<Communicator>> communicators, Timeline& timeline)
-    : sets_(sets), rank_(rank), communicators_(std::move(communicators)), timeline_(timeline) {}
+Executor::Executor(const ProcessSets& sets, int rank, Timeline& timeline)
+    : sets_(sets), rank_(rank), timeline_(timeline) {}
+
+void Executor::connect(std::vector<std::unique_ptr<Communicator>> communicators) {
+  communicators_ = std::move(communicators);
+  tune(tuning_);
+}
 
 void Executor::add_set(std::uint32_t set, std::unique_ptr<Communicator> communicator) {
   if (communicators_.size() == 1) communicators_.front()->share_buffers();

@@ -17,9 +17,11 @@ namespace hvdtune {
 /// communicator, and fills in the results. One thread at a time.
 class Executor {
  public:
-  /// `communicators[set]` is null for sets that this rank is not in. `timeline` outlives it.
-  Executor(const ProcessSets& sets, int rank,
-           std::vector<std::unique_ptr<Communicator>> communicators, Timeline& timeline);
+  /// `timeline` outlives it.
+  Executor(const ProcessSets& sets, int rank, Timeline& timeline);
+
+  /// Before the first batch, once. `communicators[set]` is null for sets that this rank is not in.
+  void connect(std::vector<std::unique_ptr<Communicator>> communicators);
 
   /// Runs one batch: operations that may be fused, all of one kind and process set. Afterwards
   /// every operation has its status and results (but is not `done`: that is the caller's).

@@ -41,6 +41,27 @@ RecordingOptions make_recording(const py::kwargs& values) {
   return options;
 }
 
+/// `data_plane`: "" for shared memory, or the name of another one.
+void choose_data_plane(EngineOptions& options, const py::kwargs& values) {
+  const auto text = [&](const char* key) { return values[key].cast<std::string>(); };
+  const std::string name = text("data_plane");
+  if (name.empty()) return;
+  options.in_shared_memory = false;
+  if (!text("data_plane_problem").empty()) {
+    options.data_plane = make_failing_factory(text("data_plane_problem"));
+  } else if (name == "mpi") {
+    options.data_plane = make_mpi_factory(
+        {.library = text("data_plane_library"), .multiple = values["mpi_multiple"].cast<bool>()});
+  } else if (name == "gloo") {
+    options.data_plane =
+        make_gloo_factory({.module = text("data_plane_library"),
+                           .interface = text("gloo_interface"),
+                           .timeout = from_seconds(values["gloo_timeout_s"].cast<double>())});
+  } else {
+    throw std::invalid_argument("data_plane: nothing, mpi or gloo");
+  }
+}
+
 EngineOptions make_options(const py::kwargs& values) {
   const auto text = [&](const char* key) { return values[key].cast<std::string>(); };
   const auto number = [&](const char* key) { return values[key].cast<std::int64_t>(); };
@@ -85,6 +106,7 @@ EngineOptions make_options(const py::kwargs& values) {
   options.stall.enabled = flag("stall_enabled");
   options.stall.warning = from_seconds(real("stall_warning_s"));
   options.stall.shutdown = from_seconds(real("stall_shutdown_s"));
+  choose_data_plane(options, values);
   return options;
 }
 

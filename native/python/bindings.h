@@ -6,6 +6,7 @@ namespace hvdtune::python {
 
 // One file a class or topic; each adds its names to the module.
 void bind_errors(pybind11::module_& module);
+void bind_backends(pybind11::module_& module);
 void bind_logging(pybind11::module_& module);
 void bind_options(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);

@@ -4,6 +4,7 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "hvdtune's communication engine. Use it through hvdtune.core.";
   hvdtune::python::bind_errors(module);
   hvdtune::python::bind_logging(module);
+  hvdtune::python::bind_backends(module);
   hvdtune::python::bind_options(module);
   hvdtune::python::bind_engine(module);
   hvdtune::python::bind_gradients(module);

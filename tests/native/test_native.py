@@ -7,9 +7,12 @@ import os
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
+from mpis import MPIS, Mpi
 
 ROOT = Path(__file__).parents[2]
 COMPILER = os.environ.get("CXX", "c++")
@@ -54,9 +57,9 @@ def require_compiler(sanitizer: str, directory: Path) -> None:
             pytest.skip(missing)
 
 
-def check_run(command: list[str]) -> None:
+def check_run(command: list[str], **variables: str) -> None:
     """Run `command`; if it fails, fail the test with the end of its output."""
-    environment = {**os.environ, **SANITIZER_ENVIRONMENT}
+    environment = {**os.environ, **SANITIZER_ENVIRONMENT, **variables}
     done = subprocess.run(
         command,
         env=environment,
@@ -70,12 +73,11 @@ def check_run(command: list[str]) -> None:
         pytest.fail(f"{' '.join(command)}\n{done.stdout[-12000:]}", pytrace=False)
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
-def test_native(sanitizer: str, tmp_path: Path) -> None:
-    require_compiler(sanitizer, tmp_path)
+def build_native(sanitizer: str, directory: Path) -> Path:
+    """Build everything with `sanitizer`; return the folder of the programs."""
+    require_compiler(sanitizer, directory)
     cmake = tool("cmake")
-    build = tmp_path / "build"
+    build = directory / "build"
     options = {
         "HVDTUNE_BUILD_PYTHON": "OFF",
         "HVDTUNE_BUILD_TESTS": "ON",
@@ -87,7 +89,38 @@ def test_native(sanitizer: str, tmp_path: Path) -> None:
     defines = [f"-D{name}={value}" for name, value in options.items()]
     check_run([cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(build), *defines])
     check_run([cmake, "--build", str(build), "-j", BUILD_JOBS])
+    return build / "tests/native"
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of the programs that are built with a sanitizer; built once."""
+    return cache(lambda sanitizer: build_native(sanitizer, tmp_path_factory.mktemp("native")))
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+def test_native(sanitizer: str, programs: Callable[[str], Path]) -> None:
     expected = [source.stem for source in Path(__file__).parent.glob("test_*.cc")]
     assert expected
     for name in sorted(expected):
-        check_run([str(build / "tests/native" / name)])
+        check_run([str(programs(sanitizer) / name)])
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+def test_the_communicator_over_mpi(mpi: Mpi, programs: Callable[[str], Path]) -> None:
+    mpi.require()
+    # What leaks is MPI's own.
+    check_run(
+        [*mpi.command(8), str(programs("address,undefined") / "mpi_communicator")],
+        HVDTUNE_TEST_MPI=mpi.library, ASAN_OPTIONS="detect_leaks=0",
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(1200)
+def test_the_communicator_over_gloo(programs: Callable[[str], Path]) -> None:
+    program = programs("address,undefined") / "gloo_communicator"
+    if not program.exists():
+        pytest.skip("no Gloo was found (Debian: libgloo-dev), so its data plane is not built")
+    check_run([str(program)])

@@ -1,0 +1,61 @@
+#include "collective/communicator_factory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace hvdtune {
+namespace {
+
+constexpr std::size_t kTextWords = 128;
+constexpr std::size_t kTextBytes = kTextWords * sizeof(std::int64_t);
+
+}  // namespace
+
+MessageGroup message_group(const CommunicatorSpec& spec) {
+  return {spec.members, spec.index, spec.patience, [arena = spec.session.arena] {
+            if (arena->aborted()) throw Error(arena->abort_status());
+          }};
+}
+
+void agree(Communicator& control, const CommunicatorSpec& spec,
+           const std::function<void()>& attempt) {
+  std::string problem;
+  try {
+    attempt();
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  std::vector<std::int64_t> mine(kTextWords);
+  std::memcpy(mine.data(), problem.data(), std::min(problem.size(), kTextBytes - 1));
+  const std::vector<std::int64_t> all = control.exchange(mine);
+  std::vector<std::string> problems;
+  for (std::size_t at = 0; at < all.size(); at += kTextWords) {
+    problems.emplace_back(reinterpret_cast<const char*>(&all[at]));
+  }
+  const auto failed = std::find_if(problems.begin(), problems.end(),
+                                   [](const std::string& text) { return !text.empty(); });
+  if (failed == problems.end()) return;
+  const bool same = std::all_of(problems.begin(), problems.end(),
+                                [&](const std::string& text) { return text == *failed; });
+  const auto member = static_cast<std::size_t>(failed - problems.begin());
+  const std::string who = same ? "" : "rank " + std::to_string(spec.members[member]) + ": ";
+  try {
+    // Whoever leaves now ends; that must not be the others' reason.
+    control.barrier();
+  } catch (const Error&) {
+  }
+  throw Error(ErrorKind::kInvalidArgument, who + *failed);
+}
+
+CommunicatorFactory make_failing_factory(std::string problem, CommunicatorFactory control) {
+  return [problem = std::move(problem), control = std::move(control)](
+             const CommunicatorSpec& spec) -> std::unique_ptr<Communicator> {
+    agree(*control(spec), spec, [&] { throw Error(ErrorKind::kInvalidArgument, problem); });
+    return nullptr;  // not reached: all members throw
+  };
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,22 @@
+#include "python/bindings.h"
+#include "transport/mpi.h"
+
+namespace py = pybind11;
+
+namespace hvdtune::python {
+
+void bind_backends(py::module_& module) {
+  module.def("finish_mpi", &Mpi::finish, py::call_guard<py::gil_scoped_release>(),
+             "MPI_Finalize, if an engine of this process has initialised MPI and no job of it was "
+             "aborted; may wait for the other processes.");
+  module.def(
+      "mpi_threads_multiple",
+      [] {
+        const Mpi* const mpi = Mpi::current();
+        return mpi != nullptr && mpi->threads_multiple();
+      },
+      "Whether the MPI of this process allows calls from several threads at the same time; false "
+      "where no engine uses MPI.");
+}
+
+}  // namespace hvdtune::python

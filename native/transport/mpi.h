@@ -1,0 +1,68 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/messenger.h"
+
+namespace hvdtune {
+
+/// The processes of one job, in a communicator of their own: nothing that others do with MPI in
+/// these processes meets our messages.
+class MpiJob {
+ public:
+  virtual ~MpiJob() = default;
+
+  /// Messages among `ranks` of the job (ascending). Nobody is asked, so it can be made while other
+  /// messages are under way. Messengers that exist at once have different tags (0 to 32767), the
+  /// same on all their members. The job outlives its messengers.
+  virtual std::unique_ptr<Messenger> messenger(std::vector<int> ranks, int tag) = 0;
+};
+
+/// This process's MPI: Open MPI, or one with MPICH's binary interface (MPICH, Intel MPI, MVAPICH,
+/// Cray MPICH). It is found and loaded at run time, so that one build of hvdtune works with each.
+///
+/// Only messages between two processes are used: the few functions that take them are called
+/// through a table, in which a handle is a pointer (Open MPI) or an int (MPICH).
+class Mpi {
+ public:
+  virtual ~Mpi() = default;
+  Mpi(const Mpi&) = delete;
+  Mpi& operator=(const Mpi&) = delete;
+
+  /// Loads a library, or takes the one that this process has loaded already, which must be the same
+  /// one; it stays loaded. Throws Error(kInvalidArgument): what cannot be loaded, or is no MPI that
+  /// is known.
+  static Mpi& load(const std::string& path);
+
+  /// What load() has loaded; null before.
+  static Mpi* current();
+
+  /// MPI_Finalize, where start() has initialised MPI, unless a job was aborted: it would wait for
+  /// processes that are no more. Collective, in the sense of MPI.
+  static void finish();
+
+  /// Initialises MPI where nobody has yet. `multiple`: ask for MPI_THREAD_MULTIPLE. Throws
+  /// Error(kInvalidArgument) where MPI was finalised, or does not allow calls from several threads
+  /// one after the other.
+  virtual void start(bool multiple) = 0;
+
+  /// After start().
+  [[nodiscard]] virtual int world_rank() const = 0;
+  [[nodiscard]] virtual int world_size() const = 0;
+  /// Whether several threads may call MPI at the same time.
+  [[nodiscard]] virtual bool threads_multiple() const = 0;
+
+  /// First line of what the library says of itself.
+  [[nodiscard]] virtual std::string version() const = 0;
+
+  /// The job whose rank r is rank world_ranks[r] of MPI_COMM_WORLD; collective over these. One with
+  /// the same processes as an earlier one is that one, if it ended well.
+  virtual std::shared_ptr<MpiJob> job(const std::vector<int>& world_ranks) = 0;
+
+ protected:
+  Mpi() = default;
+};
+
+}  // namespace hvdtune

