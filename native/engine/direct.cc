@@ -1,17 +1,13 @@
-// Allreduces that every member waits for, if they are not large: they do not go by way of the
-// coordinator. Each member publishes its data, next to the slot or on its stage (direct_stage.h),
-// and arrives (transport/slot_round.h); when all have, each reduces all of it for itself. Nobody is
+// Operations that every member waits for, if they are not large: they do not go by way of the
+// coordinator. Each member publishes its data (direct_data.h), and arrives
+// (transport/slot_round.h); when all have, each makes its result of them for itself. Nobody is
 // woken, because nobody sleeps: whoever has waited too long announces the tensor after all, and so
 // does everybody as soon as one has. Stalls, mismatches and joins are then dealt with as ever.
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/cpu.h"
-#include "collective/kernels.h"
-#include "collective/shm_reduce.h"
-#include "engine/averaging.h"
 #include "engine/engine.h"
 
 namespace hvdtune {
@@ -27,12 +23,7 @@ constexpr int kPollsPerClockRead = 32;
 constexpr std::size_t kDirectLimit = 16 << 10;
 constexpr std::size_t kCrowdedLimit = 64 << 10;
 constexpr std::size_t kManyCrowdedLimit = 16 << 10;
-
-/// Whether everybody could reduce it in one step.
-bool is_plain(const wire::Request& request) {
-  return request.kind == OpKind::kAllreduce && !request.grouped && request.tensors.size() == 1 &&
-         request.reduce_op != ReduceOp::kAdasum;
-}
+constexpr std::size_t kBroadcastLimit = 256 << 10;
 
 }  // namespace
 
@@ -40,8 +31,8 @@ std::int64_t Engine::submit_blocking(Submission submission) {
   return submit_and_settle(std::move(submission));
 }
 
-std::int64_t Engine::submit_blocking(const TensorAllreduce& allreduce) {
-  return submit_and_settle(allreduce);
+std::int64_t Engine::submit_blocking(const TensorOperation& wanted) {
+  return submit_and_settle(wanted);
 }
 
 template <typename Submitted>
@@ -72,15 +63,19 @@ std::int64_t Engine::submit_and_settle(Submitted&& submitted) {
   return operation->handle;
 }
 
-/// Bytes of the longest tensor of so many members that goes past the coordinator. Each of them
-/// reads all others' data then, while with the coordinator they share the work.
-std::size_t Engine::direct_limit(std::size_t members) const {
+/// Bytes of the longest tensor of so many members that goes past the coordinator. Of an allreduce,
+/// each of them reads all others' data then, while with the coordinator they share the work. In
+/// other operations nobody reads more either way; but in a broadcast nobody copies anything out
+/// before the root has copied all of it in.
+std::size_t Engine::direct_limit(OpKind kind, std::size_t members) const {
+  if (kind == OpKind::kBroadcast) return std::min(direct_data_.longest(), kBroadcastLimit);
+  if (kind != OpKind::kAllreduce) return direct_data_.longest();
   if (applied_.one_shot_limit > 0) {
     return std::clamp(static_cast<std::size_t>(applied_.one_shot_limit), kDirectBytes,
-                      stage_.longest());
+                      direct_data_.longest());
   }
   if (arena_.oversubscribed()) return members <= 4 ? kCrowdedLimit : kManyCrowdedLimit;
-  return members == 2 ? stage_.longest() : kDirectLimit;
+  return members == 2 ? direct_data_.longest() : kDirectLimit;
 }
 
 /// How a tensor on the stage is written. The caller holds table_mutex_.
@@ -91,63 +86,29 @@ CopyKind Engine::direct_writing(std::size_t bytes) {
   return direct_writing_;
 }
 
-/// Publishes the operation's data for a round of its slot. False when there is no room for them at
-/// the moment. The caller holds table_mutex_.
-bool Engine::publish_direct(const Operation& operation, std::uint32_t round) {
-  const wire::Request& request = operation.request;
-  const wire::TensorSpec& tensor = request.tensors.front();
-  const auto bytes = static_cast<std::size_t>(tensor.bytes());
-  std::byte* mine = nullptr;
-  CopyKind writing = CopyKind::kCached;
-  if (bytes <= kDirectBytes) {
-    mine = arena_.direct_data(operation.slot, round, rank_, bytes);
-  } else {
-    const auto place = stage_.take(operation.slot, round, request.process_set, bytes);
-    if (!place) return false;
-    mine = arena_.stage(rank_) + *place;
-    writing = direct_writing(bytes);
-    StagedTensor& staged = arena_.staged(operation.slot, rank_);
-    staged.place[round % 2].store(*place, std::memory_order_relaxed);
-    // Whatever the rounds before were: a count that lags far behind would look ahead.
-    staged.finished.store(round, std::memory_order_release);
-  }
-  SegmentList data;
-  data.add(const_cast<void*>(operation.memory.front().in), bytes);
-  pack(data, 0, bytes, mine, tensor.dtype, request.prescale, writing);
-  order_copies(writing);
-  return true;
-}
-
-/// What a member has published for a round that is complete.
-const std::byte* Engine::published_direct(const Operation& operation, int rank) const {
-  const auto bytes = static_cast<std::size_t>(operation.request.tensors.front().bytes());
-  const std::uint32_t round = operation.direct_round;
-  if (bytes <= kDirectBytes) return arena_.direct_data(operation.slot, round, rank, bytes);
-  const StagedTensor& staged = arena_.staged(operation.slot, rank);
-  return arena_.stage(rank) + staged.place[round % 2].load(std::memory_order_relaxed);
-}
-
 /// The caller holds table_mutex_. False: announce it.
 bool Engine::arrive_direct(Operation& operation) {
   const wire::Request& request = operation.request;
-  if (operation.slot >= kDirectSlots || !is_plain(request)) return false;
+  if (operation.slot >= kDirectSlots || !DirectData::suits(operation)) return false;
   const std::size_t members = sets_.ranks(request.process_set).size();
-  const std::int64_t bytes = request.bytes();
-  if (bytes <= 0 || bytes > static_cast<std::int64_t>(direct_limit(members))) return false;
+  const std::size_t bytes = DirectData::bytes(operation);
+  operation.direct_bytes = bytes;
+  if (bytes == 0 && request.kind != OpKind::kBarrier) return false;
+  if (bytes > direct_limit(request.kind, members)) return false;
   if (arena_.watched().load() != 0 || arena_.joined().load() != 0) return false;
   // Those are reduced where they are.
-  if (bytes > static_cast<std::int64_t>(kDirectBytes) && registration_ &&
-      registration_->has(operation)) {
-    return false;
-  }
+  const bool reduces = request.kind == OpKind::kAllreduce && bytes > kDirectBytes;
+  if (reduces && registration_ && registration_->has(operation)) return false;
+  const CopyKind writing =
+      direct_data_.stages(operation) ? direct_writing(bytes) : CopyKind::kCached;
   SlotRound& round = arena_.slot_round(operation.slot);
   const std::uint32_t current = round.round();
-  if (!publish_direct(operation, current)) return false;
+  if (!direct_data_.publish(operation, current, writing)) return false;
   const SlotRound::Arrival arrival =
       round.arrive_direct(static_cast<std::uint32_t>(members), current);
   operation.direct_round = current;
   operation.direct = arrival.accepted;
-  if (!arrival.accepted) stage_.give_back(operation.slot, current);
+  if (!arrival.accepted) direct_data_.give_back(operation, current);
   return arrival.accepted;
 }
 
@@ -184,7 +145,7 @@ void Engine::settle_direct(const OperationPtr& operation) {
   if (!round.change_to_announced(operation->direct_round, members).accepted) {
     return finish_direct(operation);
   }
-  stage_.give_back(operation->slot, operation->direct_round);
+  direct_data_.give_back(*operation, operation->direct_round);
   operation->direct = false;
   operation->ticket = next_ticket_++;
   operation->submitted = monotonic_now();
@@ -202,26 +163,16 @@ bool Engine::direct_is_complete(const Operation& operation) const {
 
 /// Everybody has arrived. The caller holds table_mutex_.
 void Engine::finish_direct(const OperationPtr& operation) {
-  const wire::Request& request = operation->request;
-  const std::vector<int>& ranks = sets_.ranks(request.process_set);
-  const wire::TensorSpec& tensor = request.tensors.front();
-  std::array<const void*, kMaxRanksPerHost> sources;
-  for (std::size_t member = 0; member < ranks.size(); ++member) {
-    const bool own = ranks[member] == rank_ && request.prescale == 1.0;
-    // What this rank has published it does not read again: see ShmCommunicator.
-    sources[member] =
-        own ? operation->memory.front().in : published_direct(*operation, ranks[member]);
+  try {
+    direct_data_.make_result(*operation);
+  } catch (const Error& error) {  // nobody waits for this rank's result
+    operation->status = error.status();
   }
-  const auto members = static_cast<int>(ranks.size());
-  reduce_kernel(tensor.dtype, plain_reduction(request.reduce_op))(
-      operation->memory.front().out, sources.data(), members,
-      static_cast<std::size_t>(tensor.elements()), total_postscale(request, members));
-  if (request.bytes() > static_cast<std::int64_t>(kDirectBytes)) {
-    arena_.staged(operation->slot, rank_)
-        .finished.store(operation->direct_round + 1, std::memory_order_release);
-  }
+  direct_data_.release(*operation);
+  const std::size_t members = sets_.ranks(operation->request.process_set).size();
   // For the straggler watch: the coordinator hears nothing of it.
-  if (members < size_) arena_.apart(rank_).store(monotonic_now(), std::memory_order_relaxed);
+  if (members < static_cast<std::size_t>(size_))
+    arena_.apart(rank_).store(monotonic_now(), std::memory_order_relaxed);
   operation->direct = false;
   table_.finish(operation, true);
   operation->done.store(true, std::memory_order_release);
@@ -232,7 +183,7 @@ void Engine::finish_direct(const OperationPtr& operation) {
 void Engine::leave_direct(const OperationPtr& operation) {
   SlotRound& round = arena_.slot_round(operation->slot);
   if (!round.withdraw(operation->direct_round).accepted) return finish_direct(operation);
-  stage_.give_back(operation->slot, operation->direct_round);
+  direct_data_.give_back(*operation, operation->direct_round);
   operation->direct = false;
   operation->slot = wire::kNoSlot;
   operation->ticket = next_ticket_++;

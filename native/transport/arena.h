@@ -77,6 +77,8 @@ struct alignas(64) StagedTensor {
   /// Where, in bytes from the start of the rank's part; of even rounds, and of odd ones. Written
   /// before the rank arrives in the round.
   std::atomic<std::uint64_t> place[2];
+  /// How many bytes, where ranks may differ in that; also of what lies next to the slot.
+  std::atomic<std::uint64_t> length[2];
   /// This rank does not read what was staged for rounds before this one any more.
   std::atomic<std::uint32_t> finished;
 };
