@@ -64,6 +64,33 @@ class HotCalls:
         and shape, the result goes there and `tensor` stays as it is.
         """
 
+    def exchange_at_once(
+        self,
+        kind: int,
+        tensor: Any,
+        codes: dict[Any, int],
+        name: str | None,
+        process_set: Any,
+        make_output: Callable[[Any, int | None], Any] | None,
+        root: Any = ...,
+        op: Any = ...,
+        prescale_factor: float = ...,
+        postscale_factor: float = ...,
+        /,
+    ) -> Any:
+        """One named allgather, broadcast, alltoall (of equal parts) or reducescatter, and wait.
+
+        `make_output(tensor, rows)` gives the tensor for the result, of `tensor`'s type and shape
+        but for `rows` rows (None: as many); without it a broadcast is in place. Returns that
+        tensor, or (outputs, numbers) as `Engine.collect` where the ranks brought unequal lengths.
+        None, and nothing is submitted, for whatever cannot be handed over as it is, and for large
+        results whose length the others decide. `root` is for broadcasts, what follows for
+        reducescatters.
+        """
+
+    def barrier_at_once(self, process_set: Any, /) -> bool:
+        """Wait for all ranks of the set; False, and nothing happens, when no engine runs."""
+
     def allreduce_all(
         self,
         tensors: list[Any],

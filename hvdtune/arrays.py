@@ -75,14 +75,22 @@ def _buffer(array: Array, written: bool = False) -> Buffer:
     return Buffer(operations.array_address(array), dtype, array.shape, array)
 
 
-def _fresh(array: Array) -> Array:
-    """An uninitialised array of the type and shape of `array`."""
-    if type(array) is not np.ndarray or array.nbytes < results.LARGE_RESULT_BYTES:
-        return np.empty_like(array)
+def _fresh(array: Array, rows: int | None = None) -> Array:
+    """An uninitialised array of the type and shape of `array`, or with so many rows."""
+    if rows is not None:
+        shape = (rows, *array.shape[1:])
+        size = array.nbytes // len(array) * rows
+        if size < results.LARGE_RESULT_BYTES:
+            return np.empty(shape, array.dtype)
+    else:
+        shape = array.shape
+        size = array.nbytes
+        if type(array) is not np.ndarray or size < results.LARGE_RESULT_BYTES:
+            return np.empty_like(array)
     if array.dtype not in _CODES:
         return array  # refused by `_buffer`, in words
-    memory: Array = results.result_memory(array.nbytes)
-    return memory.view(array.dtype).reshape(array.shape)
+    memory: Array = results.result_memory(size)
+    return memory.view(array.dtype).reshape(shape)
 
 
 def _given(result: Any) -> Callable[[Completed], Any]:
@@ -95,6 +103,16 @@ def _first(completed: Completed) -> Array:
 
 def _all(completed: Completed) -> tuple[Array, ...]:
     return tuple(completed.outputs)
+
+
+def _at_once(
+    kind: int, array: Array, name: str | None, process_set: ProcessSet, *rest: Any
+) -> Array | None:
+    """The result; None where only the `*_async` function knows what to do, or to say."""
+    if name is None:
+        return None
+    done = operations.exchange_at_once(kind, array, _CODES, name, process_set, _fresh, *rest)
+    return done[0][0] if type(done) is tuple else done
 
 
 def _reduction(average: bool | None, op: int | None) -> int:
@@ -320,6 +338,9 @@ def allgather(
     tensor: Array, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
     """Every rank's array, concatenated along dimension 0, which may differ between ranks."""
+    gathered = _at_once(operations.ALLGATHER, tensor, name, process_set)
+    if gathered is not None:
+        return gathered
     return synchronize(allgather_async(tensor, name, process_set))
 
 
@@ -378,6 +399,9 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """A copy of the array of `root_rank`, a global rank. Shape and dtype must agree."""
+    received = _at_once(operations.BROADCAST, tensor, name, process_set, root_rank)
+    if received is not None:
+        return received
     return synchronize(broadcast_async(tensor, root_rank, name, process_set))
 
 
@@ -401,6 +425,12 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """Overwrite the array with that of `root_rank`; returns it."""
+    if name is not None:
+        done = operations.exchange_at_once(
+            operations.BROADCAST, tensor, _CODES, name, process_set, None, root_rank
+        )
+        if done is not None:
+            return tensor
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
@@ -446,6 +476,10 @@ def alltoall(
 
     Returns the array, and with `splits` given also how many rows came from each rank (int32).
     """
+    if splits is None:
+        equal = _at_once(operations.ALLTOALL, tensor, name, process_set)
+        if equal is not None:
+            return equal
     received, received_splits = synchronize(alltoall_async(tensor, splits, name, process_set))
     return received if splits is None else (received, received_splits)
 
@@ -482,6 +516,18 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Array:
     """This rank's share of the rows of the reduction: R // n, and one more for the first R % n."""
+    share = _at_once(
+        operations.REDUCESCATTER,
+        tensor,
+        name,
+        process_set,
+        0,
+        op,
+        prescale_factor,
+        postscale_factor,
+    )
+    if share is not None:
+        return share
     return synchronize(
         reducescatter_async(tensor, name, op, process_set, prescale_factor, postscale_factor)
     )

@@ -35,13 +35,13 @@ _BOOL = DTYPES["bool"]
 _LARGEST_ROOT = 2**31 - 1  # what the engine can be asked for
 
 # Codes of native/base/op_kind.h.
-_ALLREDUCE, _ALLGATHER, _BROADCAST, _ALLTOALL, _REDUCESCATTER, _BARRIER = range(6)
+_ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, _BARRIER = range(6)
 _PREFIX = {
     _ALLREDUCE: "allreduce",
-    _ALLGATHER: "allgather",
-    _BROADCAST: "broadcast",
-    _ALLTOALL: "alltoall",
-    _REDUCESCATTER: "reducescatter",
+    ALLGATHER: "allgather",
+    BROADCAST: "broadcast",
+    ALLTOALL: "alltoall",
+    REDUCESCATTER: "reducescatter",
     _BARRIER: "barrier",
 }
 _REDUCTIONS = {
@@ -55,7 +55,11 @@ _REDUCTIONS = {
 
 
 __all__ = [
+    "ALLGATHER",
+    "ALLTOALL",
+    "BROADCAST",
     "DTYPES",
+    "REDUCESCATTER",
     "Buffer",
     "Completed",
     "add_join_hook",
@@ -69,6 +73,7 @@ __all__ = [
     "barrier",
     "broadcast_async",
     "check_adasum",
+    "exchange_at_once",
     "forget_all",
     "join",
     "join_async",
@@ -120,11 +125,13 @@ _unnamed_lock = threading.Lock()
 _join_hooks: list[Callable[[], None]] = []
 
 # Called for every gradient, so these go past everything here; `_native.pyi` says what they do.
-# Nothing is done, and `allreduce_async` has the words for why, where they return None and False.
+# Nothing is done, and the `*_async` functions have the words for why, where they return None and
+# False.
 _hot = HotCalls(vars(world), _pending, global_process_set, id_of)
 allreduce_tensor_async = _hot.submit_in_place
 allreduce_tensor = _hot.allreduce_at_once
 allreduce_all = _hot.allreduce_all
+exchange_at_once = _hot.exchange_at_once
 _collect_tensor = _hot.collect_in_place
 
 
@@ -294,7 +301,7 @@ def allgather_async(
 ) -> int:
     """Concatenate the inputs of all ranks of the set along dimension 0, which may differ."""
     return _submit(
-        _ALLGATHER, inputs, None, finish, name=name, process_set=process_set, grouped=grouped
+        ALLGATHER, inputs, None, finish, name=name, process_set=process_set, grouped=grouped
     )
 
 
@@ -313,7 +320,7 @@ def broadcast_async(
     if abs(root_rank) > _LARGEST_ROOT:
         raise ValueError(f"broadcast: invalid root rank {root_rank}: there is no such rank")
     return _submit(
-        _BROADCAST,
+        BROADCAST,
         [input],
         [output],
         finish,
@@ -348,7 +355,7 @@ def alltoall_async(
             )
         splits = [input.shape[0] // members] * members
     return _submit(
-        _ALLTOALL, [input], None, finish, name=name, process_set=process_set, splits=splits
+        ALLTOALL, [input], None, finish, name=name, process_set=process_set, splits=splits
     )
 
 
@@ -375,7 +382,7 @@ def reducescatter_async(
         raise HorovodInternalError("reducescatter only supports AVERAGE and SUM")
     _check_reduction("reducescatter", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
     return _submit(
-        _REDUCESCATTER,
+        REDUCESCATTER,
         inputs,
         None,
         finish,
@@ -390,6 +397,8 @@ def reducescatter_async(
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have called it."""
+    if _hot.barrier_at_once(process_set):
+        return
     handle = _submit(
         _BARRIER, [], None, lambda completed: None, name="noname", process_set=process_set
     )

@@ -10,6 +10,7 @@ What only the ranks together can find out (different shapes, a dead rank, a shut
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -29,6 +30,7 @@ __all__ = [
     "allreduce_async_",
     "allreduce_at_once",
     "alltoall_async",
+    "at_once",
     "barrier",
     "broadcast_async",
     "broadcast_async_",
@@ -61,12 +63,17 @@ def _all(dtypes: Sequence[torch.dtype], completed: Completed) -> tuple[torch.Ten
     )
 
 
-def _fresh(tensor: torch.Tensor) -> torch.Tensor:
-    """An uninitialised tensor of the type and shape of ``tensor``, dense in memory."""
-    size = tensor.numel() * tensor.element_size()
+def _fresh(tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:
+    """An uninitialised tensor of the type and shape of ``tensor``, or with so many rows.
+
+    Dense in memory.
+    """
+    shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
+    dtype = tensor.dtype
+    size = math.prod(shape) * tensor.element_size()
     if size < results.LARGE_RESULT_BYTES:
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-    return torch.frombuffer(results.result_memory(size), dtype=tensor.dtype).view(tensor.shape)
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    return torch.frombuffer(results.result_memory(size), dtype=dtype).view(shape)
 
 
 def allreduce_async(
@@ -147,6 +154,20 @@ def allreduce_at_once(
     return synchronize(
         allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )
+
+
+def at_once(
+    kind: int, tensor: torch.Tensor, name: str | None, process_set: ProcessSet, *rest: Any
+) -> torch.Tensor | None:
+    """Any other operation, and wait: what is not large needs no coordinator then.
+
+    ``rest``: of a broadcast the root; of a reducescatter 0, the operator and both factors. None,
+    and nothing is submitted, where only the ``_async`` function knows what to do, or to say.
+    """
+    if name is None:
+        return None
+    done = operations.exchange_at_once(kind, tensor, CODES, name, process_set, _fresh, *rest)
+    return tensor_from(done[0][0], tensor.dtype) if type(done) is tuple else done
 
 
 def grouped_allreduce_async(

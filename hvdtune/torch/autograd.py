@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from hvdtune.core import operations
 from hvdtune.core.process_sets import ProcessSet
 from hvdtune.core.reduce_ops import Average, Sum
 from hvdtune.core.world import rank
@@ -35,10 +36,10 @@ class _NoGradient:
 
 def run(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     """``function.apply``, which costs some microseconds, only where it can lead to a gradient."""
-    if torch.is_grad_enabled() and any(
-        isinstance(one, torch.Tensor) and one.requires_grad for one in arguments
-    ):
-        return function.apply(*arguments)
+    if torch.is_grad_enabled():
+        for one in arguments:
+            if isinstance(one, torch.Tensor) and one.requires_grad:
+                return function.apply(*arguments)
     return function.forward(_NoGradient(), *arguments)
 
 
@@ -121,7 +122,9 @@ class Allgather(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
         """Join the ranks' rows."""
-        gathered = ops.synchronize(ops.allgather_async(tensor, name, process_set))
+        gathered = ops.at_once(operations.ALLGATHER, tensor, name, process_set)
+        if gathered is None:
+            gathered = ops.synchronize(ops.allgather_async(tensor, name, process_set))
         ctx.rows = tensor.shape[0]
         ctx.process_set = process_set
         return gathered
@@ -173,6 +176,9 @@ class Broadcast(torch.autograd.Function):
         """Copy the root's tensor to every rank."""
         ctx.root_rank = root_rank
         ctx.process_set = process_set
+        received = ops.at_once(operations.BROADCAST, tensor, name, process_set, root_rank)
+        if received is not None:
+            return received
         return ops.synchronize(ops.broadcast_async(tensor, root_rank, name, process_set))
 
     @staticmethod
@@ -196,8 +202,12 @@ class Alltoall(torch.autograd.Function):
         splits: Sequence[int] | torch.Tensor | None,
         name: str | None,
         process_set: ProcessSet,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Exchange rows."""
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Exchange rows. Without ``splits`` and gradients nobody asks for the received ones."""
+        if splits is None and isinstance(ctx, _NoGradient):
+            received = ops.at_once(operations.ALLTOALL, tensor, name, process_set)
+            if received is not None:
+                return received, None
         handle = ops.alltoall_async(tensor, splits, name, process_set)
         output, received_splits = ops.synchronize(handle)
         ctx.received_splits = received_splits
@@ -241,11 +251,12 @@ class Reducescatter(torch.autograd.Function):
         postscale_factor: float,
     ) -> torch.Tensor:
         """Reduce and keep this rank's rows."""
-        handle = ops.reducescatter_async(
-            tensor, name, op, process_set, prescale_factor, postscale_factor
-        )
-        ctx.settings = (op, prescale_factor, postscale_factor, process_set)
-        return ops.synchronize(handle)
+        factors = (prescale_factor, postscale_factor)
+        ctx.settings = (op, *factors, process_set)
+        share = ops.at_once(operations.REDUCESCATTER, tensor, name, process_set, 0, op, *factors)
+        if share is not None:
+            return share
+        return ops.synchronize(ops.reducescatter_async(tensor, name, op, process_set, *factors))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

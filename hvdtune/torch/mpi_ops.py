@@ -264,6 +264,12 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Copy the ``tensor`` of global rank ``root_rank`` into every rank's, and return it."""
+    if name is not None:
+        done = operations.exchange_at_once(
+            operations.BROADCAST, tensor, CODES, name, process_set, None, root_rank
+        )
+        if done is not None:
+            return tensor
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 

@@ -39,6 +39,12 @@ std::vector<int> Engine::process_set_ranks(std::uint32_t set) {
   return sets_.exists(set) ? sets_.ranks(set) : std::vector<int>{};
 }
 
+std::pair<int, int> Engine::place_in_set(std::uint32_t set) {
+  const std::lock_guard lock(table_mutex_);
+  if (!sets_.exists(set)) return {-1, 0};
+  return {sets_.index_of(set, rank_), static_cast<int>(sets_.ranks(set).size())};
+}
+
 // ---- at their place in the schedule -------------------------------------------------------------
 
 void Engine::add_set(const wire::Schedule& schedule) {

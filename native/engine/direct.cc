@@ -1,20 +1,15 @@
-// Allreduces that every member waits for, if they are not large: they do not go by way of the
-// coordinator. Each member publishes its data, next to the slot or on its stage (direct_stage.h),
-// and arrives (transport/slot_round.h); when all have, each reduces all of it for itself, or they
-// share the work (engine/shared_sum.h). Nobody is
+// Operations that every member waits for, if they are not large: they do not go by way of the
+// coordinator. Each member publishes its data (direct_data.h), and arrives
+// (transport/slot_round.h); when all have, each makes its result of them for itself, or they share
+// the work (shared_sum.h). Nobody is
 // woken, because nobody sleeps: whoever has waited too long announces the tensor after all, and so
 // does everybody as soon as one has. Stalls, mismatches and joins are then dealt with as ever.
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/cpu.h"
-#include "collective/kernels.h"
-#include "collective/shm_reduce.h"
-#include "engine/averaging.h"
 #include "engine/engine.h"
-#include "engine/shared_sum.h"
 
 namespace hvdtune {
 namespace {
@@ -33,12 +28,7 @@ constexpr std::size_t kReducedByFew = 64 << 10;  // up to four members
 constexpr std::size_t kReducedByMany = 16 << 10;
 // More than this, all members together, is in no cache any more when it is read.
 constexpr std::size_t kMostShared = 4 << 20;
-
-/// Whether everybody could reduce it in one step.
-bool is_plain(const wire::Request& request) {
-  return request.kind == OpKind::kAllreduce && !request.grouped && request.tensors.size() == 1 &&
-         request.reduce_op != ReduceOp::kAdasum;
-}
+constexpr std::size_t kBroadcastLimit = 256 << 10;
 
 }  // namespace
 
@@ -46,8 +36,8 @@ std::int64_t Engine::submit_blocking(Submission submission) {
   return submit_and_settle(std::move(submission));
 }
 
-std::int64_t Engine::submit_blocking(const TensorAllreduce& allreduce) {
-  return submit_and_settle(allreduce);
+std::int64_t Engine::submit_blocking(const TensorOperation& wanted) {
+  return submit_and_settle(wanted);
 }
 
 template <typename Submitted>
@@ -78,50 +68,27 @@ std::int64_t Engine::submit_and_settle(Submitted&& submitted) {
   return operation->handle;
 }
 
-/// Bytes of the longest tensor of so many members that goes past the coordinator.
-std::size_t Engine::direct_limit(std::size_t members) const {
+/// Bytes of the longest tensor of so many members that goes past the coordinator. Of an allreduce,
+/// each of them reads all others' data then, while with the coordinator they share the work. In
+/// other operations nobody reads more either way; but in a broadcast nobody copies anything out
+/// before the root has copied all of it in.
+std::size_t Engine::direct_limit(OpKind kind, std::size_t members) const {
+  if (kind == OpKind::kBroadcast) return std::min(direct_data_.longest(), kBroadcastLimit);
+  if (kind != OpKind::kAllreduce) return direct_data_.longest();
   if (applied_.one_shot_limit > 0) {
     return std::clamp(static_cast<std::size_t>(applied_.one_shot_limit), kDirectBytes,
-                      stage_.longest());
+                      direct_data_.longest());
   }
-  if (arena_.oversubscribed()) return std::min(shared_stage_.longest(), kMostShared / members);
-  return members == 2 ? stage_.longest() : kDirectLimit;
+  if (arena_.oversubscribed()) {
+    return std::min(direct_data_.longest_shared(), kMostShared / members);
+  }
+  return members == 2 ? direct_data_.longest() : kDirectLimit;
 }
 
 /// Whether so many members share the work of a tensor on the stage.
 bool Engine::shares_sums(std::size_t members, std::size_t bytes) const {
   return arena_.oversubscribed() && applied_.one_shot_limit <= 0 && members > 1 &&
          bytes > (members <= 4 ? kReducedByFew : kReducedByMany);
-}
-
-/// Says, before this rank arrives, where the sum is to be, if it is for this rank to say. The
-/// caller holds table_mutex_.
-void Engine::place_sum(const Operation& operation, std::uint32_t round) {
-  const wire::Request& request = operation.request;
-  const auto bytes = static_cast<std::size_t>(request.bytes());
-  const std::vector<int>& ranks = sets_.ranks(request.process_set);
-  if (ranks.front() != rank_) return;
-  std::uint64_t place = StagedTensor::kReducedByEach;
-  if (shares_sums(ranks.size(), bytes)) {
-    place = results_.take(operation.slot, round, request.process_set, bytes).value_or(place);
-  }
-  arena_.staged(operation.slot, rank_).result[round % 2].store(place, std::memory_order_relaxed);
-}
-
-/// False: this rank has to reduce everything for itself. The caller holds table_mutex_.
-bool Engine::fetch_shared_sum(const Operation& operation) {
-  const wire::Request& request = operation.request;
-  const wire::TensorSpec& tensor = request.tensors.front();
-  if (tensor.bytes() <= static_cast<std::int64_t>(kDirectBytes)) return false;
-  const std::vector<int>& ranks = sets_.ranks(request.process_set);
-  SharedSum sum(
-      arena_, ranks,
-      {operation.slot, operation.direct_round, tensor.dtype, plain_reduction(request.reduce_op),
-       total_postscale(request, static_cast<int>(ranks.size())),
-       static_cast<std::size_t>(tensor.bytes())});
-  if (!sum.fetch(operation.memory.front().out, direct_writing_)) return false;
-  shared_stage_.give_back(operation.slot, operation.direct_round);
-  return true;
 }
 
 /// How a tensor on the stage is written. The caller holds table_mutex_.
@@ -132,74 +99,34 @@ CopyKind Engine::direct_writing(std::size_t bytes) {
   return direct_writing_;
 }
 
-/// Publishes the operation's data for a round of its slot. False when there is no room for them at
-/// the moment. The caller holds table_mutex_.
-bool Engine::publish_direct(const Operation& operation, std::uint32_t round) {
-  const wire::Request& request = operation.request;
-  const wire::TensorSpec& tensor = request.tensors.front();
-  const auto bytes = static_cast<std::size_t>(tensor.bytes());
-  std::byte* mine = nullptr;
-  CopyKind writing = CopyKind::kCached;
-  if (bytes <= kDirectBytes) {
-    mine = arena_.direct_data(operation.slot, round, rank_, bytes);
-  } else {
-    const bool shared = shares_sums(sets_.ranks(request.process_set).size(), bytes);
-    const auto place =
-        (shared ? shared_stage_ : stage_).take(operation.slot, round, request.process_set, bytes);
-    if (!place) return false;
-    mine = arena_.stage(rank_) + *place;
-    writing = direct_writing(bytes);
-    StagedTensor& staged = arena_.staged(operation.slot, rank_);
-    staged.place[round % 2].store(*place, std::memory_order_relaxed);
-    place_sum(operation, round);
-    // Whatever the rounds before were: a count that lags far behind would look ahead.
-    staged.finished.store(round, std::memory_order_release);
-  }
-  SegmentList data;
-  data.add(const_cast<void*>(operation.memory.front().in), bytes);
-  pack(data, 0, bytes, mine, tensor.dtype, request.prescale, writing);
-  order_copies(writing);
-  return true;
-}
-
-/// Nobody will read what was published for the round.
-void Engine::give_back_stage(const Operation& operation, std::uint32_t round) {
-  for (DirectStage* stage : {&stage_, &shared_stage_, &results_}) {
-    stage->give_back(operation.slot, round);
-  }
-}
-
-/// What a member has published for a round that is complete.
-const std::byte* Engine::published_direct(const Operation& operation, int rank) const {
-  const auto bytes = static_cast<std::size_t>(operation.request.tensors.front().bytes());
-  const std::uint32_t round = operation.direct_round;
-  if (bytes <= kDirectBytes) return arena_.direct_data(operation.slot, round, rank, bytes);
-  return staged_data(arena_, operation.slot, round, rank);
-}
-
 /// The caller holds table_mutex_. False: announce it.
 bool Engine::arrive_direct(Operation& operation) {
   if (!options_.in_shared_memory) return false;
   const wire::Request& request = operation.request;
-  if (operation.slot >= kDirectSlots || !is_plain(request)) return false;
-  const std::size_t members = sets_.ranks(request.process_set).size();
-  if (session_.spans_hosts(sets_.ranks(request.process_set))) return false;
-  const std::int64_t bytes = request.bytes();
-  if (bytes <= 0 || bytes > static_cast<std::int64_t>(direct_limit(members))) return false;
+  if (operation.slot >= kDirectSlots || !DirectData::suits(operation)) return false;
+  const std::vector<int>& ranks = sets_.ranks(request.process_set);
+  const std::size_t members = ranks.size();
+  if (session_.spans_hosts(ranks)) return false;
+  const std::size_t bytes = DirectData::bytes(operation);
+  operation.direct_bytes = bytes;
+  if (bytes == 0 && request.kind != OpKind::kBarrier) return false;
+  if (bytes > direct_limit(request.kind, members)) return false;
   if (arena_.watched().load() != 0 || arena_.joined().load() != 0) return false;
   // Those are reduced where they are.
-  if (bytes > static_cast<std::int64_t>(kDirectBytes) && registration_ &&
-      registration_->has(operation)) {
-    return false;
-  }
+  const bool reduces = request.kind == OpKind::kAllreduce && bytes > kDirectBytes;
+  if (reduces && registration_ && registration_->has(operation)) return false;
+  const CopyKind writing =
+      direct_data_.stages(operation) ? direct_writing(bytes) : CopyKind::kCached;
   SlotRound& round = arena_.slot_round(operation.slot);
   const std::uint32_t current = round.round();
-  if (!publish_direct(operation, current)) return false;
+  const bool shares =
+      request.kind == OpKind::kAllreduce && shares_sums(members, operation.direct_bytes);
+  if (!direct_data_.publish(operation, current, writing, shares)) return false;
   const SlotRound::Arrival arrival =
       round.arrive_direct(static_cast<std::uint32_t>(members), current);
   operation.direct_round = current;
   operation.direct = arrival.accepted;
-  if (!arrival.accepted) give_back_stage(operation, current);
+  if (!arrival.accepted) direct_data_.give_back(operation, current);
   return arrival.accepted;
 }
 
@@ -236,7 +163,7 @@ void Engine::settle_direct(const OperationPtr& operation) {
   if (!round.change_to_announced(operation->direct_round, members).accepted) {
     return finish_direct(operation);
   }
-  give_back_stage(*operation, operation->direct_round);
+  direct_data_.give_back(*operation, operation->direct_round);
   operation->direct = false;
   operation->ticket = next_ticket_++;
   operation->submitted = monotonic_now();
@@ -252,33 +179,15 @@ bool Engine::direct_is_complete(const Operation& operation) const {
          SlotRound::State::kComplete;
 }
 
-/// Reduces everybody's data. The caller holds table_mutex_.
-void Engine::reduce_direct(const Operation& operation) {
-  const wire::Request& request = operation.request;
-  const std::vector<int>& ranks = sets_.ranks(request.process_set);
-  const wire::TensorSpec& tensor = request.tensors.front();
-  std::array<const void*, kMaxRanksPerHost> sources;
-  for (std::size_t member = 0; member < ranks.size(); ++member) {
-    const bool own = ranks[member] == rank_ && request.prescale == 1.0;
-    // What this rank has published it does not read again: see ShmCommunicator.
-    sources[member] =
-        own ? operation.memory.front().in : published_direct(operation, ranks[member]);
-  }
-  const auto members = static_cast<int>(ranks.size());
-  reduce_kernel(tensor.dtype, plain_reduction(request.reduce_op))(
-      operation.memory.front().out, sources.data(), members,
-      static_cast<std::size_t>(tensor.elements()), total_postscale(request, members));
-}
-
 /// Everybody has arrived. The caller holds table_mutex_.
 void Engine::finish_direct(const OperationPtr& operation) {
-  const wire::Request& request = operation->request;
-  const std::size_t members = sets_.ranks(request.process_set).size();
-  if (!fetch_shared_sum(*operation)) reduce_direct(*operation);
-  if (request.bytes() > static_cast<std::int64_t>(kDirectBytes)) {
-    arena_.staged(operation->slot, rank_)
-        .finished.store(operation->direct_round + 1, std::memory_order_release);
+  try {
+    direct_data_.make_result(*operation, direct_writing_);
+  } catch (const Error& error) {  // nobody waits for this rank's result
+    operation->status = error.status();
   }
+  direct_data_.release(*operation);
+  const std::size_t members = sets_.ranks(operation->request.process_set).size();
   // For the straggler watch: the coordinator hears nothing of it.
   if (members < static_cast<std::size_t>(size_))
     arena_.apart(rank_).store(monotonic_now(), std::memory_order_relaxed);
@@ -292,7 +201,7 @@ void Engine::finish_direct(const OperationPtr& operation) {
 void Engine::leave_direct(const OperationPtr& operation) {
   SlotRound& round = arena_.slot_round(operation->slot);
   if (!round.withdraw(operation->direct_round).accepted) return finish_direct(operation);
-  give_back_stage(*operation, operation->direct_round);
+  direct_data_.give_back(*operation, operation->direct_round);
   operation->direct = false;
   operation->slot = wire::kNoSlot;
   operation->ticket = next_ticket_++;

@@ -53,9 +53,7 @@ Engine::Engine(EngineOptions options)
       executor_(sets_, rank_, timeline_),
       stragglers_(options_.straggler, size_),
       status_(size_),
-      stage_(arena_, sets_, stage_for_each(arena_)),
-      shared_stage_(arena_, sets_, stage_for_shared()),
-      results_(arena_, sets_, stage_for_results()),
+      direct_data_(arena_, sets_, rank_),
       distance_(arena_.distance(0), size_, rank_),
       my_announcements_(arena_.announcements(rank_)),
       stack_query_([this] { doorbell_.wake_all(); }),
@@ -264,22 +262,32 @@ OperationPtr Engine::enter(Submission submission, wire::Slot& known_slot) {
 }
 
 /// The same for what all ranks know already. The caller holds table_mutex_.
-OperationPtr Engine::enter(const TensorAllreduce& allreduce, wire::Slot& known_slot) {
-  if (const wire::Request* agreed = table_.known(allreduce)) {
+OperationPtr Engine::enter(const TensorOperation& wanted, wire::Slot& known_slot) {
+  if (const wire::Request* agreed = table_.known(wanted)) {
     check(*agreed);
-    OperationPtr operation = table_.begin_known(allreduce);
+    OperationPtr operation = table_.begin_known(wanted);
+    if (wanted.kind == OpKind::kAlltoall) operation->splits = equal_splits(wanted);
     known_slot = operation->slot;
     operation->handle = next_handle_++;
     handles_.add(operation->handle, operation);
     return operation;
   }
-  return enter(Submission{allreduce.request(), {allreduce.memory}, {}}, known_slot);
+  Submission submission{wanted.request(), {wanted.memory}, {}};
+  if (wanted.kind == OpKind::kAlltoall) submission.splits = equal_splits(wanted);
+  return enter(std::move(submission), known_slot);
 }
 
-std::int64_t Engine::submit(const TensorAllreduce& allreduce) {
+/// Rows for each member; those that are left over stay. The caller holds table_mutex_.
+std::vector<std::int64_t> Engine::equal_splits(const TensorOperation& alltoall) const {
+  if (!sets_.exists(alltoall.process_set) || alltoall.shape.empty()) return {};  // refused
+  const std::size_t members = sets_.ranks(alltoall.process_set).size();
+  return std::vector<std::int64_t>(members, alltoall.shape[0] / static_cast<std::int64_t>(members));
+}
+
+std::int64_t Engine::submit(const TensorOperation& wanted) {
   const std::lock_guard lock(table_mutex_);
   wire::Slot known_slot = wire::kNoSlot;
-  const OperationPtr operation = enter(allreduce, known_slot);
+  const OperationPtr operation = enter(wanted, known_slot);
   announce_entered(operation, known_slot);
   return operation->handle;
 }

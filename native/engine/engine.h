@@ -17,7 +17,7 @@
 #include "collective/cache_distance.h"
 #include "collective/communicator_factory.h"
 #include "engine/coordinator.h"
-#include "engine/direct_stage.h"
+#include "engine/direct_data.h"
 #include "engine/executor.h"
 #include "engine/handle_table.h"
 #include "engine/operation_table.h"
@@ -112,7 +112,7 @@ class Engine final : private CoordinatorObserver {
   std::int64_t submit(Submission submission);
   /// The same, cheaper: the call made for every gradient. Once all ranks know the tensor, nothing
   /// is copied or allocated.
-  std::int64_t submit(const TensorAllreduce& allreduce);
+  std::int64_t submit(const TensorOperation& wanted);
 
   /// While one lives, nothing that its thread submits wakes the coordinator: at its end it hears of
   /// everything together. For many submissions in a row; must not live while one waits. Of several
@@ -134,10 +134,10 @@ class Engine final : private CoordinatorObserver {
     bool then_waits_ = false;
   };
 
-  /// The same, for a caller that waits at once. A small allreduce whose members all do that is done
+  /// The same, for a caller that waits at once. A small operation whose members all do that is done
   /// when this returns; otherwise it is on its way like any other.
   std::int64_t submit_blocking(Submission submission);
-  std::int64_t submit_blocking(const TensorAllreduce& allreduce);
+  std::int64_t submit_blocking(const TensorOperation& wanted);
 
   /// Takes part in the whole job's allreduces with zeros until all ranks have joined; returns a
   /// handle, whose operation ends then, with the last rank to join as its number. Until then this
@@ -151,6 +151,8 @@ class Engine final : private CoordinatorObserver {
   std::int64_t remove_process_set(std::uint32_t set);
   /// Global ranks of a set; empty when it does not exist.
   std::vector<int> process_set_ranks(std::uint32_t set);
+  /// This rank's place in a set, and how many there are; (-1, 0) when it does not exist.
+  std::pair<int, int> place_in_set(std::uint32_t set);
 
   /// True when the operation is done. Throws Error(kInvalidArgument) for an unknown handle.
   bool poll(std::int64_t handle);
@@ -267,7 +269,8 @@ class Engine final : private CoordinatorObserver {
   void check_fit(const Submission& submission) const;
   std::int64_t submit_change(OpKind kind, const char* name, std::vector<std::int32_t> ranks);
   OperationPtr enter(Submission submission, wire::Slot& known_slot);
-  OperationPtr enter(const TensorAllreduce& allreduce, wire::Slot& known_slot);
+  OperationPtr enter(const TensorOperation& wanted, wire::Slot& known_slot);
+  [[nodiscard]] std::vector<std::int64_t> equal_splits(const TensorOperation& alltoall) const;
   void announce_entered(const OperationPtr& operation, wire::Slot known_slot);
   void announce(const OperationPtr& operation, wire::Slot known_slot);
   [[nodiscard]] Urgency arrival_urgency(const wire::Request& request, wire::Slot known_slot);
@@ -298,24 +301,17 @@ class Engine final : private CoordinatorObserver {
   // Direct rounds (direct.cc).
   template <typename Submitted>
   std::int64_t submit_and_settle(Submitted&& submitted);
-  [[nodiscard]] std::size_t direct_limit(std::size_t members) const;
+  [[nodiscard]] std::size_t direct_limit(OpKind kind, std::size_t members) const;
   [[nodiscard]] CopyKind direct_writing(std::size_t bytes);
-  bool publish_direct(const Operation& operation, std::uint32_t round);
-  void give_back_stage(const Operation& operation, std::uint32_t round);
-  [[nodiscard]] const std::byte* published_direct(const Operation& operation, int rank) const;
   bool arrive_direct(Operation& operation);
   Nanos wait_direct(const Operation& operation, const SlotRound& round) const;
   void settle_direct(const OperationPtr& operation);
   void settle_all_direct();
   [[nodiscard]] bool direct_is_complete(const Operation& operation) const;
-  void reduce_direct(const Operation& operation);
   void finish_direct(const OperationPtr& operation);
   void leave_direct(const OperationPtr& operation);
 
-  // Those whose work is shared.
   [[nodiscard]] bool shares_sums(std::size_t members, std::size_t bytes) const;
-  void place_sum(const Operation& operation, std::uint32_t round);
-  bool fetch_shared_sum(const Operation& operation);
 
   // Progress; the caller holds drive_mutex_. Each returns whether it did anything.
   bool progress() noexcept;
@@ -427,9 +423,7 @@ class Engine final : private CoordinatorObserver {
   std::mutex table_mutex_;
   OperationTable table_;
   HandleTable handles_;
-  DirectStage stage_;
-  DirectStage shared_stage_;
-  DirectStage results_;
+  DirectData direct_data_;
   CacheDistance distance_;  // of the whole job's members; asked under drive_mutex_, too
   CopyKind direct_writing_ = CopyKind::kCached;
   std::int64_t next_handle_ = 1;

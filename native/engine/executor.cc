@@ -7,6 +7,7 @@
 #include "collective/adasum.h"
 #include "engine/averaging.h"
 #include "engine/registration.h"
+#include "engine/results.h"
 
 namespace hvdtune {
 namespace {
@@ -20,6 +21,10 @@ struct TensorRef {
   [[nodiscard]] void* in() const { return const_cast<void*>(operation->memory[index].in); }
   [[nodiscard]] void* out() const { return operation->memory[index].out; }
   [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(spec().bytes()); }
+  /// Where place_rows() has put what is always as expected.
+  [[nodiscard]] void* placed() const {
+    return out() != nullptr ? out() : operation->outputs[index].data();
+  }
   /// Not in place: the result's memory is most likely new.
   void expect_new_output() const {
     if (in() != out()) prefer_huge_pages(out(), bytes());
@@ -44,27 +49,11 @@ std::vector<std::vector<TensorRef>> by_dtype(const std::vector<OperationPtr>& ba
   return classes;
 }
 
-std::int64_t row_bytes(const wire::TensorSpec& spec) {
-  std::int64_t bytes = static_cast<std::int64_t>(dtype_size(spec.dtype));
-  for (std::size_t dim = 1; dim < spec.shape.size(); ++dim) bytes *= spec.shape[dim];
-  return bytes;
-}
-
-OwnedBuffer allocate_rows(const wire::TensorSpec& spec, std::int64_t rows) {
-  std::vector<std::int64_t> shape = spec.shape;
-  shape[0] = rows;
-  return {static_cast<std::size_t>(rows * row_bytes(spec)), std::move(shape)};
-}
-
 PhaseTimes joined(const PhaseTimes& first, const PhaseTimes& second) {
   return {first.packed != 0 ? first.packed : second.packed, second.unpacking};
 }
 
 }  // namespace
-
-std::int64_t scattered_rows(std::int64_t rows, int index, int members) {
-  return rows / members + (index < rows % members ? 1 : 0);
-}
 
 std::string timeline_row(const wire::Request& request, std::size_t tensor) {
   std::string row = request.tensors.empty() ? request.name : wire::tensor_name(request, tensor);
@@ -243,9 +232,8 @@ void Executor::allgather(const std::vector<OperationPtr>& batch) {
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       std::int64_t total = 0;
       for (std::size_t m = 0; m < members; ++m) total += all_rows[m * tensors.size() + t];
-      auto& outputs = tensors[t].operation->outputs;
-      outputs.push_back(allocate_rows(tensors[t].spec(), total));
-      auto* place = static_cast<std::byte*>(outputs.back().data());
+      const bool as_expected = total == rows[t] * static_cast<std::int64_t>(members);
+      std::byte* place = place_rows(*tensors[t].operation, tensors[t].index, total, as_expected);
       for (std::size_t m = 0; m < members; ++m) {
         const auto bytes = static_cast<std::size_t>(all_rows[m * tensors.size() + t] *
                                                     row_bytes(tensors[t].spec()));
@@ -293,12 +281,13 @@ void Executor::alltoall(Operation& operation) {
       operation.numbers.push_back(splits[m * members + self]);
       received += operation.numbers.back();
     }
-    operation.outputs.push_back(allocate_rows(spec, received));
-    auto* to = static_cast<std::byte*>(operation.outputs.front().data());
+    const bool equal = std::ranges::all_of(splits, [&](auto s) { return s == splits.front(); });
+    std::byte* to = place_rows(operation, 0, received, equal);
     for (std::size_t m = 0; m < members; ++m) {
       out[m].add(to, bytes_of(operation.numbers[m]));
       to += bytes_of(operation.numbers[m]);
     }
+    if (operation.outputs.empty()) operation.numbers.clear();  // all as the submitter's
     return bytes_of(*std::max_element(splits.begin(), splits.end()));
   };
   const Lengths lengths{operation.splits, prepare};
@@ -308,10 +297,12 @@ void Executor::alltoall(Operation& operation) {
 void Executor::reducescatter(const std::vector<OperationPtr>& batch) {
   const wire::Request& head = batch.front()->request;
   const int members = communicator_->size();
+  const auto rows_of = [members](const TensorRef& tensor, int member) {
+    return scattered_rows(tensor.spec().shape[0], member, members);
+  };
   for (const OperationPtr& operation : batch) {
-    for (const wire::TensorSpec& spec : operation->request.tensors) {
-      operation->outputs.push_back(
-          allocate_rows(spec, scattered_rows(spec.shape[0], communicator_->index(), members)));
+    for (std::size_t i = 0; i < operation->request.tensors.size(); ++i) {
+      place_rows(*operation, i, rows_of({operation.get(), i}, communicator_->index()), true);
     }
   }
   PhaseTimes times;
@@ -321,13 +312,11 @@ void Executor::reducescatter(const std::vector<OperationPtr>& batch) {
     for (const TensorRef& tensor : tensors) {
       auto* place = static_cast<std::byte*>(tensor.in());
       for (int m = 0; m < members; ++m) {
-        const auto bytes = static_cast<std::size_t>(
-            scattered_rows(tensor.spec().shape[0], m, members) * row_bytes(tensor.spec()));
+        const auto bytes = static_cast<std::size_t>(rows_of(tensor, m) * row_bytes(tensor.spec()));
         in[static_cast<std::size_t>(m)].add(place, bytes);
+        if (m == communicator_->index()) out.add(tensor.placed(), bytes);
         place += bytes;
       }
-      const OwnedBuffer& output = tensor.operation->outputs[tensor.index];
-      out.add(output.data(), output.bytes());
     }
     times =
         joined(times, communicator_->reducescatter({in, out, tensors.front().spec().dtype,

@@ -84,10 +84,6 @@ class Executor {
   BatchTimes times_;
 };
 
-/// Rows that member `index` of `members` gets of `rows` by reducescatter: the first
-/// `rows % members` members get one more.
-std::int64_t scattered_rows(std::int64_t rows, int index, int members);
-
 /// The timeline's row of a tensor: its name, and its process set unless that is the whole job.
 std::string timeline_row(const wire::Request& request, std::size_t tensor);
 

@@ -72,12 +72,17 @@ class OwnedBuffer {
 /// done.
 struct TensorMemory {
   const void* in = nullptr;
-  void* out = nullptr;  ///< null where the engine allocates the result
+  /// Where the result goes. Allgather, alltoall, reducescatter: null, or room for what it comes to
+  /// when every rank brings as many rows as this one; if they do not, and where it is null, the
+  /// engine allocates the result (Operation::outputs).
+  void* out = nullptr;
 };
 
-/// An allreduce of one tensor, as its submitter has it; nothing is copied. What is submitted for
-/// every gradient: usually all but the memory is as the last time.
-struct TensorAllreduce {
+/// An operation on one tensor, as its submitter has it; nothing is copied. What is submitted for
+/// every gradient: usually all but the memory is as the last time. An alltoall sends equal parts.
+struct TensorOperation {
+  OpKind kind = OpKind::kAllreduce;
+  std::int32_t root = 0;  ///< global rank; broadcast only
   std::string_view name;
   std::uint32_t process_set = 0;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -90,6 +95,8 @@ struct TensorAllreduce {
   [[nodiscard]] wire::Request request() const {
     wire::Request request;
     request.process_set = process_set;
+    request.kind = kind;
+    request.root = root;
     request.reduce_op = reduce_op;
     request.prescale = prescale;
     request.postscale = postscale;
@@ -100,9 +107,10 @@ struct TensorAllreduce {
 
   /// Whether request() would be this one, whose name and process set are known to be the same.
   [[nodiscard]] bool is(const wire::Request& agreed) const {
-    return agreed.kind == OpKind::kAllreduce && agreed.reduce_op == reduce_op && !agreed.grouped &&
+    return agreed.kind == kind && agreed.reduce_op == reduce_op && !agreed.grouped &&
            agreed.cacheable && agreed.prescale == prescale && agreed.postscale == postscale &&
-           agreed.tensors.size() == 1 && agreed.tensors.front().dtype == dtype &&
+           agreed.root == root && agreed.tensors.size() == 1 &&
+           agreed.tensors.front().dtype == dtype &&
            std::ranges::equal(agreed.tensors.front().shape, shape);
   }
 };
@@ -120,6 +128,7 @@ struct Operation {
   /// It has arrived in this round of the slot without the coordinator, and waits for the others.
   std::atomic<bool> direct{false};
   std::uint32_t direct_round = 0;
+  std::size_t direct_bytes = 0;  ///< that this rank brings there
   /// When this rank announced it; 0 for what a rank that has joined contributes.
   Nanos submitted = 0;
   /// Its first tensor in the capture, if one records; written before `done` is set.

@@ -21,15 +21,15 @@ bool OperationTable::begin(const OperationPtr& operation, wire::Slot& known_slot
   return true;
 }
 
-const wire::Request* OperationTable::known(const TensorAllreduce& allreduce) {
-  const auto found = records_.find(KeyView{allreduce.process_set, allreduce.name});
+const wire::Request* OperationTable::known(const TensorOperation& wanted) {
+  const auto found = records_.find(KeyView{wanted.process_set, wanted.name});
   if (found == records_.end()) return nullptr;
   known_ = &found->second;
   const bool usable = known_->slot != wire::kNoSlot && !known_->pending;
-  return usable && allreduce.is(known_->agreed) ? &known_->agreed : nullptr;
+  return usable && wanted.is(known_->agreed) ? &known_->agreed : nullptr;
 }
 
-OperationPtr OperationTable::begin_known(const TensorAllreduce& allreduce) {
+OperationPtr OperationTable::begin_known(const TensorOperation& wanted) {
   Record& record = *known_;
   OperationPtr operation = std::move(record.spare);
   if (!operation) {
@@ -38,7 +38,7 @@ OperationPtr OperationTable::begin_known(const TensorAllreduce& allreduce) {
     operation->agreement = record.agreement;
     operation->memory.resize(1);
   }
-  operation->memory.front() = allreduce.memory;
+  operation->memory.front() = wanted.memory;
   operation->slot = record.slot;
   operation->ticket = 0;
   operation->done.store(false, std::memory_order_relaxed);

@@ -22,11 +22,11 @@ class OperationTable {
   bool begin(const OperationPtr& operation, wire::Slot& known_slot);
 
   /// What all ranks agreed on last for a name that has a slot and is not in flight, if
-  /// `allreduce` is that; else null.
-  [[nodiscard]] const wire::Request* known(const TensorAllreduce& allreduce);
+  /// `wanted` is that; else null.
+  [[nodiscard]] const wire::Request* known(const TensorOperation& wanted);
   /// begin(), of what known() has just found: the name's last operation once more if keep() has
   /// it, so that nothing is allocated.
-  OperationPtr begin_known(const TensorAllreduce& allreduce);
+  OperationPtr begin_known(const TensorOperation& wanted);
   /// Takes an operation that was finished, brought nothing but its status and is nobody's any more.
   void keep(OperationPtr operation);
 

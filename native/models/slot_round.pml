@@ -1,4 +1,4 @@
-/* Small allreduces past the coordinator, and by way of it: transport/slot_round.h, engine/direct.cc,
+/* Small operations past the coordinator, and by way of it: transport/slot_round.h, engine/direct.cc,
  * and what engine.cc, progress.cc and coordinator.cc do about slots. See README.md.
  *
  * MEMBERS ranks reduce one tensor ROUNDS times. Each time, each of them tries the direct way, or
@@ -7,7 +7,9 @@
  * more. It sleeps until it is rung, but for LOOKS times.
  *
  * With STAGE, what is direct is published on a stage (engine/direct_stage.h) that has room for one
- * round's data: a rank that cannot tell that the others have read them announces the next one. */
+ * round's data: a rank that cannot tell that the others have read them announces the next one.
+ *
+ * With ROOT, only member 0 publishes anything, as in a broadcast. */
 
 #ifndef MEMBERS
 #define MEMBERS 2
@@ -19,6 +21,11 @@
 #define LOOKS 1
 #endif
 #define ENTRIES (ROUNDS + 1)
+#ifdef ROOT
+#define PUBLISHERS 1
+#else
+#define PUBLISHERS MEMBERS
+#endif
 
 /* The slot's word. Every update is one step: a compare-and-swap. */
 byte round, direct, announced;
@@ -51,9 +58,13 @@ inline take_stage() {
 #endif
     if
     :: !has_room ->
+#ifdef MUTANT_STAGE_IS_FREE_WHEN_ITS_OWNER_HAS_FINISHED
+      has_room = finished[me] >= staged_for[me] + 1;
+#else
       has_room = true;
       for (k : 0 .. MEMBERS - 1) { has_room = has_room && finished[k] >= staged_for[me] + 1 }
       k = 0
+#endif
     :: else
     fi;
     if
@@ -112,7 +123,7 @@ inline do_it(how) {
 /* engine/direct.cc */
 inline finish_direct() {
   d_step {
-    for (k : 0 .. MEMBERS - 1) { assert(get_data(mine, k) == op + 1) }
+    for (k : 0 .. PUBLISHERS - 1) { assert(get_data(mine, k) == op + 1) }
     k = 0
   };
   has_finished();
@@ -219,9 +230,12 @@ proctype Member(byte me) {
     :: has_slot ->
       /* arrive_direct */
       mine = round;
-      take_stage();
       if
-      :: has_room -> put_data(mine, me, op + 1)
+      :: me < PUBLISHERS -> take_stage()
+      :: else
+      fi;
+      if
+      :: has_room && me < PUBLISHERS -> put_data(mine, me, op + 1)
       :: else
       fi;
       atomic {

@@ -1,14 +1,17 @@
-// The calls that are made for every gradient, as methods that Python calls without building an
-// argument tuple. pybind11's dispatch and conversions cost more than the engine's own part.
+// The calls that are made often, above all for every gradient, as methods that Python calls without
+// building an argument tuple. pybind11's dispatch and conversions cost more than the engine's own
+// part.
 #include "python/hot_calls.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "engine/engine.h"
+#include "engine/results.h"
 #include "python/tensors.h"
 
 namespace py = pybind11;
@@ -42,6 +45,8 @@ T& object_in(PyObject* self) {
 class HotCalls {
  public:
   static constexpr Py_ssize_t kArguments = 8;  // of prepare()
+  static constexpr Py_ssize_t kFewest = 6;     // of prepare_other()
+  static constexpr Py_ssize_t kMost = 10;
 
   HotCalls(py::dict world, py::dict pending, py::object whole_job, py::object id_of)
       : world_(std::move(world)),
@@ -62,18 +67,41 @@ class HotCalls {
   /// (tensor, codes, average, name, operator, prescale, postscale, process set): fills in an
   /// allreduce in place, which refers to `tensor`. False when it is not one that can be handed over
   /// as it is: the slow path knows what to do or say.
-  bool prepare(PyObject* const* args, Py_ssize_t count, Described& tensor, TensorAllreduce& out) {
+  bool prepare(PyObject* const* args, Py_ssize_t count, Described& tensor, TensorOperation& out) {
     if (count != kArguments) throw py::type_error("an allreduce takes 8 arguments");
     // The name last: it lies in a string that a call within this one, from Python code that the
     // others may run, would overwrite.
     return args[2] == Py_None && prepare_operator(args[4], out) &&
            prepare_factors(args[5], args[6], out) && prepare_set(args[7], out) &&
-           prepare_tensor(args, tensor, out) && prepare_name(args[3], out);
+           prepare_tensor(args[0], args[1], tensor, out) && prepare_name(args[3], out);
+  }
+
+  /// The same for the other operations, of (kind, tensor, codes, name, process set, maker of the
+  /// output, root, operator, prescale, postscale), of which the last four are optional. `output`
+  /// gets what the maker returns, or the tensor itself where there is no maker.
+  bool prepare_other(Engine& engine, PyObject* const* args, Py_ssize_t count, Described& tensor,
+                     TensorOperation& out, py::object& output) {
+    if (count < kFewest || count > kMost) {
+      throw py::type_error("exchange_at_once takes 6 to 10 arguments");
+    }
+    const long kind = PyLong_AsLong(args[0]);
+    if (kind < static_cast<long>(OpKind::kAllgather) ||
+        kind > static_cast<long>(OpKind::kReducescatter)) {
+      throw py::type_error("no such operation");
+    }
+    out.kind = static_cast<OpKind>(kind);
+    if (count > kFewest && !prepare_root(args[6], out)) return false;
+    if (count == kMost && !(prepare_operator(args[7], out) && is_sum(out.reduce_op) &&
+                            prepare_factors(args[8], args[9], out))) {
+      return false;
+    }
+    return prepare_set(args[4], out) && prepare_tensor(args[1], args[2], tensor, out) &&
+           prepare_output(engine, args, tensor, out, output) && prepare_name(args[3], out);
   }
 
   /// Sends the result of what prepare() filled in to `output` instead. False when that is not dense
   /// memory of the same type and shape.
-  static bool redirect(PyObject* output, PyObject* codes, TensorAllreduce& allreduce) {
+  static bool redirect(PyObject* output, PyObject* codes, TensorOperation& allreduce) {
     Described described;
     if (!describe(output, codes, described) || described.dtype != allreduce.dtype) return false;
     const std::span<const std::int64_t> shape(described.shape.data(), described.dims);
@@ -96,6 +124,14 @@ class HotCalls {
     return {};
   }
 
+  /// Of a process set. Throws Python's error for what is none.
+  [[nodiscard]] std::uint32_t number_of(PyObject* set) const {
+    if (set == whole_job_.ptr()) return 0;
+    const auto id = py::reinterpret_steal<py::object>(PyObject_CallOneArg(id_of_.ptr(), set));
+    if (!id) throw py::error_already_set();
+    return static_cast<std::uint32_t>(PyLong_AsLong(id.ptr()));
+  }
+
   [[nodiscard]] PyObject* pending() const { return pending_.ptr(); }
 
   /// False when nobody has it, or another thread was quicker.
@@ -106,7 +142,7 @@ class HotCalls {
   }
 
  private:
-  static bool prepare_name(PyObject* name, TensorAllreduce& out) {
+  static bool prepare_name(PyObject* name, TensorOperation& out) {
     Py_ssize_t length = 0;
     const char* text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, &length) : nullptr;
     if (text == nullptr) {
@@ -114,12 +150,16 @@ class HotCalls {
       return false;
     }
     thread_local std::string whole;  // until the thread's next call
-    whole.assign("allreduce.").append(text, static_cast<std::size_t>(length));
+    // As in core/operations.py.
+    static constexpr std::array<const char*, 5> kPrefixes = {
+        "allreduce.", "allgather.", "broadcast.", "alltoall.", "reducescatter."};
+    whole.assign(kPrefixes[static_cast<std::size_t>(out.kind)])
+        .append(text, static_cast<std::size_t>(length));
     out.name = whole;
     return true;
   }
 
-  static bool prepare_operator(PyObject* op, TensorAllreduce& out) {
+  static bool prepare_operator(PyObject* op, TensorOperation& out) {
     if (op == Py_None) {
       out.reduce_op = ReduceOp::kAverage;
       return true;
@@ -132,7 +172,7 @@ class HotCalls {
            out.reduce_op != ReduceOp::kAdasum;
   }
 
-  static bool prepare_factors(PyObject* prescale, PyObject* postscale, TensorAllreduce& out) {
+  static bool prepare_factors(PyObject* prescale, PyObject* postscale, TensorOperation& out) {
     out.prescale = PyFloat_AsDouble(prescale);
     out.postscale = PyFloat_AsDouble(postscale);
     if (PyErr_Occurred() != nullptr) {  // not a number
@@ -142,8 +182,63 @@ class HotCalls {
     return !std::isnan(out.prescale) && !std::isnan(out.postscale);
   }
 
-  static bool prepare_tensor(PyObject* const* args, Described& tensor, TensorAllreduce& out) {
-    if (!describe(args[0], args[1], tensor)) return false;
+  static bool is_sum(ReduceOp op) { return op == ReduceOp::kSum || op == ReduceOp::kAverage; }
+
+  static bool prepare_root(PyObject* root, TensorOperation& out) {
+    if (!PyLong_CheckExact(root)) return false;
+    int overflow = 0;
+    const long rank = PyLong_AsLongAndOverflow(root, &overflow);
+    out.root = static_cast<std::int32_t>(rank);
+    return overflow == 0 && out.root == rank;
+  }
+
+  /// Rows of the result when all members bring as many as this one; -1 where it has the tensor's
+  /// shape, or nothing when the slow path has the words for what is wrong, or a better place.
+  static std::optional<std::int64_t> rows_of_result(Engine& engine, const TensorOperation& wanted) {
+    if (wanted.kind == OpKind::kBroadcast) return -1;
+    const auto [index, members] = engine.place_in_set(wanted.process_set);
+    if (wanted.shape.empty() || index < 0) return std::nullopt;
+    std::int64_t rows = wanted.shape[0];
+    if (wanted.kind == OpKind::kReducescatter) {
+      rows = scattered_rows(rows, index, members);
+      return rows == 0 ? std::nullopt : std::optional(rows);  // no memory to speak of
+    }
+    if (wanted.kind == OpKind::kAlltoall && rows % members != 0) return std::nullopt;
+    if (wanted.kind == OpKind::kAllgather) rows *= members;
+    auto bytes = static_cast<std::int64_t>(dtype_size(wanted.dtype));
+    for (const std::int64_t dim : wanted.shape.subspan(1)) bytes *= dim;
+    // The result may turn out to be longer, and this in vain: that must cost little.
+    const bool large = rows * bytes >= static_cast<std::int64_t>(kLeastLargeBlock);
+    return large ? std::nullopt : std::optional(rows);
+  }
+
+  static bool prepare_output(Engine& engine, PyObject* const* args, const Described& tensor,
+                             TensorOperation& out, py::object& output) {
+    const std::optional<std::int64_t> rows = rows_of_result(engine, out);
+    if (!rows) return false;
+    if (args[5] == Py_None) {
+      output = py::reinterpret_borrow<py::object>(args[1]);
+      return true;  // in place
+    }
+    const auto wanted = *rows < 0 ? py::none() : py::object(py::int_(*rows));
+    output = py::reinterpret_steal<py::object>(
+        PyObject_CallFunctionObjArgs(args[5], args[1], wanted.ptr(), nullptr));
+    if (!output) throw py::error_already_set();
+    Described made;
+    if (!describe(output.ptr(), args[2], made) || made.dtype != tensor.dtype) return false;
+    std::array<std::int64_t, Described::kMostDims> shape = tensor.shape;
+    if (*rows >= 0) shape[0] = *rows;
+    if (!std::ranges::equal(std::span(made.shape.data(), made.dims),
+                            std::span(shape.data(), tensor.dims))) {
+      return false;
+    }
+    out.memory.out = made.memory;
+    return true;
+  }
+
+  static bool prepare_tensor(PyObject* object, PyObject* codes, Described& tensor,
+                             TensorOperation& out) {
+    if (!describe(object, codes, tensor)) return false;
     out.dtype = tensor.dtype;
     out.shape = {tensor.shape.data(), tensor.dims};
     out.memory = {tensor.memory, tensor.memory};
@@ -152,11 +247,8 @@ class HotCalls {
     return !scales || out.dtype != DType::kBool;
   }
 
-  bool prepare_set(PyObject* set, TensorAllreduce& out) const {
-    if (set == whole_job_.ptr()) return true;
-    const auto id = py::reinterpret_steal<py::object>(PyObject_CallOneArg(id_of_.ptr(), set));
-    if (!id) throw py::error_already_set();
-    out.process_set = static_cast<std::uint32_t>(PyLong_AsLong(id.ptr()));
+  bool prepare_set(PyObject* set, TensorOperation& out) const {
+    out.process_set = number_of(set);
     return true;
   }
 
@@ -172,7 +264,7 @@ PyObject* submit_in_place(PyObject* self, PyObject* const* args, Py_ssize_t coun
     auto& calls = object_in<HotCalls>(self);
     const py::object engine = calls.engine();
     Described tensor;
-    TensorAllreduce allreduce;
+    TensorOperation allreduce;
     if (!engine || !calls.prepare(args, count, tensor, allreduce)) Py_RETURN_NONE;
     // The interpreter lock stays: submitting never waits for anybody.
     const std::int64_t number = object_in<Engine>(engine.ptr()).submit(allreduce);
@@ -199,7 +291,7 @@ class Together {
           tensor(i), codes,   Py_None, PyTuple_GET_ITEM(names.ptr(), static_cast<Py_ssize_t>(i)),
           rest[0],   rest[1], rest[2], rest[3]};
       Described described;
-      TensorAllreduce allreduce;
+      TensorOperation allreduce;
       const bool fits = calls_.prepare(args.data(), args.size(), described, allreduce);
       handles_.push_back(fits ? engine().submit(allreduce) : kNotSubmitted);
     }
@@ -276,6 +368,25 @@ PyObject* allreduce_all(PyObject* self, PyObject* const* args, Py_ssize_t count)
   });
 }
 
+/// Submits an operation and waits for it; what collect() gives. Throws when it fails or a signal's
+/// handler does.
+py::object run_at_once(Engine& engine, const TensorOperation& wanted, PyObject* tensor,
+                       PyObject* output) {
+  std::int64_t handle = 0;
+  {
+    const py::gil_scoped_release release;
+    handle = engine.submit_blocking(wanted);
+  }
+  try {
+    return collect(engine, handle);
+  } catch (const py::error_already_set&) {
+    // Interrupted: the engine goes on working on the tensors, whose memory must stay.
+    Py_INCREF(tensor);
+    Py_XINCREF(output);
+    throw;
+  }
+}
+
 /// prepare()'s arguments, and where the result goes if not into the tensor -> True when it is done,
 /// or False.
 PyObject* allreduce_at_once(PyObject* self, PyObject* const* args, Py_ssize_t count) {
@@ -284,23 +395,48 @@ PyObject* allreduce_at_once(PyObject* self, PyObject* const* args, Py_ssize_t co
     const py::object owner = calls.engine();
     PyObject* const output = count == HotCalls::kArguments + 1 ? args[--count] : nullptr;
     Described tensor;
-    TensorAllreduce allreduce;
+    TensorOperation allreduce;
     if (!owner || !calls.prepare(args, count, tensor, allreduce)) Py_RETURN_FALSE;
     if (output != nullptr && !HotCalls::redirect(output, args[1], allreduce)) Py_RETURN_FALSE;
+    run_at_once(object_in<Engine>(owner.ptr()), allreduce, args[0], output);
+    Py_RETURN_TRUE;
+  });
+}
+
+/// prepare_other()'s arguments -> the output; or (outputs, numbers) of the engine when the result
+/// is not as long as this rank expected; or None.
+PyObject* exchange_at_once(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  return translated([&]() -> PyObject* {
+    auto& calls = object_in<HotCalls>(self);
+    const py::object owner = calls.engine();
+    if (!owner) Py_RETURN_NONE;
+    auto& engine = object_in<Engine>(owner.ptr());
+    Described tensor;
+    TensorOperation wanted;
+    py::object output;
+    if (!calls.prepare_other(engine, args, count, tensor, wanted, output)) Py_RETURN_NONE;
+    py::object results = run_at_once(engine, wanted, args[1], output.ptr());
+    return (results.is_none() ? output : results).release().ptr();
+  });
+}
+
+/// (process set) -> True when all its ranks have come, or False when no engine runs.
+PyObject* barrier_at_once(PyObject* self, PyObject* set) {
+  return translated([&]() -> PyObject* {
+    auto& calls = object_in<HotCalls>(self);
+    const py::object owner = calls.engine();
+    if (!owner) Py_RETURN_FALSE;
+    Submission barrier;
+    barrier.request.kind = OpKind::kBarrier;
+    barrier.request.name = "barrier.noname";
+    barrier.request.process_set = calls.number_of(set);
     auto& engine = object_in<Engine>(owner.ptr());
     std::int64_t handle = 0;
     {
       const py::gil_scoped_release release;
-      handle = engine.submit_blocking(allreduce);
+      handle = engine.submit_blocking(std::move(barrier));
     }
-    try {
-      collect(engine, handle);
-    } catch (const py::error_already_set&) {
-      // Interrupted: the engine goes on working on the tensors, whose memory must stay.
-      Py_INCREF(args[0]);
-      Py_XINCREF(output);
-      throw;
-    }
+    collect(engine, handle);
     Py_RETURN_TRUE;
   });
 }
@@ -350,7 +486,7 @@ PyCFunction fast(Function* function) {
 // The first line of each text is a signature, as pybind11 writes it for the other methods.
 PyMethodDef collect_method = {"collect", collect_results, METH_O,
                               "collect(self: Engine, handle: int) -> object"};
-std::array<PyMethodDef, 4> hot_methods = {{
+std::array<PyMethodDef, 6> hot_methods = {{
     {"submit_in_place", fast(submit_in_place), METH_FASTCALL,
      "submit_in_place(self: HotCalls, tensor: object, codes: dict, average: object, name: object, "
      "op: object, prescale_factor: float, postscale_factor: float, process_set: object) -> object"},
@@ -362,6 +498,12 @@ std::array<PyMethodDef, 4> hot_methods = {{
      "allreduce_all(self: HotCalls, tensors: list, codes: dict, names: tuple, op: object, "
      "prescale_factor: float, postscale_factor: float, process_set: object, outcomes: list) "
      "-> bool"},
+    {"exchange_at_once", fast(exchange_at_once), METH_FASTCALL,
+     "exchange_at_once(self: HotCalls, kind: int, tensor: object, codes: dict, name: object, "
+     "process_set: object, make_output: object, root: object = None, op: object = None, "
+     "prescale_factor: float = None, postscale_factor: float = None) -> object"},
+    {"barrier_at_once", barrier_at_once, METH_O,
+     "barrier_at_once(self: HotCalls, process_set: object) -> bool"},
     {"collect_in_place", collect_in_place, METH_O,
      "collect_in_place(self: HotCalls, handle: int) -> object"},
 }};

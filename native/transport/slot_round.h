@@ -9,7 +9,7 @@ namespace hvdtune {
 /// one before it is complete, and is complete when every member has arrived. Members arrive in one
 /// of two ways:
 ///
-///   direct     it has published its data and waits for the others': a small allreduce needs no
+///   direct     it has published its data and waits for the others': a small operation needs no
 ///              coordinator when everybody is waiting for it
 ///   announced  the coordinator knows of it and will schedule it
 ///

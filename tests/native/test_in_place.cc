@@ -16,10 +16,10 @@ struct Gradient {
   std::array<std::int64_t, 1> shape{1};
   std::vector<float> values;
 
-  TensorAllreduce fill(float value, std::int64_t elements) {
+  TensorOperation fill(float value, std::int64_t elements) {
     shape = {elements};
     values.assign(static_cast<std::size_t>(elements), value);
-    TensorAllreduce allreduce;
+    TensorOperation allreduce;
     allreduce.name = name;
     allreduce.shape = shape;
     allreduce.memory = {values.data(), values.data()};
