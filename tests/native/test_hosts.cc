@@ -181,11 +181,7 @@ TEST(an_abort_ends_an_operation_over_sockets) {
 
 TEST(settings_reach_all_hosts) {
   run_hosts({2, 1}, [](int rank, Engine& engine) {
-    if (rank == 0) {
-      wire::RuntimeSettings settings = engine.settings();
-      settings.fusion_threshold = 4711;
-      engine.change_settings(settings);
-    }
+    if (rank == 0) engine.change_settings({.fusion_threshold = 4711});
     for (int turn = 0; turn < 5; ++turn) CHECK_EQ(sum_in(engine, 0, "t", rank, 10), 6.0F);
     CHECK_EQ(engine.settings().fusion_threshold, std::int64_t{4711});
     CHECK_EQ(engine.settings().epoch, std::uint64_t{1});
