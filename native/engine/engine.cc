@@ -486,6 +486,8 @@ void Engine::shutdown() {
   stop_ = true;
   doorbell_.wake(Sleeper::kThread);
   thread_.join();
+  // Who waits for this rank in an operation is to learn the cause, not that it has left.
+  if (session_.mesh && arena_.aborted()) session_.mesh->abort(arena_.abort_status().text);
   if (control_) control_->stop();
   stack_query_.stop();
   stacks_->stop();

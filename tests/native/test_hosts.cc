@@ -2,6 +2,7 @@
 // them, and sockets for what ranks of several hosts exchange.
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -136,8 +137,10 @@ TEST(ranks_join_across_hosts) {
 
 TEST(an_abort_reaches_all_hosts) {
   for (const int culprit : {0, 1, 3}) {
+    std::barrier all_have_the_sum(4);
     run_hosts({2, 2}, [&](int rank, Engine& engine) {
       CHECK_EQ(sum_in(engine, 0, "before", rank, 10), 10.0F);
+      all_have_the_sum.arrive_and_wait();
       std::vector<float> data(10);
       std::int64_t handle = -1;
       try {
