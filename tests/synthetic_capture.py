@@ -320,20 +320,20 @@ def _close(job: Job, ready: np.ndarray, blocked: int) -> Iterator[tuple[list[int
             for members, reason in _plan(job, pending, why):
                 yield members, due, reason
             pending = []
-        if not pending:
-            first = time
+        # The first of a batch wakes it. Then it sleeps until the cycle is over, or somebody waits.
+        asleep = bool(pending) and time < blocked
+        first = first if pending else time
         pending.append(index)
-        if count == len(order) or time >= blocked:
-            why = "blocked" if time >= blocked else "step done"
-            for members, reason in _plan(job, pending, why):
-                yield members, time, reason
-            pending = []
+        if asleep:
             continue
-        for members, reason in _plan(job, pending, ""):
-            if reason == "full":
+        why = "blocked" if time >= blocked else "step done" if count == len(order) else ""
+        for members, reason in _plan(job, pending, why):
+            if reason:
                 yield members, time, reason
                 pending = pending[len(members) :]
-                first = int(ready[pending[0]]) if pending else time
+    due, why = min((first + cycle, "cycle"), (max(first, blocked), "blocked"))
+    for members, reason in _plan(job, pending, why):
+        yield members, due, reason
 
 
 def _plan(job: Job, pending: list[int], reason: str) -> Iterator[tuple[list[int], str]]:

@@ -44,19 +44,22 @@ RecordingOptions make_recording(const py::kwargs& values) {
 /// `data_plane`: "" for shared memory, or the name of another one.
 void choose_data_plane(EngineOptions& options, const py::kwargs& values) {
   const auto text = [&](const char* key) { return values[key].cast<std::string>(); };
+  // All of them are asked for, so that one that is missing is noticed whatever is chosen.
   const std::string name = text("data_plane");
+  const std::string problem = text("data_plane_problem");
+  const MpiChoice mpi{.library = text("data_plane_library"),
+                      .multiple = values["mpi_multiple"].cast<bool>()};
+  const GlooChoice gloo{.module = text("data_plane_library"),
+                        .interface = text("gloo_interface"),
+                        .timeout = from_seconds(values["gloo_timeout_s"].cast<double>())};
   if (name.empty()) return;
   options.in_shared_memory = false;
-  if (!text("data_plane_problem").empty()) {
-    options.data_plane = make_failing_factory(text("data_plane_problem"));
+  if (!problem.empty()) {
+    options.data_plane = make_failing_factory(problem);
   } else if (name == "mpi") {
-    options.data_plane = make_mpi_factory(
-        {.library = text("data_plane_library"), .multiple = values["mpi_multiple"].cast<bool>()});
+    options.data_plane = make_mpi_factory(mpi);
   } else if (name == "gloo") {
-    options.data_plane =
-        make_gloo_factory({.module = text("data_plane_library"),
-                           .interface = text("gloo_interface"),
-                           .timeout = from_seconds(values["gloo_timeout_s"].cast<double>())});
+    options.data_plane = make_gloo_factory(gloo);
   } else {
     throw std::invalid_argument("data_plane: nothing, mpi or gloo");
   }
@@ -77,16 +80,14 @@ EngineOptions make_options(const py::kwargs& values) {
   options.bootstrap.agreement = text("agreement");
   options.bootstrap.timeout = from_seconds(real("start_timeout_s"));
   options.bootstrap.on_wait = &raise_signals;
-  if (!text("network_host").empty()) {
-    NetworkOptions network;
-    network.host = text("network_host");
-    network.port = static_cast<int>(number("network_port"));
-    network.secret = text("network_secret");
-    network.version = text("version");
-    network.interfaces = values["interfaces"].cast<std::vector<std::string>>();
-    network.host_id = host_id(text("host_salt"));
-    options.network = std::move(network);
-  }
+  NetworkOptions network;
+  network.host = text("network_host");
+  network.port = static_cast<int>(number("network_port"));
+  network.secret = text("network_secret");
+  network.version = text("version");
+  network.interfaces = values["interfaces"].cast<std::vector<std::string>>();
+  network.host_id = host_id(text("host_salt"));
+  if (!network.host.empty()) options.network = std::move(network);
   options.local_size = static_cast<int>(number("local_size"));
   options.coordinator.cache_capacity = static_cast<std::uint32_t>(number("cache_capacity"));
   options.coordinator.disable_group_fusion = flag("disable_group_fusion");

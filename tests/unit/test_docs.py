@@ -17,11 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
-# Variables that are no settings: the launcher's answer to "who am I", and how `horovod` is found.
+# Variables that are no settings: the launcher's answers to "who am I" and "where is rank 0", and how
+# `horovod` is found.
 OTHER_VARIABLES = {
     *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     *("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HVDTUNE_PREFER_HOROVOD"),
-    *("HVDTUNE_TEST_SEED", "HVDTUNE_TEST_PROGRAMS"),
+    *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+    *("HVDTUNE_TEST_SEED", "HVDTUNE_TEST_PROGRAMS", "HVDTUNE_TEST_HOSTS"),
     *("HVDTUNE_TEST_VIEWERS", "HVDTUNE_TEST_ARTEFACTS"),
 }
 BUILD_OPTIONS = re.compile(r"-D(HVDTUNE_\w+)")
