@@ -8,6 +8,7 @@ flight, …), HorovodInternalError when ranks disagree or the job breaks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -79,7 +80,7 @@ def _fresh(array: Array, rows: int | None = None) -> Array:
     """An uninitialised array of the type and shape of `array`, or with so many rows."""
     if rows is not None:
         shape = (rows, *array.shape[1:])
-        size = array.nbytes // len(array) * rows
+        size = math.prod(shape) * array.itemsize
         if size < results.LARGE_RESULT_BYTES:
             return np.empty(shape, array.dtype)
     else:

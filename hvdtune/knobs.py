@@ -32,7 +32,7 @@ __all__ = [
 
 MIB = 2**20
 _FLAT = "between hosts, this version's ranks exchange tensors all with all"
-_NO_GPU = "this version's data plane is shared memory on the CPU"
+_NO_GPU = "this version's data planes are on the CPU"
 
 _TABLE = (
     # -- what the engine does with tensors --
@@ -337,7 +337,9 @@ _TABLE = (
     ),
     Knob(
         "cpu_operations", "HOROVOD_CPU_OPERATIONS", "choice", None,
-        "What carries tensors; shared memory if nothing is set.", choices=("mpi", "gloo", "ccl"),
+        "What carries tensors. If nothing is set: shared memory within a host, TCP between hosts. "
+        "ccl is refused.",
+        choices=("mpi", "gloo", "ccl"),
     ),
     # -- logging and starting --
     Knob(

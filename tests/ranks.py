@@ -23,6 +23,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hvdtune.launch import rendezvous
+
 RUNNER = Path(__file__).with_name("rank_runner.py")
 DEFAULT_TIMEOUT = 120.0
 
@@ -109,8 +111,7 @@ def hosts_of(counts: Sequence[int]) -> Callable[[int], dict[str, str]]:
 
     They share no memory: everything goes through sockets on the loopback interface.
     """
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = rendezvous.free_port("127.0.0.1")
     places = [(host, local) for host, count in enumerate(counts) for local in range(count)]
 
     def environment(rank: int) -> dict[str, str]:

@@ -85,7 +85,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     method.add_argument(
         "--mpi",
         action="store_true",
-        help="have mpirun start the processes; tensors do not use MPI",
+        help="have mpirun start the processes (HOROVOD_CPU_OPERATIONS=MPI: tensors use MPI, too)",
     )
     method.add_argument("--jsrun", action="store_true", help="let LSF's jsrun start the processes")
     job.add_argument(
@@ -103,7 +103,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         "--network-interface",
         action="append",
         metavar="A,B",
-        help="network interfaces, named to mpirun",
+        help="network interfaces that the ranks of several hosts use; also named to mpirun",
     )
     job.add_argument("-p", "--ssh-port", type=_port, metavar="N", help="port of ssh on other hosts")
     job.add_argument(

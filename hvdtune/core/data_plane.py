@@ -14,7 +14,11 @@ SHARED_MEMORY = ""
 
 
 def options(
-    topology: Topology, settings: knobs.Settings, environ: Mapping[str, str] = os.environ
+    topology: Topology,
+    settings: knobs.Settings,
+    *,
+    across_hosts: bool,
+    environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
     """The engine's options for the data plane that was chosen.
 
@@ -24,6 +28,10 @@ def options(
     name = settings.cpu_operations or SHARED_MEMORY
     library = problem = ""
     try:
+        if name and across_hosts:
+            raise ValueError(
+                "MPI and Gloo carry tensors within one host only in this version; leave it unset"
+            )
         if name == "mpi":
             library = mpi_library.choose(environ, settings.mpi_library, topology.size).path
         elif name == "gloo":
@@ -39,14 +47,14 @@ def options(
         "data_plane_library": library,
         "data_plane_problem": problem,
         "mpi_multiple": not settings.mpi_threads_disable,
-        "gloo_interface": settings.gloo_iface,
+        "gloo_interface": settings.gloo_iface.partition(",")[0],
         "gloo_timeout_s": float(settings.gloo_timeout),
     }
 
 
 def describe(name: str | None) -> str:
     """What tensors travel through, in words."""
-    return {"mpi": "MPI", "gloo": "Gloo"}.get(name or SHARED_MEMORY, "shared memory")
+    return {"mpi": "MPI", "gloo": "Gloo"}.get(name or SHARED_MEMORY, "hvdtune's own engine")
 
 
 def mpi_is_there() -> bool:

@@ -58,8 +58,9 @@ def find_all(environ: Mapping[str, str], named: str = "") -> list[MpiLibrary]:
 
     Args:
         environ: the process's environment.
-        named: a path that the user gives; it comes first.
+        named: a path that the user gives, if not by the environment; it comes first.
     """
+    named = named or environ.get("HVDTUNE_MPI_LIBRARY", "")
     seen: set[str] = set()
     found: list[MpiLibrary] = []
     for path, how in _candidates(environ, named):

@@ -16,8 +16,8 @@ ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
 SECRET = "HVDTUNE_SECRET"
 _FAILED = "Horovod initialization failed: "
-# Below those that kernels give to outgoing connections.
-_FIRST_PORT, _PORTS = 20000, 10000
+#: Where rank 0 may listen: below the ports that kernels give to outgoing connections.
+FIRST_PORT, PORTS = 20000, 10000
 
 
 class MeetingPlace(NamedTuple):
@@ -91,7 +91,7 @@ def _port_of(text: str) -> int:
     import hashlib
 
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
-    return _FIRST_PORT + number % _PORTS
+    return FIRST_PORT + number % PORTS
 
 
 def _launcher_name(topology: Topology) -> str:

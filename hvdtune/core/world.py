@@ -205,6 +205,7 @@ def _engine_options(
     agreement.append(f"HOROVOD_TIMELINE={'set' if settings.timeline else 'unset'}")
     agreement.append(agreed_sets.replace("\n", " "))
     affinity = settings.thread_affinity
+    meeting = _network_options(topology, settings)
     return _native.EngineOptions(
         rank=topology.rank,
         size=topology.size,
@@ -212,7 +213,7 @@ def _engine_options(
         hostname=_shown_hostname(topology),
         endpoint=_meeting_point(topology),
         secret=settings.secret or "",
-        **_network_options(topology, settings),
+        **meeting,
         agreement="\n".join(agreement),
         start_timeout_s=float(settings.start_timeout),
         cache_capacity=settings.cache_capacity,
@@ -231,7 +232,7 @@ def _engine_options(
         stall_enabled=not settings.stall_check_disable,
         stall_warning_s=float(settings.stall_check_time),
         stall_shutdown_s=float(settings.stall_shutdown_time),
-        **data_plane.options(topology, settings),
+        **data_plane.options(topology, settings, across_hosts=bool(meeting["network_host"])),
     )
 
 

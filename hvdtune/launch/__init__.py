@@ -1,1 +1,1 @@
-"""Starting a job on this machine, passing on its output, and ending it with nothing left."""
+"""Starting a job here and on other hosts, passing on its output, and leaving nothing behind."""

@@ -27,7 +27,7 @@ def check_build(version: str) -> str:
         _section("Available Frameworks", [*frameworks, ("NumPy", _installed("numpy"))]),
         _section(
             "Available Controllers",
-            [("MPI", mpi), ("Gloo", gloo), ("hvdtune's own sockets", engine)],
+            [("MPI", False), ("Gloo", False), ("hvdtune's own sockets", engine)],
         ),
         _section(
             "Available Tensor Operations",

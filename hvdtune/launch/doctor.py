@@ -206,11 +206,18 @@ def _sockets(environ: Mapping[str, str]) -> list[Finding]:
             )
         ]
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return [Finding("Data planes", name, "ok", f"control of every job; open files: {files}")]
+    return [
+        Finding(
+            "Data planes",
+            name,
+            "ok",
+            f"control of every job, and tensors between hosts; open files: {files}",
+        )
+    ]
 
 
 def _mpi(environ: Mapping[str, str]) -> list[Finding]:
-    libraries = mpi_library.find_all(environ, environ.get("HVDTUNE_MPI_LIBRARY", ""))
+    libraries = mpi_library.find_all(environ)
     if not libraries:
         return [Finding("Data planes", "MPI", "missing", "no libmpi was found", mpi_library.ADVICE)]
     # A library takes the variables of a launcher for its own job's.

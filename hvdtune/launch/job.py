@@ -346,7 +346,7 @@ class Job:
             self._start_by = None
         elif time.monotonic() >= self._start_by:
             assert late.connection is not None
-            said = late.connection.last_complaint
+            said = late.connection.said
             raise LaunchError(
                 f"host {late.slot.hostname}: nothing was started there within "
                 f"{self._spec.start_timeout:g} s (HOROVOD_START_TIMEOUT): ssh runs, but the login "

@@ -132,6 +132,11 @@ class Connection:
         self._complaint, self._complained_at = sentence, time.monotonic()
 
     @property
+    def said(self) -> str:
+        """What was said last, however long ago; "" if nothing."""
+        return self._complaint.rstrip(".")
+
+    @property
     def last_complaint(self) -> str:
         """What was said a moment ago, or ""; what was said long ago is no reason any more."""
         fresh = time.monotonic() - self._complained_at < _REASON_SECONDS

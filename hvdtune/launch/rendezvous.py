@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hvdtune.core.network import FIRST_PORT, PORTS
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.hosts import is_local
 
-# Below those that kernels give to outgoing connections.
-_FIRST_PORT, _PORTS = 20000, 10000
+_TRIES = 20
 
 
 def over_ssh(
@@ -38,11 +38,12 @@ def over_ssh(
                 "IPv4 address."
             )
     elif local:
-        # As another host sees this one.
-        address = next((f["ssh_from"] for f in found.values() if f.get("ssh_from")), first)
+        # As another host sees this one, if that is no gateway's address.
+        seen = (f["ssh_from"] for f in found.values() if f.get("ssh_from"))
+        address = next(filter(is_local, seen), "") or _own_address_towards(next(iter(found)))
     else:
         address = facts.get("ssh_to") or first
-    return variables(address, _free_port(address) if local else _some_port(), interfaces)
+    return variables(address, free_port(address) if local else _some_port(), interfaces)
 
 
 def over_mpirun(
@@ -59,7 +60,7 @@ def over_mpirun(
         return variables(hosts[0], 0, interfaces)
     local = is_local(hosts[0])
     address = _own_address_towards(others[0]) if local else _digits(hosts[0])
-    return variables(address, _free_port(address) if local else _some_port(), interfaces)
+    return variables(address, free_port(address) if local else _some_port(), interfaces)
 
 
 def variables(address: str, port: int, interfaces: Sequence[str]) -> dict[str, str]:
@@ -93,19 +94,23 @@ def _own_address_towards(other: str) -> str:
     return socket.gethostname()
 
 
-def _free_port(address: str) -> int:
+def free_port(address: str) -> int:
+    """One of this host's that nobody uses, and that no outgoing connection will be given."""
     import socket
 
-    with contextlib.suppress(OSError):
-        family, _, _, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind(place)
-            return int(probe.getsockname()[1])
-    return _some_port()
+    port = _some_port()
+    for _ in range(_TRIES):
+        with contextlib.suppress(OSError):
+            family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind(place)
+                return port
+        port = _some_port()
+    return port
 
 
 def _some_port() -> int:
     """On another host; the engine says so where it is taken."""
     import secrets
 
-    return _FIRST_PORT + secrets.randbelow(_PORTS)
+    return FIRST_PORT + secrets.randbelow(PORTS)

@@ -44,12 +44,11 @@ def test_against_numpy(program: Callable[[], numpy_matrix.Report], layout: str) 
         assert report.digests == reports[0].digests, f"rank {rank} has other bits than rank 0"
 
 
-@pytest.mark.parametrize("hosts", [[4], [2, 2], [3, 1]], ids=str)
-def test_training_ends_with_the_same_bits(hosts: list[int]) -> None:
-    digests = run_ranks(4, programs.train, 20, hosts=hosts if len(hosts) > 1 else None).values
-    alone = run_ranks(4, programs.train, 20).values
-    assert set(digests) == set(alone)
-    assert len(set(digests)) == 1
+def test_training_ends_with_the_same_bits() -> None:
+    alone = set(run_ranks(4, programs.train, 20).values)
+    assert len(alone) == 1
+    for hosts in ([2, 2], [3, 1]):
+        assert set(run_ranks(4, programs.train, 20, hosts=hosts).values) == alone, hosts
 
 
 @pytest.mark.parametrize("hosts", [[2, 2], [1, 3]], ids=str)
@@ -128,7 +127,7 @@ def test_settings_that_differ_are_one_sentence() -> None:
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
-    environment = {"HOROVOD_START_TIMEOUT": "2"}
+    environment = {"HOROVOD_START_TIMEOUT": "8"}
     with start_ranks(3, programs.init_alone, env=environment, hosts=[1, 2], only=[0, 1]) as ranks:
         result = ranks.wait(60)
     assert all("missing rank 2" in value for value in result.values[:2]), result.describe()

@@ -17,7 +17,7 @@ import hvdtune as hvd
 import hvdtune.torch as hvd_torch
 
 ROUNDS = 4
-ROWS = (1, 30, 3000)  # of a member: beside the slot, and on the stage
+ROWS = (0, 1, 30, 3000)  # of a member: beside the slot, and on the stage
 TORCH_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.bool)
 KINDS = ("allgather", "allgather of other lengths", "broadcast", "alltoall", "reducescatter")
 

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
-# Variables that are no settings: the launcher's answers to "who am I" and "where is rank 0", and how
-# `horovod` is found.
+# Variables that are no settings: the launcher's answers to "who am I" and "where is rank 0", and
+# how `horovod` is found.
 OTHER_VARIABLES = {
     *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     *("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HVDTUNE_PREFER_HOROVOD"),
