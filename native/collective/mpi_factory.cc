@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -46,7 +47,10 @@ class MpiPlane {
                       ". They must be started by the mpirun of the same MPI (hvdtune run --mpi), "
                       "or HVDTUNE_MPI_LIBRARY must name the library of the MPI that started them");
     });
-    job_ = mpi_->job(world_ranks);
+    // One that some rank cannot use again must be made anew by all: each would wait for the others.
+    const auto kept = control->exchange({mpi_->has_job(world_ranks) ? 1 : 0});
+    const bool again = std::ranges::all_of(kept, [](auto known) { return known == 1; });
+    job_ = mpi_->job(world_ranks, again);
   }
 
   MpiChoice choice_;

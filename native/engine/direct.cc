@@ -79,10 +79,10 @@ std::size_t Engine::direct_limit(OpKind kind, std::size_t members) const {
     return std::clamp(static_cast<std::size_t>(applied_.one_shot_limit), kDirectBytes,
                       direct_data_.longest());
   }
-  if (arena_.oversubscribed()) {
+  if (arena_.oversubscribed() && members > 1) {
     return std::min(direct_data_.longest_shared(), kMostShared / members);
   }
-  return members == 2 ? direct_data_.longest() : kDirectLimit;
+  return members <= 2 ? direct_data_.longest() : kDirectLimit;
 }
 
 /// Whether so many members share the work of a tensor on the stage.

@@ -54,7 +54,8 @@ Engine::Engine(EngineOptions options)
       stragglers_(options_.straggler, size_),
       status_(size_),
       direct_data_(arena_, sets_, rank_),
-      distance_(arena_.distance(0), size_, rank_),
+      distance_(arena_.distance(0), static_cast<int>(session_.local.size()),
+                session_.local_index(rank_)),
       my_announcements_(arena_.announcements(rank_)),
       stack_query_([this] { doorbell_.wake_all(); }),
       applied_(options_.settings) {
@@ -89,8 +90,10 @@ Engine::Engine(EngineOptions options)
     // Under the watch: other data planes wait for all ranks here.
     executor_.connect(make_communicators());
     await_recording_decision();
-  } catch (...) {
-    bridge_.reset();  // what it calls is still there
+  } catch (const std::exception& error) {
+    abort_start(error);
+    liveness_->stop();  // it sends by the bridge
+    bridge_.reset();    // what it calls is still there
     throw;
   }
   const SignalsBlocked signals;
@@ -102,6 +105,14 @@ Engine::Engine(EngineOptions options)
 Engine::~Engine() {
   shutdown();
   bridge_.reset();  // what it calls is still there
+}
+
+/// To the others it would look like a death; but what a data plane refuses all know by now.
+void Engine::abort_start(const std::exception& error) {
+  const auto* own = dynamic_cast<const Error*>(&error);
+  if (own != nullptr && own->kind() == ErrorKind::kInvalidArgument) return;
+  const std::string why = own != nullptr ? own->what() : "it was interrupted";
+  arena_.abort("rank " + std::to_string(rank_) + " cannot start: " + why);
 }
 
 /// What a job on several hosts needs besides.
@@ -497,6 +508,7 @@ void Engine::shutdown() {
   timeline_.join();
   end_recording();
   coordinator_steps().close();
+  if (bridge_) bridge_->stop();
 }
 
 void Engine::on_peer_death(int rank) {

@@ -279,6 +279,7 @@ class Engine final : private CoordinatorObserver {
   OperationPtr find(std::int64_t handle);
   void find_other_clocks();
   void join_hosts();
+  void abort_start(const std::exception& error);
   void watch_traffic();
 
   // Recording (recording.cc).

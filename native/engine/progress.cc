@@ -248,6 +248,9 @@ bool Engine::read_schedule() {
         apply_timeline(schedule);
         break;
       case wire::ScheduleType::kShutdown:
+        // The record may come before the word that tells where it ends: who leaves now leaves
+        // rightly.
+        arena_.end_position().store(next);
         end_job(schedule.status);
         break;
       case wire::ScheduleType::kAddProcessSet:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -62,6 +63,10 @@ struct HostSession {
   [[nodiscard]] bool across_hosts() const { return mesh != nullptr; }
   [[nodiscard]] bool is_here(int rank) const { return peers[static_cast<std::size_t>(rank)].here; }
   /// Whether ranks are on different hosts.
+  /// Which of this host's ranks `rank` is.
+  [[nodiscard]] int local_index(int rank) const {
+    return static_cast<int>(std::lower_bound(local.begin(), local.end(), rank) - local.begin());
+  }
   [[nodiscard]] bool spans_hosts(const std::vector<int>& ranks) const {
     return across_hosts() && are_apart(ranks);
   }

@@ -97,6 +97,9 @@ Bridge::Bridge(HostSession& session, int rank, OnMessage on_message)
       positions_(session.peers.size()),
       buffer_(kReadAtOnce),
       wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wakeup_.valid()) {
+    throw Error(ErrorKind::kAborted, std::string("cannot connect hosts: ") + strerror(errno));
+  }
   for (int other = 0; other < arena_.ranks(); ++other) {
     announcements_.push_back(arena_.announcements(other));
     host(session.host_of[static_cast<std::size_t>(other)]).ranks.push_back(other);
@@ -148,7 +151,7 @@ void Bridge::stop() {
   arena_.bridge_bell().wake_all();
   wake_receiver();
   sender_.join();
-  receiver_.join();
+  if (receiver_.joinable()) receiver_.join();  // it is not, if the system gave no second thread
   leaders_.reset();
 }
 
@@ -405,6 +408,9 @@ void Bridge::lost(int number, int error) {
   if (host(number).left) return;
   const bool over = is_hub() ? arena_.end_position().load() != 0 : has_read_end();
   if (over && leaders_->await_goodbye(number, monotonic_now() + kReasonTime)) {
+    // Its last words may have been lost with the connection.
+    arena_.recording().fetch_sub(host(number).recording);
+    host(number).recording = 0;
     host(number).left = true;
     return;
   }

@@ -119,7 +119,12 @@ HostSession meet(const BootstrapOptions& options, const std::optional<NetworkOpt
   try {
     HostSession session = bootstrap(here);
     if (options.rank == session.leader) {
-      session.leaders = connect_leaders(std::move(rendezvous), host, hosts);
+      try {
+        session.leaders = connect_leaders(std::move(rendezvous), host, hosts);
+      } catch (const std::exception& error) {
+        session.arena->abort(error.what());  // to this host's ranks it would look like a death
+        throw;
+      }
     }
     for (int rank = 0; rank < options.size; ++rank) {
       const auto at = static_cast<std::size_t>(rank);

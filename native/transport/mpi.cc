@@ -301,9 +301,14 @@ class MpiOf final : public Mpi {
     return line;
   }
 
-  std::shared_ptr<MpiJob> job(const std::vector<int>& world_ranks) override {
+  [[nodiscard]] bool has_job(const std::vector<int>& world_ranks) const override {
+    const auto known = jobs_.find(world_ranks);
+    return known != jobs_.end() && !known->second->spoilt();
+  }
+
+  std::shared_ptr<MpiJob> job(const std::vector<int>& world_ranks, bool again) override {
     auto& known = jobs_[world_ranks];
-    if (!known || known->spoilt()) {
+    if (!again) {
       spoilt_ = spoilt_ || known;
       known = std::make_shared<JobOf<Abi>>(calls_, world_ranks);
     }

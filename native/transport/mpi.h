@@ -57,9 +57,11 @@ class Mpi {
   /// First line of what the library says of itself.
   [[nodiscard]] virtual std::string version() const = 0;
 
-  /// The job whose rank r is rank world_ranks[r] of MPI_COMM_WORLD; collective over these. One with
-  /// the same processes as an earlier one is that one, if it ended well.
-  virtual std::shared_ptr<MpiJob> job(const std::vector<int>& world_ranks) = 0;
+  /// The job whose rank r is rank world_ranks[r] of MPI_COMM_WORLD; collective over these.
+  /// `again`: that one, if all have it (has_job); the same on all.
+  virtual std::shared_ptr<MpiJob> job(const std::vector<int>& world_ranks, bool again) = 0;
+  /// Whether this rank has an earlier job of these processes, which ended well.
+  [[nodiscard]] virtual bool has_job(const std::vector<int>& world_ranks) const = 0;
 
  protected:
   Mpi() = default;

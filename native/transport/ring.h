@@ -158,8 +158,8 @@ class BroadcastRing {
     return true;
   }
 
-  /// Producer only: position behind the last record.
-  [[nodiscard]] std::uint64_t written() const { return written_->load(std::memory_order_relaxed); }
+  /// Position behind the last record. What the producer did before is seen by whoever sees it.
+  [[nodiscard]] std::uint64_t written() const { return written_->load(std::memory_order_acquire); }
 
   /// The position that every reader has passed.
   [[nodiscard]] std::uint64_t slowest() const {

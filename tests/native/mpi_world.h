@@ -37,7 +37,7 @@ inline MpiJob& test_job() {
   static const std::shared_ptr<MpiJob> job = [] {
     std::vector<int> all(static_cast<std::size_t>(test_mpi().world_size()));
     std::iota(all.begin(), all.end(), 0);
-    return test_mpi().job(all);
+    return test_mpi().job(all, test_mpi().has_job(all));
   }();
   return *job;
 }

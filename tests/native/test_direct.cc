@@ -226,6 +226,24 @@ TEST(process_sets_and_threads_each_have_rounds_of_their_own) {
       [](EngineOptions& options) { options.process_sets = {{0, 1}, {1, 2, 3}, {0, 3}}; });
 }
 
+TEST(a_set_of_one_rank_reduces_any_length_by_itself) {
+  run_job(
+      3,
+      [](int rank, Engine& engine) {
+        for (const std::size_t count : {2000, 100000, 200000, 300000}) {
+          for (int round = 0; round < 4; ++round) {
+            if (rank == 0) {
+              std::vector<float> data(count, 3.0F);
+              finish(engine, reduce(engine, data, "of " + std::to_string(count), true, 1));
+              CHECK(data == std::vector<float>(count, 3.0F));
+            }
+            CHECK_EQ(sum_of(engine, 1, "all"), 3.0F);
+          }
+        }
+      },
+      [](EngineOptions& options) { options.process_sets = {{0}}; });
+}
+
 TEST(a_watched_job_sends_everything_by_the_coordinator) {
   run_job(
       2,
