@@ -123,13 +123,13 @@ std::vector<int> all_ranks(int size) {
 
 TEST(blocking_and_other_submissions_of_every_kind_meet_in_any_mixture) {
   for (const int size : {1, 2, 3, 5}) {
-    for (const std::uint32_t capacity : {0U, 3U, 1024U}) {  // 3: slots are evicted all the time
+    for (const std::uint32_t capacity : {3U, 1024U}) {  // 3: slots are evicted all the time
       run_job(
           size,
           [&](int rank, Engine& engine) {
             std::mt19937_64 own(static_cast<std::uint64_t>(rank) + capacity);
             std::mt19937_64 common(capacity);
-            for (int round = 0; round < 128; ++round) {
+            for (int round = 0; round < 64; ++round) {
               Exchange one{kKinds[round % 4],
                            "",
                            all_ranks(size),
