@@ -60,11 +60,15 @@ def rows_of(kind: str, rows: int) -> int:
 
 def same(one: Any, other: Any) -> bool:
     """The same type, shape and bits."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if 0 in one.shape:
+        return True
     if isinstance(one, torch.Tensor):
         raw = [np.array(x.contiguous().view(torch.uint8)) for x in (one, other)]
     else:
         raw = [np.ascontiguousarray(x).view(np.uint8) for x in (one, other)]
-    return one.dtype == other.dtype and one.shape == other.shape and np.array_equal(*raw)
+    return np.array_equal(*raw)
 
 
 def inputs() -> list[tuple[str, Any, Callable[[int, int], Any]]]:
