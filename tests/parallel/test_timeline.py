@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import random
 import signal
 import time
@@ -173,7 +174,8 @@ def test_a_full_disk_ends_the_recording_and_not_the_job(tmp_path: Path) -> None:
     warnings = [line for line in result[0].stderr.splitlines() if str(path) in line]
     assert len(warnings) == 1, result[0].stderr
     assert os.strerror(errno.EFBIG) in warnings[0]
-    assert "training goes on" in warnings[0]
+    # The writer may come to the limit only when the job is at its end.
+    assert re.search("training goes on|which had been stopped, is missing", warnings[0])
     assert path.stat().st_size <= limit
     assert len(json.loads(path.read_text(encoding="utf-8"))) > 20
 
