@@ -126,6 +126,16 @@ def test_settings_that_differ_are_one_sentence() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["mpi", "gloo"])
+def test_other_data_planes_are_refused_by_all(name: str) -> None:
+    environment = {"HOROVOD_CPU_OPERATIONS": name}
+    with start_ranks(2, programs.init_alone, env=environment, hosts=[1, 1]) as ranks:
+        result = ranks.wait(60)
+    for value in result.values:
+        assert f"HOROVOD_CPU_OPERATIONS={name}: " in value, result.describe()
+        assert "within one host only in this version" in value
+
+
 def test_a_rank_that_does_not_come_is_named() -> None:
     environment = {"HOROVOD_START_TIMEOUT": "8"}
     with start_ranks(3, programs.init_alone, env=environment, hosts=[1, 2], only=[0, 1]) as ranks:
