@@ -123,4 +123,5 @@ def test_the_communicator_over_gloo(programs: Callable[[str], Path]) -> None:
     program = programs("address,undefined") / "gloo_communicator"
     if not program.exists():
         pytest.skip("no Gloo was found (Debian: libgloo-dev), so its data plane is not built")
-    check_run([str(program)])
+    suppressions = Path(__file__).with_name("gloo.supp")
+    check_run([str(program)], LSAN_OPTIONS=f"suppressions={suppressions}:print_suppressions=0")
