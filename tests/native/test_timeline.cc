@@ -414,6 +414,9 @@ TEST(forked_child_neither_hangs_nor_touches_the_file) {
   CHECK_EQ(count(read_trace(folder.file("t.json")), "B", "ALLREDUCE"), 2);
 }
 
+// The thread sanitizer cannot follow a child that starts threads after it was forked beside others:
+// it takes the new thread for the parent's, whose memory it reuses.
+#ifndef __SANITIZE_THREAD__
 TEST(a_forked_child_leaves_a_file_that_was_stopped_alone) {
   const Folder folder;
   auto timeline = std::make_unique<Timeline>();
@@ -437,6 +440,7 @@ TEST(a_forked_child_leaves_a_file_that_was_stopped_alone) {
   CHECK_EQ(count(read_trace(folder.file("t.json")), "B", "ALLREDUCE"), 1000);
   CHECK_EQ(count(read_trace(folder.file("child.json")), "B", "ALLREDUCE"), 1);
 }
+#endif
 
 TEST(files_follow_one_another_without_waiting) {
   const Folder folder;
