@@ -120,6 +120,10 @@ class Rig:
         """For HVDTUNE_SSH_COMMAND."""
         return f"ssh -F {self.folder / 'ssh_config'}"
 
+    def environment(self, cache: Path) -> dict[str, str]:
+        """For a launcher on one of the hosts; what it remembers of them is kept in `cache`."""
+        return {"HVDTUNE_SSH_COMMAND": self.client, "XDG_CACHE_HOME": str(cache)}
+
     def on(self, name: str, command: Sequence[str]) -> list[str]:
         """The command that runs `command` on a host."""
         server = self._servers[name].pid

@@ -91,7 +91,7 @@ struct Tuning {
 };
 
 /// `size()` members, this one's index, and the collectives on their buffers: what a data plane has
-/// to offer. Shared memory is one; sockets, MPI, Gloo and NCCL can be others.
+/// to offer: shared memory, sockets, or messages that MPI or Gloo carries.
 ///
 /// All members call the same operations in the same order with matching sizes; the coordinator's
 /// schedule guarantees it. Calls block until this member's part is done and its output complete;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "collective/network_tuning.h"
 #include "collective/shm_reduce.h"
 
 namespace hvdtune {
@@ -49,23 +50,11 @@ MessageCommunicator::MessageCommunicator(std::unique_ptr<Messenger> messenger, M
 }
 
 void MessageCommunicator::tune(const Tuning& tuning) {
-  constexpr std::size_t kAllChunks = 2 << 20;
-  constexpr std::size_t kLeastChunk = 16 << 10;
-  constexpr std::size_t kMostChunk = 512 << 10;
-  // What a second journey takes, in bytes at 1 GB/s.
-  constexpr std::size_t kJourney = 16 << 10;
-  const std::size_t members = exchange_.members();
-  const auto chosen = [](std::int64_t wanted, std::size_t otherwise) {
-    return wanted > 0 ? static_cast<std::size_t>(wanted) : otherwise;
-  };
-  const std::size_t standard = std::clamp(kAllChunks / members, kLeastChunk, kMostChunk);
-  const std::size_t wanted = std::min(chosen(tuning.chunk_size, standard), std::size_t{4} << 20);
-  chunk_ = std::max(wanted / kCacheLine, std::size_t{1}) * kCacheLine;
-  // Sending everything to everybody takes (n-1)(1 - 2/n) times the message's bytes more than
-  // sending shares twice. Two members send the same either way. The memory for it is bounded.
-  const std::size_t limit =
-      members <= 2 ? 8 * kJourney : kJourney * members / ((members - 1) * (members - 2));
-  one_shot_limit_ = std::min(chosen(tuning.one_shot_limit, limit), std::size_t{16 << 20} / members);
+  constexpr NetworkTraits kTraits{.most_chunk = 512 << 10, .journey = 16 << 10};
+  constexpr std::size_t kMostMemory = 16 << 20;  // that one shot may take
+  const NetworkSizes sizes = network_sizes(tuning, kTraits, exchange_.members());
+  chunk_ = sizes.chunk;
+  one_shot_limit_ = std::min(sizes.one_shot_limit, kMostMemory / exchange_.members());
 }
 
 // ---- allreduce ----------------------------------------------------------------------------------
@@ -218,6 +207,62 @@ void MessageCommunicator::allreduce_one_shot(const AllreduceJob& job, PhaseTimes
   reduce_to_segments(sources.data(), members, job.out, 0, bytes, job.dtype, job.op, job.postscale);
 }
 
+// ---- chunk by chunk -----------------------------------------------------------------------------
+
+/// Lists of different lengths, one or two a member, that go chunk by chunk: two chunks are alive at
+/// a time, one on its way and one that is handled.
+class MessageCommunicator::Chunks {
+ public:
+  static constexpr std::size_t kAlive = 2;
+
+  /// `longest`: of all lists, in bytes.
+  Chunks(MessageCommunicator& communicator, std::size_t longest)
+      : members_(communicator.exchange_.members()),
+        size_(std::min(communicator.chunk_, longest)),
+        count_(size_ == 0 ? 0 : (longest + size_ - 1) / size_),
+        outgoing_(communicator.exchange_.outgoing(kAlive * members_ * size_)),
+        incoming_(communicator.exchange_.incoming(kAlive * members_ * size_)) {}
+
+  [[nodiscard]] std::size_t count() const { return count_; }
+  static std::size_t batch(std::size_t chunk) { return chunk % kAlive; }
+  [[nodiscard]] std::size_t begin(std::size_t chunk) const { return chunk * size_; }
+  /// Bytes of the chunk in a list of `total` bytes.
+  [[nodiscard]] std::size_t length(std::size_t chunk, std::size_t total) const {
+    return begin(chunk) < total ? std::min(size_, total - begin(chunk)) : 0;
+  }
+  std::byte* outgoing(std::size_t chunk, std::size_t member) {
+    return outgoing_ + place(chunk, member);
+  }
+  std::byte* incoming(std::size_t chunk, std::size_t member) {
+    return incoming_ + place(chunk, member);
+  }
+
+  /// Starts every chunk ahead of the one that is finished; `meanwhile` is called once, when the
+  /// first one is on its way.
+  template <typename Start, typename Meanwhile, typename Finish>
+  void run(PhaseTimes& times, Start&& start, Meanwhile&& meanwhile, Finish&& finish) {
+    if (count_ > 0) start(0);
+    times.packed = monotonic_now();
+    meanwhile();
+    for (std::size_t chunk = 0; chunk < count_; ++chunk) {
+      if (chunk + 1 < count_) start(chunk + 1);
+      finish(chunk);
+    }
+    times.unpacking = monotonic_now();
+  }
+
+ private:
+  [[nodiscard]] std::size_t place(std::size_t chunk, std::size_t member) const {
+    return (batch(chunk) * members_ + member) * size_;
+  }
+
+  std::size_t members_;
+  std::size_t size_;  // of a chunk, at most
+  std::size_t count_;
+  std::byte* outgoing_;
+  std::byte* incoming_;
+};
+
 PhaseTimes MessageCommunicator::reducescatter(const ReducescatterJob& job) {
   const std::size_t members = exchange_.members();
   const std::size_t self = exchange_.self();
@@ -225,46 +270,35 @@ PhaseTimes MessageCommunicator::reducescatter(const ReducescatterJob& job) {
   PhaseTimes times{monotonic_now(), 0};
   std::size_t longest = 0;
   for (const SegmentList& list : job.in) longest = std::max(longest, list.bytes());
-  const std::size_t chunk = std::min(chunk_, longest);
-  const std::size_t chunks = chunk == 0 ? 0 : (longest + chunk - 1) / chunk;
-  const auto length = [&](std::size_t at, std::size_t member) {
-    const std::size_t total = job.in[member].bytes();
-    return at * chunk < total ? std::min(chunk, total - at * chunk) : 0;
+  if (longest > 0) exchange_.begin();
+  Chunks chunks(*this, longest);
+  const auto length = [&](std::size_t chunk, std::size_t member) {
+    return chunks.length(chunk, job.in[member].bytes());
   };
-  std::byte* outgoing = exchange_.outgoing(2 * members * chunk);
-  std::byte* incoming = exchange_.incoming(2 * members * chunk);
-  const auto place = [&](std::byte* memory, std::size_t at, std::size_t member) {
-    return memory + (at % 2 * members + member) * chunk;
-  };
-  const auto start = [&](std::size_t at) {
+  const auto start = [&](std::size_t chunk) {
+    const std::size_t batch = Chunks::batch(chunk);
     exchange_.for_others([&](std::size_t member) {
-      exchange_.receive(at % 2, member, place(incoming, at, member), length(at, self));
+      exchange_.receive(batch, member, chunks.incoming(chunk, member), length(chunk, self));
     });
     for (std::size_t member = 0; member < members; ++member) {
-      pack(job.in[member], at * chunk, length(at, member), place(outgoing, at, member), job.dtype,
-           job.prescale);
+      pack(job.in[member], chunks.begin(chunk), length(chunk, member),
+           chunks.outgoing(chunk, member), job.dtype, job.prescale);
     }
     exchange_.for_others([&](std::size_t member) {
-      exchange_.send(at % 2, member, place(outgoing, at, member), length(at, member));
+      exchange_.send(batch, member, chunks.outgoing(chunk, member), length(chunk, member));
     });
   };
-  if (chunks > 0) {
-    exchange_.begin();
-    start(0);
-  }
-  times.packed = monotonic_now();
-  for (std::size_t at = 0; at < chunks; ++at) {
-    if (at + 1 < chunks) start(at + 1);
-    exchange_.wait(at % 2);
+  const auto finish = [&](std::size_t chunk) {
+    exchange_.wait(Chunks::batch(chunk));
     std::array<const std::byte*, kMostSources> sources;
     for (std::size_t member = 0; member < members; ++member) {
-      sources[member] = place(incoming, at, member);
+      sources[member] = chunks.incoming(chunk, member);
     }
-    sources[self] = place(outgoing, at, self);
-    reduce_to_segments(sources.data(), members, job.out, at * chunk, length(at, self), job.dtype,
-                       job.op, job.postscale);
-  }
-  times.unpacking = monotonic_now();
+    sources[self] = chunks.outgoing(chunk, self);
+    reduce_to_segments(sources.data(), members, job.out, chunks.begin(chunk), length(chunk, self),
+                       job.dtype, job.op, job.postscale);
+  };
+  chunks.run(times, start, [] {}, finish);
   return times;
 }
 
@@ -272,53 +306,47 @@ PhaseTimes MessageCommunicator::reducescatter(const ReducescatterJob& job) {
 
 /// Sends to[member] to every member and fills from[member], in chunks; the own ones are copied.
 void MessageCommunicator::transfer(const Lists& to, const Lists& from, PhaseTimes& times) {
-  const std::size_t members = exchange_.members();
   const std::size_t self = exchange_.self();
   const auto bytes = [](const SegmentList* list) { return list == nullptr ? 0 : list->bytes(); };
   std::size_t longest = 0;
   exchange_.for_others([&](std::size_t member) {
     longest = std::max({longest, bytes(to[member]), bytes(from[member])});
   });
-  const std::size_t chunk = std::min(chunk_, longest);
-  const std::size_t chunks = chunk == 0 ? 0 : (longest + chunk - 1) / chunk;
-  const auto length = [&](const SegmentList* list, std::size_t at) {
-    return at * chunk < bytes(list) ? std::min(chunk, bytes(list) - at * chunk) : 0;
+  Chunks chunks(*this, longest);
+  const auto length = [&](std::size_t chunk, const SegmentList* list) {
+    return chunks.length(chunk, bytes(list));
   };
-  std::byte* outgoing = exchange_.outgoing(2 * members * chunk);
-  std::byte* incoming = exchange_.incoming(2 * members * chunk);
-  const auto place = [&](std::byte* memory, std::size_t at, std::size_t member) {
-    return memory + (at % 2 * members + member) * chunk;
-  };
-  const auto start = [&](std::size_t at) {
+  const auto start = [&](std::size_t chunk) {
+    const std::size_t batch = Chunks::batch(chunk);
     exchange_.for_others([&](std::size_t member) {
-      exchange_.receive(at % 2, member, place(incoming, at, member), length(from[member], at));
+      exchange_.receive(batch, member, chunks.incoming(chunk, member), length(chunk, from[member]));
     });
     const SegmentList* packed = nullptr;  // many members may get the same
     std::byte* data = nullptr;
     exchange_.for_others([&](std::size_t member) {
-      const std::size_t count = length(to[member], at);
+      const std::size_t count = length(chunk, to[member]);
       if (count > 0 && to[member] != packed) {
         packed = to[member];
-        data = place(outgoing, at, member);
-        packed->copy_out(at * chunk, count, data);
+        data = chunks.outgoing(chunk, member);
+        packed->copy_out(chunks.begin(chunk), count, data);
       }
-      exchange_.send(at % 2, member, data, count);
+      exchange_.send(batch, member, data, count);
     });
   };
-  if (chunks > 0) start(0);
-  times.packed = monotonic_now();
-  if (to[self] != nullptr && from[self] != nullptr) {
+  const auto copy_own = [&] {
+    if (to[self] == nullptr || from[self] == nullptr) return;
     copy_segments(*to[self], *from[self], from[self]->bytes());
-  }
-  for (std::size_t at = 0; at < chunks; ++at) {
-    if (at + 1 < chunks) start(at + 1);
-    exchange_.wait(at % 2);
+  };
+  const auto finish = [&](std::size_t chunk) {
+    exchange_.wait(Chunks::batch(chunk));
     exchange_.for_others([&](std::size_t member) {
-      const std::size_t count = length(from[member], at);
-      if (count > 0) from[member]->copy_in(at * chunk, count, place(incoming, at, member));
+      const std::size_t count = length(chunk, from[member]);
+      if (count > 0) {
+        from[member]->copy_in(chunks.begin(chunk), count, chunks.incoming(chunk, member));
+      }
     });
-  }
-  times.unpacking = monotonic_now();
+  };
+  chunks.run(times, start, copy_own, finish);
 }
 
 std::vector<std::int64_t> MessageCommunicator::exchange_lengths(
@@ -408,7 +436,7 @@ PhaseTimes MessageCommunicator::sendrecv(const SendrecvJob& job) {
 void MessageCommunicator::barrier() {
   if (exchange_.others() == 0) return;
   exchange_.begin();
-  exchange_lengths({0});
+  static_cast<void>(exchange_lengths({0}));
 }
 
 // ---- the rest -----------------------------------------------------------------------------------

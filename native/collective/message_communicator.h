@@ -48,6 +48,7 @@ class MessageCommunicator final : public Communicator {
 
  private:
   class BlockedAllreduce;
+  class Chunks;
   /// For each member what it gets, and what comes from it; null = nothing.
   using Lists = std::vector<const SegmentList*>;
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "collective/communicator_factory.h"
+#include "collective/network_tuning.h"
 #include "collective/shm_reduce.h"
 #include "transport/rendezvous.h"
 
@@ -20,23 +21,10 @@ SocketCommunicator::SocketCommunicator(std::shared_ptr<Mesh> mesh, std::vector<i
 }
 
 void SocketCommunicator::tune(const Tuning& tuning) {
-  constexpr std::size_t kAllChunks = 2 << 20;
-  constexpr std::size_t kLeastChunk = 16 << 10;
-  constexpr std::size_t kMostChunk = 256 << 10;
-  // What a second journey through the network takes, in bytes at 1 GB/s.
-  constexpr std::size_t kJourney = 32 << 10;
-  const std::size_t members = streams_.members();
-  const auto chosen = [](std::int64_t wanted, std::size_t otherwise) {
-    return wanted > 0 ? static_cast<std::size_t>(wanted) : otherwise;
-  };
-  const std::size_t standard = std::clamp(kAllChunks / members, kLeastChunk, kMostChunk);
-  const std::size_t wanted = std::min(chosen(tuning.chunk_size, standard), std::size_t{4} << 20);
-  chunk_ = std::max(wanted / kCacheLine, std::size_t{1}) * kCacheLine;
-  // Sending everything to everybody takes (n-1)(1 - 2/n) times the message's bytes more than
-  // sending shares twice. Two members send the same either way.
-  const std::size_t limit =
-      members <= 2 ? 8 * kJourney : kJourney * members / ((members - 1) * (members - 2));
-  one_shot_limit_ = chosen(tuning.one_shot_limit, limit);
+  constexpr NetworkTraits kTraits{.most_chunk = 256 << 10, .journey = 32 << 10};
+  const NetworkSizes sizes = network_sizes(tuning, kTraits, streams_.members());
+  chunk_ = sizes.chunk;
+  one_shot_limit_ = sizes.one_shot_limit;
 }
 
 void SocketCommunicator::barrier() {

@@ -86,8 +86,11 @@ EngineOptions make_options(const py::kwargs& values) {
   network.secret = text("network_secret");
   network.version = text("version");
   network.interfaces = values["interfaces"].cast<std::vector<std::string>>();
-  network.host_id = host_id(text("host_salt"));
-  if (!network.host.empty()) options.network = std::move(network);
+  const std::string salt = text("host_salt");
+  if (!network.host.empty()) {
+    network.host_id = host_id(salt);
+    options.network = std::move(network);
+  }
   options.local_size = static_cast<int>(number("local_size"));
   options.coordinator.cache_capacity = static_cast<std::uint32_t>(number("cache_capacity"));
   options.coordinator.disable_group_fusion = flag("disable_group_fusion");

@@ -33,7 +33,7 @@ def rig():
 
 @pytest.fixture
 def environment(rig, tmp_path):
-    return {"HVDTUNE_SSH_COMMAND": rig.client, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    return rig.environment(tmp_path / "cache")
 
 
 def start_on_hosta(rig: Rig, environment, *words: str) -> subprocess.Popen[str]:

@@ -28,7 +28,7 @@ def rig():
 
 @pytest.fixture
 def environment(rig, tmp_path):
-    return {"HVDTUNE_SSH_COMMAND": rig.client, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    return rig.environment(tmp_path / "cache")
 
 
 def run_on(rig, name, command, environment):
@@ -115,21 +115,29 @@ def test_a_job_on_one_host(rig, environment, target):
     assert all(answer["sums"] == {6.0} for answer in result.values)
 
 
-def test_mpirun_starts_a_job_on_another_host(rig, environment):
-    ssh = f"{rig.client} -o StrictHostKeyChecking=no"
-    flags = ["--mpi", "-H", "hostb:2", f"--mpi-args=--mca plm_ssh_agent '{ssh}'"]
+def ssh_agent(rig):
+    """For mpirun's plm_ssh_agent."""
+    return f"{rig.client} -o StrictHostKeyChecking=no"
+
+
+def run_by_mpi(rig, environment, hosts):
+    """The answers of two ranks of `hvdtune run --mpi`."""
+    flags = ["--mpi", "-H", hosts, f"--mpi-args=--mca plm_ssh_agent '{ssh_agent(rig)}'"]
     path = f"{Path(tool('mpirun')).parent}:{os.environ['PATH']}"
     command = rig.on("hosta", hvdtune_command("run", "-np", "2", *flags))
     with start_under(command, launched.identity, 3, 10, env={**environment, "PATH": path}) as ranks:
-        result = ranks.wait()
-    assert [answer["local"] for answer in result.values] == [(0, 2), (1, 2)]
-    assert all(answer["sums"] == {6.0} for answer in result.values)
+        return ranks.wait().values
+
+
+def test_mpirun_starts_a_job_on_another_host(rig, environment):
+    answers = run_by_mpi(rig, environment, "hostb:2")
+    assert [answer["local"] for answer in answers] == [(0, 2), (1, 2)]
+    assert all(answer["sums"] == {6.0} for answer in answers)
 
 
 def mpirun_across(rig, *more):
-    ssh = f"{rig.client} -o StrictHostKeyChecking=no"
     words = ["--allow-run-as-root", "-np", "2", "-H", "hosta:1,hostb:1"]
-    words += ["--mca", "plm_ssh_agent", ssh, "-x", "PYTHONPATH", *more]
+    words += ["--mca", "plm_ssh_agent", ssh_agent(rig), "-x", "PYTHONPATH", *more]
     return rig.on("hosta", [tool("mpirun"), *words])
 
 
@@ -153,13 +161,9 @@ def test_mpirun_across_hosts(rig, environment):
 
 
 def test_our_mpirun_across_hosts(rig, environment):
-    ssh = f"{rig.client} -o StrictHostKeyChecking=no"
-    flags = ["--mpi", "-H", "hosta:1,hostb:1", f"--mpi-args=--mca plm_ssh_agent '{ssh}'"]
-    path = f"{Path(tool('mpirun')).parent}:{os.environ['PATH']}"
-    command = rig.on("hosta", hvdtune_command("run", "-np", "2", *flags))
-    with start_under(command, launched.identity, 3, 10, env={**environment, "PATH": path}) as ranks:
-        result = ranks.wait()
-    assert all(answer["sums"] == {6.0} for answer in result.values)
+    answers = run_by_mpi(rig, environment, "hosta:1,hostb:1")
+    assert len(answers) == 2
+    assert all(answer["sums"] == {6.0} for answer in answers)
 
 
 def test_a_worker_is_where_it_should_be(rig, environment):
