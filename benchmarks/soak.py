@@ -164,7 +164,9 @@ def run_job(
     job: Job, plan: soak.Plan, patience: float, interruption: Interruption
 ) -> list[soak.Outcome]:
     """Run a job; what each rank returned. Raises RanksFailed, KeyboardInterrupt."""
-    settings = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", **job.settings}
+    # A rank of low priority may take very long to start beside busy ones.
+    fixed = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HOROVOD_START_TIMEOUT": f"{patience:g}"}
+    settings = {**fixed, **job.settings}
     with (
         burning(job.load.burners),
         start_ranks(job.np, soak.run, plan, env=settings) as ranks,

@@ -282,10 +282,10 @@ bool ask_rank0(const BootstrapOptions& options, const Fd& socket, Nanos deadline
 }
 
 HostSession join(const BootstrapOptions& options) {
-  const Nanos deadline = monotonic_now() + options.timeout;
-  // Rank 0 waits for the slowest; give its verdict time to arrive.
-  const Nanos last = deadline + 5 * kSecond;
-  Fd socket = connect_to_rank0(options, deadline);
+  Fd socket = connect_to_rank0(options, monotonic_now() + options.timeout);
+  // Rank 0, which may have come much later than this rank, waits for the slowest from its own
+  // beginning on; give its verdict time to arrive.
+  const Nanos last = monotonic_now() + options.timeout + 5 * kSecond;
   std::string message;
   Fd arena_fd;
   bool timed_out = false;

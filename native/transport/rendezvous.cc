@@ -386,10 +386,10 @@ ErrorKind kind_of_verdict(const std::string& error) {
 }
 
 Visit visit_rank0(const RendezvousOptions& options) {
-  const Nanos deadline = monotonic_now() + options.timeout;
-  const Nanos last = deadline + kVerdictTime;
   Visit visit;
-  visit.rank0 = reach_rank0(options, deadline);
+  visit.rank0 = reach_rank0(options, monotonic_now() + options.timeout);
+  // Rank 0, which may have come much later than this rank, waits from its own beginning on.
+  const Nanos last = monotonic_now() + options.timeout + kVerdictTime;
   std::string message;
   const tcp::Outcome outcome = attend(options, visit, message, last);
   if (outcome != tcp::Outcome::kDone) {
