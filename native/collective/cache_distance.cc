@@ -9,9 +9,9 @@ constexpr std::size_t kLine = 64;
 constexpr Nanos kInterval = 20 * kMillisecond;
 // The clock costs as much as moving a few KiB; small operations do not look at it every time.
 constexpr std::size_t kBytesPerLook = 64 << 10;
-// Through a shared cache it takes 0.4 to 1.7 times as long as past the caches, through two of them
-// 4 to 6.5 times (EPYC, Zen 4).
-constexpr double kFar = 3.0;
+// Through a shared cache it takes 0.4 to 1.7 times as long as past the caches; through two of them
+// 4 to 6.5 times on one EPYC (Zen 4), 2.0 to 3.5 times on a newer one.
+constexpr double kFar = 1.85;
 
 /// What it takes to fill a page, in nanoseconds.
 Nanos fill(std::byte* page, std::uint32_t number, CopyKind kind) {

@@ -184,6 +184,7 @@ def what_is_left(log: str) -> dict[str, Any]:
 
     `by_coordinator`: of BLOCKING small blocking allreduces, those that went by way of the
     coordinator, on rank 0: at most while tuning, and at least in one of many tries behind it.
+    Threads and files: the least of these tries, as what begins a job may still come to its end.
     """
     hvd.init()
     is_tuned = "HOROVOD_AUTOTUNE" in os.environ
@@ -197,11 +198,15 @@ def what_is_left(log: str) -> dict[str, Any]:
     while any("autotune" in thread.name for thread in threading.enumerate()):
         assert time.monotonic() < until, "the tuner's thread has not ended"
         time.sleep(0.01)
-    least = min(by_coordinator() for _ in range(20))
     process = Path("/proc/self")
+    tries = [
+        (by_coordinator(), len(os.listdir(process / "task")), len(os.listdir(process / "fd")))
+        for _ in range(20)
+    ]
+    least, threads, files = (min(values) for values in zip(*tries, strict=True))
     left = {
-        "threads": len(list((process / "task").iterdir())),
-        "open files": len(list((process / "fd").iterdir())),
+        "threads": threads,
+        "open files": files,
         "children": (process / "task" / str(os.getpid()) / "children").read_text().split(),
         "by_coordinator": (most, least),
     }
