@@ -29,8 +29,8 @@ namespace hvdtune {
 /// operation takes all its bytes off the connections, and no other's.
 class SocketStreams {
  public:
-  /// `members`: ranks, ascending; `index`: this one's place; `number`: the same on all members, and
-  /// different between communicators that exist at once.
+  /// `members`: ranks, in the same order on all members; `index`: this one's place; `number`: the
+  /// same on all members, and different between communicators that exist at once.
   SocketStreams(std::shared_ptr<Mesh> mesh, std::vector<int> members, int index, int number,
                 Patience patience);
 
