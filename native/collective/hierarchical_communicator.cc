@@ -35,7 +35,8 @@ bool is_empty(const SegmentList& list) { return list.empty(); }
 HierarchicalCommunicator::HierarchicalCommunicator(const std::shared_ptr<Arena>& arena,
                                                    const std::shared_ptr<Mesh>& mesh, Place place,
                                                    Hierarchy hierarchy, Patience patience)
-    : place_(std::move(place)),
+    : arena_(arena),
+      place_(std::move(place)),
       hierarchy_(hierarchy),
       columns_(place_.hosts),
       host_(columns_.host_of(static_cast<std::size_t>(place_.index))),
@@ -51,7 +52,17 @@ HierarchicalCommunicator::HierarchicalCommunicator(const std::shared_ptr<Arena>&
     own_columns_.push_back({column, std::make_unique<SocketCommunicator>(
                                         mesh, std::move(members), static_cast<int>(host_),
                                         column_number(place_.number, column), patience)});
+    own_columns_.back().members->show_waiting(arena_->seen_waiting(own_rank()));
   }
+}
+
+/// All members begin with their first column: none waits for one that waits for it.
+template <typename Exchange>
+void HierarchicalCommunicator::exchange_between_hosts(Exchange&& exchange) {
+  std::atomic<std::int64_t>& seen = arena_->seen_waiting(own_rank());
+  seen.store(monotonic_now(), std::memory_order_relaxed);
+  for (const Column& column : own_columns_) exchange(column);
+  seen.store(0, std::memory_order_relaxed);
 }
 
 // ---- allreduce ----------------------------------------------------------------------------------
@@ -81,13 +92,12 @@ PhaseTimes HierarchicalCommunicator::allreduce_in_shares(const AllreduceJob& job
   }
   const SegmentList& own = out[local_index_];
   PhaseTimes times = local_.reducescatter({in, own, job.dtype, job.op, job.prescale, 1.0});
-  // All members begin with their first column: none waits for one that waits for it.
-  for (const Column& column : own_columns_) {
+  exchange_between_hosts([&](const Column& column) {
     const Part part = chunk_part(0, job.out.bytes(), column.number, columns_.count());
     SegmentList share;
     share.add(job.out, part.begin, part.bytes);
     column.members->allreduce({share, share, job.dtype, job.op, 1.0, job.postscale});
-  }
+  });
   times.unpacking = local_.allgather({own, out}).unpacking;
   return times;
 }
@@ -124,7 +134,7 @@ bool HierarchicalCommunicator::brings_data(std::size_t column, std::size_t host)
 PhaseTimes HierarchicalCommunicator::allgather_by_columns(const AllgatherJob& job) {
   PhaseTimes times{monotonic_now(), 0};
   const SegmentList nothing;
-  for (const Column& column : own_columns_) {
+  exchange_between_hosts([&](const Column& column) {
     std::vector<SegmentList> out(columns_.hosts());
     for (std::size_t host = 0; host < columns_.hosts(); ++host) {
       if (brings_data(column.number, host)) {
@@ -132,7 +142,7 @@ PhaseTimes HierarchicalCommunicator::allgather_by_columns(const AllgatherJob& jo
       }
     }
     column.members->allgather({brings_data(column.number, host_) ? job.in : nothing, out});
-  }
+  });
   std::vector<SegmentList> gathered;
   for (std::size_t local = 0; local < locals(); ++local) {
     gathered.push_back(gathered_by(local, job.out));
@@ -183,7 +193,20 @@ void HierarchicalCommunicator::report_absence(Nanos patience, AbsenceReport repo
         });
   }
   flat_.report_absence(patience, report);
-  local_.report_absence(patience, std::move(report));
+  local_.report_absence(patience,
+                        [this, patience, report](const std::vector<int>& missing, Nanos waited) {
+                          std::vector<int> ranks;
+                          for (const int rank : missing) {
+                            if (!waits_for_hosts(rank, patience)) ranks.push_back(rank);
+                          }
+                          if (!ranks.empty()) report(ranks, waited);
+                        });
+}
+
+/// A rank of this host that has been stopped meanwhile does not.
+bool HierarchicalCommunicator::waits_for_hosts(int rank, Nanos patience) const {
+  const Nanos seen = arena_->seen_waiting(rank).load(std::memory_order_relaxed);
+  return seen != 0 && monotonic_now() - seen < patience / 2;
 }
 
 /// `missing`: ranks of a column.

@@ -65,9 +65,9 @@ class HierarchicalCommunicator final : public Communicator {
   void time_waits(bool timed) override;
   [[nodiscard]] Nanos waited() const override;
 
-  /// A member that has others beside it on its host is waited for there, too, and it may itself
-  /// wait for one of them: they report before this one does. If they do not either, all of them are
-  /// missing.
+  /// Members of this host that wait for other hosts are not missing. A member of another host with
+  /// others beside it is waited for there, too, and it may itself wait for one of them: they report
+  /// before this one does. If they do not either, all of them are missing.
   void report_absence(Nanos patience, AbsenceReport report) override;
 
  private:
@@ -76,16 +76,24 @@ class HierarchicalCommunicator final : public Communicator {
     std::unique_ptr<SocketCommunicator> members;
   };
 
+  /// Calls exchange(column) for each of its columns, in order.
+  template <typename Exchange>
+  void exchange_between_hosts(Exchange&& exchange);
   PhaseTimes allreduce_in_shares(const AllreduceJob& job);
   PhaseTimes allgather_by_columns(const AllgatherJob& job);
   [[nodiscard]] SegmentList share_of(const SegmentList& message, std::size_t local) const;
   [[nodiscard]] bool brings_data(std::size_t column, std::size_t host) const;
   [[nodiscard]] SegmentList gathered_by(std::size_t local,
                                         const std::vector<SegmentList>& out) const;
+  [[nodiscard]] bool waits_for_hosts(int rank, Nanos patience) const;
   void report_other_hosts(const std::vector<int>& missing, Nanos waited, Nanos patience,
                           const AbsenceReport& report) const;
+  [[nodiscard]] int own_rank() const {
+    return place_.members[static_cast<std::size_t>(place_.index)];
+  }
   [[nodiscard]] std::size_t locals() const { return columns_.on_host(host_).size(); }
 
+  std::shared_ptr<Arena> arena_;
   Place place_;
   Hierarchy hierarchy_;
   HostColumns columns_;
