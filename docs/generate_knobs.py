@@ -106,6 +106,8 @@ def entry(knob: Knob) -> str:
     if knob.tunable:
         who = "Tunable by `hvdtune tune` only" if knob.restart else "Tunable"
         facts.append(f"{who}: {tuning_words(knob)}.")
+    if knob.between_hosts:
+        facts.append("Does nothing in a job on one host.")
     if knob.inert:
         facts.append(f"No effect: {knob.inert}.")
     listed = "\n".join(f"- {fact}" for fact in facts)

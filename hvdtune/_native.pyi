@@ -200,6 +200,8 @@ class EngineOptions:
         data_plane: str,
         data_plane_library: str,
         data_plane_problem: str,
+        hierarchical_allreduce: bool,
+        hierarchical_allgather: bool,
         mpi_multiple: bool,
         gloo_interface: str,
         gloo_timeout_s: float,

@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 MIB = 2**20
-_FLAT = "between hosts, this version's ranks exchange tensors all with all"
 _NO_GPU = "this version's data planes are on the CPU"
 
 _TABLE = (
@@ -100,15 +99,18 @@ _TABLE = (
     ),
     Knob(
         "hierarchical_allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "bool", False,
-        "Allreduce within each host first, then between hosts.",
+        "In a job on several hosts, reduce within each host first, in shared memory, then between "
+        "hosts: fewer bytes between hosts; other bits in the last place of floating-point sums "
+        "than on one host.",
         flags=("--hierarchical-allreduce",), off_flags=("--no-hierarchical-allreduce",),
-        yaml="params.hierarchical_allreduce", inert=_FLAT,
+        yaml="params.hierarchical_allreduce", between_hosts=True,
     ),
     Knob(
         "hierarchical_allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False,
-        "Allgather within each host first, then between hosts.",
+        "In a job on several hosts, gather each tensor once on every other host, and pass it on "
+        "there in shared memory.",
         flags=("--hierarchical-allgather",), off_flags=("--no-hierarchical-allgather",),
-        yaml="params.hierarchical_allgather", inert=_FLAT,
+        yaml="params.hierarchical_allgather", between_hosts=True,
     ),
     Knob(
         "torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", "bool", False,

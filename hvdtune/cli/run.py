@@ -183,7 +183,7 @@ def _request(args: argparse.Namespace, command: list[str], hosts: list[Any], cou
     from hvdtune.launch import environment, start
     from hvdtune.launch.interfaces import given_interfaces
 
-    choice = _settings(args)
+    choice = _settings(args, one_host=len(hosts) == 1 or hosts[0].slots >= count)
     return start.Request(
         command=command,
         hosts=hosts,
@@ -216,7 +216,7 @@ def _about(build: bool) -> int:
     return 0
 
 
-def _settings(args: argparse.Namespace) -> Any:
+def _settings(args: argparse.Namespace, *, one_host: bool) -> Any:
     from hvdtune.launch.settings import choose
 
     config = None
@@ -224,7 +224,7 @@ def _settings(args: argparse.Namespace) -> Any:
         from hvdtune.launch.config_file import read_config_file
 
         config = read_config_file(args.config_file)
-    choice = choose(args.knobs, config, os.environ)
+    choice = choose(args.knobs, config, os.environ, one_host=one_host)
     by_others = args.mpi or args.jsrun  # who may be told of --tcp
     notices = [words for words in choice.notices if not (by_others and words.startswith("--tcp "))]
     for notice in notices:

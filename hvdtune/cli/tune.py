@@ -200,7 +200,7 @@ def _settings(args: argparse.Namespace) -> tuple[dict[str, str], Settings]:
 
     config = read_config_file(args.config_file) if args.config_file else None
     flags = {**args.knobs, "autotune": ("hvdtune tune", True)}
-    choice = choose(flags, config, os.environ)
+    choice = choose(flags, config, os.environ, one_host=True)
     for notice in choice.notices:
         print(f"hvdtune tune: {notice}", file=sys.stderr)
     environ = {**os.environ, **choice.variables()}

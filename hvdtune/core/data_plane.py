@@ -46,6 +46,8 @@ def options(
         "data_plane": name,
         "data_plane_library": library,
         "data_plane_problem": problem,
+        "hierarchical_allreduce": settings.hierarchical_allreduce,
+        "hierarchical_allgather": settings.hierarchical_allgather,
         "mpi_multiple": not settings.mpi_threads_disable,
         "gloo_interface": settings.gloo_iface.partition(",")[0],
         "gloo_timeout_s": float(settings.gloo_timeout),

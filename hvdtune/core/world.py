@@ -38,6 +38,8 @@ _AGREED = (
     "dynamic_process_sets",
     "cpu_operations",
 )
+# … and in a job on several hosts besides: on one they do nothing.
+_AGREED_BETWEEN_HOSTS = ("hierarchical_allreduce", "hierarchical_allgather")
 
 
 class _Place(NamedTuple):
@@ -201,11 +203,12 @@ def _check_size(topology: Topology) -> None:
 def _engine_options(
     topology: Topology, settings: knobs.Settings, static: list[list[int]], agreed_sets: str
 ) -> _native.EngineOptions:
-    agreement = [f"{knobs.KNOBS[key].env}={getattr(settings, key)}" for key in _AGREED]
+    meeting = _network_options(topology, settings)
+    agreed = (*_AGREED, *(_AGREED_BETWEEN_HOSTS if meeting["network_host"] else ()))
+    agreement = [f"{knobs.KNOBS[key].env}={getattr(settings, key)}" for key in agreed]
     agreement.append(f"HOROVOD_TIMELINE={'set' if settings.timeline else 'unset'}")
     agreement.append(agreed_sets.replace("\n", " "))
     affinity = settings.thread_affinity
-    meeting = _network_options(topology, settings)
     return _native.EngineOptions(
         rank=topology.rank,
         size=topology.size,

@@ -41,8 +41,10 @@ def choose(
     flags: Mapping[str, tuple[str, Any]],
     config: ConfigFile | None,
     environ: Mapping[str, str],
+    *,
+    one_host: bool = False,
 ) -> Choice:
-    """Settle every setting.
+    """Settle every setting, for a job that is known to be on `one_host` or may be on several.
 
     `flags` holds (flag as typed, value) by key. The result's sources are "--flag", "FILE: key",
     or "environment: NAME"; settings at their default have none. Raises `KnobError` for a variable
@@ -61,7 +63,7 @@ def choose(
             choice.sources[key] = f"environment: {knob.env}"
     _drop_dependents(choice)
     _add_starts(choice)
-    _add_notices(choice, config)
+    _add_notices(choice, config, one_host)
     knobs.check_together(choice.values)
     return choice
 
@@ -92,11 +94,15 @@ def _add_starts(choice: Choice) -> None:
         ]
 
 
-def _add_notices(choice: Choice, config: ConfigFile | None) -> None:
+def _add_notices(choice: Choice, config: ConfigFile | None, one_host: bool) -> None:
     for key, source in choice.sources.items():
         knob: Knob = KNOBS[key]
-        if knob.inert and choice.values[key] != knob.default and not _from_environment(source):
+        if choice.values[key] == knob.default or _from_environment(source):
+            continue
+        if knob.inert:
             choice.notices.append(f"{source} has no effect: {knob.inert}.")
+        elif knob.between_hosts and one_host:
+            choice.notices.append(f"{source} has no effect: all ranks are on one host.")
     if config is not None:
         choice.notices += [f"{config.path}: {key} is no known setting." for key in config.unknown]
 

@@ -34,6 +34,16 @@ std::unique_ptr<Communicator> make_socket_communicator(const CommunicatorSpec& s
 /// Shared memory where all members are on one host, otherwise sockets.
 std::unique_ptr<Communicator> make_own_communicator(const CommunicatorSpec& spec);
 
+/// Which operations of ranks on several hosts go within each host first, and then between hosts.
+struct Hierarchy {
+  bool allreduce = false;
+  bool allgather = false;
+};
+
+/// The same, and both together for sets that have several members on one of several hosts. All
+/// ranks choose the same.
+CommunicatorFactory make_own_factory(Hierarchy hierarchy);
+
 struct MpiChoice {
   std::string library;   ///< path of libmpi
   bool multiple = true;  ///< ask for MPI_THREAD_MULTIPLE, where MPI is not initialised yet

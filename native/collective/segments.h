@@ -19,6 +19,11 @@ class SegmentList {
     segments_.push_back({static_cast<std::byte*>(data), bytes, total_});
     total_ += bytes;
   }
+  /// Adds [begin, begin + bytes) of another list.
+  void add(const SegmentList& from, std::size_t begin, std::size_t bytes) {
+    from.for_range(begin, bytes,
+                   [this](std::byte* piece, std::size_t length) { add(piece, length); });
+  }
 
   [[nodiscard]] std::size_t bytes() const { return total_; }
   [[nodiscard]] bool empty() const { return total_ == 0; }

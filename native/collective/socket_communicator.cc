@@ -118,8 +118,7 @@ constexpr std::size_t kWholeBroadcast = 32 << 10;
 SegmentList part_of(const SegmentList& list, std::size_t part, std::size_t parts) {
   const Part place = chunk_part(0, list.bytes(), part, parts);
   SegmentList share;
-  list.for_range(place.begin, place.bytes,
-                 [&share](std::byte* piece, std::size_t bytes) { share.add(piece, bytes); });
+  share.add(list, place.begin, place.bytes);
   return share;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -20,15 +21,16 @@ namespace hvdtune {
 /// Why not a ring, or recursive halving: they send exactly as many bytes, over n - 1 or log n steps
 /// one after the other instead of two, and add in an order that depends on where in the message an
 /// element lies or on how long the message is. Which tensors share a message depends on timing, so
-/// the same training could give other bits in every run. Here sums are taken in the order of ranks
-/// (float16 and bfloat16 in float32, rounded once), as in shared memory: the results are those of
-/// ShmCommunicator, bit for bit. What it costs is a connection between any two members, which is
-/// there anyway.
+/// the same training could give other bits in every run. Here sums are taken in the order of
+/// members (float16 and bfloat16 in float32, rounded once), as in shared memory: the results are
+/// those of ShmCommunicator, bit for bit. What it costs is a connection between any two members,
+/// which is there anyway.
 class SocketCommunicator final : public Communicator {
  public:
-  /// `members`: ranks of the mesh, ascending; `index`: this rank's place among them; `number`: the
-  /// same on all members, and different between communicators that exist at once. Collectives of
-  /// communicators with members in common happen in the same order on all of these.
+  /// `members`: ranks of the mesh, in the order in which sums are taken, the same on all members;
+  /// `index`: this rank's place among them; `number`: the same on all members, and different
+  /// between communicators that exist at once. Collectives of communicators with members in common
+  /// happen in the same order on all of these.
   SocketCommunicator(std::shared_ptr<Mesh> mesh, std::vector<int> members, int index, int number,
                      Patience patience);
 
@@ -48,6 +50,8 @@ class SocketCommunicator final : public Communicator {
 
   void time_waits(bool timed) override { streams_.time_waits(timed); }
   [[nodiscard]] Nanos waited() const override { return streams_.waited(); }
+  /// As SocketStreams::show_waiting().
+  void show_waiting(std::atomic<Nanos>& seen) { streams_.show_waiting(seen); }
 
   void report_absence(Nanos patience, AbsenceReport report) override;
 

@@ -218,6 +218,10 @@ void SocketStreams::wait() {
   waited_ += monotonic_now() - began;
 }
 
+void SocketStreams::show_that_it_waits() {
+  if (seen_ != nullptr) seen_->store(monotonic_now(), std::memory_order_relaxed);
+}
+
 /// Until a connection can go on, or there is a notice.
 void SocketStreams::sleep() {
   entries_.assign(1, {mesh_->attention(), POLLIN, 0});
@@ -230,6 +234,7 @@ void SocketStreams::sleep() {
     waiting_.push_back(member);
   }
   HVD_CHECK(!waiting_.empty());  // or nothing could end this
+  show_that_it_waits();
   const auto ready = [this] { return poll(entries_.data(), entries_.size(), 0) > 0; };
   if (!patience_.wait(ready)) {
     const Nanos began = monotonic_now();
@@ -238,6 +243,7 @@ void SocketStreams::sleep() {
       const Nanos slice = mesh_->has_outside_cause() ? kOutsideSlice : kForever;
       const Nanos pause = std::min(absence_limit_, slice);
       const Nanos until = pause == kForever ? kForever : monotonic_now() + pause;
+      show_that_it_waits();
       if (poll(entries_.data(), entries_.size(), tcp::milliseconds_until(until)) > 0) break;
       mesh_->ask_outside();
       look_for_absent(began);

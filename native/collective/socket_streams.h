@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -29,8 +30,8 @@ namespace hvdtune {
 /// operation takes all its bytes off the connections, and no other's.
 class SocketStreams {
  public:
-  /// `members`: ranks, ascending; `index`: this one's place; `number`: the same on all members, and
-  /// different between communicators that exist at once.
+  /// `members`: ranks, in the same order on all members; `index`: this one's place; `number`: the
+  /// same on all members, and different between communicators that exist at once.
   SocketStreams(std::shared_ptr<Mesh> mesh, std::vector<int> members, int index, int number,
                 Patience patience);
 
@@ -85,6 +86,8 @@ class SocketStreams {
 
   void time_waits(bool timed);
   [[nodiscard]] Nanos waited() const { return waited_; }
+  /// Where to note the time, now and then while this member waits. It outlives this.
+  void show_waiting(std::atomic<Nanos>& seen) { seen_ = &seen; }
   void report_absence(Nanos limit, AbsenceReport report);
 
  private:
@@ -121,6 +124,7 @@ class SocketStreams {
   bool move_out(std::size_t member);
   bool move_in(std::size_t member);
   void wait();
+  void show_that_it_waits();
   void sleep();
   void look_for_absent(Nanos began);
   [[nodiscard]] std::vector<std::size_t> absent() const;
@@ -139,6 +143,7 @@ class SocketStreams {
   int blamed_ = -1;
   bool timed_ = false;
   Nanos waited_ = 0;
+  std::atomic<Nanos>* seen_ = nullptr;
   Nanos absence_limit_ = kForever;
   Nanos reported_ = 0;
   AbsenceReport report_;

@@ -41,7 +41,7 @@ RecordingOptions make_recording(const py::kwargs& values) {
   return options;
 }
 
-/// `data_plane`: "" for shared memory, or the name of another one.
+/// `data_plane`: "" for our own, shared memory and sockets, or the name of another one.
 void choose_data_plane(EngineOptions& options, const py::kwargs& values) {
   const auto text = [&](const char* key) { return values[key].cast<std::string>(); };
   // All of them are asked for, so that one that is missing is noticed whatever is chosen.
@@ -52,7 +52,12 @@ void choose_data_plane(EngineOptions& options, const py::kwargs& values) {
   const GlooChoice gloo{.module = text("data_plane_library"),
                         .interface = text("gloo_interface"),
                         .timeout = from_seconds(values["gloo_timeout_s"].cast<double>())};
-  if (name.empty()) return;
+  const Hierarchy hierarchy{.allreduce = values["hierarchical_allreduce"].cast<bool>(),
+                            .allgather = values["hierarchical_allgather"].cast<bool>()};
+  if (name.empty()) {
+    options.data_plane = make_own_factory(hierarchy);
+    return;
+  }
   options.in_shared_memory = false;
   if (!problem.empty()) {
     options.data_plane = make_failing_factory(problem);

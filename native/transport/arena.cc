@@ -51,6 +51,7 @@ struct Arena::Header {
   BarrierCell barriers[kMaxProcessSets];
   DistanceCell distances[kMaxProcessSets];
   SlotRound slot_rounds[kMaxSlots];
+  Time seen_waiting[kMaxRanksPerHost];
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -246,6 +247,10 @@ std::atomic<std::uint32_t>& Arena::collecting() {
 
 std::atomic<std::int64_t>& Arena::apart(int rank) {
   return reinterpret_cast<Header*>(base_)->apart[rank].nanos;
+}
+
+std::atomic<std::int64_t>& Arena::seen_waiting(int rank) {
+  return reinterpret_cast<Header*>(base_)->seen_waiting[rank].nanos;
 }
 
 std::atomic<std::uint32_t>& Arena::recording_decided() {

@@ -154,6 +154,9 @@ class Arena {
   /// When `rank` was last in an operation of a process set that not all ranks are in, and that went
   /// past the coordinator; 0 = never. Its own clock's.
   std::atomic<std::int64_t>& apart(int rank);
+  /// When `rank` has last shown that it goes on while it waits for other hosts, in the middle of an
+  /// operation for which others of this host wait; 0 = it does not wait for hosts.
+  std::atomic<std::int64_t>& seen_waiting(int rank);
   /// Set once rank 0 has decided whether the job is recorded from its start, and ordered it.
   std::atomic<std::uint32_t>& recording_decided();
   /// Ranks that have a recording's file open.

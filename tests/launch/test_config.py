@@ -144,6 +144,16 @@ def test_flags_that_need_another_are_not_exported_without_it():
     assert with_variable.notices == []
 
 
+def test_what_works_between_hosts_is_of_no_effect_on_one():
+    flags = {"hierarchical_allreduce": ("--hierarchical-allreduce", True)}
+    assert choose(flags, None, {}).notices == []
+    alone = choose(flags, None, {}, one_host=True)
+    assert alone.notices == ["--hierarchical-allreduce has no effect: all ranks are on one host."]
+    assert alone.variables() == {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
+    flags = {"hierarchical_allreduce": ("--no-hierarchical-allreduce", False)}
+    assert choose(flags, None, {}, one_host=True).notices == []
+
+
 def test_a_starting_point_fixes_nothing_and_wins_over_the_default_only(config):
     file = read_config_file(config("autotune: {enabled: true, start: {cycle_time_ms: 100}}\n"))
     choice = choose({"fusion_threshold": ("--fusion-threshold-mb", 0)}, file, {})

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hosts_rig import Link, hosts_rig, why_not
 from launcher import PRELUDE, SLEEP, wait_until_gone
+from rank_programs import hosts as programs
 from rank_programs import launched, training
 from ranks import clean_environment, hvdtune_command, start_under, tool
 
@@ -213,6 +214,25 @@ def test_the_chosen_interface_is_used(rig, environment):
     with start_under(command, launched.identity, 3, 2, env=environment) as ranks:
         result = ranks.wait()
     assert all(answer["sums"] == {6.0} for answer in result.values)
+
+
+def test_hosts_that_go_first_send_as_one_rank_each(rig, environment):
+    """2(h-1)/h of the message, of h hosts: counted on their interfaces."""
+    size = 10_000_000
+
+    def sent(*flags):
+        before = [rig.sent_bytes(name) for name in ("hosta", "hostb")]
+        flags = ("-np", "4", "-H", "hosta:2,hostb:2", *flags)
+        command = rig.on("hosta", hvdtune_command("run", *flags))
+        with start_under(command, programs.sums_of, size // 4, 1, env=environment) as ranks:
+            ranks.wait()
+        after = [rig.sent_bytes(name) for name in ("hosta", "hostb")]
+        return [end - begin for begin, end in zip(before, after, strict=True)]
+
+    # The bytes of the tensor, and 5 % for what carries them.
+    assert all(size <= count <= 1.05 * size for count in sent("--hierarchical-allreduce"))
+    # All with all, as much for each of its ranks.
+    assert all(count >= 2 * size for count in sent())
 
 
 def test_digits_end_with_the_same_weights_as_on_one_host(rig, environment, tmp_path):

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -50,6 +51,28 @@ inline Bytes expected_reduction(DType dtype, ReduceOp op, const std::vector<Byte
   }
   for (const Bytes& input : scaled) sources.push_back(input.data());
   return reference_reduce(dtype, kernel_op(op), sources, count, postscale);
+}
+
+/// The same, where the inputs of each host are reduced first, and then what comes of it. `hosts`:
+/// by rank.
+inline Bytes expected_by_hosts(DType dtype, ReduceOp op, const std::vector<Bytes>& inputs,
+                               const std::vector<int>& hosts, double prescale, double postscale) {
+  std::vector<int> order;
+  std::vector<std::vector<Bytes>> by_host;
+  for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+    const auto known = std::find(order.begin(), order.end(), hosts[rank]);
+    const auto host = static_cast<std::size_t>(known - order.begin());
+    if (known == order.end()) {
+      order.push_back(hosts[rank]);
+      by_host.emplace_back();
+    }
+    by_host[host].push_back(inputs[rank]);
+  }
+  std::vector<Bytes> sums;
+  for (const auto& of_host : by_host) {
+    sums.push_back(expected_reduction(dtype, op, of_host, prescale, 1.0));
+  }
+  return expected_reduction(dtype, op, sums, 1.0, postscale);
 }
 
 /// `data` in several pieces, cut between elements.

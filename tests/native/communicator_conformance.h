@@ -40,12 +40,24 @@ struct Scales {
   double post = 1.0;
 };
 
+/// What an allreduce must give. Sums are taken in the order of ranks, but where the world says on
+/// which host each is: there within hosts first.
+template <typename World>
+Bytes expected_allreduce(const World& world, DType dtype, ReduceOp op,
+                         const std::vector<Bytes>& inputs, Scales scales) {
+  if constexpr (requires { world.hosts(); }) {
+    return expected_by_hosts(dtype, op, inputs, world.hosts(), scales.pre, scales.post);
+  } else {
+    return expected_reduction(dtype, op, inputs, scales.pre, scales.post);
+  }
+}
+
 /// All ranks reduce `inputs`, into other memory and in place, in pieces that differ between ranks.
 void check_allreduce(ConformanceWorld& world, DType dtype, ReduceOp op, std::size_t count,
                      Scales scales) {
   const auto inputs =
       random_inputs(dtype, world.size(), count, count + static_cast<std::uint64_t>(dtype));
-  const Bytes expected = expected_reduction(dtype, op, inputs, scales.pre, scales.post);
+  const Bytes expected = expected_allreduce(world, dtype, op, inputs, scales);
   world.run([&](int rank, Communicator& communicator) {
     const auto seed = static_cast<std::uint64_t>(rank);
     Bytes data = inputs[seed];

@@ -54,21 +54,89 @@ float sum_in(Engine& engine, std::uint32_t set, const std::string& name, int ran
   return data[0];
 }
 
+void check_sums(const std::vector<int>& hosts, const Adjust& adjust = {}) {
+  const int size = std::accumulate(hosts.begin(), hosts.end(), 0);
+  const auto expected = static_cast<float>(size * (size + 1) / 2);
+  run_hosts(
+      hosts,
+      [&](int rank, Engine& engine) {
+        for (int turn = 0; turn < 20; ++turn) {
+          for (const std::size_t elements : {1UL, 1000UL, 100'000UL}) {
+            const std::string name = "t" + std::to_string(elements);
+            CHECK_EQ(sum_in(engine, 0, name, rank, elements, turn % 2 == 0), expected);
+          }
+        }
+      },
+      adjust);
+}
+
+void hierarchical(EngineOptions& options) { options.data_plane = make_own_factory({true, true}); }
+
+void check_changing_sets(const Adjust& adjust) {
+  const std::vector<std::vector<std::int32_t>> kinds{{0, 1}, {2, 3},    {1, 2},
+                                                     {0, 3}, {1, 2, 3}, {0, 1, 3}};
+  run_hosts(
+      {2, 2},
+      [&](int rank, Engine& engine) {
+        for (std::size_t turn = 0; turn < 30; ++turn) {
+          const auto& ranks = kinds[turn % kinds.size()];
+          const auto set = static_cast<std::uint32_t>(
+              finish(engine, engine.add_process_set(ranks))->numbers.at(0));
+          float expected = 0;
+          for (const int member : ranks) expected += static_cast<float>(member + 1);
+          if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) {
+            for (int again = 0; again < 5; ++again) {
+              CHECK_EQ(sum_in(engine, set, "a", rank, 100, again > 2), expected);
+              CHECK_EQ(sum_in(engine, set, "b", rank, 100'000), expected);
+            }
+          }
+          CHECK_EQ(sum_in(engine, 0, "all", rank, 1000), 10.0F);
+          finish(engine, engine.remove_process_set(set));
+        }
+      },
+      adjust);
+}
+
+void check_abort_in_an_operation(const Adjust& adjust) {
+  const auto body = [](int rank, Engine& engine) {
+    std::vector<float> data(1'000'000, 1.0F);
+    std::thread ends;
+    std::atomic<bool> stop{false};
+    if (rank == 2) {
+      ends = std::thread([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        engine.abort("for a test");
+      });
+    }
+    try {
+      while (!stop) {
+        const auto handle = engine.submit(in_place(OpKind::kAllreduce, "again", data));
+        CHECK(engine.wait(handle, monotonic_now() + kPatience));
+        const Status status = engine.take(handle)->status;
+        if (status.ok()) continue;
+        check_contains(status.text, "rank 2 ended the job: for a test");
+        stop = true;
+      }
+    } catch (const Error& error) {
+      check_contains(error.what(), "rank 2 ended the job: for a test");
+    }
+    if (ends.joinable()) ends.join();
+  };
+  run_hosts({1, 2}, body, adjust);
+}
+
 }  // namespace
 
 TEST(sums_of_all_hosts) {
   for (const std::vector<int>& hosts :
        {std::vector{1, 1}, {2, 2}, {1, 3}, {3, 1}, {1, 1, 1, 1}, {2, 1, 2}}) {
-    const int size = std::accumulate(hosts.begin(), hosts.end(), 0);
-    const auto expected = static_cast<float>(size * (size + 1) / 2);
-    run_hosts(hosts, [&](int rank, Engine& engine) {
-      for (int turn = 0; turn < 20; ++turn) {
-        for (const std::size_t elements : {1UL, 1000UL, 100'000UL}) {
-          const std::string name = "t" + std::to_string(elements);
-          CHECK_EQ(sum_in(engine, 0, name, rank, elements, turn % 2 == 0), expected);
-        }
-      }
-    });
+    check_sums(hosts);
+  }
+}
+
+TEST(sums_within_hosts_first) {
+  for (const std::vector<int>& hosts : {std::vector{1, 1}, {2, 2}, {3, 1}, {2, 1, 2}}) {
+    check_sums(hosts, hierarchical);
   }
 }
 
@@ -99,25 +167,9 @@ TEST(slots_are_used_again_on_all_hosts) {
       });
 }
 
-TEST(sets_within_and_across_hosts_come_and_go) {
-  const std::vector<std::vector<std::int32_t>> kinds{{0, 1}, {2, 3}, {1, 2}, {0, 3}, {1, 2, 3}};
-  run_hosts({2, 2}, [&](int rank, Engine& engine) {
-    for (std::size_t turn = 0; turn < 25; ++turn) {
-      const auto& ranks = kinds[turn % kinds.size()];
-      const auto set =
-          static_cast<std::uint32_t>(finish(engine, engine.add_process_set(ranks))->numbers.at(0));
-      float expected = 0;
-      for (const int member : ranks) expected += static_cast<float>(member + 1);
-      if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) {
-        for (int again = 0; again < 5; ++again) {
-          CHECK_EQ(sum_in(engine, set, "a", rank, 100, again > 2), expected);
-          CHECK_EQ(sum_in(engine, set, "b", rank, 100'000), expected);
-        }
-      }
-      finish(engine, engine.remove_process_set(set));
-    }
-  });
-}
+TEST(sets_within_and_across_hosts_come_and_go) { check_changing_sets({}); }
+
+TEST(hierarchical_sets_come_and_go) { check_changing_sets(hierarchical); }
 
 TEST(ranks_join_across_hosts) {
   run_hosts({1, 2}, [](int rank, Engine& engine) {
@@ -155,32 +207,9 @@ TEST(an_abort_reaches_all_hosts) {
   }
 }
 
-TEST(an_abort_ends_an_operation_over_sockets) {
-  run_hosts({1, 2}, [&](int rank, Engine& engine) {
-    std::vector<float> data(1'000'000, 1.0F);
-    std::thread ends;
-    std::atomic<bool> stop{false};
-    if (rank == 2) {
-      ends = std::thread([&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        engine.abort("for a test");
-      });
-    }
-    try {
-      while (!stop) {
-        const auto handle = engine.submit(in_place(OpKind::kAllreduce, "again", data));
-        CHECK(engine.wait(handle, monotonic_now() + kPatience));
-        const Status status = engine.take(handle)->status;
-        if (status.ok()) continue;
-        check_contains(status.text, "rank 2 ended the job: for a test");
-        stop = true;
-      }
-    } catch (const Error& error) {
-      check_contains(error.what(), "rank 2 ended the job: for a test");
-    }
-    if (ends.joinable()) ends.join();
-  });
-}
+TEST(an_abort_ends_an_operation_over_sockets) { check_abort_in_an_operation({}); }
+
+TEST(an_abort_ends_a_hierarchical_operation) { check_abort_in_an_operation(hierarchical); }
 
 TEST(settings_reach_all_hosts) {
   run_hosts({2, 1}, [](int rank, Engine& engine) {

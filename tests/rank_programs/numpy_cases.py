@@ -7,6 +7,7 @@ the accumulation type and one rounding of the result can make.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 import numpy as np
@@ -97,7 +98,15 @@ def reduce_floats(
     tolerance += 0.5 * stored * np.abs(result) + float(np.finfo(dtype).smallest_subnormal)
     if prescale != 1.0:
         tolerance += 0.5 * stored * magnitude * (ranks if op == "Product" else 1)
+    if hosts_come_first():
+        # What comes of each host is rounded to the type, too.
+        tolerance += 0.5 * stored * magnitude * (ranks if op == "Product" else 1)
     return result, tolerance
+
+
+def hosts_come_first() -> bool:
+    """Whether this job reduces within hosts first, and then between them."""
+    return os.environ.get("HOROVOD_HIERARCHICAL_ALLREDUCE") == "1"
 
 
 def wrong(

@@ -1,0 +1,93 @@
+"""Several "hosts" on this machine, whose ranks reduce and gather within each host first."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+
+import pytest
+from rank_programs import hosts as programs
+from rank_programs import numpy_matrix, sets, torch_join, training
+from ranks import run_checks_on, run_ranks, start_ranks
+
+HIERARCHY = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
+# Ranks of each host.
+LAYOUTS = {"2x2": [2, 2], "3+1": [3, 1]}
+PROGRAMS = [
+    numpy_matrix.allreduce,
+    numpy_matrix.scaled_allreduce,
+    numpy_matrix.grouped_allreduce,
+    numpy_matrix.allgather,
+    numpy_matrix.grouped_gathers,
+    numpy_matrix.special_values,
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_against_numpy(program: Callable[[], numpy_matrix.Report], layout: str) -> None:
+    hosts = LAYOUTS[layout]
+    reports = run_ranks(sum(hosts), program, env=HIERARCHY, timeout=240, hosts=hosts).values
+    for rank, report in enumerate(reports):
+        assert not report.faults, f"rank {rank}: " + "\n".join(report.faults[:20])
+        assert report.cases > 0
+        assert report.digests == reports[0].digests, f"rank {rank} has other bits than rank 0"
+
+
+def test_one_rank_a_host() -> None:
+    reports = run_ranks(2, numpy_matrix.allreduce, env=HIERARCHY, hosts=[1, 1]).values
+    assert not any(report.faults for report in reports)
+    assert reports[0].cases > 0
+    assert reports[0].digests == reports[1].digests
+
+
+def test_training_ends_with_the_same_bits_in_every_run() -> None:
+    """But with others than on one host: that the ways differ shows that there are two."""
+    runs = [run_ranks(4, programs.train, 20, env=HIERARCHY, hosts=[2, 2]).values for _ in range(2)]
+    assert len(set(runs)) == 1
+    assert len(set(runs[0])) == 1
+    flat = run_ranks(4, programs.train, 20, hosts=[2, 2]).values
+    assert runs[0] != flat
+    # Where there is one rank a host, or one host, nothing is left to be done within hosts.
+    for hosts in ([1, 1, 1, 1], [4]):
+        assert run_ranks(4, programs.train, 20, env=HIERARCHY, hosts=hosts).values == flat
+
+
+@pytest.mark.parametrize("hosts", [[2, 2], [3, 1]], ids=str)
+def test_process_sets(hosts: list[int]) -> None:
+    assert run_ranks(4, sets.collectives_of_sets, env=HIERARCHY, hosts=hosts).values == ([],) * 4
+    values = run_ranks(4, programs.sets_come_and_go, 30, env=HIERARCHY, hosts=hosts).values
+    assert values[0] == 30
+
+
+def test_join() -> None:
+    run_checks_on(4, torch_join.run_uneven, env=HIERARCHY, hosts=[3, 1])
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+@pytest.mark.parametrize("phase", ["small", "large"])
+def test_a_death_ends_the_job_on_all_hosts(phase: str, victim: int) -> None:
+    with start_ranks(4, training.train, phase, victim, env=HIERARCHY, hosts=[2, 2]) as ranks:
+        for rank in range(4):
+            ranks.wait_for_output(rank, "running")
+        ranks.signal(victim, signal.SIGKILL)
+        result = ranks.wait(60, check=False)
+    for rank, value in enumerate(result.values):
+        if rank == victim:
+            continue
+        assert value is not None, result.describe()
+        assert value["end"] == "error"
+        assert re.search(rf"\brank {victim}\b.*died", value["message"]), value["message"]
+
+
+def test_ranks_that_choose_different_ways_are_one_sentence() -> None:
+    """They would wait for each other without end."""
+    with start_ranks(
+        3, programs.init_alone, hosts=[1, 2], env={"HOROVOD_START_TIMEOUT": "20"},
+        rank_env=lambda rank: HIERARCHY if rank == 2 else {},
+    ) as ranks:  # fmt: skip
+        result = ranks.wait(60)
+    assert all("HOROVOD_HIERARCHICAL_ALLREDUCE=True there" in text for text in result.values), (
+        result.describe()
+    )
