@@ -183,7 +183,10 @@ def _request(args: argparse.Namespace, command: list[str], hosts: list[Any], cou
     from hvdtune.launch import environment, start
     from hvdtune.launch.interfaces import given_interfaces
 
-    choice = _settings(args, one_host=len(hosts) == 1 or hosts[0].slots >= count)
+    # mpirun and jsrun may place ranks otherwise.
+    ours = not (args.mpi or args.jsrun)
+    one_host = len(hosts) == 1 or (ours and hosts[0].slots >= count)
+    choice = _settings(args, one_host=one_host)
     return start.Request(
         command=command,
         hosts=hosts,

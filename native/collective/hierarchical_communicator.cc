@@ -187,10 +187,10 @@ Nanos HierarchicalCommunicator::waited() const {
 
 void HierarchicalCommunicator::report_absence(Nanos patience, AbsenceReport report) {
   for (const Column& column : own_columns_) {
-    column.members->report_absence(
-        patience, [this, patience, report](const std::vector<int>& missing, Nanos waited) {
-          report_other_hosts(missing, waited, patience, report);
-        });
+    column.members->report_absence(patience, [this, number = column.number, patience, report](
+                                                 const std::vector<int>& missing, Nanos waited) {
+      report_other_hosts(number, missing, waited, patience, report);
+    });
   }
   flat_.report_absence(patience, report);
   local_.report_absence(patience,
@@ -209,17 +209,24 @@ bool HierarchicalCommunicator::waits_for_hosts(int rank, Nanos patience) const {
   return seen != 0 && monotonic_now() - seen < patience / 2;
 }
 
-/// `missing`: ranks of a column.
-void HierarchicalCommunicator::report_other_hosts(const std::vector<int>& missing, Nanos waited,
+/// `missing`: ranks of a column. Of the members on this host that wait for others the first one
+/// reports.
+void HierarchicalCommunicator::report_other_hosts(std::size_t column,
+                                                  const std::vector<int>& missing, Nanos waited,
                                                   Nanos patience,
                                                   const AbsenceReport& report) const {
+  const auto& own_host = columns_.on_host(host_);
+  for (std::size_t local = 0; local < local_index_; ++local) {
+    if (waits_for_hosts(place_.members[own_host[local]], patience)) return;
+  }
   std::vector<int> alone;
   std::vector<int> all;
   for (const int rank : missing) {
     const auto at = std::lower_bound(place_.members.begin(), place_.members.end(), rank);
     const auto member = static_cast<std::size_t>(at - place_.members.begin());
     const auto& neighbours = columns_.on_host(columns_.host_of(member));
-    if (neighbours.size() == 1) alone.push_back(rank);
+    // Nobody there can say more; but what is not its first column may have to wait for another.
+    if (neighbours.size() == 1 && column == 0) alone.push_back(rank);
     for (const int other : ranks_of(neighbours, place_.members)) all.push_back(other);
   }
   if (!alone.empty()) return report(alone, waited);

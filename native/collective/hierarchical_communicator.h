@@ -16,8 +16,9 @@ namespace hvdtune {
 /// host, an allreduce of each share among the members of its column (host_columns.h) over sockets,
 /// and an allgather in shared memory. Of a message of S bytes each of h hosts sends 2 (h-1)/h S, as
 /// many as if it were one rank, and all ranks of a host send at the same time. An allgather sends
-/// what a rank brings to one rank of every other host, and spreads it there in shared memory. No
-/// phase needs memory of its own: all work in the tensors of the result.
+/// what a rank brings to one rank of every other host, and spreads it there in shared memory. All
+/// phases work in the tensors of the result; every column has buffers of its own for what it
+/// receives, as any SocketCommunicator.
 ///
 /// Sums are taken in the order of ranks within each host, then in the order of hosts; float16 and
 /// bfloat16 are rounded once after each. So all ranks have the same bits, in every run, whatever
@@ -65,9 +66,10 @@ class HierarchicalCommunicator final : public Communicator {
   void time_waits(bool timed) override;
   [[nodiscard]] Nanos waited() const override;
 
-  /// Members of this host that wait for other hosts are not missing. A member of another host with
-  /// others beside it is waited for there, too, and it may itself wait for one of them: they report
-  /// before this one does. If they do not either, all of them are missing.
+  /// Members of this host that wait for other hosts in the middle of a hierarchical operation are
+  /// not missing. A member of another host with others beside it is waited for there, too, and it
+  /// may itself wait for one of them, who is reported there. From twice `patience` on all ranks of
+  /// its host are reported here: some of them are missing.
   void report_absence(Nanos patience, AbsenceReport report) override;
 
  private:
@@ -86,8 +88,8 @@ class HierarchicalCommunicator final : public Communicator {
   [[nodiscard]] SegmentList gathered_by(std::size_t local,
                                         const std::vector<SegmentList>& out) const;
   [[nodiscard]] bool waits_for_hosts(int rank, Nanos patience) const;
-  void report_other_hosts(const std::vector<int>& missing, Nanos waited, Nanos patience,
-                          const AbsenceReport& report) const;
+  void report_other_hosts(std::size_t column, const std::vector<int>& missing, Nanos waited,
+                          Nanos patience, const AbsenceReport& report) const;
   [[nodiscard]] int own_rank() const {
     return place_.members[static_cast<std::size_t>(place_.index)];
   }

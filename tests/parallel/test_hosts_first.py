@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from rank_programs import hosts as programs
-from rank_programs import numpy_matrix, sets, torch_join, training
+from rank_programs import numpy_matrix, sets, torch_adasum, torch_join, training
 from ranks import run_checks_on, run_ranks, start_ranks
 
 HIERARCHY = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
@@ -59,6 +59,11 @@ def test_process_sets(hosts: list[int]) -> None:
     assert run_ranks(4, sets.collectives_of_sets, env=HIERARCHY, hosts=hosts).values == ([],) * 4
     values = run_ranks(4, programs.sets_come_and_go, 30, env=HIERARCHY, hosts=hosts).values
     assert values[0] == 30
+
+
+def test_adasum() -> None:
+    """Its pairs exchange flat, but its dot products and its end are allgathers."""
+    run_checks_on(4, torch_adasum.run, env=HIERARCHY, hosts=[2, 2])
 
 
 def test_join() -> None:
