@@ -12,6 +12,7 @@ namespace {
 /// The ranks of the members at these places.
 std::vector<int> ranks_of(const std::vector<std::size_t>& members, const std::vector<int>& ranks) {
   std::vector<int> chosen;
+  chosen.reserve(members.size());
   for (const std::size_t member : members) chosen.push_back(ranks[member]);
   return chosen;
 }
@@ -46,6 +47,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(const std::shared_ptr<Arena>&
              static_cast<int>(local_index_), place_.number, patience) {
   for (const std::size_t column : columns_.columns_of(local_index_, host_)) {
     std::vector<int> members;
+    members.reserve(columns_.hosts());
     for (std::size_t host = 0; host < columns_.hosts(); ++host) {
       members.push_back(place_.members[columns_.member(column, host)]);
     }
@@ -144,6 +146,7 @@ PhaseTimes HierarchicalCommunicator::allgather_by_columns(const AllgatherJob& jo
     column.members->allgather({brings_data(column.number, host_) ? job.in : nothing, out});
   });
   std::vector<SegmentList> gathered;
+  gathered.reserve(locals());
   for (std::size_t local = 0; local < locals(); ++local) {
     gathered.push_back(gathered_by(local, job.out));
   }
@@ -244,6 +247,7 @@ CommunicatorFactory make_own_factory(Hierarchy hierarchy) {
   return [hierarchy](const CommunicatorSpec& spec) -> std::unique_ptr<Communicator> {
     if (!spec.session.spans_hosts(spec.members)) return make_shm_communicator(spec);
     std::vector<int> hosts;
+    hosts.reserve(spec.members.size());
     for (const int rank : spec.members) {
       hosts.push_back(spec.session.host_of[static_cast<std::size_t>(rank)]);
     }

@@ -26,6 +26,7 @@ SegmentList part_of(const SegmentList& list, std::size_t part, std::size_t parts
 
 std::vector<const SegmentList*> pointers(const std::vector<SegmentList>& lists) {
   std::vector<const SegmentList*> found;
+  found.reserve(lists.size());
   for (const SegmentList& list : lists) found.push_back(&list);
   return found;
 }
