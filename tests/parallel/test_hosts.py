@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deaths import answers_of_survivors
 from rank_programs import capture, handles, live, numpy_matrix, sets, torch_join, training
 from rank_programs import hosts as programs
 from ranks import Ranks, clean_environment, hvdtune_command, run_checks_on, run_ranks, start_ranks
@@ -94,17 +95,8 @@ def test_start_and_stop_again() -> None:
 @pytest.mark.parametrize("victim", range(4))
 @pytest.mark.parametrize("phase", ["small", "large", "waiting"])
 def test_a_death_is_noticed_on_all_hosts(phase: str, victim: int) -> None:
-    with start_ranks(4, training.train, phase, victim, hosts=[2, 2]) as ranks:
-        for rank in range(4):
-            ranks.wait_for_output(rank, "running")
-        ranks.signal(victim, signal.SIGKILL)
-        result = ranks.wait(60, check=False)
-    for rank, value in enumerate(result.values):
-        if rank == victim:
-            continue
-        assert value is not None, result.describe()
-        assert value["end"] == "error"
-        for text in (value["message"], value["later"]):
+    for answer in answers_of_survivors(4, phase, victim, hosts=[2, 2]):
+        for text in (answer["message"], answer["later"]):
             assert re.search(rf"\brank {victim}\b.*died", text), text
 
 

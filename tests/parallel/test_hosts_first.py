@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Callable
 
 import pytest
+from deaths import answers_of_survivors
 from rank_programs import hosts as programs
-from rank_programs import numpy_matrix, sets, torch_adasum, torch_join, training
+from rank_programs import numpy_matrix, sets, torch_adasum, torch_join
 from ranks import run_checks_on, run_ranks, start_ranks
 
 HIERARCHY = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
@@ -73,17 +73,8 @@ def test_join() -> None:
 @pytest.mark.parametrize("victim", [1, 2])
 @pytest.mark.parametrize("phase", ["small", "large"])
 def test_a_death_ends_the_job_on_all_hosts(phase: str, victim: int) -> None:
-    with start_ranks(4, training.train, phase, victim, env=HIERARCHY, hosts=[2, 2]) as ranks:
-        for rank in range(4):
-            ranks.wait_for_output(rank, "running")
-        ranks.signal(victim, signal.SIGKILL)
-        result = ranks.wait(60, check=False)
-    for rank, value in enumerate(result.values):
-        if rank == victim:
-            continue
-        assert value is not None, result.describe()
-        assert value["end"] == "error"
-        assert re.search(rf"\brank {victim}\b.*died", value["message"]), value["message"]
+    for answer in answers_of_survivors(4, phase, victim, env=HIERARCHY, hosts=[2, 2]):
+        assert re.search(rf"\brank {victim}\b.*died", answer["message"]), answer["message"]
 
 
 def test_ranks_that_choose_different_ways_are_one_sentence() -> None:
