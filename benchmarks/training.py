@@ -18,12 +18,18 @@ median of the turns, its share of alone, and hvdtune's as a multiple of DDP's. S
 are medians over the rounds, each of which compares turns that follow one another. A round in which
 other processes of the machine took more than a twentieth of its CPUs is repeated, as long as twice
 the rounds that were asked for are not used up; then the quietest rounds count.
+
+The last lines say how far any allreduce of the gradients could get: a step can take no less than
+one that waits for the other ranks, and the time for which the gradients' bytes keep the machine's
+memory busy (docs/performance.md, "The bound"; measured in the same run). Where every CPU computes,
+neither can hide behind anything. Context switches are those of all ranks in one of hvdtune's steps.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +37,8 @@ from pathlib import Path
 from typing import Any
 
 import ranks
+
+from hvdtune.bench import memory, metrics
 
 # Samples of a batch on one rank.
 BATCHES = {"mlp": 32, "cnn": 32, "small": 32}
@@ -74,6 +82,13 @@ def print_results(found: dict[str, Any], count: int) -> None:
     for name, values in speeds.items():
         share = ratio_of(values, speeds["alone"])
         print(f"  {name:<12}{ranks.median(values):9.0f} samples/s, {share:7.1%} of alone")
+    print(
+        f"  {'at most':<12}{reach_of(found, count):28.1%} of alone: waiting, and {bound_of(found)}"
+    )
+    switches = found["context switches"]
+    print(
+        f"  context switches in a step: {switches['hvdtune']:.1f}, waiting {switches['waiting']:.1f}"
+    )
     ratio = ratio_of(speeds["hvdtune"], speeds["DDP"])
     print(f"  hvdtune is {ratio:.2f} x as fast as DDP")
     loudest = max(found["taken by others"])
@@ -83,6 +98,26 @@ def print_results(found: dict[str, Any], count: int) -> None:
 def ratio_of(ones: list[float], others: list[float]) -> float:
     """The median over the rounds of one's speed as a multiple of the other's."""
     return ranks.median([one / other for one, other in zip(ones, others, strict=True)])
+
+
+def reach_of(found: dict[str, Any], count: int) -> float:
+    """The share of alone's speed of steps that wait, and take the bound for their bytes besides.
+
+    The median over the rounds.
+    """
+    speeds = found["samples per second"]
+    bound = found["bound"]
+    shares = []
+    for alone, waiting in zip(speeds["alone"], speeds["waiting"], strict=True):
+        samples = found["batch"] * count
+        shares.append(samples / (samples / waiting + bound) / alone)
+    return ranks.median(shares)
+
+
+def bound_of(found: dict[str, Any]) -> str:
+    """The bytes of the gradients, and how long they take."""
+    megabytes = found["parameters"] * 4 / 1e6
+    return f"{megabytes:.1f} MB of gradients in {found['bound'] * 1e6:.0f} us"
 
 
 def worker(args: Any) -> None:
@@ -101,8 +136,9 @@ def worker(args: Any) -> None:
         for method in METHODS
     }
     check(hvd, torch, steps, trained)
-    speeds, others = take_turns(hvd, steps, args.rounds, args.seconds)
+    speeds, switches, others = take_turns(hvd, steps, args.rounds, args.seconds)
     parameters = list(trained["alone"].parameters())
+    gradients = 4 * sum(parameter.numel() for parameter in parameters)
     results = {
         "model": args.model,
         "batch": batch,
@@ -111,11 +147,26 @@ def worker(args: Any) -> None:
         "samples per second": {
             method: [speed * batch for speed in values] for method, values in speeds.items()
         },
+        "context switches": switches,
+        "bound": bound_seconds(hvd, gradients),
         "taken by others": others,
     }
     ranks.report(args.worker, hvd.rank(), results)
     torch.distributed.destroy_process_group()
     hvd.shutdown()
+
+
+def bound_seconds(hvd: Any, size: int) -> float:
+    """The least time in which memory can carry an allreduce of `size` bytes of float32."""
+    curve = memory.measure(
+        hvd.rank(),
+        min(hvd.size(), len(os.sched_getaffinity(0))),
+        [size],
+        hvd.barrier,
+        lambda seconds: float(max(hvd.allgather_object(seconds))),
+    )
+    bound = metrics.memory_bound_seconds("allreduce", size, hvd.size(), *curve.rates(size))
+    return bound or 0.0
 
 
 def make_data(torch: Any, model: str, batch: int, rank: int) -> tuple[Any, Any]:
@@ -195,8 +246,10 @@ def check(hvd: Any, torch: Any, steps: dict[str, Callable[[], None]], trained: A
 
 def take_turns(
     hvd: Any, steps: dict[str, Callable[[], None]], rounds: int, seconds: float
-) -> tuple[dict[str, list[float]], list[float]]:
-    """Steps a second of all ranks together, in every turn, by method; what others took.
+) -> tuple[dict[str, list[float]], dict[str, float], list[float]]:
+    """Of all ranks together, by method: steps a second in every turn, context switches in a step.
+
+    And what others took.
 
     Equal on every rank. In a round each method has its turn, beginning with another one every
     round. After a few steps to warm up, ranks that communicate do as many steps as are expected to
@@ -204,18 +257,22 @@ def take_turns(
     """
     names = list(steps)
     done: list[tuple[float, dict[str, float]]] = []
+    switched: dict[str, list[float]] = {name: [] for name in names}
     while len(done) < 2 * rounds and sum(others <= QUIET for others, _ in done) < rounds:
         before = cpu_times(hvd)
         shift = len(done) % len(names)
         speeds = {}
         for name in names[shift:] + names[:shift]:
-            own = one_turn(hvd, steps[name], seconds, together=name != "alone")
-            speeds[name] = sum(hvd.allgather_object(own))
+            own, switches = one_turn(hvd, steps[name], seconds, together=name != "alone")
+            every = hvd.allgather_object((own, switches))
+            speeds[name] = sum(speed for speed, _ in every)
+            switched[name].append(sum(count for _, count in every))
         total, busy, own = (now - was for now, was in zip(cpu_times(hvd), before, strict=True))
         done.append((max(0.0, busy - own) / total, speeds))
     quietest = sorted(done, key=lambda one: one[0])[:rounds]
     return (
         {name: [speeds[name] for _, speeds in quietest] for name in names},
+        {name: ranks.median(counts) for name, counts in switched.items()},
         [others for others, _ in quietest],
     )
 
@@ -235,8 +292,10 @@ def cpu_times(hvd: Any) -> tuple[float, float, float]:
     return found
 
 
-def one_turn(hvd: Any, step: Callable[[], None], seconds: float, *, together: bool) -> float:
-    """Steps a second of this rank in one turn."""
+def one_turn(
+    hvd: Any, step: Callable[[], None], seconds: float, *, together: bool
+) -> tuple[float, float]:
+    """Steps a second of this rank in one turn, and context switches in a step."""
     hvd.barrier()
     started = time.perf_counter()
     for _ in range(3):
@@ -244,12 +303,20 @@ def one_turn(hvd: Any, step: Callable[[], None], seconds: float, *, together: bo
     estimate = (time.perf_counter() - started) / 3
     count = max(1, round(seconds / max(hvd.allgather_object(estimate)))) if together else 0
     hvd.barrier()
+    before = context_switches()
     started = time.perf_counter()
     done = 0
     while done < count if together else time.perf_counter() - started < seconds:
         step()
         done += 1
-    return done / (time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return done / seconds, (context_switches() - before) / done
+
+
+def context_switches() -> int:
+    """Of this process so far, those it asked for and those it did not."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_nvcsw + used.ru_nivcsw
 
 
 if __name__ == "__main__":

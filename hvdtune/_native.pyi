@@ -91,27 +91,33 @@ class HotCalls:
     def barrier_at_once(self, process_set: Any, /) -> bool:
         """Wait for all ranks of the set; False, and nothing happens, when no engine runs."""
 
-    def allreduce_all(
+    def collect_in_place(self, handle: int, /) -> Any:
+        """Wait for a handle of `submit_in_place`; its tensor. None for any other handle."""
+
+class AllreducePlan:
+    """Allreduces in place that are made together, again and again, as those of gradients.
+
+    From the third time on the engine is asked for all tensors at once that are of the type and
+    shape of the time before.
+    """
+
+    def __init__(
         self,
-        tensors: list[Any],
+        calls: HotCalls,
         codes: dict[Any, int],
         names: tuple[str, ...],
         op: int,
         prescale_factor: float,
         postscale_factor: float,
         process_set: Any,
-        outcomes: list[int | bool | None],
-        /,
-    ) -> bool:
-        """`submit_in_place` of many, then wait for all; whether all are reduced.
+    ) -> None: ...
+    def reduce(self, tensors: list[Any], outcomes: list[int | bool | None], /) -> bool:
+        """`submit_in_place` of one tensor a name, then wait for all; whether all are reduced.
 
         `outcomes` gets one item for each: None if it is reduced, False if it is not one that can be
         handed over as it is, else a handle: the operation has failed, or this call was interrupted.
         When one is refused, which raises, it and those behind it have no item.
         """
-
-    def collect_in_place(self, handle: int, /) -> Any:
-        """Wait for a handle of `submit_in_place`; its tensor. None for any other handle."""
 
 class StepState:
     """What the hooks of one optimizer share: how far it is in its step.

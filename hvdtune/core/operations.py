@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvdtune._native import HotCalls, array_address
+from hvdtune._native import AllreducePlan, HotCalls, array_address
 from hvdtune.core import reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
@@ -60,11 +60,11 @@ __all__ = [
     "BROADCAST",
     "DTYPES",
     "REDUCESCATTER",
+    "AllreducePlan",
     "Buffer",
     "Completed",
     "add_join_hook",
     "allgather_async",
-    "allreduce_all",
     "allreduce_async",
     "allreduce_tensor",
     "allreduce_tensor_async",
@@ -77,6 +77,7 @@ __all__ = [
     "forget_all",
     "join",
     "join_async",
+    "plan_allreduces",
     "poll",
     "reducescatter_async",
     "synchronize",
@@ -130,9 +131,23 @@ _join_hooks: list[Callable[[], None]] = []
 _hot = HotCalls(vars(world), _pending, global_process_set, id_of)
 allreduce_tensor_async = _hot.submit_in_place
 allreduce_tensor = _hot.allreduce_at_once
-allreduce_all = _hot.allreduce_all
 exchange_at_once = _hot.exchange_at_once
 _collect_tensor = _hot.collect_in_place
+
+
+def plan_allreduces(
+    codes: dict[Any, int],
+    names: tuple[str, ...],
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+) -> AllreducePlan:
+    """Allreduces in place, of these names, that will be made together again and again.
+
+    ``codes`` are dtype codes by the tensors' dtype.
+    """
+    return AllreducePlan(_hot, codes, names, op, prescale_factor, postscale_factor, process_set)
 
 
 def _wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[str, bool]:

@@ -83,8 +83,8 @@ class GradientReducer:
         self._given_up: dict[Unit, Submission] = {}  # by give_up(); the engine may still run them
         # Parameters that nobody has had a gradient of yet; synchronize() submits these.
         self._undecided: dict[Member, None] = {}
-        # If all units are plain, what the ranks call their members.
-        self._plain_names: tuple[str, ...] | None = None
+        # If all units are plain, for all of them.
+        self._plan: operations.AllreducePlan | None = None
         self._hooks: list[RemovableHandle] = []
         self._step = StepState(torch.is_grad_enabled, _otherwise(weakref.ref(self)))
         _steps.add(self._step)
@@ -232,7 +232,7 @@ class GradientReducer:
             self._hooks.append(parameter.register_post_accumulate_grad_hook(member))
             self._undecided[member] = None
         self._units[unit] = None
-        self._plain_names = None
+        self._plan = None
 
     # ---- the backward pass ----
 
@@ -287,7 +287,7 @@ class GradientReducer:
         if self._event == _events:
             return
         self._event = _events
-        self._plain_names = None
+        self._plan = None
         for member in self._in_order:
             member.layout = UNKNOWN
             member.settled = member.unit.plain = False
@@ -328,13 +328,13 @@ class GradientReducer:
                 self._submissions[unit] = self._given_up.pop(unit)
         if self._undecided:
             self._settle()
-        if self._plain_names is not None and not self._given_up and not self._submissions:
+        if self._plan is not None and not self._given_up and not self._submissions:
             gathered = gather_gradients(self._in_order)
             if gathered is not None:
                 payloads, changed = gathered
                 if changed is not None:
                     self._warn_changed(changed)
-                self._reduce_now(self._in_order, self._plain_names, payloads)
+                self._reduce_now(self._in_order, self._plan, payloads)
                 return
         missing = [unit for unit in self._units if unit not in self._submissions]
         plain = []
@@ -347,11 +347,14 @@ class GradientReducer:
             else:
                 self._submit(unit, patient=True)
         if members := [member for member in plain if member.parameter.requires_grad]:
-            names = tuple([member.wire_name for member in members])
-            self._reduce_now(members, names, [self._payload(member) for member in members])
+            plan = self._sender.plan(tuple([member.wire_name for member in members]))
+            self._reduce_now(members, plan, [self._payload(member) for member in members])
 
     def _reduce_now(
-        self, members: Sequence[Member], names: tuple[str, ...], payloads: list[torch.Tensor]
+        self,
+        members: Sequence[Member],
+        plan: operations.AllreducePlan,
+        payloads: list[torch.Tensor],
     ) -> None:
         """Reduce the gradients of plain units, which costs less together, and wait.
 
@@ -360,7 +363,7 @@ class GradientReducer:
         outcomes: list[Any] = []
         done = False
         try:
-            done = self._sender.all_at_once(names, payloads, outcomes)
+            done = plan.reduce(payloads, outcomes)
         except NAMED_ERRORS as error:
             if len(outcomes) == len(members):
                 raise  # not of a submission: a signal's handler raised it during the wait
@@ -404,7 +407,7 @@ class GradientReducer:
                 unit.settle(all(m not in self._undecided for m in unit.members))
                 unit.plain = self._sender.sends_as_is and not unit.grouped and member.layout.dense
         if self._views is None and all(unit.plain for unit in self._units):
-            self._plain_names = tuple([member.wire_name for member in self._in_order])
+            self._plan = self._sender.plan(tuple([member.wire_name for member in self._in_order]))
         if self._views is not None:
             # Unknown are only those of groups, which hold nothing sparse.
             self._views.add(

@@ -52,24 +52,19 @@ class Sender:
         """Whether dense gradients are sent as they are, and reduced in place."""
         return not self._compresses and self._settings.op != Adasum
 
-    def all_at_once(
-        self, names: tuple[str, ...], payloads: list[torch.Tensor], outcomes: list[Any]
-    ) -> bool:
-        """Reduce plain payloads in place, and wait: cheaper than each on its own.
+    def plan(self, names: tuple[str, ...]) -> operations.AllreducePlan:
+        """To reduce plain payloads in place, and wait: cheaper than each on its own.
 
-        ``names``: the members' ``wire_name``. Returns whether all are reduced; ``outcomes`` says
-        what else has become of them, as ``core.operations.allreduce_all`` does.
+        ``names``: the members' ``wire_name``.
         """
         settings = self._settings
-        return operations.allreduce_all(
-            payloads,
+        return operations.plan_allreduces(
             CODES,
             names,
             settings.op,
             settings.prescale,
             settings.postscale,
             settings.process_set,
-            outcomes,
         )
 
     def single(self, member: Member, payload: torch.Tensor) -> Submission:

@@ -51,7 +51,7 @@ std::int64_t Engine::submit_and_settle(Submitted&& submitted) {
     if (arrive_direct(*operation)) {
       round = &arena_.slot_round(operation->slot);
     } else {
-      announce_entered(operation, known_slot);
+      announce_entered(operation, known_slot, monotonic_now());
     }
   }
   if (round != nullptr) {

@@ -276,7 +276,7 @@ OperationPtr Engine::enter(Submission submission, wire::Slot& known_slot) {
 OperationPtr Engine::enter(const TensorOperation& wanted, wire::Slot& known_slot) {
   if (const wire::Request* agreed = table_.known(wanted)) {
     check(*agreed);
-    OperationPtr operation = table_.begin_known(wanted);
+    OperationPtr operation = table_.begin_known(wanted.memory);
     if (wanted.kind == OpKind::kAlltoall) operation->splits = equal_splits(wanted);
     known_slot = operation->slot;
     operation->handle = next_handle_++;
@@ -299,7 +299,7 @@ std::int64_t Engine::submit(const TensorOperation& wanted) {
   const std::lock_guard lock(table_mutex_);
   wire::Slot known_slot = wire::kNoSlot;
   const OperationPtr operation = enter(wanted, known_slot);
-  announce_entered(operation, known_slot);
+  announce_entered(operation, known_slot, monotonic_now());
   return operation->handle;
 }
 
@@ -310,16 +310,16 @@ std::int64_t Engine::submit(Submission submission) {
   const bool joins = operation->request.kind == OpKind::kJoin;
   // The others go on without this rank: direct rounds of its other threads must not wait.
   if (joins) settle_all_direct();
-  announce_entered(operation, known_slot);
+  announce_entered(operation, known_slot, monotonic_now());
   // Behind everything that this rank has announced before: the coordinator reads it in this order.
   if (joins) joined_ = true;
   return operation->handle;
 }
 
 /// Tells the coordinator of an operation, or takes it back. The caller holds table_mutex_.
-void Engine::announce_entered(const OperationPtr& operation, wire::Slot known_slot) {
+void Engine::announce_entered(const OperationPtr& operation, wire::Slot known_slot, Nanos now) {
   try {
-    announce(operation, known_slot);
+    announce(operation, known_slot, now);
   } catch (...) {
     table_.finish(operation, false);
     handles_.take(operation->handle);
@@ -328,9 +328,8 @@ void Engine::announce_entered(const OperationPtr& operation, wire::Slot known_sl
 }
 
 /// The caller holds table_mutex_.
-void Engine::announce(const OperationPtr& operation, wire::Slot known_slot) {
+void Engine::announce(const OperationPtr& operation, wire::Slot known_slot, Nanos now) {
   operation->ticket = next_ticket_++;
-  const Nanos now = monotonic_now();
   operation->submitted = now;
   operation->recorded_name = capture::kNone;
   if (operation->slot != wire::kNoSlot) {
@@ -450,17 +449,6 @@ OperationPtr Engine::take(std::int64_t handle) {
   const OperationPtr* found = handles_.find(handle);
   if (found == nullptr || !(*found)->done.load(std::memory_order_acquire)) return nullptr;
   return handles_.take(handle);
-}
-
-bool Engine::retire(std::int64_t handle) {
-  const std::lock_guard lock(table_mutex_);
-  const OperationPtr* found = handles_.find(handle);
-  if (found == nullptr) return false;
-  const Operation& operation = **found;
-  if (!operation.done.load(std::memory_order_acquire) || !operation.status.ok()) return false;
-  if (!operation.outputs.empty() || !operation.numbers.empty()) return false;
-  table_.keep(handles_.take(handle));
-  return true;
 }
 
 std::vector<int> Engine::hosts() const {

@@ -114,6 +114,15 @@ class Engine final : private CoordinatorObserver {
   /// is copied or allocated.
   std::int64_t submit(const TensorOperation& wanted);
 
+  /// What the operation of a handle is to submit_again(); nothing that fits anything if it was
+  /// described by its name, or is unknown. After submit(const TensorOperation&) only.
+  KnownOperation known(std::int64_t handle);
+  /// submit() of operations as they were before, with other memory; appends their handles. Ends in
+  /// front of the first that is in flight, or not known as that any more. Cheaper than one by one,
+  /// above all when what they need has left the cache. Throws as submit() does, at the first.
+  void submit_again(std::span<const KnownOperation> operations,
+                    std::span<const TensorMemory> memory, std::vector<std::int64_t>& handles);
+
   /// While one lives, nothing that its thread submits wakes the coordinator: at its end it hears of
   /// everything together. For many submissions in a row; must not live while one waits. Of several
   /// at a time, in different threads, only the first has this effect.
@@ -165,6 +174,8 @@ class Engine final : private CoordinatorObserver {
   /// Forgets an operation that is done, went well and brought no results; its memory serves the
   /// next one under its name. False, with nothing done, if it is not such a one: take() it.
   bool retire(std::int64_t handle);
+  /// The same for several, whose handles become 0; those <= 0 are none.
+  void retire(std::span<std::int64_t> handles);
 
   /// Memory that all ranks can read and write, for tensors that are reduced often: an allreduce in
   /// place of tensors that all ranks have in such memory is not packed, from the second time that
@@ -271,8 +282,9 @@ class Engine final : private CoordinatorObserver {
   OperationPtr enter(Submission submission, wire::Slot& known_slot);
   OperationPtr enter(const TensorOperation& wanted, wire::Slot& known_slot);
   [[nodiscard]] std::vector<std::int64_t> equal_splits(const TensorOperation& alltoall) const;
-  void announce_entered(const OperationPtr& operation, wire::Slot known_slot);
-  void announce(const OperationPtr& operation, wire::Slot known_slot);
+  void announce_entered(const OperationPtr& operation, wire::Slot known_slot, Nanos now);
+  void announce(const OperationPtr& operation, wire::Slot known_slot, Nanos now);
+  bool retire_locked(std::int64_t handle);
   [[nodiscard]] Urgency arrival_urgency(const wire::Request& request, wire::Slot known_slot);
   void ring_coordinator(Urgency urgency);
   void push_announcement(std::string_view bytes);

@@ -115,6 +115,14 @@ struct TensorOperation {
   }
 };
 
+/// An operation on one tensor that all ranks know, by the agreement that it has: enough to submit
+/// it once more without comparing names and descriptions. Agreements are never numbered twice in a
+/// process, so that of another engine, or of a name that means something else by now, fits nothing.
+struct KnownOperation {
+  wire::Slot slot = wire::kNoSlot;
+  std::uint64_t agreement = 0;  ///< as Operation::agreement
+};
+
 /// One submitted operation, from submit() until its result is taken.
 struct Operation {
   std::int64_t handle = 0;

@@ -3,6 +3,23 @@
 #include "base/check.h"
 
 namespace hvdtune {
+namespace {
+
+/// Asks for all of it, to be written to; null is nothing.
+template <typename T>
+void prefetch_object(const T* object) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(object);
+  for (std::size_t at = 0; at < sizeof(T); at += 64) __builtin_prefetch(bytes + at, 1);
+}
+
+}  // namespace
+
+void OperationTable::agree(Record& record, const wire::Request& request) {
+  static std::atomic<std::uint64_t> agreements{0};  // of all engines that this process has had
+  record.agreed = request;
+  record.agreement = agreements.fetch_add(1, std::memory_order_relaxed) + 1;
+  record.spare.reset();
+}
 
 bool OperationTable::begin(const OperationPtr& operation, wire::Slot& known_slot) {
   auto found = find_record(operation->request);
@@ -29,7 +46,24 @@ const wire::Request* OperationTable::known(const TensorOperation& wanted) {
   return usable && wanted.is(known_->agreed) ? &known_->agreed : nullptr;
 }
 
-OperationPtr OperationTable::begin_known(const TensorOperation& wanted) {
+const wire::Request* OperationTable::known(const KnownOperation& wanted) {
+  Record* record = wanted.slot < by_slot_.size() ? by_slot_[wanted.slot] : nullptr;
+  if (record == nullptr || record->pending) return nullptr;
+  if (record->agreement != wanted.agreement || record->agreement == 0) return nullptr;
+  known_ = record;
+  return &record->agreed;
+}
+
+void OperationTable::prefetch(const KnownOperation& wanted) const {
+  if (wanted.slot < by_slot_.size()) prefetch_object(by_slot_[wanted.slot]);
+}
+
+void OperationTable::prefetch_operation(const KnownOperation& wanted) const {
+  const Record* record = wanted.slot < by_slot_.size() ? by_slot_[wanted.slot] : nullptr;
+  if (record != nullptr) prefetch_object(record->spare.get());
+}
+
+OperationPtr OperationTable::begin_known(const TensorMemory& memory) {
   Record& record = *known_;
   OperationPtr operation = std::move(record.spare);
   if (!operation) {
@@ -38,7 +72,7 @@ OperationPtr OperationTable::begin_known(const TensorOperation& wanted) {
     operation->agreement = record.agreement;
     operation->memory.resize(1);
   }
-  operation->memory.front() = wanted.memory;
+  operation->memory.front() = memory;
   operation->slot = record.slot;
   operation->ticket = 0;
   operation->done.store(false, std::memory_order_relaxed);

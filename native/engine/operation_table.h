@@ -24,9 +24,14 @@ class OperationTable {
   /// What all ranks agreed on last for a name that has a slot and is not in flight, if
   /// `wanted` is that; else null.
   [[nodiscard]] const wire::Request* known(const TensorOperation& wanted);
+  /// The same for what was submitted before; null also when it is not known as that any more.
+  [[nodiscard]] const wire::Request* known(const KnownOperation& wanted);
+  /// Asks for what known() will look at, and, once that has come, for what begin_known() writes to.
+  void prefetch(const KnownOperation& wanted) const;
+  void prefetch_operation(const KnownOperation& wanted) const;
   /// begin(), of what known() has just found: the name's last operation once more if keep() has
   /// it, so that nothing is allocated.
-  OperationPtr begin_known(const TensorOperation& wanted);
+  OperationPtr begin_known(const TensorMemory& memory);
   /// Takes an operation that was finished, brought nothing but its status and is nobody's any more.
   void keep(OperationPtr operation);
 
@@ -86,18 +91,13 @@ class OperationTable {
   };
   using Records = std::unordered_map<Key, Record, Hash, Equal>;  // node-based: addresses are stable
 
-  void agree(Record& record, const wire::Request& request) {
-    record.agreed = request;
-    record.agreement = ++agreements_;
-    record.spare.reset();
-  }
+  static void agree(Record& record, const wire::Request& request);
   Records::iterator find_record(const wire::Request& request) {
     return records_.find(KeyView{request.process_set, request.name});
   }
 
   Records records_;
   Record* known_ = nullptr;  // what known() found
-  std::uint64_t agreements_ = 0;
   std::vector<Record*> by_slot_;
 };
 

@@ -10,6 +10,7 @@ void bind_backends(pybind11::module_& module);
 void bind_logging(pybind11::module_& module);
 void bind_options(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
+void bind_allreduce_plan(pybind11::module_& module);
 void bind_gradients(pybind11::module_& module);
 
 }  // namespace hvdtune::python

@@ -7,5 +7,6 @@ PYBIND11_MODULE(_native, module) {
   hvdtune::python::bind_backends(module);
   hvdtune::python::bind_options(module);
   hvdtune::python::bind_engine(module);
+  hvdtune::python::bind_allreduce_plan(module);
   hvdtune::python::bind_gradients(module);
 }
