@@ -85,10 +85,8 @@ def print_results(found: dict[str, Any], count: int) -> None:
     print(
         f"  {'at most':<12}{reach_of(found, count):28.1%} of alone: waiting, and {bound_of(found)}"
     )
-    switches = found["context switches"]
-    print(
-        f"  context switches in a step: {switches['hvdtune']:.1f}, waiting {switches['waiting']:.1f}"
-    )
+    hvdtune, waiting = (found["context switches"][name] for name in ("hvdtune", "waiting"))
+    print(f"  context switches in a step: {hvdtune:.1f}, waiting {waiting:.1f}")
     ratio = ratio_of(speeds["hvdtune"], speeds["DDP"])
     print(f"  hvdtune is {ratio:.2f} x as fast as DDP")
     loudest = max(found["taken by others"])
