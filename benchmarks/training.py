@@ -20,9 +20,11 @@ other processes of the machine took more than a twentieth of its CPUs is repeate
 the rounds that were asked for are not used up; then the quietest rounds count.
 
 The last lines say how far any allreduce of the gradients could get: a step can take no less than
-one that waits for the other ranks, and the time for which the gradients' bytes keep the machine's
-memory busy (docs/performance.md, "The bound"; measured in the same run). Where every CPU computes,
-neither can hide behind anything. Context switches are those of all ranks in one of hvdtune's steps.
+one that waits for the other ranks, and the time for which the gradients' bytes keep the machine
+busy (docs/performance.md, "The bound"; measured in the same run): with the rates of arrays as long
+as the gradients, which a cache may hold, and with those of main memory, where a backward pass of
+several ranks leaves them. Where every CPU computes, neither can hide behind anything. Context
+switches are those of all ranks in one of hvdtune's steps.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from hvdtune.bench import memory, metrics
 BATCHES = {"mlp": 32, "cnn": 32, "small": 32}
 TITLES = {"mlp": "MLP", "cnn": "CNN", "small": "100 small layers"}
 METHODS = ("alone", "hvdtune", "DDP", "waiting", "one tensor")
+MEMORY = 64 << 20  # bytes of an array that no cache holds
 QUIET = 0.05  # of the CPUs' time, taken by other processes
 
 
@@ -82,9 +85,11 @@ def print_results(found: dict[str, Any], count: int) -> None:
     for name, values in speeds.items():
         share = ratio_of(values, speeds["alone"])
         print(f"  {name:<12}{ranks.median(values):9.0f} samples/s, {share:7.1%} of alone")
-    print(
-        f"  {'at most':<12}{reach_of(found, count):28.1%} of alone: waiting, and {bound_of(found)}"
-    )
+    for place, bound in found["bounds"].items():
+        reach = f"{reach_of(found, bound, count):.1%} of alone"
+        print(
+            f"  {'at most':<12}{reach:>37}: waiting, and {bound * 1e6:.0f} us for bytes in {place}"
+        )
     hvdtune, waiting = (found["context switches"][name] for name in ("hvdtune", "waiting"))
     print(f"  context switches in a step: {hvdtune:.1f}, waiting {waiting:.1f}")
     ratio = ratio_of(speeds["hvdtune"], speeds["DDP"])
@@ -98,24 +103,19 @@ def ratio_of(ones: list[float], others: list[float]) -> float:
     return ranks.median([one / other for one, other in zip(ones, others, strict=True)])
 
 
-def reach_of(found: dict[str, Any], count: int) -> float:
-    """The share of alone's speed of steps that wait, and take the bound for their bytes besides.
+def reach_of(found: dict[str, Any], bound: float, count: int) -> float:
+    """The share of alone's speed of steps that wait, and take `bound` seconds besides.
 
     The median over the rounds.
     """
     speeds = found["samples per second"]
-    bound = found["bound"]
-    shares = []
-    for alone, waiting in zip(speeds["alone"], speeds["waiting"], strict=True):
-        samples = found["batch"] * count
-        shares.append(samples / (samples / waiting + bound) / alone)
-    return ranks.median(shares)
-
-
-def bound_of(found: dict[str, Any]) -> str:
-    """The bytes of the gradients, and how long they take."""
-    megabytes = found["parameters"] * 4 / 1e6
-    return f"{megabytes:.1f} MB of gradients in {found['bound'] * 1e6:.0f} us"
+    samples = found["batch"] * count
+    return ranks.median(
+        [
+            samples / (samples / waiting + bound) / alone
+            for alone, waiting in zip(speeds["alone"], speeds["waiting"], strict=True)
+        ]
+    )
 
 
 def worker(args: Any) -> None:
@@ -146,7 +146,7 @@ def worker(args: Any) -> None:
             method: [speed * batch for speed in values] for method, values in speeds.items()
         },
         "context switches": switches,
-        "bound": bound_seconds(hvd, gradients),
+        "bounds": bounds(hvd, gradients),
         "taken by others": others,
     }
     ranks.report(args.worker, hvd.rank(), results)
@@ -154,17 +154,19 @@ def worker(args: Any) -> None:
     hvd.shutdown()
 
 
-def bound_seconds(hvd: Any, size: int) -> float:
-    """The least time in which memory can carry an allreduce of `size` bytes of float32."""
+def bounds(hvd: Any, size: int) -> dict[str, float]:
+    """Seconds that an allreduce of `size` bytes of float32 takes at least, by where they are."""
     curve = memory.measure(
         hvd.rank(),
         min(hvd.size(), len(os.sched_getaffinity(0))),
-        [size],
+        [size, MEMORY],
         hvd.barrier,
         lambda seconds: float(max(hvd.allgather_object(seconds))),
     )
-    bound = metrics.memory_bound_seconds("allreduce", size, hvd.size(), *curve.rates(size))
-    return bound or 0.0
+    return {
+        place: metrics.memory_bound_seconds("allreduce", size, hvd.size(), *curve.rates(of)) or 0.0
+        for place, of in (("a cache", size), ("memory", MEMORY))
+    }
 
 
 def make_data(torch: Any, model: str, batch: int, rank: int) -> tuple[Any, Any]:

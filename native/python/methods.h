@@ -17,6 +17,8 @@ PyObject* translated(Body&& body) {
     raise(error);
   } catch (pybind11::error_already_set& error) {
     error.restore();
+  } catch (const pybind11::builtin_exception& error) {
+    error.set_error();
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
