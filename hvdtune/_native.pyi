@@ -185,6 +185,7 @@ class EngineOptions:
         chunk_size: int,
         one_shot_limit: int,
         writing: str,
+        reduction_threads: int,
         spin_us: int,
         affinity: int,
         process_sets: Sequence[Sequence[int]],

@@ -121,6 +121,8 @@ def accepted(knob: Knob, multiplier: int = 1) -> str:
         )
     if knob.kind == "str":
         return "some text"
+    if knob.kind == "count_or_auto":
+        return f"auto, or a whole number{_range_words(knob)}"
     if knob.kind == "steps_or_share":
         return f"a whole number of steps{_range_words(knob)}, or a share of the run such as 1%"
     noun = {"int": "a whole number", "float": "a number", "size": "a size"}[knob.kind]
@@ -194,6 +196,10 @@ def _parse_steps_or_share(knob: Knob, text: str, multiplier: int) -> int | str:
     if not 0 < share <= 100:
         raise ValueError(text)
     return f"{share:g}%"
+
+
+def _parse_count_or_auto(knob: Knob, text: str, multiplier: int) -> int | str:
+    return "auto" if text.lower() == "auto" else _parse_int(knob, text, multiplier)
 
 
 def _parse_bool(_knob: Knob, text: str, _multiplier: int) -> bool:
@@ -297,6 +303,7 @@ _PARSERS = {
     "int_list": _parse_int_list,
     "step_range": _parse_step_range,
     "assignments": _parse_assignments,
+    "count_or_auto": _parse_count_or_auto,
     "steps_or_share": _parse_steps_or_share,
     "str": _parse_str,
 }

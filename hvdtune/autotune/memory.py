@@ -181,7 +181,8 @@ def fixed_settings(settings: Settings) -> dict[str, Value]:
 
 def engine_settings(settings: Settings) -> dict[str, object]:
     """The settings that are never tuned but decide how the tuned ones act, by key."""
-    return {key: getattr(settings, key) for key in ("overlap", "spin_us", "writing")}
+    keys = ("overlap", "reduction_threads", "spin_us", "writing")
+    return {key: getattr(settings, key) for key in keys}
 
 
 def open_memory(

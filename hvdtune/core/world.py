@@ -226,6 +226,7 @@ def _engine_options(
         chunk_size=settings.chunk_size,
         one_shot_limit=settings.one_shot_limit,
         writing=settings.writing,
+        reduction_threads=_reduction_threads(settings),
         spin_us=settings.spin_us,
         affinity=affinity[topology.local_rank] if topology.local_rank < len(affinity) else -1,
         process_sets=static,
@@ -237,6 +238,11 @@ def _engine_options(
         stall_shutdown_s=float(settings.stall_shutdown_time),
         **data_plane.options(topology, settings, across_hosts=bool(meeting["network_host"])),
     )
+
+
+def _reduction_threads(settings: knobs.Settings) -> int:
+    """As the engine takes them: -1 leaves the number to it."""
+    return -1 if settings.reduction_threads == "auto" else int(settings.reduction_threads)
 
 
 def _network_options(topology: Topology, settings: knobs.Settings) -> dict[str, Any]:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "collective/communicator.h"
+#include "collective/helper_pool.h"
 #include "collective/message_exchange.h"
 #include "transport/bootstrap.h"
 
@@ -19,6 +20,7 @@ struct CommunicatorSpec {
   int number;                       ///< of the process set: the same on all members
   bool only_one;      ///< no rank belongs to another communicator as well, until share_buffers()
   Patience patience;  ///< of a wait for other members
+  std::shared_ptr<HelperPool> helpers = nullptr;  ///< this rank's, if it has any
 };
 
 /// Makes a data plane's communicators; the engine knows no other way to one.

@@ -35,7 +35,8 @@ bool is_empty(const SegmentList& list) { return list.empty(); }
 
 HierarchicalCommunicator::HierarchicalCommunicator(const std::shared_ptr<Arena>& arena,
                                                    const std::shared_ptr<Mesh>& mesh, Place place,
-                                                   Hierarchy hierarchy, Patience patience)
+                                                   Hierarchy hierarchy, Patience patience,
+                                                   std::shared_ptr<HelperPool> helpers)
     : arena_(arena),
       place_(std::move(place)),
       hierarchy_(hierarchy),
@@ -44,7 +45,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(const std::shared_ptr<Arena>&
       local_index_(place_of(static_cast<std::size_t>(place_.index), columns_.on_host(host_))),
       flat_(mesh, place_.members, place_.index, place_.number, patience),
       local_(arena, ranks_of(columns_.on_host(host_), place_.members),
-             static_cast<int>(local_index_), place_.number, patience) {
+             static_cast<int>(local_index_), place_.number, patience, std::move(helpers)) {
   for (const std::size_t column : columns_.columns_of(local_index_, host_)) {
     std::vector<int> members;
     members.reserve(columns_.hosts());
@@ -256,7 +257,7 @@ CommunicatorFactory make_own_factory(Hierarchy hierarchy) {
     auto communicator = std::make_unique<HierarchicalCommunicator>(
         spec.session.arena, spec.session.mesh,
         HierarchicalCommunicator::Place{spec.members, std::move(hosts), spec.index, spec.number},
-        hierarchy, spec.patience);
+        hierarchy, spec.patience, spec.helpers);
     communicator->set_window_shared(!spec.only_one);
     return communicator;
   };

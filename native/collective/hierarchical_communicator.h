@@ -41,7 +41,8 @@ class HierarchicalCommunicator final : public Communicator {
   /// communicator uses; `mesh`: of all ranks. The rules are those of ShmCommunicator and
   /// SocketCommunicator: what they ask of their members holds for all members here.
   HierarchicalCommunicator(const std::shared_ptr<Arena>& arena, const std::shared_ptr<Mesh>& mesh,
-                           Place place, Hierarchy hierarchy, Patience patience);
+                           Place place, Hierarchy hierarchy, Patience patience,
+                           std::shared_ptr<HelperPool> helpers = nullptr);
 
   [[nodiscard]] int size() const override { return flat_.size(); }
   [[nodiscard]] int index() const override { return flat_.index(); }

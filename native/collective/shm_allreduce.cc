@@ -8,11 +8,37 @@
 namespace hvdtune {
 namespace {
 
-/// Whether a member's own data are read from its tensors when they are reduced, not from its
-/// window. Scaled data exist there only; and where a tensor is in the batch twice, in place, the
-/// first result overwrites what the second one is to be made of.
-bool reads_own_tensor(const AllreduceJob& job) {
-  return job.prescale == 1.0 && !job.out.overlaps();
+std::size_t whole_lines(std::size_t bytes) {
+  return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+}
+
+/// What depends on how a job's tensors lie in memory.
+struct Layout {
+  explicit Layout(const AllreduceJob& job) {
+    const bool twice = job.out.overlaps();
+    reads_own = job.prescale == 1.0 && !twice;
+    message = twice ? 0 : job.in.bytes();
+  }
+
+  /// Whether a member's own data are read from its tensors when they are reduced, not from its
+  /// window. Scaled data exist there only; and where a tensor is in the batch twice, in place, the
+  /// first result overwrites what the second one is to be made of.
+  bool reads_own;
+  /// Bytes of the message, for HelperPool::share; 0 where two threads would write to one place.
+  std::size_t message;
+};
+
+/// Reduces [begin, begin + bytes) of the message into the output; `sources`: where the members'
+/// data of it begin, in member order.
+void reduce_to_output(const AllreduceJob& job, const Layout& layout,
+                      const std::byte* const* sources, std::size_t members, std::size_t self,
+                      std::size_t begin, std::size_t bytes) {
+  if (layout.reads_own) {
+    reduce_with_own_to_segments(sources, members, self, job.in, job.out, begin, bytes, job.dtype,
+                                job.op, job.postscale);
+  } else {
+    reduce_to_segments(sources, members, job.out, begin, bytes, job.dtype, job.op, job.postscale);
+  }
 }
 
 }  // namespace
@@ -41,27 +67,27 @@ PhaseTimes ShmCommunicator::allreduce_alone(const AllreduceJob& job) {
 /// that two CPUs read costs more to write the next time.
 PhaseTimes ShmCommunicator::allreduce_one_shot(const AllreduceJob& job) {
   PhaseTimes times;
+  const Layout layout(job);
+  const auto self = static_cast<std::size_t>(index_);
   const std::size_t bytes = job.in.bytes();
   const CopyKind writing = distance_.writing(bytes);
   const std::uint64_t chunk = window_.open(bytes);
-  std::byte* mine = window(static_cast<std::size_t>(index_), chunk);
-  pack(job.in, 0, bytes, mine, job.dtype, job.prescale, writing);
+  std::byte* mine = window(self, chunk);
+  helpers_->share(layout.message, bytes, [&](std::size_t begin, std::size_t end) {
+    pack(job.in, begin, end - begin, mine + begin, job.dtype, job.prescale, writing);
+  });
   order_copies(writing);
   barrier_.arrive();
   times.packed = monotonic_now();
   barrier_.wait();
   times.unpacking = monotonic_now();
-  std::array<const std::byte*, kMaxRanksPerHost> sources;
-  for (std::size_t member = 0; member < members_.size(); ++member) {
-    sources[member] = window(member, chunk);
-  }
-  if (reads_own_tensor(job)) {
-    reduce_with_own_to_segments(sources.data(), members_.size(), static_cast<std::size_t>(index_),
-                                job.in, job.out, 0, bytes, job.dtype, job.op, job.postscale);
-  } else {
-    reduce_to_segments(sources.data(), members_.size(), job.out, 0, bytes, job.dtype, job.op,
-                       job.postscale);
-  }
+  helpers_->share(layout.message, bytes, [&](std::size_t begin, std::size_t end) {
+    std::array<const std::byte*, kMaxRanksPerHost> sources;
+    for (std::size_t member = 0; member < members_.size(); ++member) {
+      sources[member] = window(member, chunk) + begin;
+    }
+    reduce_to_output(job, layout, sources.data(), members_.size(), self, begin, end - begin);
+  });
   return times;
 }
 
@@ -74,7 +100,7 @@ class ShmCommunicator::StreamedAllreduce {
         members_(c_.members_.size()),
         self_(static_cast<std::size_t>(c_.index_)),
         total_(job.in.bytes()),
-        direct_(reads_own_tensor(job)) {}
+        layout_(job) {}
 
   PhaseTimes run() {
     PhaseTimes times;
@@ -86,8 +112,7 @@ class ShmCommunicator::StreamedAllreduce {
       if (step < chunks) pack_chunk(step);
       c_.barrier_.wait();
       if (step == chunks + 1) times.unpacking = monotonic_now();
-      if (step <= chunks) reduce_chunk(step - 1);
-      if (step >= 2) unpack_chunk(step - 2);
+      reduce_and_unpack(step, chunks);
       if (step <= chunks) arrive();
     }
     return times;
@@ -109,49 +134,80 @@ class ShmCommunicator::StreamedAllreduce {
     c_.barrier_.arrive();
   }
 
+  /// How much place the parts of a chunk take that this member packs, or unpacks, when each begins
+  /// with a cache line of its own.
+  [[nodiscard]] std::size_t parts_bytes(std::size_t chunk, bool with_own) const {
+    const std::size_t all = whole_lines(bytes_of(chunk));
+    return with_own ? all : all - whole_lines(part_of(chunk, self_).bytes);
+  }
+
+  /// Calls visit(member, part) for what lies in [begin, end) of these parts, the next member's
+  /// first and the own ones last: members read different windows.
+  template <typename Visit>
+  void for_parts(std::size_t chunk, std::size_t begin, std::size_t end, Visit&& visit) const {
+    std::size_t at = 0;
+    for (std::size_t turn = 1; turn <= members_ && at < end; ++turn) {
+      const std::size_t member = (self_ + turn) % members_;
+      const Part part = part_of(chunk, member);
+      const std::size_t from = std::max(begin, at);
+      const std::size_t to = std::min(end, at + part.bytes);
+      if (from < to) {
+        visit(member, Part{part.begin + from - at, part.in_chunk + from - at, to - from});
+      }
+      at += whole_lines(part.bytes);
+    }
+  }
+
   void pack_chunk(std::size_t chunk) {
     writing_ = c_.distance_.writing(bytes_of(chunk));
     const std::uint64_t serial = c_.window_.open(bytes_of(chunk));
     if (chunk == 0) first_ = serial;
     std::byte* mine = window(self_, chunk);
-    for (std::size_t member = 0; member < members_; ++member) {
-      if (member == self_ && direct_) continue;
-      const Part part = part_of(chunk, member);
-      pack(job_.in, part.begin, part.bytes, mine + part.in_chunk, job_.dtype, job_.prescale,
-           writing_);
-    }
+    const auto pack_range = [&](std::size_t begin, std::size_t end) {
+      for_parts(chunk, begin, end, [&](std::size_t, const Part& part) {
+        pack(job_.in, part.begin, part.bytes, mine + part.in_chunk, job_.dtype, job_.prescale,
+             writing_);
+      });
+    };
+    c_.helpers_->share(layout_.message, parts_bytes(chunk, !layout_.reads_own), pack_range);
   }
 
-  /// Into the output first, then published from there: see allreduce_one_shot().
-  void reduce_chunk(std::size_t chunk) {
+  /// What a step does behind the barrier: reduces a chunk, and unpacks the one before. Handed over
+  /// to the helpers together.
+  void reduce_and_unpack(std::size_t step, std::size_t chunks) {
+    const std::size_t reduced = step <= chunks ? whole_lines(part_of(step - 1, self_).bytes) : 0;
+    const std::size_t unpacked = step >= 2 ? parts_bytes(step - 2, false) : 0;
+    const auto range = [&](std::size_t begin, std::size_t end) {
+      if (begin < reduced) reduce_part(step - 1, begin, std::min(end, reduced));
+      if (end > reduced) unpack_parts(step - 2, std::max(begin, reduced) - reduced, end - reduced);
+    };
+    c_.helpers_->share(layout_.message, reduced + unpacked, range);
+  }
+
+  /// [begin, end) of the own part, into the output first, then published from there: see
+  /// allreduce_one_shot().
+  void reduce_part(std::size_t chunk, std::size_t begin, std::size_t end) const {
     const Part part = part_of(chunk, self_);
+    end = std::min(end, part.bytes);
+    std::byte* result = window(self_, chunk) + part.in_chunk;
     std::array<const std::byte*, kMaxRanksPerHost> sources;
     for (std::size_t member = 0; member < members_; ++member) {
-      sources[member] = window(member, chunk) + part.in_chunk;
+      sources[member] = window(member, chunk) + part.in_chunk + begin;
     }
-    std::byte* result = window(self_, chunk) + part.in_chunk;
-    for (std::size_t done = 0; done < part.bytes; done += kTile) {
-      const std::size_t begin = part.begin + done;
-      const std::size_t bytes = std::min(kTile, part.bytes - done);
-      if (direct_) {
-        reduce_with_own_to_segments(sources.data(), members_, self_, job_.in, job_.out, begin,
-                                    bytes, job_.dtype, job_.op, job_.postscale);
-      } else {
-        reduce_to_segments(sources.data(), members_, job_.out, begin, bytes, job_.dtype, job_.op,
-                           job_.postscale);
-      }
-      pack(job_.out, begin, bytes, result + done, job_.dtype, 1.0, writing_);
+    for (std::size_t done = begin; done < end; done += kTile) {
+      const std::size_t at = part.begin + done;
+      const std::size_t bytes = std::min(kTile, end - done);
+      reduce_to_output(job_, layout_, sources.data(), members_, self_, at, bytes);
+      pack(job_.out, at, bytes, result + done, job_.dtype, 1.0, writing_);
       for (std::size_t member = 0; member < members_; ++member) sources[member] += bytes;
     }
   }
 
-  /// The own part is in place already. Members read different windows.
-  void unpack_chunk(std::size_t chunk) {
-    for (std::size_t turn = 1; turn < members_; ++turn) {
-      const std::size_t member = (self_ + turn) % members_;
-      const Part part = part_of(chunk, member);
+  /// The own part is in place already.
+  void unpack_parts(std::size_t chunk, std::size_t begin, std::size_t end) const {
+    for_parts(chunk, begin, end, [&](std::size_t member, const Part& part) {
       job_.out.copy_in(part.begin, part.bytes, window(member, chunk) + part.in_chunk);
-    }
+    });
   }
 
   ShmCommunicator& c_;
@@ -159,7 +215,7 @@ class ShmCommunicator::StreamedAllreduce {
   std::size_t members_;
   std::size_t self_;
   std::size_t total_;
-  bool direct_;                           // see reads_own_tensor()
+  Layout layout_;
   CopyKind writing_ = CopyKind::kCached;  // from one arrival to the next
   std::uint64_t first_ = 0;
 };

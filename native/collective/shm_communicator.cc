@@ -1,9 +1,9 @@
 #include "collective/shm_communicator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "collective/communicator_factory.h"
-#include "collective/shm_reduce.h"
 
 namespace hvdtune {
 namespace {
@@ -27,12 +27,13 @@ ShmTuning standard_tuning(std::size_t members, bool crowded) {
 }  // namespace
 
 ShmCommunicator::ShmCommunicator(std::shared_ptr<Arena> arena, std::vector<int> members, int index,
-                                 int cell, Patience patience)
+                                 int cell, Patience patience, std::shared_ptr<HelperPool> helpers)
     : arena_(std::move(arena)),
       members_(std::move(members)),
       index_(index),
       barrier_(*arena_, arena_->barrier(cell), static_cast<int>(members_.size()), index, patience),
       distance_(arena_->distance(cell), static_cast<int>(members_.size()), index),
+      helpers_(or_none(std::move(helpers))),
       crowded_(arena_->oversubscribed()) {
   tune({});
 }
@@ -119,8 +120,8 @@ const char* ShmCommunicator::activity(OpKind kind) const {
 }
 
 std::unique_ptr<Communicator> make_shm_communicator(const CommunicatorSpec& spec) {
-  auto communicator = std::make_unique<ShmCommunicator>(spec.session.arena, spec.members,
-                                                        spec.index, spec.number, spec.patience);
+  auto communicator = std::make_unique<ShmCommunicator>(
+      spec.session.arena, spec.members, spec.index, spec.number, spec.patience, spec.helpers);
   communicator->set_window_shared(!spec.only_one);
   return communicator;
 }

@@ -6,7 +6,9 @@
 
 #include "collective/cache_distance.h"
 #include "collective/communicator.h"
+#include "collective/helper_pool.h"
 #include "collective/shm_barrier.h"
+#include "collective/shm_reduce.h"
 #include "collective/shm_window.h"
 
 namespace hvdtune {
@@ -26,9 +28,10 @@ namespace hvdtune {
 class ShmCommunicator final : public Communicator {
  public:
   /// `members`: ranks on the host, ascending; `index`: this rank's place among them. `cell` must
-  /// be the same on all members and used by no other communicator at the time.
+  /// be the same on all members and used by no other communicator at the time. `helpers`: this
+  /// rank's, if it has any; whether it has, and how many, makes no difference to the others.
   ShmCommunicator(std::shared_ptr<Arena> arena, std::vector<int> members, int index, int cell,
-                  Patience patience);
+                  Patience patience, std::shared_ptr<HelperPool> helpers = nullptr);
 
   [[nodiscard]] int size() const override { return static_cast<int>(members_.size()); }
   [[nodiscard]] int index() const override { return index_; }
@@ -74,11 +77,20 @@ class ShmCommunicator final : public Communicator {
   [[nodiscard]] std::size_t others() const { return members_.size() - 1; }
   void end_operation();
 
+  /// Copies of `piece` that the helpers take part in; `message`: see HelperPool::share.
+  void publish(std::size_t message, const SegmentList& data, const Part& piece, std::byte* to,
+               CopyKind writing) const;
+  void fetch(std::size_t message, const SegmentList& out, const Part& piece, const std::byte* from,
+             CopyKind copies) const;
+  void keep(std::size_t message, const SegmentList& in, const SegmentList& out, const Part& piece,
+            CopyKind copies) const;
+
   std::shared_ptr<Arena> arena_;
   std::vector<int> members_;
   int index_;
   ShmBarrier barrier_;
   CacheDistance distance_;
+  std::shared_ptr<HelperPool> helpers_;
   bool crowded_;  // more ranks than CPUs
   std::size_t chunk_bytes_ = 0;
   std::size_t exchange_chunk_ = 0;

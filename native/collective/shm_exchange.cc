@@ -51,14 +51,33 @@ std::size_t total_of(const std::vector<SegmentList>& lists) {
   return total;
 }
 
-/// What is streamed needs order_copies().
-void publish(const SegmentList& data, const Part& piece, std::byte* to, CopyKind writing) {
-  pack(data, piece.begin, piece.bytes, to, DType::kUint8, 1.0, writing);
-}
-
 PhaseTimes nothing() { return {monotonic_now(), monotonic_now()}; }
 
 }  // namespace
+
+/// Into the window. What is streamed needs order_copies().
+void ShmCommunicator::publish(std::size_t message, const SegmentList& data, const Part& piece,
+                              std::byte* to, CopyKind writing) const {
+  helpers_->share(message, piece.bytes, [&](std::size_t begin, std::size_t end) {
+    pack(data, piece.begin + begin, end - begin, to + begin, DType::kUint8, 1.0, writing);
+  });
+}
+
+/// Out of a window.
+void ShmCommunicator::fetch(std::size_t message, const SegmentList& out, const Part& piece,
+                            const std::byte* from, CopyKind copies) const {
+  helpers_->share(message, piece.bytes, [&](std::size_t begin, std::size_t end) {
+    out.copy_in(piece.begin + begin, end - begin, from + begin, copies);
+  });
+}
+
+/// From the own tensors to the own results.
+void ShmCommunicator::keep(std::size_t message, const SegmentList& in, const SegmentList& out,
+                           const Part& piece, CopyKind copies) const {
+  helpers_->share(message, piece.bytes, [&](std::size_t begin, std::size_t end) {
+    copy_segments(in, out, piece.begin + begin, end - begin, copies);
+  });
+}
 
 /// pack(chunk, serial, how) writes what peers read of a chunk into the window; it may be asked for
 /// one chunk more than there is. count(serial) tells the number of chunks, at least 1, when
@@ -125,15 +144,15 @@ PhaseTimes ShmCommunicator::broadcast(const BroadcastJob& job) {
       0,
       [&](std::size_t chunk, std::uint64_t serial, CopyKind writing) {
         const Part piece = piece_of(chunk, step, total);
-        if (sender) publish(job.in, piece, exchange_window(root, serial), writing);
+        if (sender) publish(total, job.in, piece, exchange_window(root, serial), writing);
       },
       [&](std::uint64_t) { return chunks_of(total, step); },
       [&](std::size_t chunk, std::uint64_t serial) {
         const Part piece = piece_of(chunk, step, total);
         if (sender) {
-          copy_segments(job.in, job.out, piece.begin, piece.bytes, copies);
+          keep(total, job.in, job.out, piece, copies);
         } else {
-          job.out.copy_in(piece.begin, piece.bytes, exchange_window(root, serial), copies);
+          fetch(total, job.out, piece, exchange_window(root, serial), copies);
         }
       });
 }
@@ -150,30 +169,31 @@ PhaseTimes ShmCommunicator::allgather(const AllgatherJob& job) {
   if (job.lengths == nullptr && total_of(job.out) == 0) return nothing();
   const std::size_t step = exchange_chunk_;
   CopyKind copies = CopyKind::kCached;
+  std::size_t total = job.in.bytes();  // then of all results
   return stream(
       header,
       [&](std::size_t chunk, std::uint64_t serial, CopyKind writing) {
         std::byte* to = exchange_window(self, serial);
         if (chunk == 0) to = publish_lengths(job.lengths, to);
         const Part piece = piece_of(chunk, step, job.in.bytes());
-        publish(job.in, piece, to, writing);
+        publish(total, job.in, piece, to, writing);
       },
       [&](std::uint64_t first) {
         if (job.lengths != nullptr) job.lengths->prepare(published_lengths(*job.lengths, first));
         HVD_CHECK(job.out.size() == members_.size() && job.out[self].bytes() == job.in.bytes());
-        copies = result_copies(total_of(job.out));
+        total = total_of(job.out);
+        copies = result_copies(total);
         return std::max<std::size_t>(chunks_of(longest_of(job.out), step), 1);
       },
       [&](std::size_t chunk, std::uint64_t serial) {
         // The own part first, which is in cache; then round: members read different windows.
         const Part own = piece_of(chunk, step, job.in.bytes());
-        copy_segments(job.in, job.out[self], own.begin, own.bytes, copies);
+        keep(total, job.in, job.out[self], own, copies);
         for (std::size_t turn = 1; turn < members_.size(); ++turn) {
           const std::size_t member = (self + turn) % members_.size();
           const Part piece = piece_of(chunk, step, job.out[member].bytes());
-          job.out[member].copy_in(piece.begin, piece.bytes,
-                                  exchange_window(member, serial) + (chunk == 0 ? header : 0),
-                                  copies);
+          fetch(total, job.out[member], piece,
+                exchange_window(member, serial) + (chunk == 0 ? header : 0), copies);
         }
       });
 }
@@ -190,6 +210,7 @@ PhaseTimes ShmCommunicator::alltoall(const AlltoallJob& job) {
   // Each chunk holds one piece for every member.
   const std::size_t step = exchange_chunk_ / members_.size();
   CopyKind copies = CopyKind::kCached;
+  std::size_t total = total_of(job.in);  // then of all results
   return stream(
       header,
       [&](std::size_t chunk, std::uint64_t serial, CopyKind writing) {
@@ -198,24 +219,25 @@ PhaseTimes ShmCommunicator::alltoall(const AlltoallJob& job) {
         for (std::size_t member = 0; member < members_.size(); ++member) {
           if (member == self) continue;
           const Part piece = piece_of(chunk, step, job.in[member].bytes());
-          publish(job.in[member], piece, to + member * step, writing);
+          publish(total, job.in[member], piece, to + member * step, writing);
         }
       },
       [&](std::uint64_t first) {
         const std::size_t longest =
             job.lengths == nullptr ? job.longest
                                    : job.lengths->prepare(published_lengths(*job.lengths, first));
-        copies = result_copies(total_of(job.out));
+        total = total_of(job.out);
+        copies = result_copies(total);
         return std::max<std::size_t>(chunks_of(longest, step), 1);
       },
       [&](std::size_t chunk, std::uint64_t serial) {
         const Part own = piece_of(chunk, step, job.in[self].bytes());
-        copy_segments(job.in[self], job.out[self], own.begin, own.bytes, copies);
+        keep(total, job.in[self], job.out[self], own, copies);
         for (std::size_t turn = 1; turn < members_.size(); ++turn) {
           const std::size_t member = (self + turn) % members_.size();
           const Part piece = piece_of(chunk, step, job.out[member].bytes());
           const std::byte* from = exchange_window(member, serial) + (chunk == 0 ? header : 0);
-          job.out[member].copy_in(piece.begin, piece.bytes, from + self * step, copies);
+          fetch(total, job.out[member], piece, from + self * step, copies);
         }
       });
 }
@@ -230,30 +252,37 @@ PhaseTimes ShmCommunicator::reducescatter(const ReducescatterJob& job) {
   if (longest == 0) return nothing();
   const std::size_t step = exchange_chunk_ / members_.size();
   const bool direct = job.prescale == 1.0;  // scaled data exist only in the window
+  const std::size_t total = total_of(job.in);
   return stream(
       0,
       [&](std::size_t chunk, std::uint64_t serial, CopyKind writing) {
         for (std::size_t member = 0; member < members_.size(); ++member) {
           if (member == self && direct) continue;
           const Part piece = piece_of(chunk, step, job.in[member].bytes());
-          pack(job.in[member], piece.begin, piece.bytes,
-               exchange_window(self, serial) + member * step, job.dtype, job.prescale, writing);
+          std::byte* to = exchange_window(self, serial) + member * step;
+          helpers_->share(total, piece.bytes, [&](std::size_t begin, std::size_t end) {
+            pack(job.in[member], piece.begin + begin, end - begin, to + begin, job.dtype,
+                 job.prescale, writing);
+          });
         }
       },
       [&](std::uint64_t) { return chunks_of(longest, step); },
       [&](std::size_t chunk, std::uint64_t serial) {
-        std::array<const std::byte*, kMaxRanksPerHost> sources;
-        for (std::size_t member = 0; member < members_.size(); ++member) {
-          sources[member] = exchange_window(member, serial) + self * step;
-        }
         const Part piece = piece_of(chunk, step, job.out.bytes());
-        if (direct) {
-          reduce_with_own_to_segments(sources.data(), members_.size(), self, job.in[self], job.out,
-                                      piece.begin, piece.bytes, job.dtype, job.op, job.postscale);
-        } else {
-          reduce_to_segments(sources.data(), members_.size(), job.out, piece.begin, piece.bytes,
-                             job.dtype, job.op, job.postscale);
-        }
+        helpers_->share(total, piece.bytes, [&](std::size_t begin, std::size_t end) {
+          std::array<const std::byte*, kMaxRanksPerHost> sources;
+          for (std::size_t member = 0; member < members_.size(); ++member) {
+            sources[member] = exchange_window(member, serial) + self * step + begin;
+          }
+          const std::size_t at = piece.begin + begin;
+          if (direct) {
+            reduce_with_own_to_segments(sources.data(), members_.size(), self, job.in[self],
+                                        job.out, at, end - begin, job.dtype, job.op, job.postscale);
+          } else {
+            reduce_to_segments(sources.data(), members_.size(), job.out, at, end - begin, job.dtype,
+                               job.op, job.postscale);
+          }
+        });
       });
 }
 
@@ -267,12 +296,12 @@ PhaseTimes ShmCommunicator::sendrecv(const SendrecvJob& job) {
       0,
       [&](std::size_t chunk, std::uint64_t serial, CopyKind writing) {
         const Part piece = piece_of(chunk, step, job.in.bytes());
-        publish(job.in, piece, exchange_window(self, serial), writing);
+        publish(job.longest, job.in, piece, exchange_window(self, serial), writing);
       },
       [&](std::uint64_t) { return chunks_of(job.longest, step); },
       [&](std::size_t chunk, std::uint64_t serial) {
         const Part piece = piece_of(chunk, step, job.out.bytes());
-        job.out.copy_in(piece.begin, piece.bytes, exchange_window(partner, serial), copies);
+        fetch(job.longest, job.out, piece, exchange_window(partner, serial), copies);
       });
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
+#include <utility>
 
 #include "base/check.h"
 #include "base/futex.h"
@@ -33,7 +33,8 @@ std::size_t block_bytes(std::size_t total, std::size_t members) {
 }  // namespace
 
 ShmRegistered::ShmRegistered(std::shared_ptr<Arena> arena, std::shared_ptr<HeapFile> file,
-                             std::vector<int> members, int index, int number, Patience patience)
+                             std::vector<int> members, int index, int number, Patience patience,
+                             std::shared_ptr<HelperPool> helpers)
     : arena_(std::move(arena)),
       file_(std::move(file)),
       peers_(file_),
@@ -41,7 +42,8 @@ ShmRegistered::ShmRegistered(std::shared_ptr<Arena> arena, std::shared_ptr<HeapF
       index_(static_cast<std::size_t>(index)),
       cell_(file_->work_cell(number)),
       distance_(arena_->distance(number), static_cast<int>(members_.size()), index),
-      patience_(patience) {}
+      patience_(patience),
+      helpers_(or_none(std::move(helpers))) {}
 
 PhaseTimes ShmRegistered::allreduce(const RegisteredJob& job) {
   PhaseTimes times{monotonic_now(), 0};
@@ -58,7 +60,9 @@ PhaseTimes ShmRegistered::allreduce(const RegisteredJob& job) {
       // Only now: while a member holds a block, nobody's tensors can move.
       if (finished == 0) lay_out(job);
       const std::size_t begin = std::size_t{*taken} * block;
-      reduce_range(job, begin, std::min(begin + block, total));
+      helpers_->share(total, std::min(block, total - begin), [&](std::size_t from, std::size_t to) {
+        reduce_range(job, begin + from, begin + to);
+      });
       ++finished;
     }
     order_copies(writing_);
@@ -211,7 +215,8 @@ void ShmRegistered::lay_out(const RegisteredJob& job) {
 
 // ---- reducing -----------------------------------------------------------------------------------
 
-void ShmRegistered::reduce_range(const RegisteredJob& job, std::size_t begin, std::size_t end) {
+void ShmRegistered::reduce_range(const RegisteredJob& job, std::size_t begin,
+                                 std::size_t end) const {
   const std::size_t members = members_.size();
   auto run = std::upper_bound(runs_.begin(), runs_.end(), begin,
                               [](std::size_t at, const Run& r) { return at < r.begin; }) -
@@ -232,7 +237,7 @@ void ShmRegistered::reduce_range(const RegisteredJob& job, std::size_t begin, st
 }
 
 void ShmRegistered::reduce_run(const RegisteredJob& job, std::byte* const* copies,
-                               std::size_t bytes) {
+                               std::size_t bytes) const {
   std::array<std::byte*, kMaxRanksPerHost> at;
   for (std::size_t done = 0; done < bytes; done += kTile) {
     for (std::size_t member = 0; member < members_.size(); ++member) {
@@ -243,15 +248,17 @@ void ShmRegistered::reduce_run(const RegisteredJob& job, std::byte* const* copie
 }
 
 void ShmRegistered::reduce_tile(const RegisteredJob& job, std::byte* const* copies,
-                                std::size_t bytes) {
+                                std::size_t bytes) const {
   const std::size_t members = members_.size();
   std::array<const std::byte*, kMaxRanksPerHost> sources;
   std::copy_n(copies, members, sources.begin());
   if (job.prescale != 1.0) {
     const ScaleKernel scale = scale_kernel(job.dtype);
-    scaled_.resize(members * kTile);
+    // A tile of every member; this thread's, as helpers work on tiles at the same time.
+    static thread_local std::vector<std::byte> tiles;
+    tiles.resize(members * kTile);
     for (std::size_t member = 0; member < members; ++member) {
-      std::byte* scaled = scaled_.data() + member * kTile;
+      std::byte* scaled = tiles.data() + member * kTile;
       scale(scaled, copies[member], bytes / dtype_size(job.dtype), job.prescale);
       sources[member] = scaled;
     }

@@ -9,6 +9,7 @@
 #include "base/patience.h"
 #include "collective/cache_distance.h"
 #include "collective/communicator.h"
+#include "collective/helper_pool.h"
 #include "transport/heap_file.h"
 #include "transport/peer_heaps.h"
 
@@ -44,9 +45,10 @@ struct RegisteredJob {
 class ShmRegistered {
  public:
   /// `members`: ranks on the host, ascending; `index`: this rank's place among them; `number`: of
-  /// the process set, whose work cell must be as new.
+  /// the process set, whose work cell must be as new; `helpers`: this rank's, if it has any.
   ShmRegistered(std::shared_ptr<Arena> arena, std::shared_ptr<HeapFile> file,
-                std::vector<int> members, int index, int number, Patience patience);
+                std::vector<int> members, int index, int number, Patience patience,
+                std::shared_ptr<HelperPool> helpers = nullptr);
 
   /// Blocks until all tensors are reduced on all members. Throws Error(kAborted) when the job is
   /// aborted, or when a member's memory cannot be mapped; the tensors are undefined then. Results
@@ -78,9 +80,9 @@ class ShmRegistered {
   void finish_blocks(std::uint32_t count, std::uint32_t blocks);
   void lay_out(const RegisteredJob& job);
   [[nodiscard]] std::uint64_t place_of(const RegisteredTensor& tensor, std::size_t member);
-  void reduce_range(const RegisteredJob& job, std::size_t begin, std::size_t end);
-  void reduce_run(const RegisteredJob& job, std::byte* const* copies, std::size_t bytes);
-  void reduce_tile(const RegisteredJob& job, std::byte* const* copies, std::size_t bytes);
+  void reduce_range(const RegisteredJob& job, std::size_t begin, std::size_t end) const;
+  void reduce_run(const RegisteredJob& job, std::byte* const* copies, std::size_t bytes) const;
+  void reduce_tile(const RegisteredJob& job, std::byte* const* copies, std::size_t bytes) const;
   [[nodiscard]] bool over() const;
   void wait_for_others();
   void wait_until_over();
@@ -94,6 +96,7 @@ class ShmRegistered {
   WorkCell& cell_;
   CacheDistance distance_;
   Patience patience_;
+  std::shared_ptr<HelperPool> helpers_;
   Nanos absence_limit_ = kForever;
   AbsenceReport report_;
   CopyKind writing_ = CopyKind::kCached;  // in the reduction under way
@@ -106,7 +109,6 @@ class ShmRegistered {
   std::vector<std::uint64_t> places_;  // [tensor][member]
   std::vector<Run> runs_;
   std::vector<std::byte*> copies_;  // [run][member]: where it begins
-  std::vector<std::byte> scaled_;   // a tile of every member, where there is a prescale
 };
 
 }  // namespace hvdtune

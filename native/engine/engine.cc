@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/affinity.h"
 #include "base/log.h"
 #include "base/signals_blocked.h"
 #include "base/time_space.h"
@@ -29,6 +30,21 @@ Patience chosen_patience(Nanos wanted, const Arena& arena) {
   return {.awake = wanted >= 0 ? wanted : standard, .gives_way = crowded};
 }
 
+/// This rank's helpers.
+HelperOptions chosen_helpers(const EngineOptions& options, const Arena& arena, Patience patience) {
+  HelperOptions helpers;
+  if (!options.in_shared_memory || arena.local_ranks() == 1) return helpers;
+  helpers.threads =
+      options.reduction_threads >= 0
+          ? std::min(options.reduction_threads, kMostHelpers)
+          : fitting_helpers(arena.local_ranks(), arena.cpus(), this_cpu_share().usable);
+  // Where there are more threads than CPUs because somebody wants it so, polling keeps others from
+  // running.
+  const bool crowded = arena.local_ranks() * (1 + helpers.threads) > arena.cpus();
+  helpers.patience = {patience.awake, crowded};
+  return helpers;
+}
+
 [[noreturn]] void refuse(const std::string& text) {
   throw Error(ErrorKind::kInvalidArgument, text);
 }
@@ -50,6 +66,7 @@ Engine::Engine(EngineOptions options)
       doorbell_(arena_.doorbell(rank_)),
       coordinator_bell_(session_.is_here(0) ? arena_.doorbell(0) : arena_.bridge_bell()),
       schedule_(arena_.schedule()),
+      helpers_(std::make_shared<HelperPool>(chosen_helpers(options_, arena_, patience_))),
       executor_(sets_, rank_, timeline_),
       stragglers_(options_.straggler, size_),
       status_(size_),
@@ -59,6 +76,9 @@ Engine::Engine(EngineOptions options)
       my_announcements_(arena_.announcements(rank_)),
       stack_query_([this] { doorbell_.wake_all(); }),
       applied_(options_.settings) {
+  if (helpers_->helpers() > 0) {
+    HVD_LOG_RANK(kInfo, rank_) << helpers_->helpers() << " reduction threads help this rank";
+  }
   executor_.tune(tuning_of(applied_));
   distance_.choose(options_.writing);
   if (!options_.in_shared_memory) session_.heap.reset();
@@ -141,8 +161,8 @@ void Engine::find_other_clocks() {
 std::unique_ptr<Communicator> Engine::make_communicator(std::uint32_t set) {
   const int index = sets_.index_of(set, rank_);
   if (index < 0) return nullptr;
-  auto communicator = options_.data_plane(
-      {session_, sets_.ranks(set), index, static_cast<int>(set), sets_.numbers() == 1, patience_});
+  auto communicator = options_.data_plane({session_, sets_.ranks(set), index, static_cast<int>(set),
+                                           sets_.numbers() == 1, patience_, helpers_});
   if (options_.stall.enabled && options_.stall.warning > 0) {
     communicator->report_absence(
         options_.stall.warning,
@@ -163,8 +183,9 @@ std::vector<std::unique_ptr<Communicator>> Engine::make_communicators() {
 std::unique_ptr<ShmRegistered> Engine::make_registered(std::uint32_t set) {
   const int index = sets_.index_of(set, rank_);
   if (index < 0 || !session_.heap) return nullptr;
-  auto registered = std::make_unique<ShmRegistered>(session_.arena, session_.heap, sets_.ranks(set),
-                                                    index, static_cast<int>(set), patience_);
+  auto registered =
+      std::make_unique<ShmRegistered>(session_.arena, session_.heap, sets_.ranks(set), index,
+                                      static_cast<int>(set), patience_, helpers_);
   if (options_.stall.enabled && options_.stall.warning > 0) {
     registered->report_absence(
         options_.stall.warning,
@@ -485,6 +506,10 @@ void Engine::shutdown() {
   stop_ = true;
   doorbell_.wake(Sleeper::kThread);
   thread_.join();
+  {
+    const std::lock_guard lock(drive_mutex_);  // a caller may not have noticed the end yet
+    helpers_->stop();
+  }
   // Who waits for this rank in an operation is to learn the cause, not that it has left.
   if (session_.mesh && arena_.aborted()) session_.mesh->abort(arena_.abort_status().text);
   if (control_) control_->stop();

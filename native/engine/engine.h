@@ -64,6 +64,9 @@ struct EngineOptions {
   /// CPU for the communication thread; negative = not pinned.
   int affinity = -1;
   Writing writing = Writing::kMeasured;  ///< this rank's; the others' may differ
+  /// Threads that help this rank to reduce what goes through shared memory, at most kMostHelpers;
+  /// negative = as many as fit. The others' may differ.
+  int reduction_threads = -1;
   /// Global ranks of the process sets 1, 2, … (set 0 is the whole job), each ascending.
   std::vector<std::vector<int>> process_sets;
   StallOptions stall;
@@ -413,6 +416,7 @@ class Engine final : private CoordinatorObserver {
   Doorbell& coordinator_bell_;  // where rank 0 is on another host: the bridge's
   BroadcastRing schedule_;
   std::optional<Registration> registration_;  // its publish() under table_mutex_
+  std::shared_ptr<HelperPool> helpers_;       // under drive_mutex_
   Executor executor_;
   std::optional<Coordinator> coordinator_;  // rank 0
   std::optional<StallWatch> stalls_;        // rank 0

@@ -104,6 +104,7 @@ EngineOptions make_options(const py::kwargs& values) {
   options.settings.chunk_size = number("chunk_size");
   options.settings.one_shot_limit = number("one_shot_limit");
   options.writing = writing_named(text("writing"));
+  options.reduction_threads = static_cast<int>(number("reduction_threads"));
   options.spin = number("spin_us") < 0 ? -1 : number("spin_us") * kMicrosecond;
   options.affinity = static_cast<int>(number("affinity"));
   options.process_sets = values["process_sets"].cast<std::vector<std::vector<int>>>();

@@ -15,11 +15,13 @@ namespace hvdtune::testing {
 /// One communicator a rank over one arena, each used from a thread of its own.
 class World {
  public:
-  explicit World(int ranks) : arena_(Arena::create(ranks)) {
+  /// With `helpers.threads` helpers a rank.
+  explicit World(int ranks, const HelperOptions& helpers = {}) : arena_(Arena::create(ranks)) {
     std::vector<int> members;
     for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
     for (int rank = 0; rank < ranks; ++rank) {
-      ranks_.push_back(std::make_unique<ShmCommunicator>(arena_, members, rank, 0, Patience{}));
+      ranks_.push_back(std::make_unique<ShmCommunicator>(arena_, members, rank, 0, Patience{},
+                                                         std::make_shared<HelperPool>(helpers)));
     }
   }
 

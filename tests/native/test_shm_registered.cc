@@ -31,16 +31,19 @@ struct Place {
 
 class World {
  public:
-  explicit World(int ranks) : arena_(Arena::create(ranks)), file_(HeapFile::create(ranks)) {
+  /// `helpers`: of each rank; they take part in everything, however small.
+  explicit World(int ranks, int helpers = 0)
+      : arena_(Arena::create(ranks)), file_(HeapFile::create(ranks)) {
+    const HelperOptions options{helpers, {20 * kMicrosecond, true}, 64, 0};
     CHECK(file_ != nullptr);
     std::vector<int> members;
     for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
     for (int rank = 0; rank < ranks; ++rank) {
       // Each maps the file for itself, as processes do.
       auto file = HeapFile::attach(file_->fd(), ranks);
-      places_.push_back(
-          {std::make_shared<SharedHeap>(file, rank),
-           std::make_unique<ShmRegistered>(arena_, file, members, rank, 0, Patience{})});
+      places_.push_back({std::make_shared<SharedHeap>(file, rank),
+                         std::make_unique<ShmRegistered>(arena_, file, members, rank, 0, Patience{},
+                                                         std::make_shared<HelperPool>(options))});
     }
   }
 
@@ -87,10 +90,11 @@ Layout lay_out(World& world, Place& place, int rank, const std::vector<std::size
   return layout;
 }
 
-void check_sum(int ranks, DType dtype, bool gaps, double prescale, double postscale) {
+void check_sum(int ranks, DType dtype, bool gaps, double prescale, double postscale,
+               int helpers = 0) {
   const std::size_t element = dtype_size(dtype);
   const std::vector<std::size_t> lengths = {1, 3, 70001, 0, 17, 4096, 33333};
-  World world(ranks);
+  World world(ranks, helpers);
   // Not under way until all have published where their tensors are: the engine's part elsewhere.
   BarrierCell& gate = world.arena().barrier(0);
   for (std::uint64_t round = 0; round < 3; ++round) {
@@ -136,6 +140,11 @@ TEST(every_rank_may_have_them_elsewhere) {
 TEST(scaled_values_are_rounded_as_elsewhere) {
   check_sum(3, DType::kFloat16, false, 0.3, 0.7);
   check_sum(2, DType::kInt32, true, 0.5, 3.0);
+}
+
+TEST(helpers_reduce_pieces_of_blocks) {
+  check_sum(2, DType::kFloat32, false, 1.0, 0.5, 2);
+  check_sum(3, DType::kFloat16, true, 0.3, 0.7, 1);
 }
 
 TEST(a_late_member_finds_everything_done) {

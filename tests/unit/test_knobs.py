@@ -74,6 +74,9 @@ def test_booleans_are_on_above_zero(text, value):
         ("HOROVOD_THREAD_AFFINITY", "0,,1", "commas"),
         ("HOROVOD_CONTROLLER", "carrier-pigeon", "mpi, gloo"),
         ("HVDTUNE_CHUNK_SIZE", "1K", "64 KiB to 4 MiB"),
+        ("HVDTUNE_REDUCTION_THREADS", "17", "auto, or a whole number, from 0 to 16"),
+        ("HVDTUNE_REDUCTION_THREADS", "-1", "auto, or a whole number"),
+        ("HVDTUNE_REDUCTION_THREADS", "two", "auto, or a whole number"),
     ],
 )
 def test_a_bad_value_names_setting_value_and_what_is_accepted(variable, text, wanted):
@@ -86,6 +89,13 @@ def test_a_bad_value_names_setting_value_and_what_is_accepted(variable, text, wa
 
 def test_zero_leaves_the_chunk_size_to_the_engine():
     assert from_environ({"HVDTUNE_CHUNK_SIZE": "0"}).chunk_size == 0
+
+
+@pytest.mark.parametrize(("text", "value"), [("Auto", "auto"), ("0", 0), ("16", 16)])
+def test_reduction_threads_are_a_number_or_left_to_the_engine(text, value):
+    assert from_environ({}).reduction_threads == "auto"
+    assert from_environ({"HVDTUNE_REDUCTION_THREADS": text}).reduction_threads == value
+    assert to_text(KNOBS["reduction_threads"], value) == str(value)
 
 
 def test_choices_ignore_case_and_lists_are_split():

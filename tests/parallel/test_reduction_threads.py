@@ -1,0 +1,65 @@
+"""Helper threads: their number makes no difference to any bit, and they cost nothing when idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rank_programs import numpy_matrix, reduction_threads
+from ranks import run_ranks
+
+from hvdtune import _native
+
+THREADS = "HVDTUNE_REDUCTION_THREADS"
+
+
+@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize(
+    "program",
+    [
+        numpy_matrix.allreduce,
+        numpy_matrix.scaled_allreduce,
+        numpy_matrix.grouped_allreduce,
+        numpy_matrix.allgather,
+        numpy_matrix.broadcast,
+        numpy_matrix.alltoall,
+        numpy_matrix.reducescatter,
+    ],
+    ids=lambda program: program.__name__,
+)
+def test_results_have_the_same_bits(program: Callable[[], numpy_matrix.Report], np: int) -> None:
+    alone, helped = (
+        run_ranks(np, program, env={THREADS: threads}, timeout=240).values for threads in ("0", "2")
+    )
+    for rank in range(np):
+        assert not helped[rank].faults, f"rank {rank}: " + "\n".join(helped[rank].faults[:20])
+        assert helped[rank].cases == alone[rank].cases > 0
+        assert helped[rank].digests == alone[rank].digests
+
+
+@pytest.mark.parametrize(("np", "threads", "number"), [(2, "2", 2), (2, "0", 0), (1, "2", 0)])
+def test_helpers_come_and_go_with_the_job(np: int, threads: str, number: int) -> None:
+    counts = run_ranks(np, reduction_threads.come_and_go, env={THREADS: threads}).values
+    assert counts == ([number, 0, number, 0],) * np
+
+
+@pytest.mark.parametrize("cpus", [2, 4, 8, 16])
+def test_unless_told_there_are_as_many_as_fit(cpus: int) -> None:
+    """Beside a CPU for each of the two ranks; none where they need all."""
+    available = _native.usable_cpus()
+    if cpus > available:
+        pytest.skip(f"needs {cpus} CPUs; this machine gives {available}")
+    number = min(cpus // 2 - 1, 3)
+    counts = run_ranks(2, reduction_threads.come_and_go, cpus).values
+    assert counts == ([number, 0, number, 0],) * 2
+
+
+def test_idle_helpers_sleep() -> None:
+    env = {THREADS: "2"}
+    assert run_ranks(2, reduction_threads.sleep_when_idle, env=env).values == (True, True)
+
+
+def test_a_fork_does_not_disturb_them() -> None:
+    env = {THREADS: "2"}
+    codes = run_ranks(2, reduction_threads.fork_between_reductions, 3, env=env).values
+    assert codes == ([7, 7, 7],) * 2
