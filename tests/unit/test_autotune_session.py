@@ -298,11 +298,12 @@ def test_an_engine_that_refuses_does_not_disturb(
     assert optimisers[0].closed
 
 
+@pytest.mark.parametrize("place", ["missing/log.csv", ".", "/dev/full"])
 def test_an_unwritable_log_does_not_disturb(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], place: str
 ) -> None:
     engine = SimulatedEngine(short_cycle_is_best)
-    session(engine, tmp_path / "missing" / "log.csv").run()
+    session(engine, tmp_path / place).run()
     assert engine.values["cycle_time"] < 0.4
     assert capfd.readouterr().err.count("cannot be written") == 1
 
