@@ -390,6 +390,8 @@ class Tuner:
         for _ in range(self._config.max_samples // MORE_SHARE):
             if self._is_at_an_end():
                 return None
+            if self._pairs_left() == LEAST_PAIRS:
+                break
             values = self._next_queued()
             if values is None:
                 answer = yield from self._ask()
@@ -404,8 +406,11 @@ class Tuner:
         return (yield from self._ask())
 
     def _is_at_an_end(self) -> bool:
-        left = self._config.max_pairs - self._pairs
-        return self._hurry is not None or self._harm.ends_search or left < LEAST_PAIRS
+        is_over = self._hurry is not None or self._harm.ends_search
+        return is_over or self._pairs_left() < LEAST_PAIRS
+
+    def _pairs_left(self) -> int:
+        return self._config.max_pairs - self._pairs
 
     def _used_up(self) -> str:
         limit = self._config.harm_limit_steps
@@ -429,7 +434,7 @@ class Tuner:
             self._record.usual_error(),
             1 - (1 - self._config.confidence) * share,
             self._config.min_gain,
-            self._config.max_pairs - self._pairs - REPEATS,
+            self._pairs_left() - REPEATS,
         )
         finding = None
         while finding is None:

@@ -505,6 +505,15 @@ def test_the_second_look_begins_with_what_the_search_had_no_room_for(gain: float
     assert later[3:] == ([SECOND] if gain else [])
 
 
+def test_the_second_look_leaves_enough_for_its_comparison() -> None:
+    # The first comparison takes 4 pairs. Of 23, four are left for candidates: three probes, SECOND.
+    tuner, compared = two_looks(first_ms=10.4, second_ms=9.0, most=23)
+    assert compared == [FAST, SECOND]
+    assert tuner.outcome is not None
+    assert tuner.outcome.values == SECOND
+    assert len(two_looks(first_ms=10.4, second_ms=9.0, most=22)[1]) == 1
+
+
 @pytest.mark.parametrize("most", [9, 33])
 def test_pairs_measured_again_count_as_pairs(most: int) -> None:
     """So that a run on a rough machine is no longer than on another."""
