@@ -263,7 +263,7 @@ def page(found: dict[str, list[Any]]) -> str:
     lines += [
         "",
         f"A step beside the finished autotuner has {share} instructions. Counts of the same "
-        f"job differ by up to {spread}.",
+        f"job differ by up to {spread}, so a cost below that would not be seen.",
     ]
     lines += ["", f"## Rank 0 of {RANKS}, {REST_S:.0f} s of doing nothing", ""]
     names = list(found[f"looked at {KINDS[True]}"][0])

@@ -354,6 +354,10 @@ class Session:
             self._tuner.offer(answer)
             if waited:
                 self._begin()
+        elif self._tuner.trial is not None and self._tuner.trial.waiting and self._window.complete:
+            self._tuner.waited()
+            if self._tuner.trial is None or not self._tuner.trial.waiting:
+                self._begin()
         request = self._tuner.take_request()
         if request is not None:
             self._optimiser.ask(request)

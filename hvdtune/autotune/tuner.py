@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hvdtune.autotune import inference
-from hvdtune.autotune.comparison import Comparison, Finding, as_shares
+from hvdtune.autotune.comparison import REPEATS, Comparison, Finding, as_shares
 from hvdtune.autotune.harm import Harm
 from hvdtune.autotune.record import Measurement, Record, Trial, together
 from hvdtune.autotune.score import Sample
@@ -44,8 +44,9 @@ PROBE_CELLS = 3  # of an axis; a probe lies in each but the incumbent's
 RACE_GAIN = 0.5  # of `min_gain`: what measuring a candidate again has to promise
 RACE_RIVALS = 4  # measured again before the model is asked anew
 FIRST_SHARE = 0.7  # of the chance of an error goes to the first comparison, the rest to the second
-MORE_SHARE = 4  # one candidate for every so many of the search is measured between the two
-LEAST_PAIRS = 12  # that must be left for a second comparison
+MORE_SHARE = 2  # one candidate for every so many of the search may be measured between the two
+SECOND_GAIN = 0.25  # of `min_gain`: what the model has to expect then, which is often too content
+LEAST_PAIRS = 15  # that must be left for a second comparison
 PROMOTE_GAIN = 0.1  # seen so much faster, by five standard errors: confirmed at once
 PROMOTE_ERRORS = 5.0
 
@@ -54,7 +55,7 @@ PROMOTE_ERRORS = 5.0
 class TunerConfig:
     """How long to look and how sure to be. Confidence is one-sided: 0.99 errs once in 100.
 
-    `max_pairs` is for all comparisons of a run together.
+    `max_pairs` is for all comparisons of a run together, pairs that are measured again included.
     """
 
     warmup_samples: int = 3
@@ -65,7 +66,7 @@ class TunerConfig:
     min_gain: float = 0.002
     harm_limit_steps: float = 200.0
     race_samples: int = 10
-    max_pairs: int = 32
+    max_pairs: int = 33
     noise: float = 0.0
     seed: int = 0
 
@@ -140,6 +141,7 @@ class Tuner:
         self._defaults = {key: defaults[key] for key in space.keys}
         self._config = config
         self._queue: list[Values] = []
+        self._later_probes: list[Values] = []
         self._tried = 0
         self._pairs = 0
         self._request: Request | None = None
@@ -211,7 +213,9 @@ class Tuner:
         return request
 
     def offer(self, answer: Answer) -> None:
-        """The optimiser's answer to the last request."""
+        """The optimiser's answer to the last request. One that is too late is passed over."""
+        if not self._is_posed:
+            return
         self._answer = answer
         if self._trial is not None and self._trial.waiting:
             self._advance(None)
@@ -230,6 +234,17 @@ class Tuner:
     def end_search(self, reason: str) -> None:
         """Measure no further candidates; the best so far is compared as usual."""
         self._hurry = reason
+
+    def waited(self) -> None:
+        """A sample's steps have passed while the tuner was `waiting` for the optimiser.
+
+        If the search is to end, that was long enough: the measurements have to do, without a model.
+        On a machine whose CPUs are all busy an answer may take longer than all the rest.
+        """
+        if self._hurry is not None and self._trial is not None and self._trial.waiting:
+            rows = self._question().observations
+            means, errors = ([row[key] for row in rows] for key in ("y", "error"))
+            self.offer(Answer(self._incumbent, 0.0, means, errors))
 
     def abort(self, reason: str) -> None:
         """End tuning here; the incumbent stays."""
@@ -286,6 +301,9 @@ class Tuner:
             if values is None:
                 must_wait = self._answer is None
                 answer = yield from self._ask()
+                if self._hurry is not None:
+                    self._last = answer
+                    continue
                 quiet = quiet + 1 if answer.expected_gain < self._config.min_gain else 0
                 # A model of a few points is too easily content.
                 if quiet >= QUIET_PROPOSALS and self._tried >= self._config.max_samples // 2:
@@ -341,43 +359,58 @@ class Tuner:
     def _confirm(self, values: Values) -> _Course:
         """Compare the best; what is left of the pairs then goes to a second look around.
 
-        The model has learnt from the pairs, too. A few more candidates are measured while it
-        expects something of them, each for a pair, and the best that was not compared yet is. Both
-        comparisons together err no more often than the confidence says.
+        Together, both comparisons err no more often than the confidence says.
         """
         yield from self._compare(values, "confirm", FIRST_SHARE)
         first = self.outcome
         assert first is not None
-        compared = values
-        for _ in range(self._config.max_samples // MORE_SHARE):
-            if self._is_at_an_end():
-                return
-            answer = yield from self._ask()
-            if answer.expected_gain < self._config.min_gain:
-                break
-            yield Trial("search", answer.values, candidate=True)
-            self._pairs += 1
-            self._pose()
-            yield Trial("search", self._incumbent, note="incumbent")
-        else:
-            answer = yield from self._ask()
+        answer = yield from self._look_around()
+        if answer is None or self._is_at_an_end():
+            return
         best = max(
-            (one for one in self._offered(answer) if one.values != compared),
+            (one for one in self._offered(answer) if one.values != values),
             key=lambda one: one.gain,
             default=None,
         )
-        if self._is_at_an_end() or best is None:
-            return
-        if inference.expected_excess(best.gain, best.deviation) < self._config.min_gain:
+        if best is None or best.gain + best.deviation < self._config.min_gain:
             return
         yield from self._compare(best.values, "confirm", 1 - FIRST_SHARE)
         margins = [one.margin if one and one.margin else math.inf for one in (first, self.outcome)]
         if not self._findings and margins[0] < margins[1]:
             self.outcome = first  # it says more
 
+    def _look_around(self) -> Generator[Trial, Sample | None, Answer | None]:
+        """Measure some more candidates, each for a pair that is left; the model's last answer.
+
+        First the probes that the search had no room for: of parts of the space where nothing was
+        measured, the model knows little and may be wrong about that. Then what it proposes, while
+        it expects something of it: it has learnt from the pairs, too.
+        """
+        self._queue = self._later_probes
+        for _ in range(self._config.max_samples // MORE_SHARE):
+            if self._is_at_an_end():
+                return None
+            if self._pairs_left() == LEAST_PAIRS:
+                break
+            values = self._next_queued()
+            if values is None:
+                answer = yield from self._ask()
+                if answer.expected_gain < SECOND_GAIN * self._config.min_gain:
+                    return answer
+                values = answer.values
+            yield Trial("search", values, candidate=True)
+            self._pairs += 1
+            if not self._queue:
+                self._pose()
+            yield Trial("search", self._incumbent, note="incumbent")
+        return (yield from self._ask())
+
     def _is_at_an_end(self) -> bool:
-        left = self._config.max_pairs - self._pairs
-        return self._hurry is not None or self._harm.ends_search or left < LEAST_PAIRS
+        is_over = self._hurry is not None or self._harm.ends_search
+        return is_over or self._pairs_left() < LEAST_PAIRS
+
+    def _pairs_left(self) -> int:
+        return self._config.max_pairs - self._pairs
 
     def _used_up(self) -> str:
         limit = self._config.harm_limit_steps
@@ -401,7 +434,7 @@ class Tuner:
             self._record.usual_error(),
             1 - (1 - self._config.confidence) * share,
             self._config.min_gain,
-            self._config.max_pairs - self._pairs,
+            self._pairs_left() - REPEATS,
         )
         finding = None
         while finding is None:
@@ -424,7 +457,7 @@ class Tuner:
                     return False
                 pair[is_candidate] = sample
             finding = compared.add(pair[True], pair[False])
-        self._pairs += finding.pairs
+        self._pairs += finding.pairs + compared.repeats
         if finding.faster:
             self._adopt(values, finding)
         else:
@@ -473,10 +506,12 @@ class Tuner:
         most half of the samples: the rest is for the model, which needs one of them at least.
         """
         most, seed = max(1, self._config.max_samples // 2), self._config.seed
-        probes = self._space.probes(self._start, PROBE_CELLS, seed)[: self._config.probes]
+        probes = self._space.probes(self._start, PROBE_CELLS, seed)
         spread = self._space.spread(self._config.spread_points, seed, self._defaults)
         defaults = [self._defaults] if self._defaults != self._start else []
-        return defaults + (probes + spread)[:most]
+        first = (probes[: self._config.probes] + spread)[:most]
+        self._later_probes = [probe for probe in probes if probe not in first]
+        return defaults + first
 
     def _next_queued(self) -> Values | None:
         while self._queue:

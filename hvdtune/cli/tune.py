@@ -144,7 +144,9 @@ class _Budget:
         why = "the time for searching was over"
         self._timers = [
             threading.Timer(max(0.0, SEARCH_SHARE * seconds), session.end_search_soon, (why,)),
-            threading.Timer(max(0.0, seconds), session.stop_soon, ("the time was over",)),
+            threading.Timer(
+                max(0.0, seconds), session.stop_soon, ("the time was over (--budget)",)
+            ),
         ]
 
     def __enter__(self) -> None:

@@ -249,6 +249,35 @@ def test_a_broken_optimiser_ends_tuning_and_keeps_the_settings(
     assert error.count("tuning ended: the optimiser ended with exit status 1") == 1
 
 
+class SilentOptimiser(DirectOptimiser):
+    def poll(self) -> Answer | None:
+        return None
+
+
+@pytest.mark.parametrize("at", [0, 3_000])
+def test_an_optimiser_that_gets_no_cpu_does_not_keep_the_comparison_from_its_end(
+    path: Path, at: int
+) -> None:
+    class Hurried(SimulatedEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            if self.left == 10_000 - at:  # before the first step, or while it is waited for
+                tuning.end_search_soon("the time for searching was over")
+            return super().read_steps(timeout_s)
+
+    engine = Hurried(short_cycle_is_best, 10_000, start={"cycle_time": 8.0})
+    tuning = session(engine, path, {}, SilentOptimiser)
+    tuning.run()
+    rows = log.read(path)
+    assert rows[-1]["phase"] == "final"
+    assert not tuning.unfinished
+    if at:
+        assert rows[-1]["accepted"] == "1"
+        assert float(rows[-1]["cycle_time_ms"]) < 8.0
+        assert engine.left < 10_000 - at
+    else:
+        assert "the time for searching was over" in rows[-1]["decision"]
+
+
 def test_an_engine_that_refuses_does_not_disturb(
     path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,11 +298,12 @@ def test_an_engine_that_refuses_does_not_disturb(
     assert optimisers[0].closed
 
 
+@pytest.mark.parametrize("place", ["missing/log.csv", ".", "/dev/full"])
 def test_an_unwritable_log_does_not_disturb(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], place: str
 ) -> None:
     engine = SimulatedEngine(short_cycle_is_best)
-    session(engine, tmp_path / "missing" / "log.csv").run()
+    session(engine, tmp_path / place).run()
     assert engine.values["cycle_time"] < 0.4
     assert capfd.readouterr().err.count("cannot be written") == 1
 

@@ -490,6 +490,50 @@ def test_pairs_that_are_left_go_to_a_second_candidate() -> None:
     assert tuner.outcome.gain == pytest.approx(0.1, abs=0.01)
 
 
+@pytest.mark.parametrize("gain", [0.0, 0.05])
+def test_the_second_look_begins_with_what_the_search_had_no_room_for(gain: float) -> None:
+    tuner, _ = two_looks(first_ms=9.5, second_ms=9.6, gain=gain)
+    candidates = [one for one in tuner.history if one.trial.candidate]
+    compared_at = max(one.number for one in candidates if one.trial.phase == "confirm")
+    before = [one.trial.values for one in candidates if one.number < compared_at]
+    later = [one.trial.values for one in candidates if one.number > compared_at]
+    probes = SPACE.probes(DEFAULTS, 3, 0)
+    assert len(probes) == 7
+    assert all({**DEFAULTS, **probe} in before for probe in probes[:4])
+    # They are changes of what is in force by then; also where the model is content.
+    assert later[:3] == [{**FAST, **probe} for probe in probes[4:]]
+    assert later[3:] == ([SECOND] if gain else [])
+
+
+def test_the_second_look_leaves_enough_for_its_comparison() -> None:
+    # The first comparison takes 4 pairs. Of 23, four are left for candidates: three probes, SECOND.
+    tuner, compared = two_looks(first_ms=10.4, second_ms=9.0, most=23)
+    assert compared == [FAST, SECOND]
+    assert tuner.outcome is not None
+    assert tuner.outcome.values == SECOND
+    assert len(two_looks(first_ms=10.4, second_ms=9.0, most=22)[1]) == 1
+
+
+@pytest.mark.parametrize("most", [9, 33])
+def test_pairs_measured_again_count_as_pairs(most: int) -> None:
+    """So that a run on a rough machine is no longer than on another."""
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8, max_pairs=most))
+    jitter, rough, again = wobble(0.02), 0, 0
+    while tuner.trial is not None:
+        is_compared = tuner.trial.phase == "confirm"
+        rough += is_compared
+        # Every fourth sample of a comparison, so that roughness is not what is usual.
+        error = 0.1 if is_compared and rough % 4 == 0 else 0.002
+        again += error == 0.1
+        tuner.report(sample(10.0 * (1 + next(jitter)), error))
+        request = tuner.take_request()
+        if request is not None:
+            means = [row["y"] - 0.01 for row in request.observations]
+            tuner.offer(Answer(FAST, 0.05, means, [0.02] * len(means)))
+    assert again >= 1
+    assert phases(tuner).count("confirm") <= 2 * most
+
+
 def test_a_second_candidate_has_to_beat_the_one_adopted_first() -> None:
     tuner, compared = two_looks(first_ms=9.5, second_ms=9.0)
     assert compared == [FAST, SECOND]
