@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hvdtune.timeline.capture import MARK, STREAMS, Mark
+from hvdtune.timeline.capture import MARK, STREAMS, TENSOR, Mark
+from hvdtune.timeline.tensor_runs import RUN
 
 
 @dataclass
@@ -97,6 +98,22 @@ def _add(
     elif kind == "hvdtune_end":
         one.ended = args["reason"]
     elif kind == "hvdtune_block":
-        records = np.frombuffer(base64.b64decode(args["data"]), STREAMS[args["stream"]])
+        data = base64.b64decode(args["data"])
+        if "runs" in args:
+            records = _tensors_of(data, args["runs"])
+        else:
+            records = np.frombuffer(data, STREAMS[args["stream"]])
         assert len(records) == args["count"]
         blocks.setdefault((rank, args["stream"]), []).append(records)
+
+
+def _tensors_of(data: bytes, runs: int) -> np.ndarray:
+    """What a block of runs holds, one tensor after the other."""
+    heads, later = np.frombuffer(data, RUN, runs), np.frombuffer(data[runs * RUN.itemsize :], "<i4")
+    records, steps = [], iter(later.tolist())
+    for name, batch, submitted, tensors, _ in heads.tolist():
+        for place in range(tensors):
+            submitted += next(steps) if place else 0
+            records.append((name + place, batch, submitted))
+    assert next(steps, None) is None
+    return np.array(records, TENSOR)

@@ -11,7 +11,6 @@ at most 120 bytes.
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
 import os
@@ -75,7 +74,6 @@ def sizes(folder: Path) -> tuple[int, int]:
         for event in json.loads(data):
             args = event.get("args", {})
             if event.get("name") == "hvdtune_block" and args["stream"] == "tensors":
-                assert len(base64.b64decode(args["data"])) == 16 * args["count"]
                 tensors += args["count"]
     return compressed, tensors
 

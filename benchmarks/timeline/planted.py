@@ -55,6 +55,7 @@ class Work:
     late_from: int = 0
     late_to: int = 1 << 30
     rate: float = 0.0  # of arithmetic, a second of computing; 0: sleep instead
+    torch: bool = False  # PyTorch's tensors, in place: a submission takes less CPU time
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -70,8 +71,12 @@ def cases(rate: float = 0.0) -> dict[str, Case]:
     what runs differ by."""
     plain = Work(rate=rate)
     heavy = replace(plain, size=8 * MIB)
-    cache = {"HOROVOD_CACHE_CAPACITY": "2048"}  # else that would be wrong, too
-    small = replace(plain, layers=10, layer=0.001, per_layer=150, size=64 << 10, environment=cache)
+    cache = {"HOROVOD_CACHE_CAPACITY": "4096"}  # else that would be wrong, too
+    # So many that starting an operation for each is more than computing can hide.
+    small = replace(
+        plain, layers=10, per_layer=300, size=1 << 10, torch=True, environment=cache,
+        forward=0.002, layer=0.0002,
+    )  # fmt: skip
     huge = replace(plain, huge=192 * MIB)
     late = replace(plain, late_rank=1, late=0.030)
     threshold = {"HOROVOD_FUSION_THRESHOLD": "0"}
@@ -102,18 +107,27 @@ def cases(rate: float = 0.0) -> dict[str, Case]:
 def work(plan: Work, result: Path) -> None:
     import numpy as np
 
-    import hvdtune as hvd
+    if plan.torch:
+        import torch
+
+        import hvdtune.torch as hvd
+
+        torch.set_num_threads(1)
+    else:
+        import hvdtune as hvd  # type: ignore[no-redef]
 
     # Each rank's threads on one CPU: where all sleep, the scheduler may put several ranks' threads
     # on one CPU and leave the others idle, now and then and for seconds.
     cpus = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cpus[int(os.environ["HOROVOD_LOCAL_RANK"]) % len(cpus)]})
     hvd.init()
-    tensors = [
-        [np.ones(plan.size // 4, np.float32) for _ in range(plan.per_layer)]
-        for _ in range(plan.layers)
-    ]
-    huge = np.ones(plan.huge // 4, np.float32) if plan.huge else None
+
+    def make(size: int) -> Any:
+        made = np.zeros(size // 4, np.float32)
+        return torch.from_numpy(made) if plan.torch else made
+
+    tensors = [[make(plan.size) for _ in range(plan.per_layer)] for _ in range(plan.layers)]
+    huge = make(plan.huge) if plan.huge else None
     times = []
     for step in range(1, plan.steps + 1):
         begin = time.monotonic()
@@ -157,12 +171,13 @@ def train(hvd: Any, plan: Work, step: int, tensors: list[list[Any]], huge: Any) 
     if hvd.rank() == plan.late_rank and plan.late_from <= step <= plan.late_to:
         compute(plan, plan.late)
     handles = []
+    start = hvd.allreduce_async_ if plan.torch else hvd.allreduce_async
 
     def submit(name: str, tensor: Any) -> None:
         if plan.one_by_one:
             hvd.allreduce(tensor, name=name)
         else:
-            handles.append(hvd.allreduce_async(tensor, name=name))
+            handles.append(start(tensor, name=name))
 
     if huge is not None and plan.huge_first:
         compute(plan, plan.layer)

@@ -11,6 +11,7 @@ describes; both know the same `FORMAT`. docs/timeline-format.md is the descripti
 | `hvdtune_names` | `names`: [[id, name, process set, kind, dtype, bytes], …]; ids count from 0 |
 | `hvdtune_texts` | `texts`: [[id, text], …]: what marks and counters refer to |
 | `hvdtune_block` | `stream`, `count`, `data`: base64 of `count` records of that stream |
+| | with `runs`: so many runs of tensors instead (tensor_runs.py) |
 | `hvdtune_clock` | `local_ns`, `offset_ns`, `bound_ns`: clock of rank 0 = this rank's + offset |
 | `hvdtune_set` | `process_set`, `batch`, `ranks`: who is in it from the batch of that serial on |
 | `hvdtune_dropped` | stream → records lost so far |
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 
 #: Raised with every change that an older reader would misread.
-FORMAT = 1
+FORMAT = 2
 
 #: An id that stands for no name or text.
 NONE = 0xFFFFFFFF

@@ -27,6 +27,7 @@ from hvdtune.timeline.capture import (
     Name,
 )
 from hvdtune.timeline.events import GZIP_MAGIC, TimelineError
+from hvdtune.timeline.tensor_runs import unpack
 
 #: Longer lines are passed over: the recorder's have less than a tenth of it.
 LONGEST_LINE = 32 << 20
@@ -276,6 +277,9 @@ class _Reader:
             records = base64.b64decode(data, validate=False)
         except (binascii.Error, ValueError, TypeError):
             records = b""
+        if stream == "tensors" and "runs" in args:
+            unpacked = unpack(records, count, args["runs"])
+            records = b"" if unpacked is None else unpacked.tobytes()
         if not records or len(records) != count * dtype.itemsize:
             state.damage[f"damaged blocks of {stream}"] += 1
             return

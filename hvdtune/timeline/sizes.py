@@ -62,7 +62,7 @@ def sizes(joint: Joint, peak_gbps: float | None = None) -> pd.DataFrame:
     | algbw_gbps | median of S / t, 10⁹ bytes a second |
     | busbw_gbps | algbw × bus_factor(op, ranks) |
     | peak_share | busbw / peak; the peak is `peak_gbps` if it was measured, else the largest busbw
-      of a size with at least ENOUGH batches |
+      of a size with at least ENOUGH batches, and NaN for one with fewer that is above it |
     | total_s | Σ t |
     """
     import pandas as pd
@@ -97,6 +97,9 @@ def sizes(joint: Joint, peak_gbps: float | None = None) -> pd.DataFrame:
     often = result.loc[result["count"] >= ENOUGH, "busbw_gbps"]
     peak = peak_gbps if peak_gbps else (often.max() if len(often) else np.nan)
     result["peak_share"] = result["busbw_gbps"] / (peak if peak and peak > 0 else np.nan)
+    if not peak_gbps:
+        by_chance = (result["count"] < ENOUGH) & (result["peak_share"] > 1)
+        result.loc[by_chance, "peak_share"] = np.nan
     return result
 
 

@@ -53,6 +53,14 @@ PhaseTimes joined(const PhaseTimes& first, const PhaseTimes& second) {
   return {first.packed != 0 ? first.packed : second.packed, second.unpacking};
 }
 
+/// See BatchCpu.
+bool is_short(const std::vector<OperationPtr>& batch) {
+  if (batch.size() > BatchCpu::kFewOperations) return false;
+  std::int64_t bytes = 0;
+  for (const OperationPtr& operation : batch) bytes += operation->request.bytes();
+  return BatchCpu::is_short(batch.size(), bytes);
+}
+
 }  // namespace
 
 std::string timeline_row(const wire::Request& request, std::size_t tensor) {
@@ -125,7 +133,7 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial,
 void Executor::run_timed(const std::vector<OperationPtr>& batch, bool registered) {
   times_ = {};
   times_.begin = monotonic_now();
-  const Nanos cpu = thread_cpu_now();
+  cpu_.begin(is_short(batch), thread_cpu_now);
   const std::uint32_t set = batch.front()->request.process_set;
   if (registered) {
     registered_[set]->time_waits(true);
@@ -138,7 +146,7 @@ void Executor::run_timed(const std::vector<OperationPtr>& batch, bool registered
     times_.waited = communicator_->waited();
     communicator_->time_waits(false);
   }
-  times_.cpu = thread_cpu_now() - cpu;
+  times_.cpu = cpu_.end(thread_cpu_now);
 }
 
 void Executor::run_as_kind(const std::vector<OperationPtr>& batch, bool registered) {

@@ -7,6 +7,7 @@
 #include "base/large_blocks.h"
 #include "collective/communicator.h"
 #include "collective/shm_registered.h"
+#include "engine/batch_cpu.h"
 #include "engine/operation.h"
 #include "engine/process_sets.h"
 #include "observe/timeline.h"
@@ -36,7 +37,7 @@ class Executor {
     Nanos begin = 0;
     PhaseTimes phases;  ///< 0 where nothing was packed
     Nanos waited = 0;   ///< for other ranks, in the operation
-    Nanos cpu = 0;      ///< CPU time of the thread that ran it
+    Nanos cpu = 0;      ///< CPU time of the thread that ran it, and others that it stands for
   };
   [[nodiscard]] const BatchTimes& times() const { return times_; }
 
@@ -82,6 +83,7 @@ class Executor {
   OpKind kind_ = OpKind::kAllreduce;
   Nanos begin_ = 0;
   BatchTimes times_;
+  BatchCpu cpu_;
 };
 
 /// The timeline's row of a tensor: its name, and its process set unless that is the whole job.

@@ -76,18 +76,15 @@ void Recorder::executed(const wire::Schedule& schedule, const std::vector<Operat
   record.flags = static_cast<std::uint8_t>((ok ? capture::kOk : 0) |
                                            (schedule.registered ? capture::kInPlace : 0));
   fill_in_times(record);
-  for (const OperationPtr& operation : batch) {
-    const Known& names = known(*operation);
-    operation->recorded_name = names.first_name;
-    record.tensors += names.tensors;
-    record.bytes += names.bytes;
-  }
   const auto serial = static_cast<std::uint32_t>(schedule.batch);
-  capture_.batch(record, record.tensors, [&](auto&& put) {
+  // Once over the operations: a large batch's do not stay in the cache for a second time.
+  capture_.batch(record, [&](auto&& put) {
     for (const OperationPtr& operation : batch) {
-      const std::uint32_t first = operation->recorded_name;
-      const std::size_t tensors = std::max<std::size_t>(operation->request.tensors.size(), 1);
-      for (std::uint32_t i = 0; i < tensors; ++i) {
+      const Known& names = known(*operation);
+      const std::uint32_t first = names.first_name;
+      operation->recorded_name = first;
+      record.bytes += names.bytes;
+      for (std::uint32_t i = 0; i < names.tensors; ++i) {
         const std::uint32_t name = first == capture::kNone ? first : first + i;
         put(capture::Tensor{name, serial, operation->submitted});
       }

@@ -95,21 +95,27 @@ class Capture {
   /// again. kNone, and nothing is named, when too much waits to be written. One at a time.
   std::uint32_t name(std::span<const Named> tensors);
 
-  /// A batch that was executed; `fill(put)` calls `put(const Tensor&)` for each of its `tensors`,
-  /// in order. One at a time.
+  /// A batch that was executed; `fill(put)` calls `put(const Tensor&)` for each of its tensors, in
+  /// order, and completes `record`, whose number of tensors counts what was put. One at a time.
   template <typename Fill>
-  void batch(const Batch& record, std::size_t tensors, Fill&& fill) {
+  void batch(Batch& record, Fill&& fill) {
     Buffers* all = buffers();
     if (all == nullptr) return;
-    put_one(*all, all->batches, record, Stream::kBatches);
     RecordRing<Tensor>& ring = all->tensors;
-    if (ring.has_room(tensors)) {
-      fill([&ring](const Tensor& tensor) { ring.put(tensor); });
-      ring.publish();
-      if (ring.used() > ring.capacity() / 2 && ring.look() > ring.capacity() / 2) wake();
-    } else {
-      all->lose(Stream::kTensors, tensors);
+    bool room = true;
+    record.tensors = 0;
+    fill([&](const Tensor& tensor) {
+      ++record.tensors;
+      room = room && ring.has_room(1);
+      if (room) ring.put(tensor);
+    });
+    if (!room) {  // all of them, or none
+      ring.take_back();
+      all->lose(Stream::kTensors, record.tensors);
     }
+    put_one(*all, all->batches, record, Stream::kBatches);
+    ring.publish();
+    if (ring.used() > ring.capacity() / 2 && ring.look() > ring.capacity() / 2) wake();
   }
   /// CPU time that a batch took of the thread that executed it. One at a time.
   void communicated(Nanos cpu) { communication_cpu_.fetch_add(cpu, std::memory_order_relaxed); }

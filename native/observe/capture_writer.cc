@@ -159,7 +159,12 @@ void Writer::take_batches() {
 void Writer::take_tensors() {
   const std::size_t largest = std::min(kBlockBytes, append_bytes_ / 2) / sizeof(Tensor);
   const auto append = [&](const Tensor* records, std::size_t count) {
-    append_block(Stream::kTensors, records, count, count * sizeof(Tensor));
+    runs_.pack({records, count});
+    if (runs_.size() < count * sizeof(Tensor)) {
+      append_block(Stream::kTensors, runs_.bytes().data(), count, runs_.size(), runs_.count());
+    } else {
+      append_block(Stream::kTensors, records, count, count * sizeof(Tensor));
+    }
     tensors_due_ -= count;
   };
   while (blocks_.size() < append_bytes_ && tensors_due_ > 0) {
@@ -189,13 +194,17 @@ void Writer::take_shared(SharedRing<Record>& ring, Stream stream, std::vector<Re
   }
 }
 
-void Writer::append_block(Stream stream, const void* records, std::size_t count,
-                          std::size_t bytes) {
+void Writer::append_block(Stream stream, const void* records, std::size_t count, std::size_t bytes,
+                          std::size_t runs) {
   append_event(blocks_, "hvdtune_block", rank_);
   blocks_ += "\"stream\":\"";
   blocks_ += kStreamNames[static_cast<std::size_t>(stream)];
   blocks_ += "\",\"count\":";
   blocks_ += std::to_string(count);
+  if (runs > 0) {
+    blocks_ += ",\"runs\":";
+    blocks_ += std::to_string(runs);
+  }
   blocks_ += ",\"data\":\"";
   append_base64(blocks_, records, bytes);
   blocks_ += "\"}}";

@@ -13,6 +13,7 @@
 
 #include "observe/capture_buffers.h"
 #include "observe/capture_file.h"
+#include "observe/tensor_runs.h"
 
 namespace hvdtune::capture {
 
@@ -57,7 +58,9 @@ class Writer {
   void take_ready();
   template <typename Record>
   void take_shared(SharedRing<Record>& ring, Stream stream, std::vector<Record>& records);
-  void append_block(Stream stream, const void* records, std::size_t count, std::size_t bytes);
+  /// `runs`: what the bytes are, if they are not the records themselves (TensorRuns).
+  void append_block(Stream stream, const void* records, std::size_t count, std::size_t bytes,
+                    std::size_t runs = 0);
   void append_items(std::string_view event, std::string_view key, std::string_view items);
   void append_drops();
 
@@ -72,6 +75,7 @@ class Writer {
   std::string lasting_;
   std::string blocks_;
   std::vector<Batch> batches_;  // being written
+  TensorRuns runs_;
   std::vector<Wait> waits_;
   std::vector<Mark> marks_;
   std::vector<Counter> counters_;

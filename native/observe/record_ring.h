@@ -30,6 +30,8 @@ class RecordRing {
   /// Producer. Needs room. Nobody sees it before publish().
   void put(const Record& record) { records_[put_++ & (capacity_ - 1)] = record; }
   void publish() { published_.store(put_, std::memory_order_release); }
+  /// Producer. What was put since publish() was not.
+  void take_back() { put_ = published_.load(std::memory_order_relaxed); }
   /// Producer. Records that the consumer had not taken when last looked at: an upper bound.
   [[nodiscard]] std::size_t used() const { return put_ - taken_seen_; }
   /// Producer. The same, having looked.

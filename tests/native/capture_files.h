@@ -44,6 +44,30 @@ inline std::string decoded(const std::string& text) {
   return bytes;
 }
 
+/// What TensorRuns has packed, told by the sizes that the block announces.
+inline std::string unpacked(const std::string& bytes, std::size_t count, std::size_t runs) {
+  CHECK_EQ(bytes.size(), runs * sizeof(TensorRun) + (count - runs) * sizeof(std::int32_t));
+  std::string records;
+  std::size_t at = runs * sizeof(TensorRun);
+  for (std::size_t run = 0; run < runs; ++run) {
+    TensorRun head;
+    std::memcpy(&head, bytes.data() + run * sizeof(head), sizeof(head));
+    Tensor tensor{head.name, head.batch, head.submitted};
+    for (std::uint32_t place = 0; place < head.tensors; ++place) {
+      if (place > 0) {
+        std::int32_t later = 0;
+        std::memcpy(&later, bytes.data() + at, sizeof(later));
+        at += sizeof(later);
+        tensor.submitted += later;
+        ++tensor.name;
+      }
+      records.append(reinterpret_cast<const char*>(&tensor), sizeof(tensor));
+    }
+  }
+  CHECK_EQ(at, bytes.size());
+  return records;
+}
+
 template <typename Record>
 std::vector<Record> records(const Json& events, const std::string& stream) {
   std::vector<Record> all;
@@ -51,8 +75,13 @@ std::vector<Record> records(const Json& events, const std::string& stream) {
     if (event.at("name").text != "hvdtune_block") continue;
     const Json& args = event.at("args");
     if (args.at("stream").text != stream) continue;
-    const std::string bytes = decoded(args.at("data").text);
-    CHECK_EQ(bytes.size(), static_cast<std::size_t>(args.at("count").number) * sizeof(Record));
+    const auto count = static_cast<std::size_t>(args.at("count").number);
+    std::string bytes = decoded(args.at("data").text);
+    if (args.find("runs") != nullptr) {
+      CHECK_EQ(stream, "tensors");
+      bytes = unpacked(bytes, count, static_cast<std::size_t>(args.at("runs").number));
+    }
+    CHECK_EQ(bytes.size(), count * sizeof(Record));
     const std::size_t before = all.size();
     all.resize(before + bytes.size() / sizeof(Record));
     std::memcpy(all.data() + before, bytes.data(), bytes.size());
@@ -92,8 +121,7 @@ inline void record_batch(Capture& capture, std::uint64_t serial, std::uint32_t n
                          std::size_t tensors) {
   Batch batch;
   batch.serial = serial;
-  batch.tensors = static_cast<std::uint32_t>(tensors);
-  capture.batch(batch, tensors, [&](auto&& put) {
+  capture.batch(batch, [&](auto&& put) {
     for (std::size_t i = 0; i < tensors; ++i) {
       put(Tensor{name, static_cast<std::uint32_t>(serial), static_cast<Nanos>(i)});
     }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, Late, Stall, Tensor, recording, tensors
 
-from hvdtune.timeline import report, report_numbers
+from hvdtune.timeline import report, report_numbers, sizes
 from hvdtune.timeline.capture import MARK, NONE, WAIT, Mark, MemberList, Recording
 from hvdtune.timeline.fusion import settings_by_epoch, thresholds
 from hvdtune.timeline.joint import Blocked, join
@@ -247,6 +247,21 @@ def test_bandwidths_by_size():
     assert large["peak_share"] == pytest.approx(large["busbw_gbps"] / 6.0)
     assert (table["p50_s"] <= table["p95_s"]).all()
     assert (table["p95_s"] <= table["p99_s"]).all()
+
+
+def test_a_size_with_few_batches_has_no_share_above_the_best(monkeypatch):
+    joint = analysed(
+        Job(ranks=4, steps=20, tensors=tensors(6, MIB, last=32 * MIB), cycle=1e-5)
+    ).joint
+    whole = sizes.sizes(joint)
+    quick = whole["busbw_gbps"].idxmax()
+    assert whole["peak_share"][quick] == 1
+    others = whole["count"].drop(quick)
+    monkeypatch.setattr(sizes, "ENOUGH", int(whole["count"][quick]) + 1)
+    assert (others >= sizes.ENOUGH).any()
+    told = sizes.sizes(joint)["peak_share"]
+    assert np.isnan(told[quick])
+    assert told.drop(quick).max() == 1
 
 
 def test_the_whole_result_of_an_allgather_counts():

@@ -23,7 +23,7 @@ from synthetic_capture import (
 
 from hvdtune.timeline import capture_file
 from hvdtune.timeline.align import LARGEST_BOUND_NS, TIMES, UnalignedError, clock_of
-from hvdtune.timeline.capture import STREAMS, TENSOR, ClockReading, Identity
+from hvdtune.timeline.capture import FORMAT, STREAMS, TENSOR, ClockReading, Identity
 from hvdtune.timeline.capture_file import Budget, is_capture, read_capture_file
 from hvdtune.timeline.events import TimelineError
 from hvdtune.timeline.load import read_files, read_recording, siblings
@@ -190,9 +190,11 @@ def test_references_to_what_is_lost(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused_with_a_sentence(tmp_path: Path) -> None:
     job = replace(SMALL, ranks=1)
     lines = capture_lines(job, 0, simulate(job))
-    lines[0] = lines[0].replace('"format": 1', '"format": 7')
+    lines[0] = lines[0].replace(f'"format": {FORMAT}', '"format": 7')
     write_lines(tmp_path / "t.json", lines)
-    with pytest.raises(TimelineError, match=r"format 7, and this version reads formats up to 1"):
+    with pytest.raises(
+        TimelineError, match=f"format 7, and this version reads formats up to {FORMAT}"
+    ):
         read_recording(tmp_path / "t.json")
 
 
