@@ -340,7 +340,7 @@ def test_a_signal_starts_and_stops(tmp_path: Path, rank: int) -> None:
 def test_what_finds_no_room_is_counted(tmp_path: Path) -> None:
     """Batches of 40 000 tensors; a buffer of 1 MiB holds 32 768."""
     path = tmp_path / "t.json"
-    environment = recorded(path, HVDTUNE_TIMELINE_BUFFER_MB="1", HOROVOD_CYCLE_TIME="500")
+    environment = recorded(path, HVDTUNE_TIMELINE_BUFFER_MB="1", HOROVOD_CYCLE_TIME="3000")
     result = run_ranks(2, capture.flood, 2, 4, 10_000, env=environment)
     for rank in read_capture(path).values():
         kept = len(rank.streams["tensors"])

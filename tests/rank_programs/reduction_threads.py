@@ -18,9 +18,13 @@ def helper_threads() -> dict[int, int]:
     """This process's helpers: by thread id, how often each was switched from or to."""
     found = {}
     for folder in Path("/proc/self/task").iterdir():
-        if not (folder / "comm").read_text().startswith("hvdtune-help"):
+        try:
+            name = (folder / "comm").read_text()
+            status = (folder / "status").read_text().splitlines()
+        except OSError:
+            continue  # another thread, which has just ended
+        if not name.startswith("hvdtune-help"):
             continue
-        status = (folder / "status").read_text().splitlines()
         counts = [line.split()[1] for line in status if "ctxt_switches" in line]
         found[int(folder.name)] = sum(map(int, counts))
     return found

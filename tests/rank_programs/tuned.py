@@ -199,10 +199,11 @@ def what_is_left(log: str) -> dict[str, Any]:
         assert time.monotonic() < until, "the tuner's thread has not ended"
         time.sleep(0.01)
     process = Path("/proc/self")
-    tries = [
-        (by_coordinator(), len(os.listdir(process / "task")), len(os.listdir(process / "fd")))
-        for _ in range(20)
-    ]
+    tries = []
+    for _ in range(20):
+        time.sleep(0.05)
+        threads, files = len(os.listdir(process / "task")), len(os.listdir(process / "fd"))
+        tries.append((by_coordinator(), threads, files))
     least, threads, files = (min(values) for values in zip(*tries, strict=True))
     left = {
         "threads": threads,
