@@ -92,6 +92,7 @@ def random_settings(choice: random.Random) -> dict[str, str]:
         "HVDTUNE_CHUNK_SIZE": ("65536", "131072", "524288", "4194304"),
         "HOROVOD_CACHE_CAPACITY": ("0", "1", "3", "8", "64"),
         "HVDTUNE_SPIN_US": ("0", "20", "200"),
+        "HVDTUNE_REDUCTION_THREADS": ("1", "2"),
         "HOROVOD_DISABLE_GROUP_FUSION": ("1",),
     }
     return {name: choice.choice(texts) for name, texts in values.items() if choice.random() < 0.5}
