@@ -79,7 +79,7 @@ _TABLE = (
         yaml="params.writing", choices=("auto", "cached", "streamed"),
     ),
     Knob(
-        "reduction_threads", "HVDTUNE_REDUCTION_THREADS", "count_or_auto", "auto",
+        "reduction_threads", "HVDTUNE_REDUCTION_THREADS", "count_or_auto", 0,
         "Threads that help each rank to copy and reduce large messages in shared memory; auto: as "
         "many as fit beside a CPU for every rank, at most 3, and none where there is no room.",
         flags=("--reduction-threads",), yaml="params.reduction_threads",

@@ -44,14 +44,18 @@ def test_helpers_come_and_go_with_the_job(np: int, threads: str, number: int) ->
 
 
 @pytest.mark.parametrize("cpus", [2, 4, 8, 16])
-def test_unless_told_there_are_as_many_as_fit(cpus: int) -> None:
+def test_auto_starts_as_many_as_fit(cpus: int) -> None:
     """Beside a CPU for each of the two ranks; none where they need all."""
     available = _native.usable_cpus()
     if cpus > available:
         pytest.skip(f"needs {cpus} CPUs; this machine gives {available}")
     number = min(cpus // 2 - 1, 3)
-    counts = run_ranks(2, reduction_threads.come_and_go, cpus).values
+    counts = run_ranks(2, reduction_threads.come_and_go, cpus, env={THREADS: "auto"}).values
     assert counts == ([number, 0, number, 0],) * 2
+
+
+def test_unless_asked_for_there_are_none() -> None:
+    assert run_ranks(2, reduction_threads.come_and_go).values == ([0, 0, 0, 0],) * 2
 
 
 def test_idle_helpers_sleep() -> None:

@@ -93,7 +93,7 @@ def test_zero_leaves_the_chunk_size_to_the_engine():
 
 @pytest.mark.parametrize(("text", "value"), [("Auto", "auto"), ("0", 0), ("16", 16)])
 def test_reduction_threads_are_a_number_or_left_to_the_engine(text, value):
-    assert from_environ({}).reduction_threads == "auto"
+    assert from_environ({}).reduction_threads == 0
     assert from_environ({"HVDTUNE_REDUCTION_THREADS": text}).reduction_threads == value
     assert to_text(KNOBS["reduction_threads"], value) == str(value)
 
