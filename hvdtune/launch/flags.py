@@ -19,9 +19,11 @@ _TITLES = {
     "": "other settings",
 }
 _METAVARS = {
-    **{"int": "N", "float": "X", "size": "SIZE", "int_list": "N,N,…", "steps": "N or P%"},
+    **{"int": "N", "float": "X", "size": "SIZE", "int_list": "N,N,…"},
+    "steps_or_share": "N or P%",
+    "count_or_auto": "N or auto",
     "assignments": "NAME=X,…",
-    "steps": "FIRST:END",
+    "step_range": "FIRST:END",
 }
 
 
