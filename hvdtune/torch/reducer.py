@@ -85,6 +85,8 @@ class GradientReducer:
         self._undecided: dict[Member, None] = {}
         # If all units are plain, for all of them.
         self._plan: operations.AllreducePlan | None = None
+        # For those that are, of the last step in which others were not, and their names.
+        self._last_plan: tuple[tuple[str, ...], operations.AllreducePlan] | None = None
         self._hooks: list[RemovableHandle] = []
         self._step = StepState(torch.is_grad_enabled, _otherwise(weakref.ref(self)))
         _steps.add(self._step)
@@ -347,8 +349,14 @@ class GradientReducer:
             else:
                 self._submit(unit, patient=True)
         if members := [member for member in plain if member.parameter.requires_grad]:
-            plan = self._sender.plan(tuple([member.wire_name for member in members]))
+            plan = self._plan_of(tuple([member.wire_name for member in members]))
             self._reduce_now(members, plan, [self._payload(member) for member in members])
+
+    def _plan_of(self, names: tuple[str, ...]) -> operations.AllreducePlan:
+        """For what is mostly the same from one step to the next."""
+        if self._last_plan is None or self._last_plan[0] != names:
+            self._last_plan = (names, self._sender.plan(names))
+        return self._last_plan[1]
 
     def _reduce_now(
         self,

@@ -34,6 +34,7 @@ std::shared_ptr<HelperPool> or_none(std::shared_ptr<HelperPool> helpers) {
 
 HelperPool::HelperPool(const HelperOptions& options) : options_(options) {
   const SignalsBlocked signals;
+  threads_.reserve(static_cast<std::size_t>(options_.threads));
   try {
     for (int number = 0; number < options_.threads; ++number) {
       threads_.emplace_back([this] { help(); });

@@ -12,9 +12,10 @@
 
 namespace hvdtune {
 
-/// How many helpers a rank has when nobody says: as many as fit into the `cpus` that the `ranks` of
-/// its host have together, shared out evenly, beside a CPU for each rank; no more than its own
-/// `own_cpus` have room for, and kMostChosenHelpers. 0 where ranks are alone on their host.
+/// How many helpers a rank has when the choice is left to it: as many as fit into the `cpus` that
+/// the `ranks` of its host have together, shared out evenly, beside a CPU for each rank; no more
+/// than its own `own_cpus` have room for, and kMostChosenHelpers. 0 where ranks are alone on their
+/// host.
 int fitting_helpers(int ranks, int cpus, int own_cpus);
 
 /// A chunk gives a rank's threads 256 KiB or less at a time: four pieces, if none is shorter than
@@ -26,7 +27,8 @@ inline constexpr int kMostHelpers = 16;
 struct HelperOptions {
   int threads = 0;
   Patience patience = {};  ///< of helpers that wait for work, and of who waits for helpers
-  /// Bytes of the shortest piece that work is cut into: docs/performance.md has the measurements.
+  /// Bytes of the shortest piece that work is cut into, but for what is left at the end:
+  /// docs/performance.md has the measurements.
   std::size_t least_piece = 64 << 10;
   /// Bytes of the shortest operation for which helpers are called at all: to wake one takes about
   /// half as long as to reduce so much without.
@@ -62,16 +64,18 @@ class HelperPool {
   /// Calls work(begin, end) for ranges that together are [0, bytes), each once, some of them on
   /// helpers, and returns when all have returned. Every range begins at a multiple of a cache line.
   /// What helpers have written is then ordered like the caller's own writes, also what they have
-  /// streamed (see copy_unordered). `message`: bytes of the operation that this is a part of.
+  /// streamed (see copy_unordered). `message`: bytes of the operation that this is a part of; 0:
+  /// nobody is to help.
   /// `work` must not throw, and its result must not depend on how [0, bytes) is cut.
   template <typename Work>
   void share(std::size_t message, std::size_t bytes, Work&& work) {
-    if (threads_.empty() || message < options_.least_message || bytes < 2 * options_.least_piece) {
+    if (threads_.empty() || message == 0 || message < options_.least_message ||
+        bytes < 2 * options_.least_piece) {
       if (bytes > 0) work(std::size_t{0}, bytes);
       return;
     }
     using Plain = std::remove_reference_t<Work>;
-    run({bytes, 0, 0, &work, [](const void* context, std::size_t begin, std::size_t end) {
+    run({bytes, 0, 0, &work, [](const void* context, std::size_t begin, std::size_t end) noexcept {
            (*static_cast<const Plain*>(context))(begin, end);
          }});
   }

@@ -250,23 +250,35 @@ void ShmRegistered::reduce_run(const RegisteredJob& job, std::byte* const* copie
 void ShmRegistered::reduce_tile(const RegisteredJob& job, std::byte* const* copies,
                                 std::size_t bytes) const {
   const std::size_t members = members_.size();
-  std::array<const std::byte*, kMaxRanksPerHost> sources;
-  std::copy_n(copies, members, sources.begin());
-  if (job.prescale != 1.0) {
-    const ScaleKernel scale = scale_kernel(job.dtype);
-    // A tile of every member; this thread's, as helpers work on tiles at the same time.
-    static thread_local std::vector<std::byte> tiles;
-    tiles.resize(members * kTile);
-    for (std::size_t member = 0; member < members; ++member) {
-      std::byte* scaled = tiles.data() + member * kTile;
-      scale(scaled, copies[member], bytes / dtype_size(job.dtype), job.prescale);
-      sources[member] = scaled;
-    }
-  }
   std::byte* result = copies[index_];
-  reduce_block(sources.data(), members, result, bytes, job.dtype, job.op, job.postscale);
+  if (job.prescale != 1.0) {
+    reduce_scaled(job, copies, bytes);
+  } else {
+    reduce_block(copies, members, result, bytes, job.dtype, job.op, job.postscale);
+  }
   for (std::size_t member = 0; member < members; ++member) {
     if (member != index_) copy_unordered(copies[member], result, bytes, writing_);
+  }
+}
+
+/// As reduce_tile(), into the own copy only. On the stack: helpers, which must not throw, do it at
+/// the same time.
+void ShmRegistered::reduce_scaled(const RegisteredJob& job, std::byte* const* copies,
+                                  std::size_t bytes) const {
+  constexpr std::size_t kScaled = 1 << 10;
+  const std::size_t members = members_.size();
+  const ScaleKernel scale = scale_kernel(job.dtype);
+  alignas(kCacheLine) std::array<std::byte, kMaxRanksPerHost * kScaled> scaled;
+  std::array<const std::byte*, kMaxRanksPerHost> sources;
+  for (std::size_t done = 0; done < bytes; done += kScaled) {
+    const std::size_t part = std::min(kScaled, bytes - done);
+    for (std::size_t member = 0; member < members; ++member) {
+      std::byte* own = scaled.data() + member * kScaled;
+      scale(own, copies[member] + done, part / dtype_size(job.dtype), job.prescale);
+      sources[member] = own;
+    }
+    reduce_block(sources.data(), members, copies[index_] + done, part, job.dtype, job.op,
+                 job.postscale);
   }
 }
 

@@ -83,6 +83,7 @@ class ShmRegistered {
   void reduce_range(const RegisteredJob& job, std::size_t begin, std::size_t end) const;
   void reduce_run(const RegisteredJob& job, std::byte* const* copies, std::size_t bytes) const;
   void reduce_tile(const RegisteredJob& job, std::byte* const* copies, std::size_t bytes) const;
+  void reduce_scaled(const RegisteredJob& job, std::byte* const* copies, std::size_t bytes) const;
   [[nodiscard]] bool over() const;
   void wait_for_others();
   void wait_until_over();

@@ -8,8 +8,8 @@
 namespace hvdtune {
 namespace {
 
-// How far ahead memory is asked for: about as long as it takes to come. Twice as far for what has to
-// be there to ask for the rest.
+// How far ahead memory is asked for: about as long as it takes to come. Twice as far for what has
+// to be there to ask for the rest.
 constexpr std::size_t kAhead = 4;
 
 }  // namespace
@@ -18,6 +18,7 @@ KnownOperation Engine::known(std::int64_t handle) {
   const std::lock_guard lock(table_mutex_);
   const OperationPtr* found = handles_.find(handle);
   if (found == nullptr || (*found)->agreement == 0) return {};
+  if ((*found)->request.kind != OpKind::kAllreduce) return {};  // others need more than memory
   return {(*found)->slot, (*found)->agreement};
 }
 

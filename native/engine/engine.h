@@ -65,8 +65,9 @@ struct EngineOptions {
   int affinity = -1;
   Writing writing = Writing::kMeasured;  ///< this rank's; the others' may differ
   /// Threads that help this rank to reduce what goes through shared memory, at most kMostHelpers;
-  /// negative = as many as fit. The others' may differ.
-  int reduction_threads = -1;
+  /// negative = as many as fit. The others' may differ. Without shared memory, or anybody to share
+  /// it with, there are none.
+  int reduction_threads = 0;
   /// Global ranks of the process sets 1, 2, … (set 0 is the whole job), each ascending.
   std::vector<std::vector<int>> process_sets;
   StallOptions stall;
@@ -117,8 +118,9 @@ class Engine final : private CoordinatorObserver {
   /// is copied or allocated.
   std::int64_t submit(const TensorOperation& wanted);
 
-  /// What the operation of a handle is to submit_again(); nothing that fits anything if it was
-  /// described by its name, or is unknown. After submit(const TensorOperation&) only.
+  /// What the allreduce of a handle is to submit_again(); nothing that fits anything if it was
+  /// described by its name, is another operation, or unknown. After submit(const TensorOperation&)
+  /// only.
   KnownOperation known(std::int64_t handle);
   /// submit() of operations as they were before, with other memory; appends their handles. Ends in
   /// front of the first that is in flight, or not known as that any more. Cheaper than one by one,

@@ -21,12 +21,14 @@ namespace {
 /// of tensors, what they are compared with has left the cache since the step before.
 class Remembered {
  public:
-  void remember(const Described& tensor) {
-    dims_ = kMostDims + 1;  // like no tensor
-    if (tensor.dims > kMostDims) return;
+  /// False, and it is like no tensor, where it has too many dimensions.
+  bool remember(const Described& tensor) {
+    dims_ = kNothing;
+    if (tensor.dims > kMostDims) return false;
     dims_ = static_cast<std::uint8_t>(tensor.dims);
     dtype_ = tensor.dtype;
     std::copy_n(tensor.shape.begin(), tensor.dims, shape_.begin());
+    return true;
   }
   [[nodiscard]] bool is(const Described& tensor) const {
     return tensor.dims == dims_ && tensor.dtype == dtype_ &&
@@ -35,8 +37,9 @@ class Remembered {
 
  private:
   static constexpr std::size_t kMostDims = 4;
+  static constexpr std::uint8_t kNothing = UINT8_MAX;  // more than a tensor has
 
-  std::uint8_t dims_ = kMostDims + 1;
+  std::uint8_t dims_ = kNothing;
   DType dtype_ = DType::kFloat32;
   std::array<std::int64_t, kMostDims> shape_{};
 };
@@ -159,8 +162,8 @@ class Together {
       return;
     }
     handles_.push_back(engine().submit(allreduce));
-    plan_.known[i] = engine().known(handles_.back());
-    plan_.tensors[i].remember(described);
+    const bool remembered = plan_.tensors[i].remember(described);
+    plan_.known[i] = remembered ? engine().known(handles_.back()) : KnownOperation{};
   }
 
   AllreducePlan& plan_;
@@ -175,7 +178,7 @@ class Together {
 PyObject* reduce(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return translated([&]() -> PyObject* {
     auto& plan = object_in<AllreducePlan>(self);
-    if (count != 2 || !PyList_Check(args[0]) || !PyList_Check(args[1]) ||
+    if (count != 2 || !PyList_CheckExact(args[0]) || !PyList_Check(args[1]) ||
         static_cast<std::size_t>(PyList_GET_SIZE(args[0])) != plan.known.size()) {
       throw py::type_error("reduce takes a list of as many tensors as there are names, and a list");
     }

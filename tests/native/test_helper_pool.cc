@@ -37,8 +37,7 @@ HelperOptions small_pieces(int threads, Patience patience = {}) {
 /// All ways of waiting.
 const std::vector<Patience> kPatiences{{}, {kAwake, false}, {kAwake, true}};
 
-/// Which CPU time the threads named as helpers have used, in clock ticks, and how often they have
-/// slept, from /proc: of no use for anything but comparing.
+/// How many threads are named as helpers, and how often they were switched from or to.
 struct HelperThreads {
   int count = 0;
   std::uint64_t switches = 0;
@@ -126,20 +125,6 @@ TEST(rounds_follow_each_other_without_mixing) {
   }
 }
 
-TEST(what_helpers_stream_is_there_when_the_work_is_done) {
-  HelperPool pool(small_pieces(3, {kAwake, false}));
-  std::vector<std::uint8_t> from(1 << 20);
-  std::vector<std::uint8_t> to(1 << 20);
-  for (int round = 1; round <= 50; ++round) {
-    std::fill(from.begin(), from.end(), static_cast<std::uint8_t>(round));
-    pool.share(1, from.size(), [&](std::size_t begin, std::size_t end) {
-      copy_unordered(to.data() + begin, from.data() + begin, end - begin, CopyKind::kStreamed);
-    });
-    order_copies(CopyKind::kStreamed);
-    CHECK(to == from);
-  }
-}
-
 TEST(all_helpers_take_part_also_after_sleeping) {
   for (const Patience& patience : kPatiences) {
     HelperPool pool(small_pieces(3, patience));
@@ -190,6 +175,19 @@ TEST(what_is_not_worth_it_is_not_shared) {
   CHECK_EQ(pieces(5000, 2000), 2);
   CHECK(pieces(5000, 100000) > 3);
   CHECK(pieces(5000, 100000) <= 3 * 2 + 1);
+}
+
+TEST(what_is_no_message_is_not_shared) {
+  HelperPool pool(small_pieces(2));
+  int calls = 0;
+  for (int round = 0; round < 20; ++round) {
+    pool.share(0, 64 * kPiece, [&](std::size_t begin, std::size_t end) {
+      ++calls;
+      CHECK_EQ(begin, 0U);
+      CHECK_EQ(end, 64 * kPiece);
+    });
+  }
+  CHECK_EQ(calls, 20);
 }
 
 TEST(stopping_while_idle_while_polling_and_twice) {
