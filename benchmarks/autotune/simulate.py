@@ -16,6 +16,9 @@ whole is reproducible, in any number of processes. What is counted of a run:
   regret    how much slower it ends than the best grid point within the tuner's ranges
   slowdown  how much longer the steps of the search took than with the settings it began with
   steps     training steps until it is over
+
+results.json holds the figures and a `remark` for the head of the page, which stays until another
+one (`--remark`) is given, or an empty one.
 """
 
 from __future__ import annotations
@@ -124,11 +127,14 @@ def main() -> int:
         again = "the same command goes on" if args.runs else "give --runs FILE to go on later"
         print(f"{len(runs)} of {len(tasks)} runs are done; {again}", file=sys.stderr)
         return 3
-    text = page(runs, surfaces, args.noise)
+    results = args.output.with_suffix(".json")
+    remark = stored_remark(results) if args.remark is None else args.remark
+    text = page(runs, surfaces, args.noise, remark)
     print(text)
     if not args.quick:
         args.output.with_suffix(".md").write_text(text)
-        args.output.with_suffix(".json").write_text(json.dumps(summary(runs), indent=1) + "\n")
+        stored = {"remark": remark, "figures": summary(runs)}
+        results.write_text(json.dumps(stored, indent=1) + "\n")
     return 0
 
 
@@ -149,6 +155,7 @@ def parse() -> argparse.Namespace:
         "--methods", nargs="+", choices=list(methods.METHODS), default=list(methods.METHODS)
     )
     made.add_argument("--output", type=Path, default=HERE / "results", help="without suffix")
+    made.add_argument("--remark", help="for the head of the page; else the stored one stays")
     made.add_argument("--jobs", type=int, default=1, help="processes, at low priority")
     made.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     made.add_argument("--runs", type=Path, help="keep every run in this file, and go on from it")
@@ -259,9 +266,17 @@ def run(task: Task, surface: Surface) -> Run:
     )
 
 
-def page(runs: Sequence[Run], surfaces: Sequence[Surface], noises: Sequence[float]) -> str:
-    """The results as a page of tables."""
+def stored_remark(results: Path) -> str:
+    """What results.json has to say about how its figures were made."""
+    return str(json.loads(results.read_text())["remark"]) if results.exists() else ""
+
+
+def page(
+    runs: Sequence[Run], surfaces: Sequence[Surface], noises: Sequence[float], remark: str = ""
+) -> str:
+    """The results as a page of tables, below the remark if there is one."""
     lines = ["# Simulated tuning", "", "Made by `python benchmarks/autotune/simulate.py`.", ""]
+    lines += [remark, ""] if remark else []
     lines.append(
         f"{len(surfaces)} surfaces, seeds from {min(one.seed for one in runs)}; {GOALS}. The "
         "median and the 95th percentile are over all surfaces and seeds; the slowdown and the "

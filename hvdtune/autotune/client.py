@@ -1,7 +1,8 @@
 """The training process's end of the optimiser service: starts it, asks, never waits.
 
 Any failure (it does not start, it dies, it answers nonsense, it takes too long) is a
-`ServiceError` with one sentence; the session then ends tuning and keeps the current settings.
+`ServiceError` with one sentence; the session then ends tuning and keeps the current settings,
+unless a comparison is on, which needs no optimiser to come to its end.
 """
 
 from __future__ import annotations

@@ -126,6 +126,7 @@ class Session:
         self._joiner = Joiner()
         self._is_told = False  # how the present search has ended
         self._optimiser: Optimiser | None = None
+        self._computing_ms: float | None = None  # None: there was no optimiser
         self._stop = threading.Event()
         self._why_stopped = "training ended"
         self._in_force: Values = dict(engine.current())
@@ -199,8 +200,7 @@ class Session:
             self._tuner.abort("tuning failed")
             self._finish_quietly()
         finally:
-            if self._optimiser is not None:
-                self._optimiser.close()
+            self._dismiss_optimiser()
             if self._writer is not None:
                 self._writer.close()
 
@@ -231,9 +231,8 @@ class Session:
             try:
                 self._consult()
             except ServiceError as error:
-                self._messenger.warn(f"Autotuner: tuning ended: {error}")
-                self._tuner.abort(str(error))
-                break
+                if not self._do_without(str(error)):
+                    break
             self._measure()
             self._pause(parts)
         if self._tuner.outcome is not None:
@@ -311,9 +310,8 @@ class Session:
         self._searches += 1
         self._harm_before = self.harm_steps
         self._is_told, self._is_unfinished = False, True
-        if self._optimiser is not None:
-            self._optimiser.close()
-            self._optimiser = None
+        self._dismiss_optimiser()
+        self._computing_ms = None
         config = _config(self._settings, self._harm_before)
         config = replace(config, max_samples=min(config.max_samples, WATCH_SAMPLES))
         self._tuner = Tuner(self._space, self._in_force, self._first, config)
@@ -340,27 +338,43 @@ class Session:
     def _start(self) -> None:
         try:
             self._optimiser = self._start_optimiser(self._space)
+            self._computing_ms = 0.0
         except ServiceError as error:
-            self._messenger.warn(f"Autotuner: tuning ended: {error}")
-            self._tuner.abort(str(error))
+            self._do_without(str(error))
 
     def _consult(self) -> None:
         """Carry questions and answers between the tuner and the optimiser."""
-        if self._optimiser is None:
-            return
-        answer = self._optimiser.poll()
+        answer = None
+        if self._optimiser is not None:
+            answer = self._optimiser.poll()
+            self._computing_ms = self._optimiser.computing_ms
         if answer is not None:
             waited = self._tuner.trial is not None and self._tuner.trial.waiting
             self._tuner.offer(answer)
             if waited:
                 self._begin()
-        elif self._tuner.trial is not None and self._tuner.trial.waiting and self._window.complete:
-            self._tuner.waited()
-            if self._tuner.trial is None or not self._tuner.trial.waiting:
-                self._begin()
+        elif self._window.complete and self._tuner.waited():
+            self._dismiss_optimiser()  # nobody wants its answer any more
+            self._begin()
         request = self._tuner.take_request()
-        if request is not None:
+        if request is not None and self._optimiser is not None:
             self._optimiser.ask(request)
+
+    def _do_without(self, error: str) -> bool:
+        """The optimiser has failed: end tuning, unless (True) a comparison makes a conclusion."""
+        if self._tuner.needs_model:
+            self._messenger.warn(f"Autotuner: tuning ended: {error}")
+            self._tuner.abort(error)
+            return False
+        self._messenger.warn(f"Autotuner: {error}; no further candidates are measured")
+        self._tuner.end_search(error)
+        self._dismiss_optimiser()
+        return True
+
+    def _dismiss_optimiser(self) -> None:
+        if self._optimiser is not None:
+            self._optimiser.close()
+            self._optimiser = None
 
     def _measure(self) -> None:
         """End the current trial if enough is known of it."""
@@ -468,9 +482,9 @@ class Session:
     def _sentence(self, outcome: Outcome) -> str:
         seconds = time.monotonic() - self._began
         cost = [f"{self._steps_seen} steps", f"{seconds:.1f} s"]
-        if self._optimiser is not None:
-            computing = self._optimiser.computing_ms / 1e3
-            cost.append(f"optimiser {computing:.1f} s in its own process")
+        if self._computing_ms is not None:
+            computing = f"{self._computing_ms / 1e3:.1f} s"
+            cost.append(f"optimiser {computing} in its own process")
         verified = self._found is not None and self._tuner.searched == 0
         stored = None
         # Nothing was learned when there was nothing to compare; and that remembered settings could
@@ -515,9 +529,9 @@ class Session:
             f"tuning was not finished: {self._why_stopped} during {phase} after "
             f"{len(self._tuner.history)} samples"
         )
-        if outcome is not None and outcome.adopted:
-            # Shown to be faster before: that is worth having in the next run, though this one may
-            # have been trying something else at its end.
+        if outcome is not None and (outcome.adopted or outcome.margin is not None):
+            # A comparison has come to its end before: what it found is worth having in the next
+            # run, though this one may have been trying something else when it ended.
             self._in_force = {**self._in_force, **outcome.values}
             self._conclude(replace(outcome, verdict=f"{outcome.verdict}; {why}"))
             return

@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hvdtune.autotune import inference
-from hvdtune.autotune.comparison import REPEATS, Comparison, Finding, as_shares
+from hvdtune.autotune.comparison import LOOKS, REPEATS, Comparison, Finding, as_shares
 from hvdtune.autotune.harm import Harm
 from hvdtune.autotune.record import Measurement, Record, Trial, together
 from hvdtune.autotune.score import Sample
@@ -47,6 +47,7 @@ FIRST_SHARE = 0.7  # of the chance of an error goes to the first comparison, the
 MORE_SHARE = 2  # one candidate for every so many of the search may be measured between the two
 SECOND_GAIN = 0.25  # of `min_gain`: what the model has to expect then, which is often too content
 LEAST_PAIRS = 15  # that must be left for a second comparison
+COMPARABLE = LOOKS[0] + REPEATS  # with fewer pairs there is none that could end
 PROMOTE_GAIN = 0.1  # seen so much faster, by five standard errors: confirmed at once
 PROMOTE_ERRORS = 5.0
 
@@ -116,6 +117,11 @@ class _Best:
     gain: float
     deviation: float
 
+    def lead(self, best: _Best) -> float:
+        """E[max(0, its gain - the best's)] if both are normal and independent."""
+        deviation = math.hypot(self.deviation, best.deviation)
+        return inference.expected_excess(self.gain - best.gain, deviation)
+
 
 _Course = Generator[Trial, Sample | None, None]
 _Compared = Generator[Trial, Sample | None, bool]
@@ -147,6 +153,7 @@ class Tuner:
         self._request: Request | None = None
         self._answer: Answer | None = None
         self._is_posed = False
+        self._has_waited = False  # since the last sample
         self._last: Answer | None = None
         self._harm = Harm(config.harm_limit_steps)
         self._is_behind_candidate = False
@@ -202,7 +209,7 @@ class Tuner:
         if is_candidate or self._is_behind_candidate:
             usual = self._record.usual()
             self._harm.take(sample, usual, is_candidate, self._is_behind_candidate)
-        self._is_behind_candidate = is_candidate
+        self._is_behind_candidate, self._has_waited = is_candidate, False
         measurement = self._record.add(self._trial, sample)
         self._advance(sample)
         return measurement
@@ -231,20 +238,29 @@ class Tuner:
         is_compared = self._trial.phase == "confirm"
         return self._harm.is_hopeless(seen_ns, sample, self._record.usual(), is_compared)
 
+    @property
+    def needs_model(self) -> bool:
+        """Whether there is nothing to conclude with if the optimiser cannot be asked any more."""
+        is_compared = self._trial is not None and self._trial.phase in ("verify", "confirm")
+        return self._hurry is None and self.outcome is None and not is_compared
+
     def end_search(self, reason: str) -> None:
         """Measure no further candidates; the best so far is compared as usual."""
         self._hurry = reason
 
-    def waited(self) -> None:
+    def waited(self) -> bool:
         """A sample's steps have passed while the tuner was `waiting` for the optimiser.
 
         If the search is to end, that was long enough: the measurements have to do, without a model.
         On a machine whose CPUs are all busy an answer may take longer than all the rest.
+        True: it was long enough, and no model is needed any more.
         """
-        if self._hurry is not None and self._trial is not None and self._trial.waiting:
-            rows = self._question().observations
-            means, errors = ([row[key] for row in rows] for key in ("y", "error"))
-            self.offer(Answer(self._incumbent, 0.0, means, errors))
+        if self._hurry is None or self._trial is None or not self._trial.waiting:
+            return False
+        rows = self._question().observations
+        means, errors = ([row[key] for row in rows] for key in ("y", "error"))
+        self.offer(Answer(self._incumbent, 0.0, means, errors))
+        return True
 
     def abort(self, reason: str) -> None:
         """End tuning here; the incumbent stays."""
@@ -260,7 +276,7 @@ class Tuner:
         yield Trial("baseline", self._incumbent)
         if self._recalled is not None:
             yield from self._compare(self._recalled, "verify")
-            if not self._is_refuted():
+            if not self._is_refuted() or self._pairs_left() < COMPARABLE:
                 return
             self.outcome = None
         self._queue = self._first_candidates()
@@ -275,7 +291,8 @@ class Tuner:
         if best is None:
             self._keep("no significant gain: no other candidate was measured")
         elif best.gain + best.deviation < self._config.min_gain:
-            margin = max(best.deviation, self._record.usual().error) * self._normal()
+            margin = inference.student_quantile(self._config.confidence, math.inf)
+            margin *= max(best.deviation, self._record.usual().error)
             self._keep(
                 f"no significant gain ({_percent(best.gain)} ± {_percent(margin)} for the best "
                 f"candidate; {self._search_end})",
@@ -294,12 +311,11 @@ class Tuner:
         """
         quiet = 0
         while self._tried < self._config.max_samples:
-            if self._hurry is not None:
-                self._search_end = self._hurry
+            if self._hurry is not None or self._pairs_left() < COMPARABLE:
+                self._search_end = self._hurry or self._too_few_pairs()
                 return False
             values = self._next_queued()
             if values is None:
-                must_wait = self._answer is None
                 answer = yield from self._ask()
                 if self._hurry is not None:
                     self._last = answer
@@ -313,24 +329,31 @@ class Tuner:
                     self._last = answer
                     return False
                 values = answer.values
-                if must_wait:
-                    # The incumbent's last sample is old by now, and nobody knows how old.
-                    yield Trial("search", self._incumbent, note="incumbent")
-            yield Trial("search", values, candidate=True)
+            yield from self._try(values)
             self._tried += 1
-            # Asked before the incumbent is measured, so that the optimiser thinks meanwhile.
-            if not self._queue:
-                self._pose()
-            yield Trial("search", self._incumbent, note="incumbent")
             if self._harm.ends_search:
                 self._search_end = (
                     f"slow candidates had cost {self._harm.steps:.0f} steps' time, "
                     f"over the limit of {self._config.harm_limit_steps:.0f}"
                 )
                 return False
-            if self._is_far_better(values) and (yield from self._compare(values, "confirm")):
-                return True
+            if self._is_far_better(values):
+                if (yield from self._compare(values, "confirm")):
+                    return True
+                if not self._findings:
+                    self.outcome = None  # it was about this candidate alone
         return False
+
+    def _try(self, values: Values) -> _Course:
+        """Measure a candidate between samples of the incumbent."""
+        if self._has_waited:
+            # The incumbent's last sample is old by now, and nobody knows how old.
+            yield Trial("search", self._incumbent, note="incumbent")
+        yield Trial("search", values, candidate=True)
+        # Asked before the incumbent is measured, so that the optimiser thinks meanwhile.
+        if not self._queue:
+            self._pose()
+        yield Trial("search", self._incumbent, note="incumbent")
 
     def _race(self) -> Generator[Trial, Sample | None, Answer]:
         """Measure those again that may be the best, while that is worth it; the last answer.
@@ -339,14 +362,14 @@ class Tuner:
         at all: E[max(0, its gain - the best's)], by the model's means and deviations.
         """
         answer = self._last or (yield from self._ask())
-        left = self._config.race_samples
+        left = self._config.race_samples if self._pairs_left() >= COMPARABLE else 0
         while left > 0 and self._hurry is None and not self._harm.ends_search:
             rivals = sorted(self._offered(answer), key=lambda one: -one.gain)
             if not rivals or rivals[0].gain + rivals[0].deviation < self._config.min_gain:
                 break
             best = rivals[0]
             worth = RACE_GAIN * self._config.min_gain
-            rivals = [one for one in rivals[1:] if _expected_lead(one, best) > worth]
+            rivals = [one for one in rivals[1:] if one.lead(best) > worth]
             if not rivals:
                 break
             for rival in [best, *rivals][: min(RACE_RIVALS, left)]:
@@ -398,11 +421,8 @@ class Tuner:
                 if answer.expected_gain < SECOND_GAIN * self._config.min_gain:
                     return answer
                 values = answer.values
-            yield Trial("search", values, candidate=True)
+            yield from self._try(values)
             self._pairs += 1
-            if not self._queue:
-                self._pose()
-            yield Trial("search", self._incumbent, note="incumbent")
         return (yield from self._ask())
 
     def _is_at_an_end(self) -> bool:
@@ -412,14 +432,15 @@ class Tuner:
     def _pairs_left(self) -> int:
         return self._config.max_pairs - self._pairs
 
+    def _too_few_pairs(self) -> str:
+        return f"{self._pairs} of the {self._config.max_pairs} pairs were used up before"
+
     def _used_up(self) -> str:
-        limit = self._config.harm_limit_steps
-        return f"slow candidates had used up the limit of {limit:g} steps' time"
+        return f"slow candidates had used up the limit of {self._harm.limit:g} steps' time"
 
     def _is_far_better(self, values: Values) -> bool:
         candidate = self._record.find(values)
-        if candidate is None:
-            return False
+        assert candidate is not None  # it has just been measured
         y, error = self._record.observe(candidate)
         gain = self._record.baseline - y
         return gain > PROMOTE_GAIN + PROMOTE_ERRORS * error
@@ -427,8 +448,12 @@ class Tuner:
     def _compare(self, values: Values, phase: str, share: float = 1.0) -> _Compared:
         """Compare with the incumbent on fresh samples; True: these are the incumbent now.
 
-        It may err with that share of the chance that the confidence leaves.
+        It may err with that share of the chance that the confidence leaves. Where too few pairs are
+        left for that, the incumbent stays.
         """
+        if self._pairs_left() < COMPARABLE:
+            self._keep(f"no comparison: {self._too_few_pairs()}")
+            return False
         compared = Comparison(
             self._record.noise(),
             self._record.usual_error(),
@@ -447,12 +472,9 @@ class Tuner:
                 sample = yield Trial(phase, tried, is_candidate, note=note)
                 assert sample is not None
                 if sample.abandoned:
-                    self._pairs += len(compared.differences) + 1
-                    why = (
-                        self._used_up()
-                        if self._harm.at_limit
-                        else "the candidate was clearly slower"
-                    )
+                    self._pairs += len(compared.differences) + compared.repeats + 1
+                    slower = "the candidate was clearly slower"
+                    why = self._used_up() if self._harm.at_limit else slower
                     self._keep(f"no significant gain: {why}")
                     return False
                 pair[is_candidate] = sample
@@ -487,6 +509,7 @@ class Tuner:
         if not self._is_posed:
             self._pose()
         while self._answer is None:
+            self._has_waited = True
             yield Trial("search", self._incumbent, waiting=True)
         answer, self._answer, self._is_posed = self._answer, None, False
         return answer
@@ -569,16 +592,6 @@ class Tuner:
 
     def _sure(self) -> str:
         return f"{100 * self._config.confidence:g} % confidence"
-
-    def _normal(self) -> float:
-        return inference.student_quantile(self._config.confidence, math.inf)
-
-
-def _expected_lead(rival: _Best, best: _Best) -> float:
-    """E[max(0, rival's gain - best's)] if both are normal and independent."""
-    return inference.expected_excess(
-        rival.gain - best.gain, math.hypot(rival.deviation, best.deviation)
-    )
 
 
 def _percent(share: float) -> str:

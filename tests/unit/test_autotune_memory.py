@@ -123,7 +123,12 @@ def test_another_kind_of_job_does_not_use_it(store, tune) -> None:
 
 @pytest.mark.parametrize(
     "variable",
-    [("HVDTUNE_OVERLAP", "off"), ("HVDTUNE_WRITING", "cached"), ("HVDTUNE_SPIN_US", "0")],
+    [
+        ("HVDTUNE_OVERLAP", "off"),
+        ("HVDTUNE_REDUCTION_THREADS", "1"),
+        ("HVDTUNE_SPIN_US", "0"),
+        ("HVDTUNE_WRITING", "cached"),
+    ],
 )
 def test_what_decides_how_the_engine_works_is_another_kind_of_job(store, tune, variable) -> None:
     tune(flat)

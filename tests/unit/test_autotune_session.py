@@ -18,6 +18,7 @@ from simulated_training import (
 from hvdtune import knobs
 from hvdtune.autotune import account, log
 from hvdtune.autotune.client import ServiceError
+from hvdtune.autotune.memory import Found
 from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.session import Session, harm_limit_steps
 from hvdtune.autotune.space import Space
@@ -36,7 +37,11 @@ class SimulatedEngine:
     EngineStopped = Stopped
 
     def __init__(
-        self, landscape: Landscape, steps: int = 100_000, start: dict[str, float] | None = None
+        self,
+        landscape: Landscape,
+        steps: int = 100_000,
+        start: dict[str, float] | None = None,
+        noise: float = 0.02,
     ) -> None:
         defaults = {key: knobs.KNOBS[key].default for key in ("fusion_threshold", "cycle_time")}
         self.values = {**defaults, "chunk_size": 0, **(start or {})}
@@ -45,7 +50,7 @@ class SimulatedEngine:
         self.wanted: dict[str, float] = {}  # by the program
         self.left = steps
         self._pending = (0, self.values)
-        self._steps = SimulatedSteps(landscape)
+        self._steps = SimulatedSteps(landscape, noise=noise)
 
     def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
         if self.left == 0:
@@ -249,30 +254,114 @@ def test_a_broken_optimiser_ends_tuning_and_keeps_the_settings(
     assert error.count("tuning ended: the optimiser ended with exit status 1") == 1
 
 
-class SilentOptimiser(DirectOptimiser):
-    def poll(self) -> Answer | None:
-        return None
+def is_in_phase(tuning: Session, phase: str) -> bool:
+    return tuning._tuner.trial is not None and tuning._tuner.trial.phase == phase
+
+
+@pytest.mark.parametrize("phase", ["confirm", "search"])
+def test_an_optimiser_that_dies_when_the_search_is_over_costs_no_comparison(
+    path: Path, capfd: pytest.CaptureFixture[str], phase: str
+) -> None:
+    """It dies in the first comparison, or in the second look around."""
+
+    class Dying(DirectOptimiser):
+        def poll(self) -> Answer | None:
+            is_second = tuning._tuner.outcome is not None
+            if is_in_phase(tuning, phase) and is_second == (phase == "search"):
+                raise ServiceError("the optimiser was ended by SIGKILL")
+            return super().poll()
+
+    def found(values: Mapping[str, float]) -> float:
+        return 0.97 if values != first and is_in_phase(tuning, "search") else 1.0
+
+    engine = SimulatedEngine(found)
+    first = engine.current()
+    tuning = session(engine, path, {}, Dying)
+    tuning.run()
+    last = log.read(path)[-1]
+    assert last["decision"].startswith("no significant gain (")
+    assert "pairs at 99 % confidence" in last["decision"]
+    assert not tuning.unfinished
+    told = capfd.readouterr().err
+    assert told.count("the optimiser was ended by SIGKILL; no further candidates are measured") == 1
+    assert "tuning ended" not in told
+    assert engine.values == first
+
+
+def test_settings_that_had_to_be_verified_without_an_optimiser_are_so(path: Path) -> None:
+    """And where they are refuted there is no search, as nobody can propose anything."""
+
+    class Dying(DirectOptimiser):
+        def poll(self) -> Answer | None:
+            if is_in_phase(tuning, "verify"):
+                raise ServiceError("the optimiser was ended by SIGKILL")
+            return super().poll()
+
+    for landscape, adopted in ((short_cycle_is_best, "1"), (flat, "0")):
+        engine = SimulatedEngine(landscape, noise=1e-5)
+        tuning = session(engine, path, {}, Dying)
+        tuning._before = Found({**engine.current(), "cycle_time": 0.2}, "an earlier run", None)
+        tuning.run()
+        rows = log.read(path)
+        assert {row["phase"] for row in rows} == {"warmup", "baseline", "verify", "final"}
+        assert rows[-1]["accepted"] == adopted
+        assert not tuning.unfinished
+
+
+def test_a_comparison_without_a_gain_is_told_when_training_ends_behind_it(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Ending(SimulatedEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            if tuning._tuner.outcome is not None and is_in_phase(tuning, "search"):
+                raise Stopped
+            return super().read_steps(timeout_s)
+
+    def found(values: Mapping[str, float]) -> float:
+        return 0.97 if values != first and is_in_phase(tuning, "search") else 1.0
+
+    engine = Ending(found)
+    first = engine.current()
+    tuning = session(engine, path)
+    tuning.run()
+    last = log.read(path)[-1]
+    assert (last["phase"], last["accepted"], last["cycle_time_ms"]) == ("final", "0", "1")
+    assert last["decision"].startswith("no significant gain (")
+    assert "pairs at 99 % confidence); tuning was not finished: training ended" in last["decision"]
+    told = capfd.readouterr().err
+    assert told.startswith("hvdtune autotune: no significant gain (")
+    assert told.count("\n") == 1
+    assert tuning.unfinished
 
 
 @pytest.mark.parametrize("at", [0, 3_000])
 def test_an_optimiser_that_gets_no_cpu_does_not_keep_the_comparison_from_its_end(
-    path: Path, at: int
+    path: Path, capfd: pytest.CaptureFixture[str], at: int
 ) -> None:
+    class SilentOptimiser(DirectOptimiser):
+        def poll(self) -> Answer | None:
+            if is_in_phase(tuning, "confirm"):
+                raise ServiceError("the optimiser did not answer within 120 s")
+            return None
+
     class Hurried(SimulatedEngine):
         def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
             if self.left == 10_000 - at:  # before the first step, or while it is waited for
                 tuning.end_search_soon("the time for searching was over")
             return super().read_steps(timeout_s)
 
-    engine = Hurried(short_cycle_is_best, 10_000, start={"cycle_time": 8.0})
+    engine = Hurried(short_cycle_is_best, 10_000, start={"cycle_time": 2.0})
     tuning = session(engine, path, {}, SilentOptimiser)
     tuning.run()
     rows = log.read(path)
     assert rows[-1]["phase"] == "final"
     assert not tuning.unfinished
+    told = capfd.readouterr().err
+    assert "did not answer" not in told  # nobody asks it any more
+    assert "optimiser 0.0 s in its own process" in told
     if at:
         assert rows[-1]["accepted"] == "1"
-        assert float(rows[-1]["cycle_time_ms"]) < 8.0
+        assert float(rows[-1]["cycle_time_ms"]) < 2.0
         assert engine.left < 10_000 - at
     else:
         assert "the time for searching was over" in rows[-1]["decision"]

@@ -225,6 +225,35 @@ def test_what_runs_were_made_with_is_known_by_surfaces_and_code(
     assert simulate.fingerprint(surface) != simulate.fingerprint(other)
 
 
+def test_a_stored_remark_stays_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["simulate.py", "--only", "tiny-np4-compute5", "--methods", "random", "--seeds", "1"]
+    command += ["--noise", "0.02", "--output", str(tmp_path / "made")]
+
+    def written(*options: str) -> tuple[str, dict[str, object]]:
+        monkeypatch.setattr(sys, "argv", [*command, *options])
+        assert simulate.main() == 0
+        stored = json.loads((tmp_path / "made.json").read_text())
+        return (tmp_path / "made.md").read_text(), stored
+
+    text = "These are older than the tuner."
+    plain, stored = written()
+    assert stored["remark"] == ""
+    remarked, stored = written("--remark", text)
+    assert (remarked, stored["remark"]) == (plain.replace("py`.\n", f"py`.\n\n{text}\n", 1), text)
+    assert written() == (remarked, stored)
+    assert written("--remark", "")[0] == plain
+
+
+def test_the_page_of_the_stored_results_has_their_remark() -> None:
+    stored = json.loads((HARNESS / "results.json").read_text())
+    assert stored["remark"] == simulate.stored_remark(HARNESS / "results.json")
+    head = (HARNESS / "results.md").read_text().split("\n\n## ", 1)[0]
+    assert stored["remark"] in head.split("\n\n")
+    assert len(stored["figures"]) > 100
+
+
 def test_figures_of_runs() -> None:
     runs = [
         simulate.Run(
