@@ -208,8 +208,8 @@ PyMethodDef reduce_method = {"reduce", fast(reduce), METH_FASTCALL,
 void bind_allreduce_plan(py::module_& module) {
   py::class_<AllreducePlan> type(module, "AllreducePlan",
                                  "Allreduces in place that are made together, again and again.");
-  type.def(py::init([](py::object calls, py::dict codes, py::tuple names, py::object op,
-                       double prescale, double postscale, py::object process_set) {
+  type.def(py::init([](py::object calls, py::dict codes, py::tuple names, const py::object& op,
+                       double prescale, double postscale, const py::object& process_set) {
              if (!py::isinstance<HotCalls>(calls)) throw py::type_error("calls: a HotCalls");
              return std::make_unique<AllreducePlan>(
                  std::move(calls), std::move(codes), std::move(names),
