@@ -8,6 +8,7 @@ namespace {
 /// Asks for all of it, to be written to; null is nothing.
 template <typename T>
 void prefetch_object(const T* object) {
+  if (object == nullptr) return;
   const auto* bytes = reinterpret_cast<const std::byte*>(object);
   for (std::size_t at = 0; at < sizeof(T); at += 64) __builtin_prefetch(bytes + at, 1);
 }

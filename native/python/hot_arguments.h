@@ -4,7 +4,6 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
-#include <optional>
 
 #include "engine/engine.h"
 #include "python/tensors.h"

@@ -52,6 +52,14 @@ class Gradients {
     ++round_;
   }
 
+  /// Between two ranks.
+  void become_known() {
+    for (int round = 0; round < 3; ++round) {
+      submit();
+      finish({0, 1});
+    }
+  }
+
   std::int64_t submit_one(std::size_t i) {
     const std::string name = "gradient." + std::to_string(i);
     const std::array<std::int64_t, 1> shape = {static_cast<std::int64_t>(data_[i].size())};
@@ -112,10 +120,7 @@ TEST(some_ranks_may_submit_one_by_one_what_others_submit_together) {
 TEST(what_is_in_flight_is_not_submitted_again) {
   run_job(2, [](int rank, Engine& engine) {
     Gradients gradients(engine, rank);
-    for (int round = 0; round < 3; ++round) {
-      gradients.submit();
-      gradients.finish({0, 1});
-    }
+    gradients.become_known();
     const std::size_t busy = 11;
     const std::int64_t first = gradients.submit_one(busy);
     std::vector<std::int64_t> handles;
@@ -134,10 +139,7 @@ TEST(what_has_another_shape_or_lost_its_slot_is_not_known_any_more) {
       2,
       [](int rank, Engine& engine) {
         Gradients gradients(engine, rank);
-        for (int round = 0; round < 3; ++round) {
-          gradients.submit();
-          gradients.finish({0, 1});
-        }
+        gradients.become_known();
         const std::vector<KnownOperation> before = gradients.known();
         gradients.data(5).resize(20);  // all ranks agree on another description
         gradients.known()[5] = {};
@@ -169,10 +171,7 @@ TEST(knowledge_of_an_engine_that_is_gone_fits_no_other) {
   for (int job = 0; job < 2; ++job) {
     run_job(2, [&](int rank, Engine& engine) {
       Gradients gradients(engine, rank);
-      for (int round = 0; round < 3; ++round) {
-        gradients.submit();
-        gradients.finish({0, 1});
-      }
+      gradients.become_known();
       auto& mine = kept[static_cast<std::size_t>(rank)];
       if (job == 1) {
         // The same slots, of tensors that look the same.
@@ -188,10 +187,7 @@ TEST(knowledge_of_an_engine_that_is_gone_fits_no_other) {
 TEST(a_job_that_has_ended_takes_nothing_again) {
   run_job(2, [](int rank, Engine& engine) {
     Gradients gradients(engine, rank);
-    for (int round = 0; round < 3; ++round) {
-      gradients.submit();
-      gradients.finish({0, 1});
-    }
+    gradients.become_known();
     engine.shutdown();
     std::vector<std::int64_t> handles;
     engine.submit_again(gradients.known(), gradients.memory(), handles);
@@ -204,10 +200,7 @@ TEST(a_rank_that_has_joined_submits_nothing_again) {
   std::latch tried(1);
   run_job(2, [&tried](int rank, Engine& engine) {
     Gradients gradients(engine, rank);
-    for (int round = 0; round < 3; ++round) {
-      gradients.submit();
-      gradients.finish({0, 1});
-    }
+    gradients.become_known();
     if (rank == 1) tried.wait();  // until then not all have joined
     const std::int64_t join = engine.join();
     if (rank == 0) {

@@ -20,13 +20,7 @@ from ranks import Ranks, clean_environment, hvdtune_command, run_checks_on, run_
 # Ranks of each host.
 LAYOUTS = {"2x1": [1, 1], "2x2": [2, 2], "1+3": [1, 3], "4x1": [1, 1, 1, 1]}
 PROGRAMS = [
-    numpy_matrix.allreduce,
-    numpy_matrix.scaled_allreduce,
-    numpy_matrix.grouped_allreduce,
-    numpy_matrix.allgather,
-    numpy_matrix.broadcast,
-    numpy_matrix.alltoall,
-    numpy_matrix.reducescatter,
+    *numpy_matrix.OPERATIONS,
     numpy_matrix.grouped_gathers,
     numpy_matrix.special_values,
     numpy_matrix.barrier,

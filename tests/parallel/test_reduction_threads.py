@@ -14,19 +14,7 @@ THREADS = "HVDTUNE_REDUCTION_THREADS"
 
 
 @pytest.mark.parametrize("np", [2, 3])
-@pytest.mark.parametrize(
-    "program",
-    [
-        numpy_matrix.allreduce,
-        numpy_matrix.scaled_allreduce,
-        numpy_matrix.grouped_allreduce,
-        numpy_matrix.allgather,
-        numpy_matrix.broadcast,
-        numpy_matrix.alltoall,
-        numpy_matrix.reducescatter,
-    ],
-    ids=lambda program: program.__name__,
-)
+@pytest.mark.parametrize("program", numpy_matrix.OPERATIONS, ids=lambda program: program.__name__)
 def test_results_have_the_same_bits(program: Callable[[], numpy_matrix.Report], np: int) -> None:
     alone, helped = (
         run_ranks(np, program, env={THREADS: threads}, timeout=240).values for threads in ("0", "2")

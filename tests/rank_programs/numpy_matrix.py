@@ -350,3 +350,15 @@ def barrier() -> Report:
         report.check(f"barrier, rank {late} late", int(times[:, 1].min() < times[:, 0].max()))
     hvd.shutdown()
     return report
+
+
+# Each operation in all forms, types and sizes.
+OPERATIONS = (
+    allreduce,
+    scaled_allreduce,
+    grouped_allreduce,
+    allgather,
+    broadcast,
+    alltoall,
+    reducescatter,
+)
