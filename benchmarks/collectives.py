@@ -20,6 +20,8 @@ adds what the kernel needs to hand out the new memory and clear it, all ranks to
   new bytes · (1/B_new − 1/B_copy)       B_new: bytes/s of copying into untouched huge pages
 
 with nS new bytes for allreduce, broadcast, allgather and alltoall, S for reducescatter.
+
+With several --dtypes the same bytes are moved (and summed) as each of them, in turns.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from hvdtune.bench.sizes import format_size, parse_size
 
 OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 IN_PLACE = ("allreduce", "broadcast")
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "uint8")
 # Below this size an operation is made of latencies: no bound, and no memory worth calling new.
 LEAST_BOUNDED = 64 << 10
 LEAST_FRESH = 4 << 20
@@ -52,10 +55,11 @@ KEPT_BYTES = 512 << 20
 
 @dataclass
 class Case:
-    """One operation at one size in one form, on this rank."""
+    """One operation on so many bytes of one type in one form, on this rank."""
 
     operation: str
     size: int
+    dtype: str
     form: str
     call: Callable[[], Any]
     result_bytes: int
@@ -64,7 +68,7 @@ class Case:
     @property
     def key(self) -> str:
         """How the results call it."""
-        return f"{self.operation} {self.size} {self.form}"
+        return f"{self.operation} {self.size} {self.dtype} {self.form}"
 
     def turn(self, hvd: Any, most: int, seconds: float) -> None:
         """Time as many calls as fit into `seconds`, the same number on all ranks."""
@@ -100,6 +104,7 @@ def main() -> int:
     parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
     parser.add_argument("--sizes", nargs="+", default=["1K", "64K", "1M", "16M", "64M"])
     parser.add_argument("--forms", nargs="+", default=["in place", "warm", "fresh"])
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32"])
     parser.add_argument("--rounds", type=int, default=3, help="turns of each case (default: 3)")
     parser.add_argument("--seconds", type=float, default=0.3, help="length of a turn")
     parser.add_argument("--json", type=Path, default=None, help="also write all figures here")
@@ -110,6 +115,7 @@ def main() -> int:
         return 0
     arguments = ["--rounds", str(args.rounds), "--seconds", str(args.seconds)]
     arguments += ["--operations", *args.operations, "--sizes", *args.sizes, "--forms", *args.forms]
+    arguments += ["--dtypes", *args.dtypes]
     found = []
     for number in args.np:
         rows = ranks.measure(__file__, number, arguments)
@@ -122,13 +128,16 @@ def main() -> int:
 
 def show(number: int, rows: list[dict[str, Any]]) -> None:
     """Print the figures of one run."""
-    print(f"np {number}        operation       size  results     median us   bound us  x bound")
+    print(
+        f"np {number}        operation       size  type      "
+        "results     median us   bound us  x bound"
+    )
     for row in rows:
         bound = row["bound"]
         beside = f"{bound * 1e6:11.1f}{row['median'] / bound:9.2f}" if bound else ""
         print(
-            f"{row['operation']:>22}{format_size(row['size']):>11}  {row['form']:<9}"
-            f"{row['median'] * 1e6:12.1f}{beside}",
+            f"{row['operation']:>22}{format_size(row['size']):>11}  {row['dtype']:<9} "
+            f"{row['form']:<9}{row['median'] * 1e6:12.1f}{beside}",
             flush=True,
         )
 
@@ -147,7 +156,8 @@ def worker(args: argparse.Namespace) -> None:
         case
         for operation in args.operations
         for size in sizes
-        for case in cases_of(torch_hvd, torch, operation, size, args.forms)
+        for dtype in args.dtypes
+        for case in cases_of(torch_hvd, torch, operation, size, dtype, args.forms)
     ]
     for number in range(args.rounds):
         start = number * len(cases) // args.rounds
@@ -164,6 +174,7 @@ def worker(args: argparse.Namespace) -> None:
                 "np": hvd.size(),
                 "operation": case.operation,
                 "size": case.size,
+                "dtype": case.dtype,
                 "form": case.form,
                 "median": ranks.median(durations.tolist()),
                 "bound": bound,
@@ -173,13 +184,16 @@ def worker(args: argparse.Namespace) -> None:
     hvd.shutdown()
 
 
-def cases_of(hvd: Any, torch: Any, operation: str, size: int, forms: list[str]) -> list[Case]:
-    """The forms of one operation at one size."""
+def cases_of(
+    hvd: Any, torch: Any, operation: str, size: int, dtype: str, forms: list[str]
+) -> list[Case]:
+    """The forms of one operation at one size, of one type."""
     members = hvd.size()
-    elements = max(size // 4 // members, 1) * members
+    kind = getattr(torch, dtype)
+    elements = max(size // kind.itemsize // members, 1) * members
     divided = members if operation == "allgather" else 1
-    data = torch.full((elements // divided,), 0.0)  # written: its pages are its own
-    name = f"{operation}.{size}"
+    data = torch.full((elements // divided,), 0, dtype=kind)  # written: its pages are its own
+    name = f"{operation}.{size}.{dtype}"
 
     def in_place() -> Any:
         if operation == "allreduce":
@@ -196,7 +210,8 @@ def cases_of(hvd: Any, torch: Any, operation: str, size: int, forms: list[str]) 
             return hvd.reducescatter(data, op=hvd.Sum, name=name)
         return getattr(hvd, operation)(data, name=name)
 
-    result = elements * 4 // (members if operation == "reducescatter" else 1)
+    whole = elements * kind.itemsize
+    result = whole // (members if operation == "reducescatter" else 1)
     cases = []
     for form in forms:
         if form == "in place" and operation not in IN_PLACE:
@@ -204,7 +219,7 @@ def cases_of(hvd: Any, torch: Any, operation: str, size: int, forms: list[str]) 
         if form == "fresh" and result < LEAST_FRESH:
             continue
         call = in_place if form == "in place" else new
-        cases.append(Case(operation, elements * 4, form, call, result))
+        cases.append(Case(operation, whole, dtype, form, call, result))
     return cases
 
 

@@ -104,27 +104,12 @@ HVDTUNE_INLINE Halfs float16_store(Floats f) {
                                       _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-HVDTUNE_INLINE Words widen(Halfs h) {
-  return (Words)_mm512_maskz_cvtepu16_epi32(kAllLanes, (__m256i)h);
-}
-
-HVDTUNE_INLINE Halfs narrow(Words w) {
-  return (Halfs)_mm512_maskz_cvtepi32_epi16(kAllLanes, (__m512i)w);
-}
-
 #elif HVDTUNE_VECTOR_BYTES == 32
 
 HVDTUNE_INLINE Floats float16_load(Halfs h) { return (Floats)_mm256_cvtph_ps((__m128i)h); }
 
 HVDTUNE_INLINE Halfs float16_store(Floats f) {
   return (Halfs)_mm256_cvtps_ph((__m256)f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-}
-
-HVDTUNE_INLINE Words widen(Halfs h) { return (Words)_mm256_cvtepu16_epi32((__m128i)h); }
-
-HVDTUNE_INLINE Halfs narrow(Words w) {
-  const __m256i packed = _mm256_packus_epi32((__m256i)w, (__m256i)w);
-  return (Halfs)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
 }
 
 #else
@@ -161,21 +146,44 @@ HVDTUNE_INLINE Halfs float16_store(Floats f) {
 
 #endif
 
-HVDTUNE_INLINE Floats bfloat16_load(Halfs h) { return (Floats)(widen(h) << 16); }
+// A vector of bfloat16 as floats: those at even places, and those at odd ones. Nothing has to move
+// between lanes then, and what is lane by lane does not care for the order.
+struct FloatPair {
+  Floats even;
+  Floats odd;
+};
 
-HVDTUNE_INLINE Halfs bfloat16_store(Floats f) {
+HVDTUNE_INLINE FloatPair bfloat16_load(Words w) {
+  return {(Floats)(w << 16), (Floats)(w & 0xffff0000u)};
+}
+
+/// Rounds to the nearest bfloat16, in the upper half. A NaN needs no case of its own: what comes
+/// from bfloat16 numbers by an operation or none has a payload that ends in zeros, so that nothing
+/// is carried into its upper half (base/half.h rounds any float).
+HVDTUNE_INLINE Words bfloat16_round(Floats f) {
   const Words bits = (Words)f;
-  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Words nan = (bits >> 16) | 0x0040u;
-  return narrow(((bits & 0x7fffffffu) > 0x7f800000u) ? nan : rounded);
+  return bits + 0x7fffu + ((bits >> 16) & 1u);
+}
+
+HVDTUNE_INLINE Words bfloat16_store(FloatPair pair) {
+  return (bfloat16_round(pair.even) >> 16) | (bfloat16_round(pair.odd) & 0xffff0000u);
 }
 
 // ---- element types --------------------------------------------------------------------------
 // Each has: Storage (a vector as it lies in memory), Accumulator (as it is reduced), load, store,
-// Scale (a factor ready for use) and multiply.
+// apply (an operator on two accumulators), Scale (a factor ready for use) and multiply.
+
+template <class V>
+struct OneVector {
+  using Accumulator = V;
+  template <class Op>
+  HVDTUNE_INLINE static Accumulator apply(Accumulator a, Accumulator b) {
+    return Op::apply(a, b);
+  }
+};
 
 template <class T>
-struct Floating {
+struct Floating : OneVector<Vector<T, kVectorBytes / sizeof(T)>> {
   using Storage = Vector<T, kVectorBytes / sizeof(T)>;
   using Accumulator = Storage;
   using Scale = T;
@@ -185,22 +193,32 @@ struct Floating {
   HVDTUNE_INLINE static Accumulator multiply(Accumulator v, Scale factor) { return v * factor; }
 };
 
-struct HalfBase {
+struct Float16 : OneVector<Floats> {
   using Storage = Halfs;
-  using Accumulator = Floats;
   using Scale = float;
   HVDTUNE_INLINE static Scale scale(double factor) { return static_cast<float>(factor); }
+  HVDTUNE_INLINE static Accumulator load(Storage v) { return float16_load(v); }
+  HVDTUNE_INLINE static Storage store(Accumulator v) { return float16_store(v); }
   HVDTUNE_INLINE static Accumulator multiply(Accumulator v, Scale factor) { return v * factor; }
 };
 
-struct Float16 : HalfBase {
-  HVDTUNE_INLINE static Accumulator load(Storage v) { return float16_load(v); }
-  HVDTUNE_INLINE static Storage store(Accumulator v) { return float16_store(v); }
-};
-
-struct Bfloat16 : HalfBase {
+struct Bfloat16 {
+  using Storage = Words;
+  using Accumulator = FloatPair;
+  using Scale = float;
+  HVDTUNE_INLINE static Scale scale(double factor) {
+    // A NaN whose payload ends in zeros: see bfloat16_round.
+    return factor == factor ? static_cast<float>(factor) : __builtin_nanf("");
+  }
   HVDTUNE_INLINE static Accumulator load(Storage v) { return bfloat16_load(v); }
   HVDTUNE_INLINE static Storage store(Accumulator v) { return bfloat16_store(v); }
+  template <class Op>
+  HVDTUNE_INLINE static Accumulator apply(Accumulator a, Accumulator b) {
+    return {Op::apply(a.even, b.even), Op::apply(a.odd, b.odd)};
+  }
+  HVDTUNE_INLINE static Accumulator multiply(Accumulator v, Scale factor) {
+    return {v.even * factor, v.odd * factor};
+  }
 };
 
 /// `value` without its fraction, or the nearest value that T can hold; 0 for a NaN.
@@ -215,7 +233,7 @@ HVDTUNE_INLINE T saturate(double value) {
 }
 
 template <class T>
-struct Integer {
+struct Integer : OneVector<Vector<T, kVectorBytes / sizeof(T)>> {
   using Storage = Vector<T, kVectorBytes / sizeof(T)>;
   using Accumulator = Storage;
   using Scale = double;
@@ -230,7 +248,7 @@ struct Integer {
   }
 };
 
-struct Bool {
+struct Bool : OneVector<Vector<std::uint8_t, kVectorBytes>> {
   using Storage = Vector<std::uint8_t, kVectorBytes>;
   using Accumulator = Storage;
   using Scale = double;
@@ -271,7 +289,7 @@ HVDTUNE_INLINE void reduce_block(void* dst, const void* const* src, int sources,
     for (int u = 0; u < Unroll; ++u) {
       const auto next =
           load_bytes<Type>(src[k], offset + static_cast<std::size_t>(u) * bytes, bytes);
-      acc[u] = Op::apply(acc[u], next);
+      acc[u] = Type::template apply<Op>(acc[u], next);
     }
   }
   if (scaled) {

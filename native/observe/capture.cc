@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <thread>
 #include <utility>
 
+#include "base/cpu_wait.h"
 #include "base/log.h"
 
 namespace hvdtune::capture {
@@ -18,6 +20,7 @@ constexpr std::size_t kLongestText = 16 << 10;
 /// Names of the counters that every step has.
 constexpr std::string_view kCpusUsed = "CPUs in use";
 constexpr std::string_view kCpusCommunicating = "CPUs in use for batches";
+constexpr std::string_view kCpusWaitedFor = "CPUs waited for";
 
 constexpr std::array<const char*, 6> kKindNames = {"allreduce", "allgather",     "broadcast",
                                                    "alltoall",  "reducescatter", "barrier"};
@@ -287,7 +290,8 @@ std::uint32_t Capture::text_id(Buffers& buffers, std::string_view text) {
 }
 
 Capture::CpuTimes Capture::cpu_times() const {
-  return {process_cpu_now(), communication_cpu_.load(std::memory_order_relaxed)};
+  return {process_cpu_now(), communication_cpu_.load(std::memory_order_relaxed),
+          cpu_wait_of_this_thread(), std::this_thread::get_id()};
 }
 
 /// The caller holds mutex_.
@@ -300,6 +304,9 @@ void Capture::put_cpus_used(Buffers& all, Nanos now, Nanos since) {
   };
   put(kCpusUsed, last_cpu_.process - before.process);
   put(kCpusCommunicating, last_cpu_.communication - before.communication);
+  if (before.waited && last_cpu_.waited && before.thread == last_cpu_.thread) {
+    put(kCpusWaitedFor, *last_cpu_.waited - *before.waited);
+  }
 }
 
 bool Capture::step() {

@@ -9,9 +9,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/dtype.h"
@@ -135,7 +137,8 @@ class Capture {
   void clock(Nanos local, Nanos offset, Nanos bound);
 
   /// A training step ends; counted whether it is recorded or not. Recorded with it is how many CPUs
-  /// this process, and its batches, kept busy since the step before. True if recording has begun or
+  /// this process, and its batches, kept busy since the step before, and for how much of that time
+  /// the calling thread, if it also ended that step, waited for one. True if recording has begun or
   /// ended with it: a window did.
   bool step();
   [[nodiscard]] std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
@@ -183,10 +186,13 @@ class Capture {
   std::atomic<std::int64_t> steps_{0};
   Nanos last_step_ = 0;
 
-  /// CPU time so far: of all threads of the process, and of it for batches.
+  /// CPU time so far: of all threads of the process, and of it for batches; and for how long the
+  /// thread that asks was ready to run without a CPU.
   struct CpuTimes {
     Nanos process = 0;  // 0: not read
     Nanos communication = 0;
+    std::optional<Nanos> waited;  // nothing where the kernel does not say
+    std::thread::id thread;
   };
   [[nodiscard]] CpuTimes cpu_times() const;
   CpuTimes last_cpu_;  // at the step before, or where the window began

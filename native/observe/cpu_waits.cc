@@ -1,20 +1,19 @@
 #include "observe/cpu_waits.h"
 
 #include <algorithm>
-#include <fstream>
-#include <string>
+#include <optional>
 #include <utility>
+
+#include "base/cpu_wait.h"
 
 namespace hvdtune {
 
 std::vector<Nanos> CpuWaits::read() const {
   std::vector<Nanos> waits;
   for (const int pid : pids_) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/schedstat");
-    Nanos ran = 0;
-    Nanos waited = 0;
-    if (!(file >> ran >> waited)) return {};  // such a kernel, or a rank that is gone
-    waits.push_back(waited);
+    const std::optional<Nanos> waited = cpu_wait_of_main_thread(pid);
+    if (!waited) return {};  // such a kernel, or a rank that is gone
+    waits.push_back(*waited);
   }
   return waits;
 }

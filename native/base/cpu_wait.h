@@ -1,0 +1,14 @@
+#pragma once
+
+#include <optional>
+
+#include "base/clock.h"
+
+namespace hvdtune {
+
+/// How long a thread has been ready to run and had no CPU, since it began, by the kernel's count
+/// (schedstat of proc(5)). Nothing where the kernel does not count it. Takes some microseconds.
+[[nodiscard]] std::optional<Nanos> cpu_wait_of_main_thread(int pid);
+[[nodiscard]] std::optional<Nanos> cpu_wait_of_this_thread();
+
+}  // namespace hvdtune
