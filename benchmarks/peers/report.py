@@ -5,7 +5,7 @@ from __future__ import annotations
 from hvdtune.bench.table import percent
 from peers.results import OWN, Case, Comparison
 
-_WIDTHS = (16, 12, 12, 12, 10)
+_WIDTHS = (16, 12, 12, 12, 10, 8)
 _NONE = "-"
 
 
@@ -45,7 +45,7 @@ def tables(comparison: Comparison) -> list[str]:
     """Every figure."""
     lines: list[str] = []
     for ranks in _ranks(comparison):
-        titles = ("", "median", "p95", "x hvdtune", "of bound")
+        titles = ("", "median", "p95", "x hvdtune", "of bound", "best")
         lines += ["", f"np {ranks}".ljust(14) + _cells(titles)]
         for work, about in comparison.works.items():
             rows = [
@@ -56,16 +56,18 @@ def tables(comparison: Comparison) -> list[str]:
             names = [about["title"]] + [""] * len(rows)
             bound = comparison.bound(ranks, work)
             if bound is not None and rows:
-                rows.append(_cells(("bound", duration(bound), "", "", "")))
+                rows.append(_cells(("bound", duration(bound), "", "", "", "")))
             lines += [name.ljust(14) + row for name, row in zip(names, rows, strict=False)]
     return lines
 
 
 def _row(comparison: Comparison, case: Case) -> str:
+    bound = comparison.bound(case.ranks, case.work)
     share = _NONE if case.share is None else percent(case.share)
+    best = _NONE if bound is None else percent(bound / case.best)
     title = comparison.peers[case.peer]["title"]
     ratio = multiple(case.ratio)
-    return _cells((title, duration(case.median), duration(case.p95), ratio, share))
+    return _cells((title, duration(case.median), duration(case.p95), ratio, share, best))
 
 
 def _cells(cells: tuple[str, ...]) -> str:

@@ -9,6 +9,9 @@ ratio    the middle, over rounds, of (the peer's median / hvdtune's median of th
 bound    T_bound of `hvdtune.bench.metrics.memory_bound_seconds` for an allreduce of all bytes of
          the work, with the rates of memory found in the same run; none below 64 KiB
 share    bound / median: above 1 is possible where a system reads its peers' arrays in place
+best     bound / the least of its rounds' medians. The bound's rates are the best of all rounds,
+         too: where rounds differ, because a machine does not always give the same, this compares
+         equal with equal
 ======== =====================================================================================
 
 All times are in seconds.
@@ -55,6 +58,11 @@ class Case:
     def median(self) -> float:
         """The middle of the rounds' medians."""
         return statistics.median(turn.median for turn in self.turns)
+
+    @property
+    def best(self) -> float:
+        """The least of the rounds' medians."""
+        return min(turn.median for turn in self.turns)
 
 
 @dataclass
