@@ -91,6 +91,9 @@ STREAMS: dict[str, np.dtype[Any]] = {
 #: over that time; of all its threads, and of those that executed batches for just that.
 CPUS_IN_USE = "CPUs in use"
 CPUS_FOR_BATCHES = "CPUs in use for batches"
+#: For how much of that time the thread that ends the steps was ready to run and had no CPU; of
+#: steps that the same thread ended as the one before, and where the kernel counts it.
+CPUS_WAITED_FOR = "CPUs waited for"
 
 #: Names of the numbers in BATCH: native/base/op_kind.h, base/dtype.h, wire/messages.h.
 KINDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")

@@ -1,7 +1,8 @@
 """Whether CPUs are scarce: what computing and batches want of a host's CPUs. See docs/metrics.md.
 
 Every rank records at the end of a step how many CPUs it kept busy, and how many of them executed
-batches; the rest is computing. The identity says how many CPUs the ranks of a host share.
+batches; the rest is computing. It also records for how long its program was kept waiting for a CPU.
+The identity says how many CPUs the ranks of a host share.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdtune.timeline.capture import CPUS_FOR_BATCHES, CPUS_IN_USE
+from hvdtune.timeline.capture import CPUS_FOR_BATCHES, CPUS_IN_USE, CPUS_WAITED_FOR
 
 if TYPE_CHECKING:
     from hvdtune.timeline.capture import RankRecording
@@ -24,19 +25,50 @@ ON_CPU = 0.5
 
 
 @dataclass(frozen=True)
+class Host:
+    """The ranks of a host that were recorded (`members`: their positions), of all that are there,
+    and what they want of its CPUs: each so many while it computes, and while a batch runs."""
+
+    cpus: int
+    ranks: int
+    members: list[int]
+    computing: float
+    batch: float
+
+    @property
+    def slowdown(self) -> float:
+        """See Load."""
+        return max(1.0, self.ranks * (self.computing + self.batch) / self.cpus)
+
+
+@dataclass(frozen=True)
 class Load:
     """What the CPUs have to do.
 
     computing: [ranks, S] ns of CPU time, ranks in the order of Joint.views, NaN where it is not
-    known. slowdown: by how much computing and batches take longer while they overlap; 1 where
-    there are CPUs enough, or nothing is known. on_cpu: computing is mostly CPU time; it is not
-    where a GPU computes, or nobody.
+    known. waiting: [ranks, S] ns that a program was ready to compute while batches had its CPU; NaN
+    where that is not known. slowdown: by how much computing and batches take longer while they
+    overlap; 1 where there are CPUs enough, or nothing is known. on_cpu: computing is mostly CPU
+    time; it is not where a GPU computes, or nobody. hosts: those of which all this is known.
     """
 
     computing: np.ndarray
+    waiting: np.ndarray
     slowdown: float = 1.0
     on_cpu: bool = False
     cpus: int = 0  # of the host with the largest slowdown; 0: not known
+    hosts: tuple[Host, ...] = ()
+
+    def work(self, step: int) -> tuple[tuple[float, float], ...]:
+        """Of a step, for each host: the least time, ns, that its CPUs compute for, and what each
+        ns of batches adds to it."""
+        result = []
+        for host in self.hosts:
+            own = self.computing[host.members, step]
+            if np.isfinite(own).all():
+                all_ranks = float(own.mean()) * host.ranks
+                result.append((all_ranks / host.cpus, host.ranks * host.batch / host.cpus))
+        return tuple(result)
 
 
 def load(analysis: Analysis) -> Load:
@@ -51,11 +83,15 @@ def load(analysis: Analysis) -> Load:
         return values.reshape(shape)
 
     compute, communication = column("compute_s"), column("communication_s")
-    busy, batches = np.full(shape, np.nan), np.full(shape, np.nan)
+    busy, batches, waited = (np.full(shape, np.nan) for _ in range(3))
     for at, (rank, view) in enumerate(sorted(joint.views.items())):
         lengths = (steps.end[rank] - steps.begin[rank]).astype(float)
-        busy[at] = lengths * _readings(view.recording, CPUS_IN_USE, steps.end[rank])
-        batches[at] = lengths * _readings(view.recording, CPUS_FOR_BATCHES, steps.end[rank])
+        for name, into in (
+            (CPUS_IN_USE, busy),
+            (CPUS_FOR_BATCHES, batches),
+            (CPUS_WAITED_FOR, waited),
+        ):
+            into[at] = lengths * _readings(view.recording, name, steps.end[rank])
     computing = np.maximum(busy - batches, 0.0)
     known = np.isfinite(computing)
     hosts = []
@@ -65,13 +101,23 @@ def load(analysis: Analysis) -> Load:
             continue
         used = float(computing[members][own].sum() / max(compute[members][own].sum(), 1.0))
         running = float(batches[members][own].sum() / communication[members][own].sum())
-        slowdown = max(1.0, ranks * (used + min(running, 1.0)) / cpus)
-        hosts.append((slowdown, used >= ON_CPU * min(1.0, cpus / ranks), cpus))
+        hosts.append(Host(cpus, ranks, members, used, min(running, 1.0)))
+        waited[members] *= _share_of_batches(
+            ranks / cpus, computing[members][own].sum(), batches[members][own].sum()
+        )
     if not hosts:
-        return Load(computing)
-    slowdown, _, cpus = max(hosts)
-    on_cpu = all(one for _, one, _ in hosts)
-    return Load(computing, slowdown, on_cpu, cpus)
+        return Load(computing, np.full(shape, np.nan))
+    worst = max(hosts, key=lambda host: host.slowdown)
+    on_cpu = all(one.computing >= ON_CPU * min(1.0, one.cpus / one.ranks) for one in hosts)
+    return Load(computing, waited, worst.slowdown, on_cpu, worst.cpus, tuple(hosts))
+
+
+def _share_of_batches(crowd: float, computing: float, batches: float) -> float:
+    """How much of a program's waiting for CPUs is for batches, of all ranks, the rest for other
+    ranks' computing: as their CPU times, of `crowd` ranks a CPU."""
+    others = max(crowd - 1, 0.0) * computing
+    running = max(crowd, 1.0) * batches
+    return float(running / (running + others)) if running > 0 else 0.0
 
 
 def _readings(one: RankRecording, name: str, ends: np.ndarray) -> np.ndarray:

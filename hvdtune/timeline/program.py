@@ -58,6 +58,10 @@ class Play:
     reducing: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # [T] allreduces
     #: [ranks] ns: CPU time of computing; empty: not known, or not done by CPUs.
     cpu: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    #: [ranks] ns that each was ready to compute while batches had its CPU; empty: not known.
+    waiting: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    #: See Load.work.
+    work: tuple[tuple[float, float], ...] = ()
     #: [ranks] ns that batches run while a rank computes, and their share of the batches' time, as
     #: recorded (replay.with_overlaps); empty where it does not matter.
     overlapped: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -74,11 +78,21 @@ def programs(
     plays = []
     for step in chosen:
         play = _play(joint, step, order[first[step] : first[step + 1]], begin, end)
-        if play is not None and load is not None and load.on_cpu:
-            play = replace(play, cpu=load.computing[:, step])
+        if play is not None and load is not None:
+            play = _with_load(play, load, step)
         if play is not None:
             plays.append(play)
     return plays
+
+
+def _with_load(play: Play, load: Load, step: int) -> Play:
+    waiting = load.waiting[:, step]
+    return replace(
+        play,
+        cpu=load.computing[:, step] if load.on_cpu else play.cpu,
+        waiting=waiting if np.isfinite(waiting).all() else play.waiting,
+        work=load.work(step),
+    )
 
 
 def boundaries(joint: Joint, steps: Steps) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:

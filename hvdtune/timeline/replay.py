@@ -21,6 +21,8 @@ from hvdtune.timeline.program import Costs, Play, Program, typical
 WARM_UP = 1
 #: How often a step is tried where CPUs are scarce, until it is played.
 TRIALS = 2
+#: While batches run a program still has this share of a CPU at least.
+LEAST_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,39 @@ def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
         clocks, free = [0.0] * ranks, 0.0
         marks = [0.0]
         for one in stretch:
-            scarce = rules.slowdown > 1 and len(one.overlapped) == ranks
+            scarce = len(one.overlapped) == ranks
             step = (_contended if scarce else _Step)(one, rules, known, clocks, free)
             clocks, free = step.run()
+            late = max(0.0, marks[-1] + _least(one, step) - sum(clocks) / ranks)
+            clocks = [clock + late for clock in clocks]
             marks.append(sum(clocks) / ranks)
         skipped = WARM_UP if len(stretch) > WARM_UP else 0
         total += marks[-1] - marks[skipped]
         count += len(stretch) - skipped
     return total / count if count else float("nan")
+
+
+def _least(one: Play, step: _Step) -> float:
+    """How long a step takes at least for the work that CPUs have to do in it, ns. If the recorded
+    one was quicker than that, the work is overestimated, and this as well."""
+    recorded = sum(duration for _, duration in one.recorded)
+    now = step.communication()
+    least = 0.0
+    for computing, batch in one.work:
+        was = computing + batch * recorded
+        trust = min(1.0, one.measured / was) if was > 0 else 0.0
+        least = max(least, trust * (computing + batch * now))
+    return least
+
+
+def _lost(one: Play, rules: Rules) -> np.ndarray:
+    """[ranks] how much of a program's speed batches take while it overlaps with them: as it was
+    kept waiting in the recorded step, or else by what they want of the CPUs."""
+    ranks = len(one.overlapped)
+    if len(one.waiting) != ranks:
+        return np.full(ranks, 1 - 1 / rules.slowdown)
+    share = one.waiting / np.maximum(one.overlapped, 1.0)
+    return np.clip(share, 0.0, 1 - LEAST_SHARE)
 
 
 def _contended(
@@ -64,15 +91,17 @@ def _contended(
     clocks: list[float],
     free: float,
 ) -> _Step:
-    """The step where CPUs are scarce. While batches run and a rank computes, both get on at
-    1 / slowdown of their speed; what the recorded step had of that is in its times already. How
-    long they overlap depends on how long they take: it is tried, beginning as it was recorded."""
-    lost = 1 - 1 / rules.slowdown
+    """The step where CPUs are scarce. While batches run and a rank computes, both lose some of
+    their speed; what the recorded step had of that is in its times already. How long they overlap
+    depends on how long they take: it is tried, beginning as it was recorded."""
+    each = _lost(one, rules)
+    lost = float(each.mean())
     stretch, overlapped = 1.0, one.overlapped
     for trial in range(TRIALS + 1):
+        longer = each * (overlapped - one.overlapped)
         own = tuple(
-            _delayed(program, lost * float(now - recorded))
-            for program, now, recorded in zip(one.programs, overlapped, one.overlapped, strict=True)
+            _delayed(program, float(delay))
+            for program, delay in zip(one.programs, longer, strict=True)
         )
         step = _Step(replace(one, programs=own), rules, known, clocks, free, stretch)
         if trial == TRIALS:
@@ -187,9 +216,13 @@ class _Step:
                 total[rank] -= float(np.maximum(inside, 0.0).sum())
         return np.maximum(total, 0.0)
 
+    def communication(self) -> float:
+        """Once it has run: ns that batches ran."""
+        return sum(end - begin for begin, end in self.ran)
+
     def hidden(self) -> float:
-        """The same as a share of the batches' time, mean over the ranks."""
-        ran = sum(end - begin for begin, end in self.ran)
+        """The overlap as a share of the batches' time, mean over the ranks."""
+        ran = self.communication()
         return float(self.overlapped().mean()) / ran if ran > 0 else 0.0
 
     def _turn(self) -> bool:

@@ -43,9 +43,14 @@ class Bench:
     weight: float
 
     def __post_init__(self) -> None:
-        if self.rules.slowdown > 1:
+        if self.rules.slowdown > 1 or self._waited:
             self.stretches = with_overlaps(self.stretches, self.rules)
         self.base = play(self.stretches, self.rules)
+
+    @property
+    def _waited(self) -> bool:
+        """Some program was kept from computing by batches."""
+        return any(one.waiting.any() for stretch in self.stretches for one in stretch)
 
     @property
     def measured(self) -> float:

@@ -9,7 +9,14 @@ import pytest
 from synthetic_capture import Job, recording, tensors
 
 from hvdtune.timeline import cpus
-from hvdtune.timeline.capture import COUNTER, CPUS_FOR_BATCHES, CPUS_IN_USE, Mark, Recording
+from hvdtune.timeline.capture import (
+    COUNTER,
+    CPUS_FOR_BATCHES,
+    CPUS_IN_USE,
+    CPUS_WAITED_FOR,
+    Mark,
+    Recording,
+)
 from hvdtune.timeline.causes_ranks import Case
 from hvdtune.timeline.report_data import analyse
 from hvdtune.timeline.verdict import Finding, findings
@@ -17,9 +24,16 @@ from hvdtune.timeline.verdict import Finding, findings
 JOB = Job(ranks=4, steps=40, noise=0.005, overlap=False, tensors=tensors(20, 2 << 20))
 
 
-def with_cpus(job: Job, count: int, computing: float | None, batches: float = 1.0) -> Recording:
+def with_cpus(
+    job: Job,
+    count: int,
+    computing: float | None,
+    batches: float = 1.0,
+    waiting: float | None = None,
+) -> Recording:
     """As if each rank used so many CPUs while it computes, and a batch so many while it runs; the
-    same CPU time in every step of all ranks. None: as much as the rank computes in that step."""
+    same CPU time in every step of all ranks. None: as much as the rank computes in that step. Of a
+    step it waited that share for a CPU; None: not known."""
     whole = recording(replace(job, cpus=count))
     table = analyse(whole).waterfall.set_index(["rank", "step"])
     for rank, one in whole.ranks.items():
@@ -27,6 +41,8 @@ def with_cpus(job: Job, count: int, computing: float | None, batches: float = 1.
         running = batches * own["communication_s"]
         used = own["compute_s"] if computing is None else computing * table["compute_s"].mean()
         readings = {CPUS_IN_USE: used + running, CPUS_FOR_BATCHES: running}
+        if waiting is not None:
+            readings[CPUS_WAITED_FOR] = waiting * own["step_s"]
         marks = one.marks[one.marks["kind"] == int(Mark.STEP)]
         parts = []
         for name, seconds in readings.items():
@@ -97,3 +113,28 @@ def test_equal_work_does_not_help_ranks_that_wait_for_cpus():
     assert "ranks take turns" not in told(with_cpus(uneven, 8, 1.0))
     # Nobody computes on a CPU: what its time says is nothing.
     assert "ranks take turns" in told(with_cpus(uneven, 8, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("count", "computing", "share"),
+    [
+        (4, 0.5, 1.0),  # a CPU for each rank: it waits for batches only
+        (2, 0.0, 1.0),  # nobody computes
+        (2, 1.0, None),  # two ranks a CPU: for the other's computing, too
+    ],
+)
+def test_what_is_waited_for(count, computing, share):
+    analysis = analyse(with_cpus(JOB, count, computing, waiting=0.1))
+    found = cpus.load(analysis)
+    steps = analysis.found_steps
+    lengths = np.stack([steps.end[rank] - steps.begin[rank] for rank in sorted(steps.end)])
+    shares = found.waiting / (0.1 * lengths)
+    if share is None:
+        busy = sum(analysis.waterfall[name].sum() for name in ("compute_s", "communication_s"))
+        batches = analysis.waterfall["communication_s"].sum()
+        share = 2 * batches / (batches + busy)
+    assert shares == pytest.approx(np.full_like(shares, share), rel=0.02)
+
+
+def test_waiting_is_not_known_where_it_is_not_counted():
+    assert np.isnan(cpus.load(analyse(with_cpus(JOB, 4, 0.5))).waiting).all()

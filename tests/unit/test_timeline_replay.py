@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -89,3 +91,33 @@ def test_gradients_that_come_one_by_one_stay_where_they_are():
     spread = step([6, 12, 18, 24, 30], [(30, [0, 1, 2, 3, 4])], 32)
     [[one]], _ = whatif.overlapped()(plays(spread), Rules(64 * MIB, MS, COSTS))
     assert one.programs[0].submit.tolist() == spread.submit.tolist()
+
+
+def contended(waiting: list[float], work: tuple[tuple[float, float], ...] = ()) -> whatif.Bench:
+    """One rank with eight tensors that leave one by one, 2 ms each, while it computes."""
+    [[one]] = plays(step([2, 3, 4, 5, 6, 7, 8, 9], [(30, list(range(8)))], 30))
+    alone = tuple((np.array([at]), 2 * MS) for at in range(8))
+    one = replace(one, recorded=alone, measured=30 * MS, waiting=np.array(waiting) * MS, work=work)
+    return whatif.Bench([[one]], Rules(0, MS, COSTS), 1.0)
+
+
+def test_a_program_that_waited_for_a_cpu_gets_it_when_batches_take_less_of_it():
+    """Eight batches take 16 ms, all hidden. As three they take 11 ms."""
+    assert contended([]).gain(whatif.threshold(4 * MIB)) == pytest.approx(0, abs=0.001)
+    waited = contended([8])
+    assert waited.base == pytest.approx(30 * MS)  # it waited in the recording, too
+    assert waited.gain(whatif.threshold(4 * MIB)) == pytest.approx(8 * 5 / 16 / 30)
+
+
+def test_no_step_is_quicker_than_the_work_of_its_cpus():
+    free = contended([14]).gain(whatif.threshold(4 * MIB))
+    assert free == pytest.approx(14 * 5 / 16 / 30)
+    # Computing keeps the CPUs busy for 24.5 of 30 ms, and batches for a quarter of their time.
+    limited = contended([14], ((24.5 * MS, 0.25),))
+    assert limited.base == pytest.approx(30 * MS)
+    gain = limited.gain(whatif.threshold(4 * MIB))
+    assert gain == pytest.approx(1 - (24.5 + 11 / 4) / 30)
+    # Where that is more than was recorded, it is overestimated, and counts for so much less.
+    over = contended([14], ((36 * MS, 1.5),))
+    assert over.base == pytest.approx(30 * MS)
+    assert over.gain(whatif.threshold(4 * MIB)) == pytest.approx(1 - (36 + 1.5 * 11) / 60)
