@@ -141,10 +141,14 @@ class Interruption:
 
 
 def watch(ranks: Ranks, job: Job, patience: float, interruption: Interruption) -> None:
-    """Pause ranks until they end. Raises RanksFailed when they print nothing for `patience`."""
+    """Pause ranks until they end. Raises RanksFailed when they print nothing for `patience`.
+
+    Priorities are changed when all have begun: on a busy machine a rank of low priority can spend
+    more than that on importing PyTorch.
+    """
     choice = random.Random(job.seed)
     count = len(ranks.processes)
-    seen, moved = 0, time.monotonic()
+    seen, moved, begun = 0, time.monotonic(), False
     while any(process.poll() is None for process in ranks.processes):
         interruption.check()
         if any(process.poll() for process in ranks.processes):  # the others will end, too
@@ -154,9 +158,12 @@ def watch(ranks: Ranks, job: Job, patience: float, interruption: Interruption) -
             pause_one(ranks, job.load, choice)
         else:
             time.sleep(0.2)
-        printed = sum(len(ranks.stdout(rank)) for rank in range(count))
-        if printed != seen:
-            seen, moved = printed, time.monotonic()
+        printed = [len(ranks.stdout(rank)) for rank in range(count)]
+        if sum(printed) != seen:
+            seen, moved = sum(printed), time.monotonic()
+        if all(printed) and not begun:
+            set_priorities(ranks, job.load)
+            begun = True
         if time.monotonic() - moved > patience:
             ranks.wait(timeout=0.0)
 
@@ -165,14 +172,12 @@ def run_job(
     job: Job, plan: soak.Plan, patience: float, interruption: Interruption
 ) -> list[soak.Outcome]:
     """Run a job; what each rank returned. Raises RanksFailed, KeyboardInterrupt."""
-    # A rank of low priority may take very long to start beside busy ones.
     fixed = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HOROVOD_START_TIMEOUT": f"{patience:g}"}
     settings = {**fixed, **job.settings}
     with (
         burning(job.load.burners),
         start_ranks(job.np, soak.run, plan, env=settings) as ranks,
     ):
-        set_priorities(ranks, job.load)
         watch(ranks, job, patience, interruption)
         return list(ranks.wait(timeout=60.0).values)
 

@@ -52,11 +52,12 @@ def burning(count: int) -> Iterator[None]:
 
 
 def set_priorities(ranks: Ranks, load: Load) -> None:
-    """Make some ranks slower than others."""
+    """Make some ranks slower than others: all threads that they have now."""
     for rank, nice in zip(range(len(ranks.processes)), load.nice, strict=False):
-        with suppress(ProcessLookupError):
-            now = os.getpriority(os.PRIO_PROCESS, ranks.pid(rank))
-            os.setpriority(os.PRIO_PROCESS, ranks.pid(rank), now + nice)
+        with suppress(ProcessLookupError, FileNotFoundError):
+            for thread in os.listdir(f"/proc/{ranks.pid(rank)}/task"):
+                now = os.getpriority(os.PRIO_PROCESS, int(thread))
+                os.setpriority(os.PRIO_PROCESS, int(thread), now + nice)
 
 
 def pause_one(ranks: Ranks, load: Load, choice: random.Random) -> None:
