@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -122,6 +123,10 @@ class Communicator {
 
   /// All members do it at the same place in the schedule.
   virtual void tune(const Tuning& tuning) = 0;
+
+  /// While this member waits for others it leaves the time in `seen`, now and then; see
+  /// Arena::seen_waiting(). Nothing to do where nobody who shares memory waits for it meanwhile.
+  virtual void show_waiting(std::atomic<Nanos>&) {}
 
   /// From now on another communicator of its members uses the same buffers. Collective. Nothing to
   /// do where every communicator has its own.

@@ -292,4 +292,32 @@ TEST(waits_of_all_phases_are_timed) {
   CHECK(waited.load() >= 1);  // who has reported
 }
 
+/// Ranks 0 and 2 are in no column of rank 1's.
+TEST(a_column_that_cannot_be_connected_fails_all_members) {
+  const std::vector<int> hosts{0, 0, 1, 1, 2};
+  const auto meshes = loopback_mesh(5);
+  std::map<int, std::shared_ptr<Arena>> arenas;
+  for (const int host : hosts) {
+    if (!arenas.contains(host)) arenas[host] = Arena::create(5);
+  }
+  const CommunicatorFactory factory = make_hierarchical_factory(
+      {true, false}, [](const CommunicatorSpec& spec) -> std::unique_ptr<Communicator> {
+        const bool column = spec.number >= kMaxProcessSets;
+        if (column && spec.members[static_cast<std::size_t>(spec.index)] == 1) {
+          throw Error(ErrorKind::kAborted, "no way to the others");
+        }
+        return make_own_communicator(spec);
+      });
+  run_threads(5, [&](int rank) {
+    HostSession session;
+    session.arena = arenas[hosts[static_cast<std::size_t>(rank)]];
+    session.mesh = meshes[static_cast<std::size_t>(rank)];
+    session.host_of = hosts;
+    session.peers.resize(5);
+    const std::vector<int> all{0, 1, 2, 3, 4};
+    CHECK_THROWS_WITH(factory({session, all, rank, 0, true, Patience{}}), Error,
+                      "rank 1: no way to the others");
+  });
+}
+
 }  // namespace hvdtune::testing

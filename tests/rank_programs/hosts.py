@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from typing import Any
 
@@ -30,6 +31,17 @@ def train(steps: int) -> str:
     last = [hvd.allreduce(w, op=hvd.Sum, name=f"last.{i}") for i, w in enumerate(weights)]
     hvd.shutdown()
     return hashlib.sha256(b"".join(array.tobytes() for array in last)).hexdigest()
+
+
+def train_both_ways(steps: int) -> dict[str, Any]:
+    """`train` flat, then with each host first; and what carried the tensors."""
+    hvd.init()
+    enabled = (hvd.mpi_enabled(), hvd.gloo_enabled())
+    hosts = world.engine().hosts()
+    hvd.shutdown()
+    flat = train(steps)
+    os.environ["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
+    return {"flat": flat, "hosts first": train(steps), "enabled": enabled, "hosts": hosts}
 
 
 def sums_of(elements: int, times: int) -> float:
