@@ -199,15 +199,15 @@ def digits_of_one_host() -> dict[str, Any]:
     return values[0]
 
 
+DIGITS = [
+    *((key, "", "flat") for key in ("ssh", "mpi", "gloo", "mpirun", "hostfile")),
+    *(("mpi", "MPI", "flat"), ("mpich", "MPI", "flat"), ("ssh", "GLOO", "flat")),
+    *(("ssh", "", "hosts first"), ("mpi", "MPI", "hosts first"), ("ssh", "GLOO", "hosts first")),
+]
+
+
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("way", ["flat", "hosts first"])
-@pytest.mark.parametrize(
-    ("key", "plane"),
-    [
-        *((key, "") for key in ("ssh", "mpi", "gloo", "mpirun", "hostfile")),
-        *(("mpi", "MPI"), ("mpich", "MPI"), ("ssh", "GLOO")),
-    ],
-)
+@pytest.mark.parametrize(("key", "plane", "way"), DIGITS)
 def test_digits_end_with_the_weights_of_one_host(
     rig: Rig, tmp_path: Path, key: str, plane: str, way: str
 ) -> None:

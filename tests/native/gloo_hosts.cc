@@ -68,6 +68,8 @@ class FactoryWorld {
   }
 
   [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }
+  /// By rank.
+  [[nodiscard]] const std::vector<int>& hosts() const { return sessions_.front().host_of; }
   Arena& arena_of(int rank) { return *sessions_[static_cast<std::size_t>(rank)].arena; }
 
  private:
