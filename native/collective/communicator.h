@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -84,11 +85,19 @@ enum class Writing : std::uint8_t {
   kStreamed,  ///< past the caches
 };
 
+/// Which operations of ranks on several hosts go within each host first, and then between hosts.
+struct Hierarchy {
+  bool allreduce = false;
+  bool allgather = false;
+};
+
 /// How a communicator goes about it. Sizes in bytes; 0 = its own choice.
 struct Tuning {
   std::int64_t chunk_size = 0;      ///< largest piece of a message that is worked on at once
   std::int64_t one_shot_limit = 0;  ///< longest message that every member reduces whole
   Writing writing = Writing::kMeasured;
+  /// Where hosts are known; as it is, if it is not said.
+  std::optional<Hierarchy> hierarchy = {};
 };
 
 /// `size()` members, this one's index, and the collectives on their buffers: what a data plane has

@@ -38,14 +38,9 @@ std::unique_ptr<Communicator> make_socket_communicator(const CommunicatorSpec& s
 /// Shared memory where all members are on one host, otherwise sockets.
 std::unique_ptr<Communicator> make_own_communicator(const CommunicatorSpec& spec);
 
-/// Which operations of ranks on several hosts go within each host first, and then between hosts.
-struct Hierarchy {
-  bool allreduce = false;
-  bool allgather = false;
-};
-
 /// What `between` makes; and for sets that have several members on one of several hosts, shared
-/// memory within hosts and what `between` makes between them. All ranks choose the same. Throws
+/// memory within hosts and what `between` makes between them. `hierarchy`: what may go so, and does
+/// until Communicator::tune() says otherwise. All ranks choose the same. Throws
 /// Error(kInvalidArgument), the same on all members, where some cannot be connected.
 CommunicatorFactory make_hierarchical_factory(Hierarchy hierarchy,
                                               CommunicatorFactory between = make_own_communicator);

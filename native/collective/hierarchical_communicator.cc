@@ -171,6 +171,7 @@ SegmentList HierarchicalCommunicator::gathered_by(std::size_t local,
 // ---- the rest -----------------------------------------------------------------------------------
 
 void HierarchicalCommunicator::tune(const Tuning& tuning) {
+  hierarchy_ = tuning.hierarchy.value_or(hierarchy_);
   flat_->tune(tuning);
   local_.tune(tuning);
   for (const Column& column : own_columns_) column.members->tune(tuning);

@@ -62,7 +62,12 @@ void choose_data_plane(EngineOptions& options, const py::kwargs& values) {
     throw std::invalid_argument("data_plane: nothing, mpi or gloo");
   };
   options.in_shared_memory = name.empty();
-  options.data_plane = make_hierarchical_factory(hierarchy, chosen());
+  options.settings.hierarchical_allreduce = hierarchy.allreduce;
+  options.settings.hierarchical_allgather = hierarchy.allgather;
+  // What is tuned may come and go.
+  const bool tuned = values["watch_steps"].cast<bool>();
+  options.data_plane =
+      make_hierarchical_factory(tuned ? Hierarchy{true, true} : hierarchy, chosen());
 }
 
 EngineOptions make_options(const py::kwargs& values) {

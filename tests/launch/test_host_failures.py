@@ -183,7 +183,9 @@ def test_a_host_that_is_another_one_now(rig, environment):
                     os.kill(there, signal.SIGKILL)
     assert result[0].returncode != 0
     broke = rf"the connection between rank 0 and rank 1 \(pid {there} on hostb\) broke: "
-    assert re.search(broke + "(it closed the connection|Connection reset by peer)", result.describe())
+    assert re.search(
+        broke + "(it closed the connection|Connection reset by peer)", result.describe()
+    )
     wait_until_gone([there])
 
 

@@ -182,6 +182,28 @@ TEST(what_is_not_hierarchical_is_flat) {
   }
 }
 
+/// As the engine does it: all members at the same place.
+TEST(the_way_may_change_between_operations) {
+  HierarchicalWorld world({0, 0, 1, 1});
+  const auto inputs = random_inputs(DType::kFloat32, 4, 5000, 3);
+  const Bytes flat = expected_reduction(DType::kFloat32, ReduceOp::kSum, inputs, 1.0, 1.0);
+  const Bytes by_hosts =
+      expected_by_hosts(DType::kFloat32, ReduceOp::kSum, inputs, world.hosts(), 1.0, 1.0);
+  world.run([&](int rank, Communicator& communicator) {
+    const auto check = [&](const Bytes& expected) {
+      Bytes data = inputs[static_cast<std::size_t>(rank)];
+      communicator.allreduce({whole(data), whole(data), DType::kFloat32, ReduceOp::kSum});
+      check_equal(DType::kFloat32, data, expected, "allreduce");
+      CHECK(communicator.exchange({rank}) == (std::vector<std::int64_t>{0, 1, 2, 3}));
+    };
+    for (int turn = 0; turn < 20; ++turn) {
+      communicator.tune({.hierarchy = Hierarchy{turn % 2 == 0, turn % 3 == 0}});
+      communicator.tune({.chunk_size = 4096});  // which says nothing about it
+      check(turn % 2 == 0 ? by_hosts : flat);
+    }
+  });
+}
+
 TEST(sets_with_members_in_common_take_turns) {
   HierarchicalWorld world({0, 0, 1, 1, 1});
   const std::vector<int> some{0, 1, 3, 4};

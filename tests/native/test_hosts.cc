@@ -72,6 +72,8 @@ void check_sums(const std::vector<int>& hosts, const Adjust& adjust = {}) {
 
 void hierarchical(EngineOptions& options) {
   options.data_plane = make_hierarchical_factory({true, true});
+  options.settings.hierarchical_allreduce = true;
+  options.settings.hierarchical_allgather = true;
 }
 
 void check_changing_sets(const Adjust& adjust) {
