@@ -86,6 +86,8 @@ def flag_words(knob: Knob) -> str:
 
 def tuning_words(knob: Knob) -> str:
     """The range in which the autotuner looks."""
+    if knob.kind == "bool":
+        return "on and off, with more than one rank on one of several hosts"
     assert knob.tune_range is not None
     if knob.kind == "size":
         low, high = (size_words(int(bound)) for bound in knob.tune_range)

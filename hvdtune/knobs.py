@@ -110,14 +110,14 @@ _TABLE = (
         "hosts: fewer bytes between hosts; other bits in the last place of floating-point sums "
         "than on one host.",
         flags=("--hierarchical-allreduce",), off_flags=("--no-hierarchical-allreduce",),
-        yaml="params.hierarchical_allreduce", between_hosts=True,
+        yaml="params.hierarchical_allreduce", between_hosts=True, tunable=True,
     ),
     Knob(
         "hierarchical_allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False,
         "In a job on several hosts, gather each tensor once on every other host, and pass it on "
         "there in shared memory.",
         flags=("--hierarchical-allgather",), off_flags=("--no-hierarchical-allgather",),
-        yaml="params.hierarchical_allgather", between_hosts=True,
+        yaml="params.hierarchical_allgather", between_hosts=True, tunable=True,
     ),
     Knob(
         "torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", "bool", False,

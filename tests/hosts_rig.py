@@ -139,6 +139,24 @@ class Rig:
         else:
             self._tell_relay(f"{'join' if connected else 'cut'} {self.names.index(name)}")
 
+    @contextlib.contextmanager
+    def replaced(self, name: str) -> Iterator[None]:
+        """Cut a host off, and have another one answer at its address, as new as after a start."""
+        switch = self._space("switch")
+        address = f"{self.address(name)}/24"
+        self.cut(name)
+        _ip("-n", switch, "addr", "add", address, "dev", "bridge")
+        try:
+            for other in self.names:
+                if other != name:  # they ask anew who has the address
+                    _ip("-n", self._space(other), "neigh", "flush", "all")
+            yield
+        finally:
+            _ip("-n", switch, "addr", "del", address, "dev", "bridge")
+            for other in self.names:
+                _ip("-n", self._space(other), "neigh", "flush", "all")
+            self.cut(name, connected=True)
+
     def pause(self, name: str, goes_on: bool = False) -> None:
         """Stop a host's sshd, as a host that is up but too busy to answer, or let it go on."""
         os.kill(self._servers[name].pid, signal.SIGCONT if goes_on else signal.SIGSTOP)

@@ -86,6 +86,8 @@ def _autotuner_words(row: dict[str, Any]) -> str:
         return ""
     if row["fixed"]:
         return "fixed"
+    if KNOBS[row["setting"]].between_hosts:
+        return "may move it on several hosts"
     return "hvdtune tune may move it" if KNOBS[row["setting"]].restart else "may move it"
 
 

@@ -17,7 +17,6 @@ def options(
     topology: Topology,
     settings: knobs.Settings,
     *,
-    across_hosts: bool,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
     """The engine's options for the data plane that was chosen.
@@ -28,10 +27,6 @@ def options(
     name = settings.cpu_operations or SHARED_MEMORY
     library = problem = ""
     try:
-        if name and across_hosts:
-            raise ValueError(
-                "MPI and Gloo carry tensors within one host only in this version; leave it unset"
-            )
         if name == "mpi":
             library = mpi_library.choose(environ, settings.mpi_library, topology.size).path
         elif name == "gloo":

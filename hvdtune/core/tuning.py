@@ -12,6 +12,7 @@ from hvdtune.core import world
 from hvdtune.core.exceptions import HorovodInternalError
 
 _WHOLE = ("fusion_threshold", "chunk_size", "one_shot_limit")  # bytes
+_BETWEEN_HOSTS = ("hierarchical_allreduce", "hierarchical_allgather")
 _changing = threading.Lock()
 _changes = 0  # asked for in this process
 _asked: dict[str, tuple[int, float]] = {}  # by `apply`: the number of the change, the value
@@ -62,14 +63,29 @@ def stop_watching() -> None:
 
 
 def current() -> dict[str, float]:
-    """The settings in force on this rank, by knob: sizes in bytes, the cycle time in ms."""
-    _, fusion_threshold, cycle_time_ms, chunk_size, one_shot_limit = world.engine().settings()
+    """The settings in force on this rank, by knob: sizes in bytes, the cycle time in ms.
+
+    Those about hosts only where they can do something: see `_hosts_can_go_first`.
+    """
+    now = world.engine().settings()
+    _, fusion_threshold, cycle_time_ms, chunk_size, one_shot_limit, *between_hosts = now
+    flags = zip(_BETWEEN_HOSTS, between_hosts, strict=True) if _hosts_can_go_first() else ()
     return {
         "fusion_threshold": fusion_threshold,
         "cycle_time": cycle_time_ms,
         "chunk_size": chunk_size,
         "one_shot_limit": one_shot_limit,
+        **dict(flags),
     }
+
+
+def _hosts_can_go_first() -> bool:
+    """Whether ranks are on several hosts, with more than one on some of them.
+
+    And the job tunes: others have connections only for the way that they were started with.
+    """
+    hosts = world.engine().hosts()
+    return world.settings().autotune and 1 < len(set(hosts)) < len(hosts)
 
 
 def apply(values: Mapping[str, float]) -> int:
@@ -107,10 +123,12 @@ def apply_unless_changed(values: Mapping[str, float], since: int) -> int | None:
 def _apply(values: Mapping[str, float]) -> int:
     global _changes
 
-    unknown = set(values) - set(_WHOLE) - {"cycle_time"}
+    flags = _BETWEEN_HOSTS if _hosts_can_go_first() else ()
+    unknown = set(values) - set(_WHOLE) - {"cycle_time"} - set(flags)
     if unknown:
         raise ValueError(f"not tunable while running: {', '.join(sorted(unknown))}")
     wanted: dict[str, Any] = {key: int(values[key]) for key in _WHOLE if key in values}
+    wanted |= {key: bool(values[key]) for key in flags if key in values}
     if "cycle_time" in values:
         wanted["cycle_time_ms"] = float(values["cycle_time"])
     epoch = world.engine().change_settings(**wanted)

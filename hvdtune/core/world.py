@@ -236,7 +236,7 @@ def _engine_options(
         stall_enabled=not settings.stall_check_disable,
         stall_warning_s=float(settings.stall_check_time),
         stall_shutdown_s=float(settings.stall_shutdown_time),
-        **data_plane.options(topology, settings, across_hosts=bool(meeting["network_host"])),
+        **data_plane.options(topology, settings),
     )
 
 

@@ -61,8 +61,14 @@ class GlooMessenger final : public Messenger {
         received_(static_cast<std::size_t>(group.size)),
         context_(std::make_shared<::gloo::rendezvous::Context>(group.index, group.size)) {
     ::gloo::transport::tcp::attr where;
-    where.iface = group.interface.empty() ? "lo" : group.interface;
-    if (group.interface.empty()) where.ai_family = AF_INET;
+    if (!group.interface.empty()) {
+      where.iface = group.interface;
+    } else if (!group.address.empty()) {
+      where.hostname = group.address;
+    } else {
+      where.iface = "lo";
+      where.ai_family = AF_INET;
+    }
     device_ = ::gloo::transport::tcp::CreateDevice(where);
     context_->setTimeout(timeout_);
     GatheredStore store(group);

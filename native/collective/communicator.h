@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -83,11 +85,19 @@ enum class Writing : std::uint8_t {
   kStreamed,  ///< past the caches
 };
 
+/// Which operations of ranks on several hosts go within each host first, and then between hosts.
+struct Hierarchy {
+  bool allreduce = false;
+  bool allgather = false;
+};
+
 /// How a communicator goes about it. Sizes in bytes; 0 = its own choice.
 struct Tuning {
   std::int64_t chunk_size = 0;      ///< largest piece of a message that is worked on at once
   std::int64_t one_shot_limit = 0;  ///< longest message that every member reduces whole
   Writing writing = Writing::kMeasured;
+  /// Where hosts are known; as it is, if it is not said.
+  std::optional<Hierarchy> hierarchy = {};
 };
 
 /// `size()` members, this one's index, and the collectives on their buffers: what a data plane has
@@ -122,6 +132,10 @@ class Communicator {
 
   /// All members do it at the same place in the schedule.
   virtual void tune(const Tuning& tuning) = 0;
+
+  /// While this member waits for others it leaves the time in `seen`, now and then; see
+  /// Arena::seen_waiting(). Nothing to do where nobody who shares memory waits for it meanwhile.
+  virtual void show_waiting(std::atomic<Nanos>&) {}
 
   /// From now on another communicator of its members uses the same buffers. Collective. Nothing to
   /// do where every communicator has its own.

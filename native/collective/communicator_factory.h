@@ -15,9 +15,11 @@ namespace hvdtune {
 /// What a data plane needs to know to connect the members of one process set.
 struct CommunicatorSpec {
   const HostSession& session;
-  const std::vector<int>& members;  ///< global ranks, ascending
+  const std::vector<int>& members;  ///< global ranks, in the order in which sums are taken
   int index;                        ///< of this rank among them
-  int number;                       ///< of the process set: the same on all members
+  /// Of the process set, or of some of its members: the same on all of them, and different between
+  /// what exists at once. 0: all ranks of the job, before anything else.
+  int number;
   bool only_one;      ///< no rank belongs to another communicator as well, until share_buffers()
   Patience patience;  ///< of a wait for other members
   std::shared_ptr<HelperPool> helpers = nullptr;  ///< this rank's, if it has any
@@ -36,15 +38,12 @@ std::unique_ptr<Communicator> make_socket_communicator(const CommunicatorSpec& s
 /// Shared memory where all members are on one host, otherwise sockets.
 std::unique_ptr<Communicator> make_own_communicator(const CommunicatorSpec& spec);
 
-/// Which operations of ranks on several hosts go within each host first, and then between hosts.
-struct Hierarchy {
-  bool allreduce = false;
-  bool allgather = false;
-};
-
-/// The same, and both together for sets that have several members on one of several hosts. All
-/// ranks choose the same.
-CommunicatorFactory make_own_factory(Hierarchy hierarchy);
+/// What `between` makes; and for sets that have several members on one of several hosts, shared
+/// memory within hosts and what `between` makes between them. `hierarchy`: what may go so, and does
+/// until Communicator::tune() says otherwise. All ranks choose the same. Throws
+/// Error(kInvalidArgument), the same on all members, where some cannot be connected.
+CommunicatorFactory make_hierarchical_factory(Hierarchy hierarchy,
+                                              CommunicatorFactory between = make_own_communicator);
 
 struct MpiChoice {
   std::string library;   ///< path of libmpi
@@ -58,8 +57,10 @@ CommunicatorFactory make_mpi_factory(MpiChoice choice,
                                      CommunicatorFactory control = make_own_communicator);
 
 struct GlooChoice {
-  std::string module;            ///< path of our module that links Gloo
-  std::string interface;         ///< network interface; empty = loopback
+  std::string module;  ///< path of our module that links Gloo
+  /// Network interface; empty = loopback, or where the members of other hosts have reached this
+  /// one.
+  std::string interface;
   Nanos timeout = 30 * kSecond;  ///< of the connecting, and of every message
 };
 

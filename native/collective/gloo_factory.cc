@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -6,6 +7,7 @@
 #include "collective/communicator_factory.h"
 #include "collective/message_communicator.h"
 #include "transport/gloo.h"
+#include "transport/tcp_address.h"
 
 namespace hvdtune {
 namespace {
@@ -66,16 +68,24 @@ class Meeting {
   Communicator& control_;
 };
 
+/// Where the members on other hosts reach this one: where one of them has. Empty if there are none.
+std::string address_for_others(const CommunicatorSpec& spec) {
+  if (!spec.session.spans_hosts(spec.members)) return "";
+  const auto other =
+      std::ranges::find_if(spec.members, [&](int rank) { return !spec.session.is_here(rank); });
+  return TcpAddress::local(spec.session.mesh->peer(*other).data.get()).host();
+}
+
 std::unique_ptr<Messenger> connect(const GlooChoice& choice, const CommunicatorSpec& spec,
                                    Communicator& control) {
   Meeting meeting(control);
   std::unique_ptr<Messenger> messenger;
   agree(control, spec, [&] {
     try {
-      messenger = connect_gloo(
-          choice.module,
-          {spec.index, static_cast<int>(spec.members.size()), choice.interface, choice.timeout,
-           [&](const std::string& mine) { return meeting.gather(mine); }});
+      messenger = connect_gloo(choice.module,
+                               {spec.index, static_cast<int>(spec.members.size()), choice.interface,
+                                address_for_others(spec), choice.timeout,
+                                [&](const std::string& mine) { return meeting.gather(mine); }});
     } catch (const Error&) {
       meeting.end(false);
       throw;

@@ -25,7 +25,7 @@ std::size_t place_of(std::size_t member, const std::vector<std::size_t>& members
 
 /// Tells the connections of a set's column from those of other columns and sets.
 int column_number(int set, std::size_t column) {
-  static_assert(kMaxProcessSets * (kMaxRanksPerHost + 1) <= UINT16_MAX);
+  static_assert(kMaxProcessSets * (kMaxRanksPerHost + 1) <= INT16_MAX);  // MPI's tags
   return set + kMaxProcessSets * (1 + static_cast<int>(column));
 }
 
@@ -33,9 +33,9 @@ bool is_empty(const SegmentList& list) { return list.empty(); }
 
 }  // namespace
 
-HierarchicalCommunicator::HierarchicalCommunicator(const std::shared_ptr<Arena>& arena,
-                                                   const std::shared_ptr<Mesh>& mesh, Place place,
-                                                   Hierarchy hierarchy, Patience patience,
+HierarchicalCommunicator::HierarchicalCommunicator(const std::shared_ptr<Arena>& arena, Place place,
+                                                   Hierarchy hierarchy, const Connect& between,
+                                                   Patience patience,
                                                    std::shared_ptr<HelperPool> helpers)
     : arena_(arena),
       place_(std::move(place)),
@@ -43,7 +43,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(const std::shared_ptr<Arena>&
       columns_(place_.hosts),
       host_(columns_.host_of(static_cast<std::size_t>(place_.index))),
       local_index_(place_of(static_cast<std::size_t>(place_.index), columns_.on_host(host_))),
-      flat_(mesh, place_.members, place_.index, place_.number, patience),
+      flat_(between(place_.members, place_.index, place_.number)),
       local_(arena, ranks_of(columns_.on_host(host_), place_.members),
              static_cast<int>(local_index_), place_.number, patience, std::move(helpers)) {
   for (const std::size_t column : columns_.columns_of(local_index_, host_)) {
@@ -52,9 +52,8 @@ HierarchicalCommunicator::HierarchicalCommunicator(const std::shared_ptr<Arena>&
     for (std::size_t host = 0; host < columns_.hosts(); ++host) {
       members.push_back(place_.members[columns_.member(column, host)]);
     }
-    own_columns_.push_back({column, std::make_unique<SocketCommunicator>(
-                                        mesh, std::move(members), static_cast<int>(host_),
-                                        column_number(place_.number, column), patience)});
+    own_columns_.push_back(
+        {column, between(members, static_cast<int>(host_), column_number(place_.number, column))});
     own_columns_.back().members->show_waiting(arena_->seen_waiting(own_rank()));
   }
 }
@@ -72,7 +71,7 @@ void HierarchicalCommunicator::exchange_between_hosts(Exchange&& exchange) {
 
 PhaseTimes HierarchicalCommunicator::allreduce(const AllreduceJob& job) {
   HVD_CHECK(job.in.bytes() == job.out.bytes());
-  if (!hierarchy_.allreduce) return flat_.allreduce(job);
+  if (!hierarchy_.allreduce) return flat_->allreduce(job);
   if (job.in.empty()) return {monotonic_now(), monotonic_now()};
   if (!job.out.overlaps()) return allreduce_in_shares(job);
   // A tensor is in the batch twice, in place: a phase would change what the next share is made of.
@@ -119,8 +118,8 @@ SegmentList HierarchicalCommunicator::share_of(const SegmentList& message,
 // ---- allgather ----------------------------------------------------------------------------------
 
 PhaseTimes HierarchicalCommunicator::allgather(const AllgatherJob& job) {
-  if (!hierarchy_.allgather) return flat_.allgather(job);
-  if (job.lengths != nullptr) job.lengths->prepare(flat_.exchange(job.lengths->mine));
+  if (!hierarchy_.allgather) return flat_->allgather(job);
+  if (job.lengths != nullptr) job.lengths->prepare(flat_->exchange(job.lengths->mine));
   HVD_CHECK(job.out.size() == place_.members.size());
   if (std::all_of(job.out.begin(), job.out.end(), is_empty)) {
     return {monotonic_now(), monotonic_now()};
@@ -172,19 +171,20 @@ SegmentList HierarchicalCommunicator::gathered_by(std::size_t local,
 // ---- the rest -----------------------------------------------------------------------------------
 
 void HierarchicalCommunicator::tune(const Tuning& tuning) {
-  flat_.tune(tuning);
+  hierarchy_ = tuning.hierarchy.value_or(hierarchy_);
+  flat_->tune(tuning);
   local_.tune(tuning);
   for (const Column& column : own_columns_) column.members->tune(tuning);
 }
 
 void HierarchicalCommunicator::time_waits(bool timed) {
-  flat_.time_waits(timed);
+  flat_->time_waits(timed);
   local_.time_waits(timed);
   for (const Column& column : own_columns_) column.members->time_waits(timed);
 }
 
 Nanos HierarchicalCommunicator::waited() const {
-  Nanos sum = flat_.waited() + local_.waited();
+  Nanos sum = flat_->waited() + local_.waited();
   for (const Column& column : own_columns_) sum += column.members->waited();
   return sum;
 }
@@ -196,7 +196,7 @@ void HierarchicalCommunicator::report_absence(Nanos patience, AbsenceReport repo
       report_other_hosts(number, missing, waited, patience, report);
     });
   }
-  flat_.report_absence(patience, report);
+  flat_->report_absence(patience, report);
   local_.report_absence(patience,
                         [this, patience, report](const std::vector<int>& missing, Nanos waited) {
                           std::vector<int> ranks;
@@ -240,24 +240,32 @@ void HierarchicalCommunicator::report_other_hosts(std::size_t column,
 const char* HierarchicalCommunicator::activity(OpKind kind) const {
   if (kind == OpKind::kAllreduce && hierarchy_.allreduce) return "HIERARCHICAL_ALLREDUCE";
   if (kind == OpKind::kAllgather && hierarchy_.allgather) return "HIERARCHICAL_ALLGATHER";
-  return flat_.activity(kind);
+  return flat_->activity(kind);
 }
 
-CommunicatorFactory make_own_factory(Hierarchy hierarchy) {
-  if (!hierarchy.allreduce && !hierarchy.allgather) return make_own_communicator;
-  return [hierarchy](const CommunicatorSpec& spec) -> std::unique_ptr<Communicator> {
-    if (!spec.session.spans_hosts(spec.members)) return make_shm_communicator(spec);
+CommunicatorFactory make_hierarchical_factory(Hierarchy hierarchy, CommunicatorFactory between) {
+  if (!hierarchy.allreduce && !hierarchy.allgather) return between;
+  return [hierarchy, between = std::move(between)](
+             const CommunicatorSpec& spec) -> std::unique_ptr<Communicator> {
+    if (!spec.session.spans_hosts(spec.members)) return between(spec);
     std::vector<int> hosts;
     hosts.reserve(spec.members.size());
     for (const int rank : spec.members) {
       hosts.push_back(spec.session.host_of[static_cast<std::size_t>(rank)]);
     }
     // With one member a host there is nothing to do within hosts.
-    if (HostColumns(hosts).count() == 1) return make_socket_communicator(spec);
-    auto communicator = std::make_unique<HierarchicalCommunicator>(
-        spec.session.arena, spec.session.mesh,
-        HierarchicalCommunicator::Place{spec.members, std::move(hosts), spec.index, spec.number},
-        hierarchy, spec.patience, spec.helpers);
+    if (HostColumns(hosts).count() == 1) return between(spec);
+    const auto connect = [&](const std::vector<int>& members, int index, int number) {
+      return between({spec.session, members, index, number, spec.only_one, spec.patience});
+    };
+    std::unique_ptr<HierarchicalCommunicator> communicator;
+    // A column that cannot be connected concerns members of others, too.
+    agree(*make_own_communicator(spec), spec, [&] {
+      communicator = std::make_unique<HierarchicalCommunicator>(
+          spec.session.arena,
+          HierarchicalCommunicator::Place{spec.members, std::move(hosts), spec.index, spec.number},
+          hierarchy, connect, spec.patience, spec.helpers);
+    });
     communicator->set_window_shared(!spec.only_one);
     return communicator;
   };

@@ -1,32 +1,33 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "collective/communicator_factory.h"
 #include "collective/host_columns.h"
 #include "collective/shm_communicator.h"
-#include "collective/socket_communicator.h"
 
 namespace hvdtune {
 
 /// Collectives among ranks of several hosts, of which some share memory.
 ///
 /// An allreduce has three phases, one after the other: a reducescatter in the shared memory of each
-/// host, an allreduce of each share among the members of its column (host_columns.h) over sockets,
-/// and an allgather in shared memory. Of a message of S bytes each of h hosts sends 2 (h-1)/h S, as
+/// host, an allreduce of each share among the members of its column (host_columns.h), and an
+/// allgather in shared memory. Of a message of S bytes each of h hosts sends 2 (h-1)/h S, as
 /// many as if it were one rank, and all ranks of a host send at the same time. An allgather sends
 /// what a rank brings to one rank of every other host, and spreads it there in shared memory. All
 /// phases work in the tensors of the result; every column has buffers of its own for what it
-/// receives, as any SocketCommunicator.
+/// receives, as any communicator between hosts: of sockets, or of what MPI or Gloo carry.
 ///
 /// Sums are taken in the order of ranks within each host, then in the order of hosts; float16 and
 /// bfloat16 are rounded once after each. So all ranks have the same bits, in every run, whatever
 /// the length of a message and the place of a tensor in it; but they differ in the last place from
-/// those of ShmCommunicator and SocketCommunicator, which add all ranks in one row. Short messages
+/// those of the other communicators, which add all ranks in one row. Short messages
 /// go the same way: which tensors share a message depends on timing.
 ///
-/// Operations that are not hierarchical, and all others, are SocketCommunicator's.
+/// Operations that are not hierarchical, and all others, are those of a flat communicator of all
+/// members.
 class HierarchicalCommunicator final : public Communicator {
  public:
   /// Its place among the ranks of a job.
@@ -37,26 +38,32 @@ class HierarchicalCommunicator final : public Communicator {
     int number;                ///< of the process set; below kMaxProcessSets
   };
 
+  /// Connects members, whose ranks are given in the order in which sums are taken, on the one at
+  /// `index` among them; `number` tells them from others. Collective if what it makes is.
+  using Connect = std::function<std::unique_ptr<Communicator>(const std::vector<int>& members,
+                                                              int index, int number)>;
+
   /// `arena`: of this rank's host, whose barrier and distance cells `place.number` no other
-  /// communicator uses; `mesh`: of all ranks. The rules are those of ShmCommunicator and
-  /// SocketCommunicator: what they ask of their members holds for all members here.
-  HierarchicalCommunicator(const std::shared_ptr<Arena>& arena, const std::shared_ptr<Mesh>& mesh,
-                           Place place, Hierarchy hierarchy, Patience patience,
+  /// communicator uses. `between` is called for all members first, then for each of the columns
+  /// that this one is in; all begin with the first column. The rules are those of ShmCommunicator
+  /// and of what it makes: what they ask of their members holds for all members here.
+  HierarchicalCommunicator(const std::shared_ptr<Arena>& arena, Place place, Hierarchy hierarchy,
+                           const Connect& between, Patience patience,
                            std::shared_ptr<HelperPool> helpers = nullptr);
 
-  [[nodiscard]] int size() const override { return flat_.size(); }
-  [[nodiscard]] int index() const override { return flat_.index(); }
+  [[nodiscard]] int size() const override { return flat_->size(); }
+  [[nodiscard]] int index() const override { return flat_->index(); }
   [[nodiscard]] const char* activity(OpKind kind) const override;
 
   PhaseTimes allreduce(const AllreduceJob& job) override;
-  PhaseTimes broadcast(const BroadcastJob& job) override { return flat_.broadcast(job); }
+  PhaseTimes broadcast(const BroadcastJob& job) override { return flat_->broadcast(job); }
   PhaseTimes allgather(const AllgatherJob& job) override;
-  PhaseTimes alltoall(const AlltoallJob& job) override { return flat_.alltoall(job); }
+  PhaseTimes alltoall(const AlltoallJob& job) override { return flat_->alltoall(job); }
   PhaseTimes reducescatter(const ReducescatterJob& job) override {
-    return flat_.reducescatter(job);
+    return flat_->reducescatter(job);
   }
-  PhaseTimes sendrecv(const SendrecvJob& job) override { return flat_.sendrecv(job); }
-  void barrier() override { flat_.barrier(); }
+  PhaseTimes sendrecv(const SendrecvJob& job) override { return flat_->sendrecv(job); }
+  void barrier() override { flat_->barrier(); }
 
   void tune(const Tuning& tuning) override;
 
@@ -76,7 +83,7 @@ class HierarchicalCommunicator final : public Communicator {
  private:
   struct Column {
     std::size_t number;
-    std::unique_ptr<SocketCommunicator> members;
+    std::unique_ptr<Communicator> members;
   };
 
   /// Calls exchange(column) for each of its columns, in order.
@@ -102,7 +109,7 @@ class HierarchicalCommunicator final : public Communicator {
   HostColumns columns_;
   std::size_t host_;
   std::size_t local_index_;
-  SocketCommunicator flat_;
+  std::unique_ptr<Communicator> flat_;  // all members
   ShmCommunicator local_;
   std::vector<Column> own_columns_;  // ascending
   std::vector<std::byte> staged_;    // the result, where that is in several places

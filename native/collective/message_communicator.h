@@ -42,6 +42,7 @@ class MessageCommunicator final : public Communicator {
 
   void time_waits(bool timed) override { exchange_.time_waits(timed); }
   [[nodiscard]] Nanos waited() const override { return exchange_.waited(); }
+  void show_waiting(std::atomic<Nanos>& seen) override { exchange_.show_waiting(seen); }
   void report_absence(Nanos patience, AbsenceReport report) override {
     exchange_.report_absence(patience, std::move(report));
   }

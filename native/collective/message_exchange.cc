@@ -76,6 +76,7 @@ void MessageExchange::sleep(std::size_t batch) {
   reported_ = began;
   while (!calling(ready)) {
     group_.check();
+    if (seen_ != nullptr) seen_->store(monotonic_now(), std::memory_order_relaxed);
     messenger_->doze();
     if (absence_limit_ != kForever) look_for_absent(batch, began);
   }

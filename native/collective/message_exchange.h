@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -13,7 +14,7 @@ namespace hvdtune {
 
 /// Who exchanges messages, and how one of them learns that the job is over.
 struct MessageGroup {
-  std::vector<int> ranks;  ///< the members' global ones, ascending
+  std::vector<int> ranks;  ///< the members' global ones, in the order in which sums are taken
   int index = 0;           ///< this rank's place among them
   Patience patience;
   /// Throws Error(kAborted) once the job is aborted. Called at the beginning of an operation and
@@ -57,6 +58,7 @@ class MessageExchange {
 
   void time_waits(bool timed);
   [[nodiscard]] Nanos waited() const { return waited_; }
+  void show_waiting(std::atomic<Nanos>& seen) { seen_ = &seen; }
   void report_absence(Nanos limit, AbsenceReport report);
 
  private:
@@ -76,6 +78,7 @@ class MessageExchange {
   Nanos waited_ = 0;
   Nanos absence_limit_ = kForever;
   Nanos reported_ = 0;
+  std::atomic<Nanos>* seen_ = nullptr;  // where to note that it waits
   AbsenceReport report_;
 };
 

@@ -50,8 +50,7 @@ class SocketCommunicator final : public Communicator {
 
   void time_waits(bool timed) override { streams_.time_waits(timed); }
   [[nodiscard]] Nanos waited() const override { return streams_.waited(); }
-  /// As SocketStreams::show_waiting().
-  void show_waiting(std::atomic<Nanos>& seen) { streams_.show_waiting(seen); }
+  void show_waiting(std::atomic<Nanos>& seen) override { streams_.show_waiting(seen); }
 
   void report_absence(Nanos patience, AbsenceReport report) override;
 

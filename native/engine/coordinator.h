@@ -48,6 +48,8 @@ struct SettingsChange {
   std::optional<Nanos> cycle_time = {};
   std::optional<std::int64_t> chunk_size = {};
   std::optional<std::int64_t> one_shot_limit = {};
+  std::optional<bool> hierarchical_allreduce = {};
+  std::optional<bool> hierarchical_allgather = {};
 };
 
 /// Decides what all ranks do next. Pure bookkeeping: announcements in, schedule entries out; it

@@ -195,7 +195,8 @@ std::unique_ptr<ShmRegistered> Engine::make_registered(std::uint32_t set) {
 }
 
 Tuning Engine::tuning_of(const wire::RuntimeSettings& settings) const {
-  return {settings.chunk_size, settings.one_shot_limit, options_.writing};
+  return {settings.chunk_size, settings.one_shot_limit, options_.writing,
+          Hierarchy{settings.hierarchical_allreduce, settings.hierarchical_allgather}};
 }
 
 std::shared_ptr<SharedBlock> Engine::allocate_shared(std::size_t bytes) {

@@ -66,6 +66,8 @@ std::string random_name() {
   return text.data();
 }
 
+const char* json_flag(bool flag) { return flag ? "true" : "false"; }
+
 std::string settings_text(const wire::RuntimeSettings& settings) {
   // to_chars knows no locale.
   std::array<char, 32> cycle{};
@@ -76,7 +78,9 @@ std::string settings_text(const wire::RuntimeSettings& settings) {
   return "{\"fusion_threshold\":" + std::to_string(settings.fusion_threshold) +
          ",\"cycle_time_ms\":" + std::string(cycle.data(), end) +
          ",\"chunk_size\":" + std::to_string(settings.chunk_size) +
-         ",\"one_shot_limit\":" + std::to_string(settings.one_shot_limit) + "}";
+         ",\"one_shot_limit\":" + std::to_string(settings.one_shot_limit) +
+         ",\"hierarchical_allreduce\":" + json_flag(settings.hierarchical_allreduce) +
+         ",\"hierarchical_allgather\":" + json_flag(settings.hierarchical_allgather) + "}";
 }
 
 bool same_request(const wire::TimelineOrder& a, const wire::TimelineOrder& b) {

@@ -112,7 +112,9 @@ py::list read_steps(Engine& engine, double timeout_s) {
 std::uint64_t change_settings(Engine& engine, std::optional<std::int64_t> fusion_threshold,
                               std::optional<double> cycle_time_ms,
                               std::optional<std::int64_t> chunk_size,
-                              std::optional<std::int64_t> one_shot_limit) {
+                              std::optional<std::int64_t> one_shot_limit,
+                              std::optional<bool> hierarchical_allreduce,
+                              std::optional<bool> hierarchical_allgather) {
   SettingsChange change;
   change.fusion_threshold = fusion_threshold;
   if (cycle_time_ms) {
@@ -120,6 +122,8 @@ std::uint64_t change_settings(Engine& engine, std::optional<std::int64_t> fusion
   }
   change.chunk_size = chunk_size;
   change.one_shot_limit = one_shot_limit;
+  change.hierarchical_allreduce = hierarchical_allreduce;
+  change.hierarchical_allgather = hierarchical_allgather;
   const py::gil_scoped_release release;
   return engine.change_settings(change);
 }
@@ -128,7 +132,8 @@ py::tuple settings(Engine& engine) {
   const wire::RuntimeSettings s = engine.settings();
   return py::make_tuple(s.epoch, s.fusion_threshold,
                         static_cast<double>(s.cycle_time) / static_cast<double>(kMillisecond),
-                        s.chunk_size, s.one_shot_limit);
+                        s.chunk_size, s.one_shot_limit, s.hierarchical_allreduce,
+                        s.hierarchical_allgather);
 }
 
 /// Asks, and waits if the caller does; what the wish came to.
@@ -325,7 +330,8 @@ void bind_engine(py::module_& module) {
       .def("steps_closed", [](Engine& engine) { return engine.steps().closed(); })
       .def("change_settings", &change_settings, py::arg("fusion_threshold") = py::none(),
            py::arg("cycle_time_ms") = py::none(), py::arg("chunk_size") = py::none(),
-           py::arg("one_shot_limit") = py::none())
+           py::arg("one_shot_limit") = py::none(), py::arg("hierarchical_allreduce") = py::none(),
+           py::arg("hierarchical_allgather") = py::none())
       .def("settings", &settings);
 }
 

@@ -54,20 +54,20 @@ void choose_data_plane(EngineOptions& options, const py::kwargs& values) {
                         .timeout = from_seconds(values["gloo_timeout_s"].cast<double>())};
   const Hierarchy hierarchy{.allreduce = values["hierarchical_allreduce"].cast<bool>(),
                             .allgather = values["hierarchical_allgather"].cast<bool>()};
-  if (name.empty()) {
-    options.data_plane = make_own_factory(hierarchy);
-    return;
-  }
-  options.in_shared_memory = false;
-  if (!problem.empty()) {
-    options.data_plane = make_failing_factory(problem);
-  } else if (name == "mpi") {
-    options.data_plane = make_mpi_factory(mpi);
-  } else if (name == "gloo") {
-    options.data_plane = make_gloo_factory(gloo);
-  } else {
+  const auto chosen = [&]() -> CommunicatorFactory {
+    if (name.empty()) return make_own_communicator;
+    if (!problem.empty()) return make_failing_factory(problem);
+    if (name == "mpi") return make_mpi_factory(mpi);
+    if (name == "gloo") return make_gloo_factory(gloo);
     throw std::invalid_argument("data_plane: nothing, mpi or gloo");
-  }
+  };
+  options.in_shared_memory = name.empty();
+  options.settings.hierarchical_allreduce = hierarchy.allreduce;
+  options.settings.hierarchical_allgather = hierarchy.allgather;
+  // What is tuned may come and go.
+  const bool tuned = values["watch_steps"].cast<bool>();
+  options.data_plane =
+      make_hierarchical_factory(tuned ? Hierarchy{true, true} : hierarchy, chosen());
 }
 
 EngineOptions make_options(const py::kwargs& values) {

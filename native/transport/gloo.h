@@ -14,8 +14,10 @@ namespace hvdtune {
 struct GlooGroup {
   int index = 0;  ///< this member
   int size = 1;
-  /// Network interface to listen on; empty = the loopback interface.
+  /// Network interface to listen at; or, where it is empty, the address, in digits; or, where that
+  /// is empty as well, the loopback interface.
   std::string interface;
+  std::string address;
   /// Of the connecting, and of every message.
   Nanos timeout = 30 * kSecond;
   /// Gives all members' texts for this one's, in member order. Called as often on all members. May

@@ -14,9 +14,9 @@ class MpiJob {
  public:
   virtual ~MpiJob() = default;
 
-  /// Messages among `ranks` of the job (ascending). Nobody is asked, so it can be made while other
-  /// messages are under way. Messengers that exist at once have different tags (0 to 32767), the
-  /// same on all their members. The job outlives its messengers.
+  /// Messages among `ranks` of the job, its members in this order. Nobody is asked, so it can be
+  /// made while other messages are under way. Messengers that exist at once have different tags (0
+  /// to 32767), the same on all their members. The job outlives its messengers.
   virtual std::unique_ptr<Messenger> messenger(std::vector<int> ranks, int tag) = 0;
 };
 

@@ -137,6 +137,9 @@ struct RuntimeSettings {
   Nanos cycle_time = kMillisecond;
   std::int64_t chunk_size = 0;      ///< bytes; 0 = chosen by the engine
   std::int64_t one_shot_limit = 0;  ///< bytes; 0 = chosen by the engine
+  /// Within each host first, where ranks are on several; see Hierarchy.
+  bool hierarchical_allreduce = false;
+  bool hierarchical_allgather = false;
 
   bool operator==(const RuntimeSettings&) const = default;
 };

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +18,9 @@ from pathlib import Path
 
 import pytest
 from hosts_rig import Link, Rig, hosts_rig, why_not
-from ranks import clean_environment, hvdtune_command
+from launcher import wait_until_gone
+from rank_programs import launched, training
+from ranks import clean_environment, hvdtune_command, start_under
 
 import hvdtune
 
@@ -126,6 +130,63 @@ def test_hosts_with_ipv6_alone(rig, environment):
     for rank in range(2):
         assert f"[{rank}]<stdout>:hostb\n" in stdout
         assert f"[{rank}]<stdout>:fd77::1 " in stdout
+
+
+@contextlib.contextmanager
+def without_ipv4(rig: Rig) -> Iterator[None]:
+    """The hosts know each other by IPv6 alone."""
+    places = [(name, f"{rig.address(name)}/24") for name in rig.names]
+    for name, address in places:
+        subprocess.run(rig.on(name, ["ip", "addr", "del", address, "dev", "eth0"]), check=True)
+    try:
+        yield
+    finally:
+        for name, address in places:
+            subprocess.run(rig.on(name, ["ip", "addr", "add", address, "dev", "eth0"]), check=True)
+
+
+@pytest.mark.parametrize("plane", ["", "GLOO"])
+@pytest.mark.parametrize("first", ["hosta6:2,hostb6:1", "hostb6:1,hosta6:2"])
+def test_ranks_meet_by_ipv6_alone(rig, environment, first, plane):
+    if not rig.has_ipv6:
+        pytest.skip("this kernel has no IPv6")
+    if plane and not hvdtune.gloo_built():
+        pytest.skip("hvdtune was built without Gloo (Debian: libgloo-dev)")
+    chosen = {"HOROVOD_CPU_OPERATIONS": plane} if plane else {}
+    command = rig.on("hosta", hvdtune_command("run", "-np", "3", "-H", first))
+    with (
+        without_ipv4(rig),
+        start_under(command, launched.identity, 3, 2, env={**environment, **chosen}) as ranks,
+    ):
+        result = ranks.wait()
+    assert [answer["rank"] for answer in result.values] == [0, 1, 2]
+    assert all(answer["sums"] == {9.0} for answer in result.values)
+
+
+def test_a_host_that_is_another_one_now(rig, environment):
+    """Half-open connections: what answers at the host's address, as after a power cut, does not
+    know of them, and nobody has ended them."""
+    command = hvdtune_command("run", "-np", "2", "-H", "hosta:1,hostb:1")
+    options = {**environment, "HVDTUNE_SSH_COMMAND": f"{rig.client} -o ServerAliveInterval=60"}
+    program = training.train_or_fail
+    there = 0
+    with start_under(rig.on("hosta", command), program, "small", -1, env=options) as job:
+        try:
+            job.wait_for_output(0, "[0]<stdout>:running")
+            job.wait_for_output(0, "[1]<stdout>:running ")
+            there = int(job.stdout(0).split("[1]<stdout>:running ", 1)[1].split()[0])
+            with rig.replaced("hostb"):
+                result = job.wait(90, check=False)
+        finally:
+            if there:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(there, signal.SIGKILL)
+    assert result[0].returncode != 0
+    broke = rf"the connection between rank 0 and rank 1 \(pid {there} on hostb\) broke: "
+    assert re.search(
+        broke + "(it closed the connection|Connection reset by peer)", result.describe()
+    )
+    wait_until_gone([there])
 
 
 COUNT = "for number in range(200):\n    print('count', number, flush=True)\n    time.sleep(0.05)\n"

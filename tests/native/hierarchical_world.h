@@ -10,11 +10,20 @@
 
 #include "check.h"
 #include "collective/hierarchical_communicator.h"
+#include "collective/socket_communicator.h"
 #include "socket_world.h"
 #include "threads.h"
 #include "transport/arena.h"
 
 namespace hvdtune::testing {
+
+/// Hosts of different sizes, by rank.
+inline std::vector<int> usual_hosts(int ranks) {
+  const std::vector<int> most{0, 0, 1, 1, 1, 2, 2, 2};
+  if (ranks == 2) return {0, 1};
+  if (ranks == 5) return {0, 1, 1, 1, 2};
+  return {most.begin(), most.begin() + ranks};
+}
 
 /// One hierarchical communicator a rank, each used from a thread of its own. Every "host" has an
 /// arena of its own.
@@ -44,9 +53,13 @@ class HierarchicalWorld {
     std::vector<int> hosts;
     for (const int rank : members) hosts.push_back(hosts_[static_cast<std::size_t>(rank)]);
     const int rank = members[static_cast<std::size_t>(index)];
+    const auto& mesh = meshes_[static_cast<std::size_t>(rank)];
+    const auto by_sockets = [&](const std::vector<int>& some, int place, int tag) {
+      return std::make_unique<SocketCommunicator>(mesh, some, place, tag, Patience{});
+    };
     return std::make_unique<HierarchicalCommunicator>(
-        arena_of(rank), meshes_[static_cast<std::size_t>(rank)],
-        HierarchicalCommunicator::Place{members, hosts, index, number}, hierarchy_, Patience{});
+        arena_of(rank), HierarchicalCommunicator::Place{members, hosts, index, number}, hierarchy_,
+        by_sockets, Patience{});
   }
 
   /// body(rank, communicator) on all ranks at once.
@@ -71,13 +84,6 @@ class HierarchicalWorld {
   }
 
  private:
-  static std::vector<int> usual_hosts(int ranks) {
-    const std::vector<int> most{0, 0, 1, 1, 1, 2, 2, 2};
-    if (ranks == 2) return {0, 1};
-    if (ranks == 5) return {0, 1, 1, 1, 2};
-    return {most.begin(), most.begin() + ranks};
-  }
-
   std::vector<int> hosts_;
   Hierarchy hierarchy_;
   std::vector<std::shared_ptr<Mesh>> meshes_;

@@ -427,7 +427,7 @@ TEST(changes_of_settings_that_follow_each_other_do_not_undo_one_another) {
   const std::int64_t chunk_size = coordinator.settings().chunk_size;
   coordinator.change_settings({.fusion_threshold = 0});
   coordinator.change_settings({.cycle_time = 3 * kMillisecond});
-  coordinator.change_settings({.one_shot_limit = 4096});
+  coordinator.change_settings({.one_shot_limit = 4096, .hierarchical_allgather = true});
   coordinator.announce(0, announced(allreduce("a")));
   const auto out = due(coordinator);
   CHECK_EQ(out[2].settings.epoch, 3U);
@@ -439,6 +439,8 @@ TEST(changes_of_settings_that_follow_each_other_do_not_undo_one_another) {
   CHECK_EQ(out[1].settings.cycle_time, 3 * kMillisecond);
   CHECK_EQ(out[2].settings.cycle_time, 3 * kMillisecond);
   CHECK_EQ(out[2].settings.one_shot_limit, 4096);
+  CHECK(out[2].settings.hierarchical_allgather && !out[1].settings.hierarchical_allgather);
+  CHECK(!out[2].settings.hierarchical_allreduce);
 }
 
 namespace {

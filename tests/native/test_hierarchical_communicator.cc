@@ -182,6 +182,28 @@ TEST(what_is_not_hierarchical_is_flat) {
   }
 }
 
+/// As the engine does it: all members at the same place.
+TEST(the_way_may_change_between_operations) {
+  HierarchicalWorld world({0, 0, 1, 1});
+  const auto inputs = random_inputs(DType::kFloat32, 4, 5000, 3);
+  const Bytes flat = expected_reduction(DType::kFloat32, ReduceOp::kSum, inputs, 1.0, 1.0);
+  const Bytes by_hosts =
+      expected_by_hosts(DType::kFloat32, ReduceOp::kSum, inputs, world.hosts(), 1.0, 1.0);
+  world.run([&](int rank, Communicator& communicator) {
+    const auto check = [&](const Bytes& expected) {
+      Bytes data = inputs[static_cast<std::size_t>(rank)];
+      communicator.allreduce({whole(data), whole(data), DType::kFloat32, ReduceOp::kSum});
+      check_equal(DType::kFloat32, data, expected, "allreduce");
+      CHECK(communicator.exchange({rank}) == (std::vector<std::int64_t>{0, 1, 2, 3}));
+    };
+    for (int turn = 0; turn < 20; ++turn) {
+      communicator.tune({.hierarchy = Hierarchy{turn % 2 == 0, turn % 3 == 0}});
+      communicator.tune({.chunk_size = 4096});  // which says nothing about it
+      check(turn % 2 == 0 ? by_hosts : flat);
+    }
+  });
+}
+
 TEST(sets_with_members_in_common_take_turns) {
   HierarchicalWorld world({0, 0, 1, 1, 1});
   const std::vector<int> some{0, 1, 3, 4};
@@ -290,6 +312,34 @@ TEST(waits_of_all_phases_are_timed) {
     if (communicator.waited() >= kMillisecond) waited.fetch_add(1);
   });
   CHECK(waited.load() >= 1);  // who has reported
+}
+
+/// Ranks 0 and 2 are in no column of rank 1's.
+TEST(a_column_that_cannot_be_connected_fails_all_members) {
+  const std::vector<int> hosts{0, 0, 1, 1, 2};
+  const auto meshes = loopback_mesh(5);
+  std::map<int, std::shared_ptr<Arena>> arenas;
+  for (const int host : hosts) {
+    if (!arenas.contains(host)) arenas[host] = Arena::create(5);
+  }
+  const CommunicatorFactory factory = make_hierarchical_factory(
+      {true, false}, [](const CommunicatorSpec& spec) -> std::unique_ptr<Communicator> {
+        const bool column = spec.number >= kMaxProcessSets;
+        if (column && spec.members[static_cast<std::size_t>(spec.index)] == 1) {
+          throw Error(ErrorKind::kAborted, "no way to the others");
+        }
+        return make_own_communicator(spec);
+      });
+  run_threads(5, [&](int rank) {
+    HostSession session;
+    session.arena = arenas[hosts[static_cast<std::size_t>(rank)]];
+    session.mesh = meshes[static_cast<std::size_t>(rank)];
+    session.host_of = hosts;
+    session.peers.resize(5);
+    const std::vector<int> all{0, 1, 2, 3, 4};
+    CHECK_THROWS_WITH(factory({session, all, rank, 0, true, Patience{}}), Error,
+                      "rank 1: no way to the others");
+  });
 }
 
 }  // namespace hvdtune::testing

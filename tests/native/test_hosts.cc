@@ -70,7 +70,11 @@ void check_sums(const std::vector<int>& hosts, const Adjust& adjust = {}) {
       adjust);
 }
 
-void hierarchical(EngineOptions& options) { options.data_plane = make_own_factory({true, true}); }
+void hierarchical(EngineOptions& options) {
+  options.data_plane = make_hierarchical_factory({true, true});
+  options.settings.hierarchical_allreduce = true;
+  options.settings.hierarchical_allgather = true;
+}
 
 void check_changing_sets(const Adjust& adjust) {
   const std::vector<std::vector<std::int32_t>> kinds{{0, 1}, {2, 3},    {1, 2},

@@ -119,8 +119,9 @@ def test_the_communicator_over_mpi(mpi: Mpi, programs: Callable[[str], Path]) ->
 
 
 @pytest.mark.timeout(1200)
-def test_the_communicator_over_gloo(programs: Callable[[str], Path]) -> None:
-    program = programs("address,undefined") / "gloo_communicator"
+@pytest.mark.parametrize("name", ["gloo_communicator", "gloo_hosts"])
+def test_the_communicator_over_gloo(name: str, programs: Callable[[str], Path]) -> None:
+    program = programs("address,undefined") / name
     if not program.exists():
         pytest.skip("no Gloo was found (Debian: libgloo-dev), so its data plane is not built")
     suppressions = Path(__file__).with_name("gloo.supp")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from deaths import answers_of_survivors
 from rank_programs import hosts as programs
-from rank_programs import numpy_matrix, sets, torch_adasum, torch_join
+from rank_programs import numpy_matrix, sets, torch_adasum, torch_join, tuned
 from ranks import run_checks_on, run_ranks, start_ranks
 
+from hvdtune.autotune import log
+
 HIERARCHY = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
+HIERARCHICAL = ("hierarchical_allreduce", "hierarchical_allgather")
 # Ranks of each host.
 LAYOUTS = {"2x2": [2, 2], "3+1": [3, 1]}
 PROGRAMS = [
@@ -87,3 +91,54 @@ def test_ranks_that_choose_different_ways_are_one_sentence() -> None:
     assert all("HOROVOD_HIERARCHICAL_ALLREDUCE=True there" in text for text in result.values), (
         result.describe()
     )
+
+
+# Everything else that is tuned is fixed, so that there is little to search.
+OTHERS_FIXED = {
+    "HOROVOD_AUTOTUNE": "1",
+    "HOROVOD_FUSION_THRESHOLD": "1048576",
+    "HOROVOD_CYCLE_TIME": "1",
+    "HVDTUNE_CHUNK_SIZE": "0",
+    "HVDTUNE_ONE_SHOT_LIMIT": "0",
+}
+
+
+@pytest.mark.parametrize("hosts", [[2, 2], [1, 3]], ids=str)
+def test_the_way_changes_while_the_job_runs(hosts: list[int]) -> None:
+    """At the same place on all ranks; each way gives the bits of jobs that go no other."""
+    env = {**OTHERS_FIXED, **dict.fromkeys(HIERARCHY, "0")}  # nothing is left to the tuner
+    values = run_ranks(4, programs.change_ways, 20, env=env, hosts=hosts).values
+    [flat] = set(run_ranks(4, programs.one_digest, hosts=hosts).values)
+    [first] = set(run_ranks(4, programs.one_digest, env=HIERARCHY, hosts=hosts).values)
+    assert flat != first
+    assert values == ({False: {flat}, True: {first}},) * 4
+
+
+def test_only_what_can_act_is_tunable() -> None:
+    for hosts in ([1, 1], [2]):
+        for keys in run_ranks(2, programs.tunable, env=OTHERS_FIXED, hosts=hosts).values:
+            assert not {key for key in keys if key.startswith("hierarchical")}
+    for keys in run_ranks(3, programs.tunable, env=OTHERS_FIXED, hosts=[2, 1]).values:
+        assert {"hierarchical_allreduce", "hierarchical_allgather"} <= keys
+    for keys in run_ranks(3, programs.tunable, hosts=[2, 1]).values:  # not tuned
+        assert not {key for key in keys if key.startswith("hierarchical")}
+
+
+@pytest.mark.timeout(300)
+def test_the_autotuner_tries_both_ways(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.touch()
+    env = {
+        **OTHERS_FIXED,
+        "HOROVOD_AUTOTUNE_LOG": str(path),
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "3",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "6",
+    }
+    values = run_ranks(4, tuned.train, str(path), 10**9, env=env, hosts=[2, 2], timeout=240).values
+    rows = log.read(path)
+    for column in HIERARCHICAL:
+        assert {row[column] for row in rows} == {"0", "1"}
+        assert all(str(int(value["in_force"][column])) == rows[-1][column] for value in values)
+    assert rows[-1]["phase"] == "final"
+    assert all(value["sums"] == {10.0} for value in values)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from typing import Any
 
 import numpy as np
 
 import hvdtune as hvd
-from hvdtune.core import world
+from hvdtune.core import tuning, world
 
 
 def train(steps: int) -> str:
@@ -32,6 +33,17 @@ def train(steps: int) -> str:
     return hashlib.sha256(b"".join(array.tobytes() for array in last)).hexdigest()
 
 
+def train_both_ways(steps: int) -> dict[str, Any]:
+    """`train` flat, then with each host first; and what carried the tensors."""
+    hvd.init()
+    enabled = (hvd.mpi_enabled(), hvd.gloo_enabled())
+    hosts = world.engine().hosts()
+    hvd.shutdown()
+    flat = train(steps)
+    os.environ["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
+    return {"flat": flat, "hosts first": train(steps), "enabled": enabled, "hosts": hosts}
+
+
 def sums_of(elements: int, times: int) -> float:
     """Sum as many float32 of all ranks, so often; seconds of the fastest."""
     hvd.init()
@@ -46,6 +58,53 @@ def sums_of(elements: int, times: int) -> float:
     hvd.barrier()
     hvd.shutdown()
     return min(seconds)
+
+
+def sum_digest() -> str:
+    """A digest of a sum and of an allgather, whose bits tell the order of the sum."""
+    mine = np.random.default_rng(hvd.rank()).normal(size=70_001).astype(np.float32)
+    total = hvd.allreduce(mine, op=hvd.Sum, name="digest")
+    gathered = hvd.allgather(mine[: 100 + hvd.rank()], name="gathered")
+    return hashlib.sha256(total.tobytes() + gathered.tobytes()).hexdigest()
+
+
+def one_digest() -> str:
+    """`sum_digest` of a job that goes one way."""
+    hvd.init()
+    digest = sum_digest()
+    hvd.shutdown()
+    return digest
+
+
+def change_ways(changes: int) -> dict[bool, set[str]]:
+    """Go the two ways in turn, changed by rank 0 in the middle of traffic; the digests of each."""
+    hvd.init()
+    seen: dict[bool, set[str]] = {False: set(), True: set()}
+    for turn in range(changes):
+        way = turn % 2 == 0
+        values = {"hierarchical_allreduce": way, "hierarchical_allgather": way}
+        handles = [hvd.allreduce_async(np.ones(50_000), name=f"before.{n}") for n in range(3)]
+        if hvd.rank() == 0:
+            tuning.apply(values)
+        for handle in handles:
+            hvd.synchronize(handle)
+        in_force = 0
+        while not in_force:  # on all ranks
+            now = tuning.current()
+            mine = int(all(now[key] == value for key, value in values.items()))
+            in_force = hvd.allreduce(np.array([mine], np.int32), op=hvd.Min, name="in force")[0]
+        seen[way].add(sum_digest())
+    hvd.shutdown()
+    return seen
+
+
+def tunable() -> set[str]:
+    """What may be changed while the job runs."""
+    hvd.init()
+    keys = set(tuning.current())
+    hvd.barrier()
+    hvd.shutdown()
+    return keys
 
 
 def places() -> dict[str, Any]:

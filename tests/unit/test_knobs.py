@@ -188,7 +188,8 @@ def test_every_row_of_the_table_is_consistent():
                 seen.add(name)
         if knob.default not in (None, "", ()):
             assert parse(knob, knob.default, knob.env) == knob.default
-        assert knob.tunable == (knob.tune_range is not None) == (knob.scale is not None)
+        has_range = knob.tunable and knob.kind != "bool"
+        assert has_range == (knob.tune_range is not None) == (knob.scale is not None)
         assert knob.requires is None or knob.requires in KNOBS
         assert knob.help.endswith(".")
         assert knobs.accepted(knob)
