@@ -167,7 +167,7 @@ class Nursery:
             try:
                 self._socket.send(pickle.dumps((self._number, what, about)))
             except OSError as problem:
-                raise NurseryFailed(f"the nursery is gone: {problem}{self._told()}") from None
+                raise NurseryFailed(f"the nursery hears nothing: {problem}{self._told()}") from None
             return self._answer(self._number, ANSWER_TIMEOUT)
 
     def _answer(self, number: int, timeout: float) -> Any:

@@ -6,6 +6,7 @@ the loop is over, too: the rank goes on behind it and ends where this file ends,
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -26,10 +27,13 @@ def preload() -> None:
     """Import what takes long and reads none of hvdtune's variables."""
     import numpy  # noqa: F401
     import pytest  # noqa: F401
-    import torch
 
-    # The first optimizer of a process imports it.
-    import torch._dynamo  # noqa: F401
+    # Without PyTorch its tests skip.
+    with contextlib.suppress(ModuleNotFoundError):
+        import torch
+
+        # The first optimizer of a process imports it.
+        import torch._dynamo  # noqa: F401
 
 
 def address_of_the_mark() -> int:
@@ -53,6 +57,7 @@ def serve(channel: socket.socket, parent: int) -> tuple[dict[str, Any], int] | N
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     poll.register(parent, select.POLLIN)
+    ends: dict[int, int] = {}  # may be asked for again, by who was interrupted while it asked
     while True:
         if any(descriptor == parent for descriptor, _ in poll.poll()):
             return None
@@ -60,9 +65,11 @@ def serve(channel: socket.socket, parent: int) -> tuple[dict[str, Any], int] | N
         if not data:
             return None
         number, what, about = pickle.loads(data)
-        answer, problem = None, ""
+        problem = ""
         if what == "end":
-            answer = os.waitpid(about, 0)[1]
+            if about not in ends:
+                ends[about] = os.waitpid(about, 0)[1]
+            answer = ends[about]
         else:
             read, write = os.pipe()
             check_that_it_can_fork()
@@ -71,6 +78,7 @@ def serve(channel: socket.socket, parent: int) -> tuple[dict[str, Any], int] | N
                 os.close(read)
                 return about, write
             os.close(write)
+            ends.pop(answer, None)
             # Not before it is out of this session, and can be killed as the group it leads.
             if not os.read(read, 1):
                 os.waitpid(answer, 0)
@@ -100,7 +108,8 @@ def become_rank(order: dict[str, Any], mark: int) -> None:
     sys.argv[:] = order["command"][1:]
     # Python's random numbers are others after a fork by themselves.
     sys.modules["numpy"].random.seed()
-    sys.modules["torch"].default_generator.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
 def main() -> None:
