@@ -9,9 +9,21 @@ from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
+from nursery import MARK, Nurseries
 
 TESTS = Path(__file__).parent
 WITHOUT_PROCESSES = (TESTS / "unit",)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nurseries() -> Iterator[None]:
+    """Processes that ranks are forked from; started by the first test that needs one."""
+    import ranks
+
+    ranks.nurseries = Nurseries(ranks.clean_environment())
+    yield
+    ranks.nurseries.close()
+    ranks.nurseries = None
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +43,6 @@ def nothing_left_behind(
         return
     # Imported here: unit tests run without psutil.
     from leftovers import left_by_test, look
-    from ranks import MARK
 
     mark = secrets.token_hex(16)
     monkeypatch.setenv(MARK, mark)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from ranks import MARK
+import ranks
+from nursery import MARK
 
 SHARED_MEMORY = Path("/dev/shm")
 GRACE = 15.0  # seconds that killed processes and launchers' clean-up may take to disappear
@@ -56,13 +57,15 @@ def left_by_test(before: Before, grace: float = GRACE) -> list[str]:
 def _processes_left(before: Before) -> dict[int, str]:
     marked = {pid for pid in psutil.pids() if pid != os.getpid() and _is_marked(pid, before.mark)}
     left = {}
-    for pid in marked | (set(_children()) - before.children):
+    nurseries = ranks.nurseries.pids if ranks.nurseries else set()
+    parents = {os.getpid(), *nurseries}
+    for pid in marked | (set(_children()) - before.children - nurseries):
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
             line = " ".join(process.cmdline()) or process.name()
             zombie = process.status() == psutil.STATUS_ZOMBIE
             # An orphaned zombie waits for init and holds nothing; our own is one nobody waited for.
-            if not (zombie and process.ppid() != os.getpid()) and not any(
+            if not (zombie and process.ppid() not in parents) and not any(
                 helper in line for helper in PYTHON_HELPERS
             ):
                 left[pid] = line

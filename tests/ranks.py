@@ -3,6 +3,10 @@
 ``run_ranks(4, function, *args)`` is the everyday form: the function runs in 4 processes that know
 their rank from the environment, its return values come back as ``result.values``. Tests that
 interfere (kill a rank, stop it) use ``start_ranks`` and the ``Ranks`` object it returns.
+
+In a pytest session, ranks that run a function are forked from a process that has imported NumPy
+and PyTorch (``nursery`` says what that means); ``fresh=True`` asks for interpreters of their own.
+Scripts, ranks behind a command or a launcher, and all ranks outside pytest always have them.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from nursery import MARK, Nurseries, Order, RankProcess
+
 from hvdtune.launch import rendezvous
 
 RUNNER = Path(__file__).with_name("rank_runner.py")
@@ -34,7 +40,9 @@ LAUNCHER_NAMES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK"),
     *("MASTER_ADDR", "MASTER_PORT", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
-MARK = "HVDTUNE_TEST_MARK"
+
+# The running pytest session's (see conftest.py). Benchmarks measure fresh processes.
+nurseries: Nurseries | None = None
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,7 @@ class Ranks:
     def __init__(self, directory: Path, values: Path) -> None:
         self.directory = directory
         self.values_directory = values
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes] | RankProcess] = []
 
     def __enter__(self) -> Ranks:
         return self
@@ -151,13 +159,21 @@ class Ranks:
     def __exit__(self, *exception: object) -> None:
         self.kill_all()
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the next rank."""
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], fresh: bool = True
+    ) -> None:
+        """Start the next rank; by a fork where it need not be ``fresh`` and that is possible."""
         rank = len(self.processes)
         with (
             open(self._path(rank, "stdout"), "wb") as out,
             open(self._path(rank, "stderr"), "wb") as err,
         ):
+            if not fresh and nurseries is not None and nurseries.suit(environment):
+                order = Order(
+                    list(command), dict(environment), str(self.directory), out.name, err.name
+                )
+                self.processes.append(nurseries.fork(rank, order))
+                return
             # A session of its own: killing the group reaches what the rank itself started.
             process = subprocess.Popen(
                 command,
@@ -305,6 +321,7 @@ def start_ranks(
     only: Sequence[int] | None = None,
     prefix: Callable[[int], Sequence[str]] | None = None,
     hosts: Sequence[int] | None = None,
+    fresh: bool = False,
 ) -> Ranks:
     """Start ``program`` as ``np`` ranks, each told its place directly, without a launcher.
 
@@ -313,7 +330,7 @@ def start_ranks(
     ``prefix(rank)`` is put in front of a rank's command; what it runs must become the rank by
     exec, as ``nice`` does. ``hosts`` keeps the ranks apart as if so many each were on hosts of
     their own (see ``hosts_of``); HVDTUNE_TEST_HOSTS=2 in the environment does it for every job that
-    does not say.
+    does not say. ``fresh``: every rank is an interpreter that has just been started.
     """
     hosts = hosts or _layout(np)
     host_env = hosts_of(hosts) if hosts else None
@@ -330,7 +347,9 @@ def start_ranks(
                     environment.pop(name, None)
                 else:
                     environment[name] = value
-            ranks.start([*(prefix(rank) if prefix else ()), *command], environment)
+            before = prefix(rank) if prefix else ()
+            is_script = isinstance(program, str | Path)
+            ranks.start([*before, *command], environment, fresh or is_script or bool(before))
     except BaseException:
         ranks.kill_all()
         raise
@@ -345,13 +364,14 @@ def run_ranks(
     timeout: float = DEFAULT_TIMEOUT,
     check: bool = True,
     hosts: Sequence[int] | None = None,
+    fresh: bool = False,
 ) -> RanksResult:
     """Run ``program`` (a script's path, or a function of a module) as ``np`` ranks to its end.
 
     Raises RanksFailed, with everything that every rank printed, at the timeout (seconds) and, if
     ``check``, when a rank does not exit with 0.
     """
-    with start_ranks(np, program, *args, env=env, hosts=hosts) as ranks:
+    with start_ranks(np, program, *args, env=env, hosts=hosts, fresh=fresh) as ranks:
         return ranks.wait(timeout, check)
 
 

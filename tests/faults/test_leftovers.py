@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from leftovers import left_by_test, look
-from ranks import MARK, clean_environment
+from nursery import MARK
+from ranks import clean_environment
 
 
 def test_an_orphan_is_found_and_ended() -> None:

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <cstring>
+#include <mutex>
 #include <random>
 #include <string>
 #include <vector>
@@ -26,14 +29,37 @@ inline KernelOp kernel_op(ReduceOp op) {
   }
 }
 
+/// Random elements that inputs are cut from: to draw each input anew would take longer than the
+/// operations do, under a sanitizer most of all.
+inline const Bytes& random_elements(DType dtype) {
+  constexpr std::size_t kElements = 1 << 17;
+  static std::array<std::once_flag, kDTypeCount> once;
+  static std::array<Bytes, kDTypeCount> elements;
+  const auto code = static_cast<std::size_t>(dtype);
+  std::call_once(once[code], [&] {
+    std::mt19937_64 generator(code);
+    elements[code].resize(kElements * dtype_size(dtype));
+    fill_random(dtype, elements[code].data(), kElements, generator);
+  });
+  return elements[code];
+}
+
 /// The data of all ranks for one operation.
 inline std::vector<Bytes> random_inputs(DType dtype, int ranks, std::size_t count,
                                         std::uint64_t seed) {
   std::mt19937_64 generator(seed);
+  const std::size_t element = dtype_size(dtype);
+  const Bytes& from = random_elements(dtype);
   std::vector<Bytes> inputs;
   for (int rank = 0; rank < ranks; ++rank) {
-    inputs.emplace_back(count * dtype_size(dtype));
-    fill_random(dtype, inputs.back().data(), count, generator);
+    inputs.emplace_back(count * element);
+    Bytes& input = inputs.back();
+    for (std::size_t done = 0; done < input.size();) {
+      const std::size_t begin = generator() % (from.size() / element) * element;
+      const std::size_t bytes = std::min(input.size() - done, from.size() - begin);
+      std::memcpy(input.data() + done, from.data() + begin, bytes);
+      done += bytes;
+    }
   }
   return inputs;
 }

@@ -524,7 +524,8 @@ def test_rank_0_records_the_gpus_of_its_host(tmp_path: Path) -> None:
     """Whatever module is called pynvml is asked; viewers are shown its counters."""
     (tmp_path / "pynvml.py").write_text(PYNVML)
     environment = {"HOROVOD_TIMELINE": "DYNAMIC"}
-    result = run_ranks(2, capture.beside_gpus, str(tmp_path), 3, env=environment)
+    # Fresh: PyTorch has imported the real one, where there is one.
+    result = run_ranks(2, capture.beside_gpus, str(tmp_path), 3, env=environment, fresh=True)
     assert result.values == (2, 0)
     for name in ("first", "second"):
         ranks = read_capture(tmp_path / f"{name}.json")

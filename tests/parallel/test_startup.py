@@ -11,7 +11,7 @@ from ranks import run_ranks, start_ranks
 
 
 def test_five_hundred_lives_leave_nothing() -> None:
-    for held in run_ranks(4, startup.hold, 500, timeout=240).values:
+    for held in run_ranks(4, startup.hold, 500, timeout=240, fresh=True).values:
         assert held["files"] == 0
         assert held["threads"] == 0
         # The allocator may come and go; a leak in every round would be hundreds of mappings, or

@@ -1,0 +1,242 @@
+"""Ranks that are forked from a process that has imported NumPy and PyTorch already.
+
+A fresh interpreter computes for two seconds before a rank program's first line, nearly all of it
+in ``import torch``. So, within a pytest session, a rank that runs a function
+(``ranks.start_ranks``) is forked from a *nursery*: ``nursery_main.py``, started by the first job
+that can use it, ended with the session, or by itself when pytest is gone. hvdtune and its native
+module are not imported there; every rank loads them itself, with its own environment.
+
+A forked rank looks as a fresh process does: a session and files of its own, exactly the
+environment that it was given, random numbers of its own, the interpreter's normal end. What
+differs: NumPy, PyTorch, pytest and what they import are in ``sys.modules``; memory is shared with
+the nursery until it is written; ``/proc/PID/cmdline`` and, but for the test's mark,
+``/proc/PID/environ`` are the nursery's. A test that looks at these, or at what starting a process
+costs, asks for ``start_ranks(..., fresh=True)``; that is the one way to say so. A job whose
+environment has other values of what the dynamic linker, the interpreter or a library reads when it
+is loaded (START_UP) gets fresh interpreters by itself. ``HVDTUNE_TEST_NURSERY=0`` gives them to all
+jobs, to find out whether it makes a difference.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+MAIN = Path(__file__).with_name("nursery_main.py")
+START_TIMEOUT = 120.0  # seconds; a machine's first import of PyTorch reads hundreds of megabytes
+ANSWER_TIMEOUT = 60.0  # seconds for a fork, on a machine that has much else to do
+
+# By it a test's processes are found. In a forked rank it stands where the nursery's stood when that
+# was started: /proc/PID/environ is the memory of a process at its beginning.
+MARK = "HVDTUNE_TEST_MARK"
+NO_MARK = "-" * 32
+
+# Ranks of a job must not depend on the order of a set, which is another one in every interpreter:
+# neighbours come from different ones.
+NURSERIES = 2
+
+# Variables that are read while a process or a library starts, and not again.
+START_UP = (
+    *("LD_", "GLIBC_", "MALLOC_", "LANG", "LC_", "PYTHON"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "NPY_", "NUMPY_"),
+    *("TORCH", "PYTORCH_", "ATEN_", "DNNL_", "ONEDNN_", "CUDA_"),
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A rank that is wanted."""
+
+    command: list[
+        str
+    ]  # that of the fresh interpreter which it stands for: Python, script, argument
+    environment: dict[str, str]
+    directory: str  # where it works
+    stdout: str  # the files it writes to
+    stderr: str
+
+
+class NurseryFailed(RuntimeError):
+    """A nursery could not be started, or does not answer."""
+
+
+class RankProcess:
+    """A forked rank, as ``subprocess.Popen`` is a started one.
+
+    The nursery is its parent and keeps it as a zombie until ``poll`` or ``wait`` has seen its end:
+    until then its pid is nobody else's.
+    """
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._nursery = nursery
+        self._end: int | None = os.pidfd_open(pid)
+
+    def __del__(self) -> None:
+        if self._end is not None:
+            os.close(self._end)
+
+    def poll(self) -> int | None:
+        """The exit code (negative: minus the signal), or None while it runs."""
+        return self.returncode if self._ended(0.0) else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once there is one; ``subprocess.TimeoutExpired`` after ``timeout``."""
+        if not self._ended(timeout):
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(f"forked rank {self.pid}", timeout)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the end is known."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def _ended(self, timeout: float | None) -> bool:
+        if self._end is not None and _readable(self._end, timeout):
+            self.returncode = self._nursery.end_of(self.pid)
+            os.close(self._end)
+            self._end = None
+        return self._end is None
+
+
+class Nursery:
+    """The tests' side of one nursery: starts it and asks it for ranks. Threads may share it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._lock = threading.Lock()
+        self._number = 0
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # A session of its own: Ctrl-C is for pytest, which ends it.
+            self._process = subprocess.Popen(
+                [sys.executable, str(MAIN), str(theirs.fileno())],
+                env={**environment, MARK: NO_MARK},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        try:
+            self._answer(0, START_TIMEOUT)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Process id of the nursery."""
+        return self._process.pid
+
+    def fork(self, order: Order) -> RankProcess:
+        """A new rank, which runs by itself."""
+        return RankProcess(self, self._ask("fork", asdict(order)))
+
+    def end_of(self, pid: int) -> int:
+        """The exit code of a rank that has ended; the system forgets the process."""
+        return os.waitstatus_to_exitcode(self._ask("end", pid))
+
+    def close(self) -> None:
+        """End the nursery. Its ranks, if some still run, go on."""
+        self._socket.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+    def _ask(self, what: str, about: Any) -> Any:
+        with self._lock:
+            self._number += 1
+            try:
+                self._socket.send(pickle.dumps((self._number, what, about)))
+            except OSError as problem:
+                raise NurseryFailed(f"the nursery hears nothing: {problem}{self._told()}") from None
+            return self._answer(self._number, ANSWER_TIMEOUT)
+
+    def _answer(self, number: int, timeout: float) -> Any:
+        deadline = time.monotonic() + timeout
+        while _readable(self._socket.fileno(), max(0.0, deadline - time.monotonic())):
+            data = self._socket.recv(1 << 18)
+            if not data:
+                raise NurseryFailed(f"the nursery has ended{self._told()}")
+            answered, value, problem = pickle.loads(data)
+            # A test's timeout may have interrupted who waited for an earlier answer.
+            if answered == number:
+                if problem:
+                    raise NurseryFailed(f"the nursery: {problem}{self._told()}")
+                return value
+        raise NurseryFailed(f"the nursery did not answer within {timeout:g} s{self._told()}")
+
+    def _told(self) -> str:
+        """What it has written to stderr."""
+        self._errors.seek(0)
+        text = self._errors.read().decode(errors="replace")
+        return f"; its stderr:\n{text[-4000:]}" if text else ""
+
+
+class Nurseries:
+    """The nurseries of a pytest session; a job's ranks are forked from them in turn.
+
+    ``environment`` is that of a rank for which no test has set a variable.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+        self._started: list[Nursery] = []
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+
+    @property
+    def pids(self) -> set[int]:
+        """The nurseries' process ids."""
+        return {nursery.pid for nursery in self._started}
+
+    def suit(self, environment: Mapping[str, str]) -> bool:
+        """Whether a rank with this environment can be forked, by the calling process."""
+        if os.environ.get("HVDTUNE_TEST_NURSERY") == "0" or os.getpid() != self._owner:
+            return False
+        mark = environment.get(MARK, NO_MARK)
+        return len(mark) == len(NO_MARK) and start_up(environment) == start_up(self._environment)
+
+    def fork(self, rank: int, order: Order) -> RankProcess:
+        """Rank number ``rank`` of a job. The first call starts the nurseries."""
+        with self._lock:
+            while len(self._started) < NURSERIES:
+                self._started.append(Nursery(self._environment))
+        return self._started[rank % NURSERIES].fork(order)
+
+    def close(self) -> None:
+        """End the nurseries. Ranks that still run go on."""
+        if os.getpid() == self._owner:
+            for nursery in self._started:
+                nursery.close()
+            self._started.clear()
+
+
+def start_up(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables in it that a process or a library reads while it starts."""
+    return {name: text for name, text in environment.items() if name.startswith(START_UP)}
+
+
+def _readable(descriptor: int, timeout: float | None) -> bool:
+    """Whether there is something to read within ``timeout`` seconds (None: for ever)."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else 1000 * timeout))
