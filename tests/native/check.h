@@ -15,6 +15,12 @@
 
 namespace hvdtune::testing {
 
+/// Whether HVDTUNE_TEST_LONG asks for what CI leaves out, as it goes ways that others go.
+inline bool long_tests() {
+  const char* const choice = std::getenv("HVDTUNE_TEST_LONG");
+  return choice != nullptr && *choice != '\0' && std::string(choice) != "0";
+}
+
 struct TestCase {
   const char* name;
   void (*body)();

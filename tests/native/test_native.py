@@ -82,6 +82,7 @@ def build_native(sanitizer: str, directory: Path) -> Path:
     options = {
         "HVDTUNE_BUILD_PYTHON": "OFF",
         "HVDTUNE_BUILD_TESTS": "ON",
+        "HVDTUNE_BUILD_IN_BATCHES": "ON",
         "HVDTUNE_SANITIZE": sanitizer,
         "CMAKE_BUILD_TYPE": "None",
         "CMAKE_CXX_COMPILER": COMPILER,
