@@ -17,8 +17,18 @@ from rank_programs import hosts as programs
 from rank_programs import launched, training
 from ranks import clean_environment, hvdtune_command, start_under, tool
 
+import hvdtune
+
 REASON = why_not()
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+PLANES = ["", "GLOO"]
+
+
+def require_gloo(plane):
+    if plane and not hvdtune.gloo_built():
+        pytest.skip("hvdtune was built without Gloo (Debian: libgloo-dev)")
 
 
 @pytest.fixture(scope="module")
@@ -208,10 +218,13 @@ def test_a_job_across_hosts(rig, environment, hosts):
     assert all(answer["gathered"] == [0, 1, 2, 3] for answer in result.values)
 
 
-def test_the_chosen_interface_is_used(rig, environment):
+@pytest.mark.parametrize("plane", PLANES)
+def test_the_chosen_interface_is_used(rig, environment, plane):
+    require_gloo(plane)
     flags = ["-H", "hosta:1,hostb:1", "--network-interfaces", "eth0"]
     command = rig.on("hosta", hvdtune_command("run", "-np", "2", *flags))
-    with start_under(command, launched.identity, 3, 2, env=environment) as ranks:
+    env = {**environment, "HOROVOD_CPU_OPERATIONS": plane}
+    with start_under(command, launched.identity, 3, 2, env=env) as ranks:
         result = ranks.wait()
     assert all(answer["sums"] == {6.0} for answer in result.values)
 
@@ -254,10 +267,16 @@ def test_digits_end_with_the_same_weights_as_on_one_host(rig, environment, tmp_p
     assert len(first[0].splitlines()) > 80
 
 
-def test_a_host_of_several_vanishes(rig, environment):
+@pytest.mark.parametrize("plane", PLANES)
+def test_a_host_of_several_vanishes(rig, environment, plane):
     """Of all that is left, the ranks on the other host learn that it has gone."""
+    require_gloo(plane)
     command = hvdtune_command("run", "-np", "2", "-H", "hosta:1,hostb:1")
-    options = {**environment, "HVDTUNE_SSH_COMMAND": f"{rig.client} -o ServerAliveInterval=60"}
+    options = {
+        **environment,
+        "HVDTUNE_SSH_COMMAND": f"{rig.client} -o ServerAliveInterval=60",
+        "HOROVOD_CPU_OPERATIONS": plane,
+    }
     program = training.train_or_fail
     with start_under(rig.on("hosta", command), program, "small", -1, env=options) as job:
         job.wait_for_output(0, "[0]<stdout>:running")
