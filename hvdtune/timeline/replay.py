@@ -23,6 +23,8 @@ WARM_UP = 1
 TRIALS = 2
 #: While batches run a program still has this share of a CPU at least.
 LEAST_SHARE = 0.1
+#: Of a step: hardly any overlap says little about waiting, as other things are waited for, too.
+PRIOR_OVERLAP = 0.3
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,15 @@ def _least(one: Play, step: _Step) -> float:
 
 
 def _lost(one: Play, rules: Rules) -> np.ndarray:
-    """[ranks] how much of a program's speed batches take while it overlaps with them: as it was
-    kept waiting in the recorded step, or else by what they want of the CPUs."""
-    ranks = len(one.overlapped)
-    if len(one.waiting) != ranks:
-        return np.full(ranks, 1 - 1 / rules.slowdown)
-    share = one.waiting / np.maximum(one.overlapped, 1.0)
-    return np.clip(share, 0.0, 1 - LEAST_SHARE)
+    """[ranks] how much of a program's speed batches take while it overlaps with them. As it was
+    kept waiting in the recorded step, for what it overlapped with them there; by what they want of
+    the CPUs as if it had overlapped for so much longer (PRIOR_OVERLAP)."""
+    wanted = 1 - 1 / rules.slowdown
+    if len(one.waiting) != len(one.overlapped):
+        return np.full(len(one.overlapped), wanted)
+    waited = np.minimum(one.waiting, (1 - LEAST_SHARE) * one.overlapped)
+    prior = max(PRIOR_OVERLAP * one.measured, 1.0)
+    return (waited + wanted * prior) / (one.overlapped + prior)
 
 
 def _contended(
