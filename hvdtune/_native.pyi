@@ -413,8 +413,9 @@ def result_memory(bytes: int) -> Any:
 def log(level: str, file: str, line: int, rank: int, message: str) -> None:
     """Print a message in the engine's format; rank -1 leaves the rank out."""
 
-def finish_mpi() -> None:
-    """MPI_Finalize, if an engine of this process has initialised MPI and no job was aborted."""
+def finish_mpi(finalizes: bool) -> None:
+    """No thread of the engine calls MPI any more; then MPI_Finalize, if it is wanted, and if an
+    engine of this process has initialised MPI and no job was aborted."""
 
 def mpi_threads_multiple() -> bool:
     """Whether MPI allows calls from several threads at a time; False where no engine uses it."""

@@ -288,8 +288,7 @@ def _finish_mpi() -> None:
     A process that fails leaves MPI without a word: its mpirun ends the others then, while
     MPI_Finalize would wait for them.
     """
-    if getattr(sys, "last_type", None) is None:
-        _native.finish_mpi()
+    _native.finish_mpi(finalizes=getattr(sys, "last_type", None) is None)
 
 
 def _forget_in_child() -> None:
@@ -477,8 +476,8 @@ def add_lifecycle_hook(after_init: Hook, before_shutdown: Hook) -> None:
 def mpi_threads_supported() -> bool:
     """Whether MPI allows calls from several threads at a time. Raises ValueError if it is not used.
 
-    That is MPI_THREAD_MULTIPLE. With less, a script must not call MPI itself (mpi4py) while
-    operations are under way: the engine may be in the middle of a call.
+    That is MPI_THREAD_MULTIPLE. With less, a script must not call MPI itself (mpi4py) between
+    `init` and `shutdown`: the engine may be in the middle of a call.
     """
     engine()
     if not mpi_enabled():

@@ -6,9 +6,11 @@ namespace py = pybind11;
 namespace hvdtune::python {
 
 void bind_backends(py::module_& module) {
-  module.def("finish_mpi", &Mpi::finish, py::call_guard<py::gil_scoped_release>(),
-             "MPI_Finalize, if an engine of this process has initialised MPI and no job of it was "
-             "aborted; may wait for the other processes.");
+  module.def("finish_mpi", &Mpi::finish, py::arg("finalizes"),
+             py::call_guard<py::gil_scoped_release>(),
+             "No thread of the engine calls MPI any more; then MPI_Finalize, if wanted, and if an "
+             "engine of this process has initialised MPI and no job of it was aborted; may wait "
+             "for the other processes.");
   module.def(
       "mpi_threads_multiple",
       [] {

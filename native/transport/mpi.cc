@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "transport/mpi_progress.h"
 
 namespace hvdtune {
 namespace {
@@ -20,6 +21,9 @@ constexpr int kSuccess = 0;
 constexpr int kThreadSerialized = 2;
 constexpr int kThreadMultiple = 3;
 constexpr int kUndefined = -32766;
+// Where threads may not call MPI at the same time, the program may call it once it is shut down.
+constexpr Nanos kLinger = 2 * kSecond;
+constexpr int kUnusedTag = 32767;  // the largest that every MPI has
 constexpr const char* kThreadLevels[] = {"MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED",
                                          "MPI_THREAD_SERIALIZED", "MPI_THREAD_MULTIPLE"};
 
@@ -94,6 +98,7 @@ struct Calls {
     library.find("MPI_Isend", isend);
     library.find("MPI_Irecv", irecv);
     library.find("MPI_Testsome", testsome);
+    library.find("MPI_Iprobe", iprobe);
   }
 
   /// Throws what went wrong, if it did.
@@ -123,6 +128,7 @@ struct Calls {
   int (*isend)(const void*, int, Handle, int, int, Handle, Handle*);
   int (*irecv)(void*, int, Handle, int, int, Handle, Handle*);
   int (*testsome)(int, Handle*, int*, int*, void*);
+  int (*iprobe)(int, int, Handle, int*, void*);
 };
 
 template <typename Abi>
@@ -132,16 +138,23 @@ template <typename Abi>
 class MessengerOf final : public Messenger {
  public:
   MessengerOf(const Calls<Abi>& calls, JobOf<Abi>& job, std::vector<int> ranks, int tag)
-      : calls_(calls), job_(job), ranks_(std::move(ranks)), tag_(tag) {}
+      : calls_(calls), job_(job), ranks_(std::move(ranks)), tag_(tag) {
+    job_.progress().enter();
+  }
+  ~MessengerOf() override { job_.progress().leave(); }
+  MessengerOf(const MessengerOf&) = delete;
+  MessengerOf& operator=(const MessengerOf&) = delete;
 
   void send(std::size_t batch, std::size_t member, const std::byte* data,
             std::size_t bytes) override {
+    const auto alone = job_.progress().calling();
     calls_.check(calls_.isend(data, static_cast<int>(bytes), calls_.abi.byte, ranks_[member], tag_,
                               job_.communicator(), add(batch, member, false)),
                  "MPI_Isend");
   }
 
   void receive(std::size_t batch, std::size_t member, std::byte* data, std::size_t bytes) override {
+    const auto alone = job_.progress().calling();
     calls_.check(calls_.irecv(data, static_cast<int>(bytes), calls_.abi.byte, ranks_[member], tag_,
                               job_.communicator(), add(batch, member, true)),
                  "MPI_Irecv");
@@ -153,6 +166,7 @@ class MessengerOf final : public Messenger {
     const auto count = static_cast<int>(tested.requests.size());
     tested.indices.resize(tested.requests.size());
     int done = 0;
+    const auto alone = job_.progress().calling();
     calls_.check(calls_.testsome(count, tested.requests.data(), &done, tested.indices.data(),
                                  calls_.abi.statuses_ignore),
                  "MPI_Testsome");
@@ -189,6 +203,7 @@ class MessengerOf final : public Messenger {
   bool abandon(bool failed) override {
     const bool clean = std::all_of(batches_.begin(), batches_.end(),
                                    [](const Batch& batch) { return batch.requests.empty(); });
+    const auto alone = job_.progress().calling();
     if (failed || !clean) job_.spoil();
     return clean;
   }
@@ -224,7 +239,8 @@ template <typename Abi>
 class JobOf final : public MpiJob {
  public:
   /// Collective over the processes.
-  JobOf(const Calls<Abi>& calls, const std::vector<int>& world_ranks) : calls_(calls) {
+  JobOf(const Calls<Abi>& calls, const std::vector<int>& world_ranks, bool multiple)
+      : calls_(calls), progress_([this] { return advance(); }, multiple ? kLinger : 0) {
     typename Abi::Handle world{};
     typename Abi::Handle mine{};
     calls.check(calls.comm_group(calls.abi.world, &world), "MPI_Comm_group");
@@ -237,6 +253,11 @@ class JobOf final : public MpiJob {
                 "MPI_Comm_set_errhandler");
     calls.group_free(&mine);
     calls.group_free(&world);
+    int rank = 0;
+    int size = 1;
+    calls.comm_rank(communicator_, &rank);
+    calls.comm_size(communicator_, &size);
+    next_ = (rank + 1) % size;
   }
 
   std::unique_ptr<Messenger> messenger(std::vector<int> ranks, int tag) override {
@@ -244,15 +265,27 @@ class JobOf final : public MpiJob {
   }
 
   [[nodiscard]] typename Abi::Handle communicator() const { return communicator_; }
+  MpiProgress& progress() { return progress_; }
   /// Messages were given up: nothing can be told from the next ones any more; or a process is no
   /// more.
   void spoil() { spoilt_ = true; }
   [[nodiscard]] bool spoilt() const { return spoilt_; }
 
  private:
+  /// Asks for a message that never comes.
+  bool advance() {
+    int is = 0;
+    calls_.finalized(&is);
+    if (is != 0 || spoilt_) return false;
+    return calls_.iprobe(next_, kUnusedTag, communicator_, &is, calls_.abi.statuses_ignore) ==
+           kSuccess;
+  }
+
   const Calls<Abi>& calls_;
   typename Abi::Handle communicator_{};
+  int next_ = 0;  // some other process
   bool spoilt_ = false;
+  MpiProgress progress_;
 };
 
 template <typename Abi>
@@ -310,18 +343,22 @@ class MpiOf final : public Mpi {
     auto& known = jobs_[world_ranks];
     if (!again) {
       spoilt_ = spoilt_ || known;
-      known = std::make_shared<JobOf<Abi>>(calls_, world_ranks);
+      known = std::make_shared<JobOf<Abi>>(calls_, world_ranks, multiple_);
     }
     return known;
   }
 
-  void end() {
+  /// `finalizes`: unless somebody else is to.
+  void end(bool finalizes) {
     int initialized = 0;
     int finalized = 0;
     calls_.initialized(&initialized);
     calls_.finalized(&finalized);
-    for (const auto& [ranks, job] : jobs_) spoilt_ = spoilt_ || job->spoilt();
-    if (!ours_ || initialized == 0 || finalized != 0 || spoilt_) return;
+    for (const auto& [ranks, job] : jobs_) {
+      job->progress().rest();
+      spoilt_ = spoilt_ || job->spoilt();
+    }
+    if (!finalizes || !ours_ || initialized == 0 || finalized != 0 || spoilt_) return;
     calls_.finalize();
   }
 
@@ -341,7 +378,7 @@ struct Loaded {
   std::mutex mutex;
   std::string path;
   Mpi* mpi = nullptr;
-  void (*end)(Mpi&) = nullptr;
+  void (*end)(Mpi&, bool finalizes) = nullptr;
 };
 
 Loaded& loaded() {
@@ -352,7 +389,7 @@ Loaded& loaded() {
 template <typename Abi>
 void take(Loaded& state, const Library& library) {
   state.mpi = new MpiOf<Abi>(library);
-  state.end = [](Mpi& mpi) { static_cast<MpiOf<Abi>&>(mpi).end(); };
+  state.end = [](Mpi& mpi, bool finalizes) { static_cast<MpiOf<Abi>&>(mpi).end(finalizes); };
 }
 
 }  // namespace
@@ -389,10 +426,10 @@ Mpi* Mpi::current() {
   return state.mpi;
 }
 
-void Mpi::finish() {
+void Mpi::finish(bool finalizes) {
   Loaded& state = loaded();
   const std::lock_guard lock(state.mutex);
-  if (state.mpi != nullptr) state.end(*state.mpi);
+  if (state.mpi != nullptr) state.end(*state.mpi, finalizes);
 }
 
 }  // namespace hvdtune

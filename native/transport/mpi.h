@@ -39,9 +39,10 @@ class Mpi {
   /// What load() has loaded; null before.
   static Mpi* current();
 
-  /// MPI_Finalize, where start() has initialised MPI, unless a job was aborted: it would wait for
-  /// processes that are no more. Collective, in the sense of MPI.
-  static void finish();
+  /// Nothing here calls MPI any more; then MPI_Finalize, if `finalizes`, where start() has
+  /// initialised MPI, unless a job was aborted: it would wait for processes that are no more.
+  /// Collective, in the sense of MPI.
+  static void finish(bool finalizes);
 
   /// Initialises MPI where nobody has yet. `multiple`: ask for MPI_THREAD_MULTIPLE. Throws
   /// Error(kInvalidArgument) where MPI was finalised, or does not allow calls from several threads

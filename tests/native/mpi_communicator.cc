@@ -1,8 +1,11 @@
 // Runs under an mpirun, with 8 processes: see test_native.py.
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <numeric>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "collective/adasum.h"
@@ -32,6 +35,25 @@ TEST(long_messages) {
     std::fill(data.begin(), data.end(), static_cast<float>(rank));
     communicator.broadcast({2, list, list});
     CHECK(std::all_of(data.begin(), data.end(), [](float value) { return value == 2; }));
+  });
+}
+
+/// What MPI has taken arrives, also if the sender is not in MPI when it is called for. By TCP, and
+/// without the thread that calls MPI meanwhile, this has no end: see test_native.py.
+TEST(what_was_sent_arrives_while_the_sender_does_something_else) {
+  constexpr int kMessages = 1500;
+  MpiWorld world(2);
+  std::atomic<int>& received = world.counter();
+  world.run([&](int rank, Communicator& communicator) {
+    std::vector<char> data(30'000, static_cast<char>(rank));
+    SegmentList list;
+    list.add(data.data(), data.size());
+    communicator.broadcast({0, list, list});  // they are connected
+    // More than the network holds is sent before the receiver begins.
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+    for (int message = 0; message < kMessages; ++message) communicator.broadcast({0, list, list});
+    if (rank == 1) received.store(1);
+    while (received.load() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
 }
 

@@ -128,6 +128,19 @@ def test_the_communicator_over_mpi(mpi: Mpi, programs: Callable[[str], Path]) ->
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+def test_messages_over_tcp(mpi: Mpi, programs: Callable[[str], Path]) -> None:
+    """On one machine MPIs would use its memory, which needs less of the sender."""
+    mpi.require()
+    program = programs("address,undefined") / "mpi_communicator"
+    check_run(
+        [*mpi.command(2), str(program), "what_was_sent"],
+        HVDTUNE_TEST_MPI=mpi.library, ASAN_OPTIONS="detect_leaks=0",
+        OMPI_MCA_btl="tcp,self", UCX_TLS="tcp,self",
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["gloo_communicator", "gloo_hosts"])
 def test_the_communicator_over_gloo(name: str, programs: Callable[[str], Path]) -> None:
     program = programs("address,undefined") / name
