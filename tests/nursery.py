@@ -1,20 +1,21 @@
-"""Ranks that are forked from a process that has imported NumPy and PyTorch already.
+"""Ranks that are forked from a process that has made the imports that take long.
 
-A fresh interpreter computes for two seconds before a rank program's first line, nearly all of it
-in ``import torch``. So, within a pytest session, a rank that runs a function
-(``ranks.start_ranks``) is forked from a *nursery*: ``nursery_main.py``, started by the first job
-that can use it, ended with the session, or by itself when pytest is gone. hvdtune and its native
-module are not imported there; every rank loads them itself, with its own environment.
+Before a rank program's first line, a fresh interpreter computes for a quarter of a second, and for
+two and more where the program imports PyTorch. So, within a pytest session, a rank that runs a
+function (``ranks.start_ranks``) is forked from a *nursery*: ``nursery_main.py``, which has imported
+NumPy, or PyTorch too, as the function's module does. It is started by the first job that can use
+it and ended with the session, or by itself when pytest is gone. hvdtune and its native module are
+not imported there; every rank loads them itself, with its own environment.
 
 A forked rank looks as a fresh process does: a session and files of its own, exactly the
 environment that it was given, random numbers of its own, the interpreter's normal end. What
-differs: NumPy, PyTorch, pytest and what they import are in ``sys.modules``; memory is shared with
-the nursery until it is written; ``/proc/PID/cmdline`` and, but for the test's mark,
-``/proc/PID/environ`` are the nursery's. A test that looks at these, or at what starting a process
-costs, asks for ``start_ranks(..., fresh=True)``; that is the one way to say so. A job whose
-environment has other values of what the dynamic linker, the interpreter or a library reads when it
-is loaded (START_UP) gets fresh interpreters by itself. ``HVDTUNE_TEST_NURSERY=0`` gives them to all
-jobs, to find out whether it makes a difference.
+differs: NumPy, pytest, PyTorch where the program uses it, and what they import, are in
+``sys.modules``; memory is shared with the nursery until it is written; ``/proc/PID/cmdline`` and,
+but for the test's mark, ``/proc/PID/environ`` are the nursery's. A test that looks at these, or at
+what starting a process costs, asks for ``start_ranks(..., fresh=True)``; that is the one way to say
+so. A job whose environment has other values of what the dynamic linker, the interpreter or a
+library reads when it is loaded (START_UP) gets fresh interpreters by itself.
+``HVDTUNE_TEST_NURSERY=0`` gives them to all jobs, to find out whether it makes a difference.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 MAIN = Path(__file__).with_name("nursery_main.py")
@@ -45,6 +48,12 @@ NO_MARK = "-" * 32
 # Ranks of a job must not depend on the order of a set, which is another one in every interpreter:
 # neighbours come from different ones.
 NURSERIES = 2
+
+# What is imported before a fork. The first optimizer of a process imports torch._dynamo.
+NUMPY = ("numpy", "pytest")
+TORCH = (*NUMPY, "torch", "torch._dynamo")
+USE_TORCH = ("torch", "lightning", "hvdtune.torch", "hvdtune.lightning")
+TEST_MODULES = "rank_programs."
 
 # Variables that are read while a process or a library starts, and not again.
 START_UP = (
@@ -114,9 +123,12 @@ class RankProcess:
 
 
 class Nursery:
-    """The tests' side of one nursery: starts it and asks it for ranks. Threads may share it."""
+    """The tests' side of one nursery: starts it and asks it for ranks. Threads may share it.
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    ``modules`` are imported there.
+    """
+
+    def __init__(self, environment: Mapping[str, str], modules: Sequence[str] = NUMPY) -> None:
         self._lock = threading.Lock()
         self._number = 0
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -124,7 +136,7 @@ class Nursery:
         with theirs:
             # A session of its own: Ctrl-C is for pytest, which ends it.
             self._process = subprocess.Popen(
-                [sys.executable, str(MAIN), str(theirs.fileno())],
+                [sys.executable, str(MAIN), str(theirs.fileno()), *modules],
                 env={**environment, MARK: NO_MARK},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -199,14 +211,14 @@ class Nurseries:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
-        self._started: list[Nursery] = []
+        self._started: dict[tuple[str, ...], list[Nursery]] = {NUMPY: [], TORCH: []}
         self._lock = threading.Lock()
         self._owner = os.getpid()
 
     @property
     def pids(self) -> set[int]:
         """The nurseries' process ids."""
-        return {nursery.pid for nursery in self._started}
+        return {nursery.pid for group in self._started.values() for nursery in group}
 
     def suit(self, environment: Mapping[str, str]) -> bool:
         """Whether a rank with this environment can be forked, by the calling process."""
@@ -215,19 +227,36 @@ class Nurseries:
         mark = environment.get(MARK, NO_MARK)
         return len(mark) == len(NO_MARK) and start_up(environment) == start_up(self._environment)
 
-    def fork(self, rank: int, order: Order) -> RankProcess:
-        """Rank number ``rank`` of a job. The first call starts the nurseries."""
+    def fork(self, rank: int, order: Order, use_torch: bool) -> RankProcess:
+        """Rank number ``rank`` of a job. The first call starts the nurseries of its kind."""
+        modules = TORCH if use_torch else NUMPY
+        group = self._started[modules]
         with self._lock:
-            while len(self._started) < NURSERIES:
-                self._started.append(Nursery(self._environment))
-        return self._started[rank % NURSERIES].fork(order)
+            while len(group) < NURSERIES:
+                group.append(Nursery(self._environment, modules))
+        return group[rank % NURSERIES].fork(order)
 
     def close(self) -> None:
         """End the nurseries. Ranks that still run go on."""
         if os.getpid() == self._owner:
-            for nursery in self._started:
-                nursery.close()
-            self._started.clear()
+            for group in self._started.values():
+                for nursery in group:
+                    nursery.close()
+                group.clear()
+
+
+@cache
+def imports_torch(module: str) -> bool:
+    """Whether a module imports PyTorch, by itself or by way of another one of rank programs."""
+    for value in list(vars(sys.modules[module]).values()):
+        name = value.__name__ if isinstance(value, ModuleType) else value.__class__.__module__
+        if callable(value) and not isinstance(value, ModuleType):
+            name = getattr(value, "__module__", None) or ""
+        if any(name == used or name.startswith(used + ".") for used in USE_TORCH):
+            return True
+        if name != module and name.startswith(TEST_MODULES) and imports_torch(name):
+            return True
+    return False
 
 
 def start_up(environment: Mapping[str, str]) -> dict[str, str]:

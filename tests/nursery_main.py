@@ -1,4 +1,4 @@
-"""A nursery: ``nursery_main.py SOCKET`` forks ranks as it is asked to (see nursery.py).
+"""A nursery: ``nursery_main.py SOCKET MODULE...`` imports and forks (see nursery.py).
 
 There is one thread and one loop, which is over once pytest has hung up or ended. In a forked rank
 the loop is over, too: the rank goes on behind it and ends where this file ends, as a script does.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import pickle
 import select
@@ -21,19 +22,6 @@ from typing import Any
 
 import rank_runner
 from nursery import MARK, NO_MARK
-
-
-def preload() -> None:
-    """Import what takes long and reads none of hvdtune's variables."""
-    import numpy  # noqa: F401
-    import pytest  # noqa: F401
-
-    # Without PyTorch its tests skip.
-    with contextlib.suppress(ModuleNotFoundError):
-        import torch
-
-        # The first optimizer of a process imports it.
-        import torch._dynamo  # noqa: F401
 
 
 def address_of_the_mark() -> int:
@@ -107,7 +95,8 @@ def become_rank(order: dict[str, Any], mark: int) -> None:
     sys.orig_argv[:] = order["command"]
     sys.argv[:] = order["command"][1:]
     # Python's random numbers are others after a fork by themselves.
-    sys.modules["numpy"].random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()
 
@@ -116,7 +105,10 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     parent = os.pidfd_open(os.getppid())
     os.set_inheritable(channel.fileno(), False)
-    preload()
+    for module in sys.argv[2:]:
+        # Where PyTorch is not installed, its tests skip.
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(module)
     check_that_it_can_fork()
     mark = address_of_the_mark()
     # What is imported stays: looking through it for garbage would copy its pages in every rank.

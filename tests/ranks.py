@@ -4,8 +4,9 @@
 their rank from the environment, its return values come back as ``result.values``. Tests that
 interfere (kill a rank, stop it) use ``start_ranks`` and the ``Ranks`` object it returns.
 
-In a pytest session, ranks that run a function are forked from a process that has imported NumPy
-and PyTorch (``nursery`` says what that means); ``fresh=True`` asks for interpreters of their own.
+In a pytest session, ranks that run a function are forked from a process that has imported NumPy,
+and PyTorch if need be (``nursery`` says what that means); ``fresh=True`` asks for interpreters of
+their own.
 Scripts, ranks behind a command or a launcher, and all ranks outside pytest always have them.
 """
 
@@ -27,7 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nursery import MARK, Nurseries, Order, RankProcess
+from nursery import MARK, Nurseries, Order, RankProcess, imports_torch
 
 from hvdtune.launch import rendezvous
 
@@ -160,19 +161,22 @@ class Ranks:
         self.kill_all()
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str], fresh: bool = True
+        self, command: Sequence[str], environment: Mapping[str, str], module: str | None = None
     ) -> None:
-        """Start the next rank; by a fork where it need not be ``fresh`` and that is possible."""
+        """Start the next rank; by a fork, if that is possible, where it is a ``module``'s function.
+
+        None asks for a fresh interpreter.
+        """
         rank = len(self.processes)
         with (
             open(self._path(rank, "stdout"), "wb") as out,
             open(self._path(rank, "stderr"), "wb") as err,
         ):
-            if not fresh and nurseries is not None and nurseries.suit(environment):
+            if module is not None and nurseries is not None and nurseries.suit(environment):
                 order = Order(
                     list(command), dict(environment), str(self.directory), out.name, err.name
                 )
-                self.processes.append(nurseries.fork(rank, order))
+                self.processes.append(nurseries.fork(rank, order, imports_torch(module)))
                 return
             # A session of its own: killing the group reaches what the rank itself started.
             process = subprocess.Popen(
@@ -348,8 +352,8 @@ def start_ranks(
                 else:
                     environment[name] = value
             before = prefix(rank) if prefix else ()
-            is_script = isinstance(program, str | Path)
-            ranks.start([*before, *command], environment, fresh or is_script or bool(before))
+            is_fresh = fresh or before or isinstance(program, str | Path)
+            ranks.start([*before, *command], environment, None if is_fresh else program.__module__)
     except BaseException:
         ranks.kill_all()
         raise

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import ranks as ranks_module
 from leftovers import left_by_test, look
-from nursery import MARK, Nurseries, Nursery, NurseryFailed, Order
+from nursery import MARK, Nurseries, Nursery, NurseryFailed, Order, imports_torch
 from rank_programs import processes
 from ranks import clean_environment, new_job, run_ranks, start_ranks
 
@@ -34,13 +34,16 @@ def test_a_forked_rank_finds_what_a_fresh_one_finds() -> None:
     )
     for rank in range(2):
         assert forked[rank] == fresh[rank]
-        assert forked[rank]["hvdtune"] == []
+        assert forked[rank]["modules"] == set()
         assert forked[rank]["descriptors"] == ["0", "1", "2"]
         assert "HOME" not in forked[rank]["environment"]
 
 
 def test_every_rank_draws_other_numbers() -> None:
-    ranks = run_ranks(3, processes.numbers).values
+    pytest.importorskip("torch")
+    from rank_programs import random_numbers
+
+    ranks = run_ranks(3, random_numbers.first_numbers).values
     for source in ("python", "numpy", "torch"):
         assert len({rank[source] for rank in ranks}) == 3, source
     # As that of a set, the order may not be the same on all ranks of a job.
@@ -77,6 +80,16 @@ def test_who_is_forked(environment: dict[str, str | None], fresh: bool, forked: 
     run_ranks(1, processes.parent)  # the nurseries are there
     values = run_ranks(3, processes.parent, env=environment, fresh=fresh).values
     assert [is_forked(parent) for parent in values] == [forked] * 3
+
+
+def test_what_a_program_imports_decides_what_is_imported_before() -> None:
+    pytest.importorskip("torch")
+    from rank_programs import numpy_cases, random_numbers, torch_cases, torch_optimizer_programs
+
+    for module in (random_numbers, torch_cases, torch_optimizer_programs):
+        assert imports_torch(module.__name__)
+    for module in (processes, numpy_cases):
+        assert not imports_torch(module.__name__)
 
 
 def test_neighbours_come_from_different_nurseries() -> None:
@@ -178,6 +191,6 @@ def test_a_rank_that_cannot_begin(tmp_path: Path) -> None:
     order = Order(["python"], {}, str(tmp_path / "none"), os.devnull, os.devnull)
     try:
         with pytest.raises(NurseryFailed, match=r"(?s)ended before it began.*none"):
-            nurseries.fork(0, order)
+            nurseries.fork(0, order, False)
     finally:
         nurseries.close()

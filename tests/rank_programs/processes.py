@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import time
 from typing import Any
 
 # Before anything else is imported here.
-HVDTUNE_AT_FIRST = sorted(name for name in sys.modules if name.partition(".")[0] == "hvdtune")
+AT_FIRST = {name.partition(".")[0] for name in sys.modules} & {"hvdtune", "torch"}
 DESCRIPTORS_AT_FIRST = sorted(os.listdir("/proc/self/fd"), key=int)
 
 LEFT_TO_THE_END: list[object] = []
@@ -36,7 +35,7 @@ def describe() -> dict[str, Any]:
     return {
         "environment": dict(os.environ),
         "environment of children": sorted(subprocess.check_output(["env", "-0"]).split(b"\0")),
-        "hvdtune": HVDTUNE_AT_FIRST,
+        "modules": AT_FIRST,
         # The one that lists them is the last.
         "descriptors": DESCRIPTORS_AT_FIRST[:-1],
         "files": [os.path.relpath(name, os.getcwd()) for name in files[1:]] + files[:1],
@@ -55,19 +54,6 @@ def describe() -> dict[str, Any]:
         "for temporary files": tempfile.gettempdir(),
         "time zone": time.tzname,
         "threads": len(os.listdir("/proc/self/task")),
-    }
-
-
-def numbers() -> dict[str, Any]:
-    """What is drawn first: by Python, NumPy, PyTorch; and the order of a set."""
-    import numpy as np
-    import torch
-
-    return {
-        "python": random.random(),
-        "numpy": float(np.random.random()),
-        "torch": float(torch.rand(1)),
-        "hash": hash("hvdtune"),
     }
 
 
