@@ -24,7 +24,7 @@ TRIALS = 2
 #: While batches run a program still has this share of a CPU at least.
 LEAST_SHARE = 0.1
 #: Of a step: hardly any overlap says little about waiting, as other things are waited for, too.
-PRIOR_OVERLAP = 0.3
+PRIOR_OVERLAP = 1.0
 
 
 @dataclass(frozen=True)

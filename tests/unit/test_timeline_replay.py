@@ -102,26 +102,26 @@ def contended(waiting: list[float], work: tuple[tuple[float, float], ...] = ()) 
 
 
 def test_a_program_that_waited_for_a_cpu_gets_it_when_batches_take_less_of_it():
-    """Eight batches take 16 ms, all hidden. As three they take 11 ms. Nine more milliseconds (0.3
-    steps) without any waiting are added to what was seen."""
+    """Eight batches take 16 ms, all hidden. As three they take 11 ms. A step (30 ms)
+    without any waiting is added to what was seen."""
     assert contended([]).gain(whatif.threshold(4 * MIB)) == pytest.approx(0, abs=0.001)
     waited = contended([8])
     assert waited.base == pytest.approx(30 * MS)  # it waited in the recording, too
-    assert waited.gain(whatif.threshold(4 * MIB)) == pytest.approx(8 / (16 + 9) * 5 / 30)
+    assert waited.gain(whatif.threshold(4 * MIB)) == pytest.approx(8 / (16 + 30) * 5 / 30)
 
 
 def test_no_step_is_quicker_than_the_work_of_its_cpus():
     free = contended([14]).gain(whatif.threshold(4 * MIB))
-    assert free == pytest.approx(14 / (16 + 9) * 5 / 30)
-    # Computing keeps the CPUs busy for 24.5 of 30 ms, and batches for a quarter of their time.
-    limited = contended([14], ((24.5 * MS, 0.25),))
+    assert free == pytest.approx(14 / (16 + 30) * 5 / 30)
+    # Computing keeps the CPUs busy for 25.8 of 30 ms, and batches for a quarter of their time.
+    limited = contended([14], ((25.8 * MS, 0.25),))
     assert limited.base == pytest.approx(30 * MS)
     gain = limited.gain(whatif.threshold(4 * MIB))
-    assert gain == pytest.approx(1 - (24.5 + 11 / 4) / 30)
+    assert gain == pytest.approx(1 - (25.8 + 11 / 4) / 30)
     # Where that is more than was recorded, it is overestimated, and counts for so much less.
-    over = contended([14], ((46 * MS, 1.0),))
+    over = contended([14], ((56 * MS, 0.5),))
     assert over.base == pytest.approx(30 * MS)
-    assert over.gain(whatif.threshold(4 * MIB)) == pytest.approx(1 - (46 + 11) / (46 + 16))
+    assert over.gain(whatif.threshold(4 * MIB)) == pytest.approx(1 - (56 + 11 / 2) / (56 + 16 / 2))
 
 
 def test_waiting_without_overlap_is_not_for_batches():
