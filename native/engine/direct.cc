@@ -4,11 +4,10 @@
 // the work (shared_sum.h). Nobody is
 // woken, because nobody sleeps: whoever has waited too long announces the tensor after all, and so
 // does everybody as soon as one has. Stalls, mismatches and joins are then dealt with as ever.
-#include <sched.h>
-
 #include <algorithm>
 
 #include "base/cpu.h"
+#include "base/patience.h"
 #include "engine/engine.h"
 
 namespace hvdtune {
@@ -133,13 +132,16 @@ bool Engine::arrive_direct(Operation& operation) {
 /// Until something is to be done: the round is complete or overruled, or patience ends. Returns
 /// when it began.
 Nanos Engine::wait_direct(const Operation& operation, const SlotRound& round) const {
+  GivingWay& way = GivingWay::of_this_thread();
   const Nanos began = monotonic_now();
   while (operation.direct && round.state(operation.direct_round) == SlotRound::State::kOpen) {
-    const Nanos waited = monotonic_now() - began;
+    const Nanos now = monotonic_now();
+    const Nanos waited = now - began;
     if (waited > kPatience || operation.done.load(std::memory_order_acquire)) break;
     // Soon, even where there are enough CPUs: the awaited rank may have been put on this one.
     if (patience_.gives_way || waited > std::min(patience_.awake, kPolling)) {
-      sched_yield();
+      if (!way.pays(now)) break;
+      way.yield(now);
       continue;
     }
     for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
