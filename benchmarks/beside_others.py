@@ -2,9 +2,9 @@
 
     python benchmarks/beside_others.py [--np 4] [--mib 160] [--rounds 3] [--free]
 
-Every rank is pinned to a CPU, several to one where there are more ranks; with --free the kernel may
-move them. Where the other process and the n ranks on its CPU have the same right to it, a step takes
-at least (n + 1) / n times as long.
+Every rank is pinned to a CPU, several to one where there are more ranks; with --free the kernel
+may move them. Where the other process and the n ranks on its CPU have the same right to it, a step
+takes at least (n + 1) / n times as long.
 """
 
 from __future__ import annotations
