@@ -9,10 +9,32 @@ from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
+from native_builds import NativeBuilds
 from nursery import MARK, Nurseries
 
 TESTS = Path(__file__).parent
 WITHOUT_PROCESSES = (TESTS / "unit",)
+NATIVE = TESTS / "native"
+# From so many tests on, their gaps are long enough to build the native ones.
+MANY = 1000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The native tests last: they are built meanwhile."""
+    items.sort(key=lambda item: NATIVE in item.path.parents)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def native_builds(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NativeBuilds]:
+    """Builds of the native tests; begun at once where there are many other tests before them."""
+    builds = NativeBuilds(tmp_path_factory.mktemp("native"))
+    items = request.session.items
+    if len(items) >= MANY and NATIVE in items[-1].path.parents:
+        builds.begin()
+    yield builds
+    builds.end()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
-import sysconfig
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from functools import cache
 from pathlib import Path
 
 import pytest
 from mpis import MPIS, Mpi
-
-ROOT = Path(__file__).parents[2]
-COMPILER = os.environ.get("CXX", "c++")
-BUILD_JOBS = "2"
+from native_builds import COMPILER, SANITIZERS, BuildFailed, NativeBuilds
 
 # The first error ends a program with a report.
 SANITIZER_ENVIRONMENT = {
@@ -25,18 +19,6 @@ SANITIZER_ENVIRONMENT = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
-
-
-def tool(name: str) -> str:
-    """Return the path of `name`: the machine's own, or the one of the PyPI wheel."""
-    found = shutil.which(name)
-    if found is None and importlib.util.find_spec(name) is not None:
-        found = shutil.which(name, path=sysconfig.get_path("scripts"))
-    if found is None:
-        pytest.fail(
-            f"no {name} on PATH, and the {name} package is not installed: pip install .[test]"
-        )
-    return found
 
 
 def require_compiler(sanitizer: str, directory: Path) -> None:
@@ -74,34 +56,22 @@ def check_run(command: list[str], **variables: str) -> None:
         pytest.fail(f"{' '.join(command)}\n{done.stdout[-12000:]}", pytrace=False)
 
 
-def build_native(sanitizer: str, directory: Path) -> Path:
-    """Build everything with `sanitizer`; return the folder of the programs."""
-    require_compiler(sanitizer, directory)
-    cmake = tool("cmake")
-    build = directory / "build"
-    options = {
-        "HVDTUNE_BUILD_PYTHON": "OFF",
-        "HVDTUNE_BUILD_TESTS": "ON",
-        "HVDTUNE_BUILD_IN_BATCHES": "ON",
-        "HVDTUNE_SANITIZE": sanitizer,
-        "CMAKE_BUILD_TYPE": "None",
-        "CMAKE_CXX_COMPILER": COMPILER,
-        "CMAKE_MAKE_PROGRAM": tool("ninja"),
-    }
-    defines = [f"-D{name}={value}" for name, value in options.items()]
-    check_run([cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(build), *defines])
-    check_run([cmake, "--build", str(build), "-j", BUILD_JOBS])
-    return build / "tests/native"
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+@pytest.fixture
+def programs(native_builds: NativeBuilds, tmp_path: Path) -> Callable[[str], Path]:
     """The folder of the programs that are built with a sanitizer; built once."""
-    return cache(lambda sanitizer: build_native(sanitizer, tmp_path_factory.mktemp("native")))
+
+    def built(sanitizer: str) -> Path:
+        require_compiler(sanitizer, tmp_path)
+        try:
+            return native_builds.programs(sanitizer)
+        except BuildFailed as failed:
+            pytest.fail(str(failed), pytrace=False)
+
+    return built
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_native(sanitizer: str, programs: Callable[[str], Path]) -> None:
     expected = [source.stem for source in Path(__file__).parent.glob("test_*.cc")]
     assert expected

@@ -1,0 +1,124 @@
+"""Builds the native tests under the sanitizers, in the background where there are many others.
+
+Most tests wait: for processes to start, for a limit to be over. Compiling in their gaps, at a
+priority at which it takes nothing from them, is done before its turn comes.
+
+    python native_builds.py DIRECTORY     all of it, at the lowest priority
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+COMPILER = os.environ.get("CXX", "c++")
+SANITIZERS = ("address,undefined", "thread")
+JOBS = "2"
+
+
+class BuildFailed(Exception):
+    """With the end of what was printed."""
+
+
+def tool(name: str) -> str:
+    """The path of `name`: the machine's own, or the one of the PyPI wheel."""
+    found = shutil.which(name)
+    if found is None and importlib.util.find_spec(name) is not None:
+        found = shutil.which(name, path=sysconfig.get_path("scripts"))
+    if found is None:
+        raise BuildFailed(
+            f"no {name} on PATH, and the {name} package is not installed: pip install .[test]"
+        )
+    return found
+
+
+def build(sanitizer: str, directory: Path) -> Path:
+    """Build everything with `sanitizer`, or what is left to build; the folder of the programs."""
+    cmake = tool("cmake")
+    options = {
+        "HVDTUNE_BUILD_PYTHON": "OFF",
+        "HVDTUNE_BUILD_TESTS": "ON",
+        "HVDTUNE_BUILD_IN_BATCHES": "ON",
+        "HVDTUNE_SANITIZE": sanitizer,
+        "CMAKE_BUILD_TYPE": "None",
+        "CMAKE_CXX_COMPILER": COMPILER,
+        "CMAKE_MAKE_PROGRAM": tool("ninja"),
+    }
+    defines = [f"-D{name}={value}" for name, value in options.items()]
+    folder = directory / sanitizer.replace(",", "-")
+    _run([cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), *defines])
+    _run([cmake, "--build", str(folder), "-j", JOBS])
+    return folder / "tests/native"
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BuildFailed(f"{' '.join(command)}\n{done.stdout[-12000:]}")
+
+
+class NativeBuilds:
+    """The builds of one test run, in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._group: int | None = None
+        self._built: dict[str, Path] = {}
+
+    def begin(self) -> None:
+        """Build in the background. It is no child of this process: what children a test leaves
+        is checked."""
+        command = f'"{sys.executable}" "{__file__}" "{self.directory}" >/dev/null 2>&1 &'
+        shell = subprocess.Popen(["sh", "-c", command], start_new_session=True)
+        self._group = shell.pid
+        shell.wait()
+
+    def programs(self, sanitizer: str) -> Path:
+        """The folder of the programs built with `sanitizer`. Raises BuildFailed."""
+        self.end()
+        if sanitizer not in self._built:
+            self._built[sanitizer] = build(sanitizer, self.directory)
+        return self._built[sanitizer]
+
+    def end(self) -> None:
+        """Stop what builds in the background; what it has built stays."""
+        if self._group is None:
+            return
+        group, self._group = self._group, None
+        number = signal.SIGTERM
+        with contextlib.suppress(ProcessLookupError):  # the group is empty
+            for _ in range(200):
+                os.killpg(group, number)
+                number = signal.SIGKILL
+                time.sleep(0.05)
+
+
+def main() -> int:
+    """What runs in the background. What does not succeed here will be told when it is its turn."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    for sanitizer in SANITIZERS:
+        try:
+            build(sanitizer, Path(sys.argv[1]))
+        except BuildFailed:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
