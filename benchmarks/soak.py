@@ -105,7 +105,8 @@ def make_job(seed: int, np: int) -> Job:
         burners=choice.choice((0, 0, 1, 2)),
         pause_every=choice.choice((0.0, 0.02, 0.2, 1.0)),
         longest_pause=choice.choice((0.005, 0.03, 0.3)),
-        nice=tuple(choice.choice((0, 0, 5, 19)) for _ in range(np))
+        # Of 19 a rank gets a seventieth of a CPU beside another process: such a job only waits.
+        nice=tuple(choice.choice((0, 0, 5, 10)) for _ in range(np))
         if choice.random() < 0.4
         else (),
     )

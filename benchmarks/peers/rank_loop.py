@@ -38,13 +38,13 @@ def run(peer: Peer, arguments: Sequence[str]) -> None:
     folder, seconds, most = Path(arguments[0]), float(arguments[1]), int(arguments[2])
     with (folder / f"rank-{peer.rank}").open("wb") as results:
         for text in arguments[3:]:
-            tensors, call = _open(peer, text)
-            _check(peer, tensors, call, text)
+            tensors, call = open_work(peer, text)
+            check_sums(peer, tensors, call, text)
             _measure(peer, call, seconds, most).tofile(results)
             del tensors, call
 
 
-def _open(peer: Peer, text: str) -> tuple[list[Any], Callable[[], Any]]:
+def open_work(peer: Peer, text: str) -> tuple[list[Any], Callable[[], Any]]:
     import torch
 
     kind, _, value = text.partition(":")
@@ -57,7 +57,7 @@ def _open(peer: Peer, text: str) -> tuple[list[Any], Callable[[], Any]]:
     return tensors, peer.step(tensors)
 
 
-def _check(peer: Peer, tensors: list[Any], call: Callable[[], Any], text: str) -> None:
+def check_sums(peer: Peer, tensors: list[Any], call: Callable[[], Any], text: str) -> None:
     """Sum rank + 1 over all ranks once; leave zeros, of which any number of sums are zeros."""
     for tensor in tensors:
         tensor.fill_(peer.rank + 1)

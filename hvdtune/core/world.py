@@ -288,6 +288,9 @@ def _finish_mpi() -> None:
     A process that fails leaves MPI without a word: its mpirun ends the others then, while
     MPI_Finalize would wait for them.
     """
+    for stream in (sys.stdout, sys.stderr):  # what comes too late is lost with some mpiruns
+        with contextlib.suppress(Exception):
+            stream.flush()
     _native.finish_mpi(finalizes=getattr(sys, "last_type", None) is None)
 
 

@@ -29,7 +29,8 @@ class MpiPlane {
   void meet(const CommunicatorSpec& spec) {
     const auto control = control_(spec);
     agree(*control, spec, [this] { mpi_ = &Mpi::load(choice_.library); });
-    agree(*control, spec, [this] { mpi_->start(choice_.multiple); });
+    const bool between_hosts = spec.session.local.size() < spec.members.size();
+    agree(*control, spec, [&] { mpi_->start(choice_.multiple, between_hosts); });
     const auto all = control->exchange({mpi_->world_rank(), mpi_->world_size()});
     std::vector<int> world_ranks;
     for (std::size_t at = 0; at < all.size(); at += 2) {

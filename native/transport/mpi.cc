@@ -2,16 +2,25 @@
 
 #include <dlfcn.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/signals_blocked.h"
 #include "transport/mpi_progress.h"
 
 namespace hvdtune {
@@ -23,6 +32,7 @@ constexpr int kThreadMultiple = 3;
 constexpr int kUndefined = -32766;
 // Where threads may not call MPI at the same time, the program may call it once it is shut down.
 constexpr Nanos kLinger = 2 * kSecond;
+constexpr std::chrono::seconds kFinalize{3};
 constexpr int kUnusedTag = 32767;  // the largest that every MPI has
 constexpr const char* kThreadLevels[] = {"MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED",
                                          "MPI_THREAD_SERIALIZED", "MPI_THREAD_MULTIPLE"};
@@ -99,6 +109,7 @@ struct Calls {
     library.find("MPI_Irecv", irecv);
     library.find("MPI_Testsome", testsome);
     library.find("MPI_Iprobe", iprobe);
+    library.find("MPI_Alltoall", alltoall);
   }
 
   /// Throws what went wrong, if it did.
@@ -129,6 +140,7 @@ struct Calls {
   int (*irecv)(void*, int, Handle, int, int, Handle, Handle*);
   int (*testsome)(int, Handle*, int*, int*, void*);
   int (*iprobe)(int, int, Handle, int*, void*);
+  int (*alltoall)(const void*, int, Handle, void*, int, Handle, Handle);
 };
 
 template <typename Abi>
@@ -293,7 +305,7 @@ class MpiOf final : public Mpi {
  public:
   explicit MpiOf(const Library& library) : calls_(library), path_(library.path()) {}
 
-  void start(bool multiple) override {
+  void start(bool multiple, bool between_hosts) override {
     int is = 0;
     calls_.finalized(&is);
     if (is != 0) {
@@ -317,6 +329,7 @@ class MpiOf final : public Mpi {
              "MPI_THREAD_MULTIPLE is needed (mpi4py.rc.thread_level)");
     }
     multiple_ = provided == kThreadMultiple;
+    hangs_at_end_ = between_hosts && hangs_at_end();
     calls_.check(calls_.comm_rank(calls_.abi.world, &rank_), "MPI_Comm_rank");
     calls_.check(calls_.comm_size(calls_.abi.world, &size_), "MPI_Comm_size");
   }
@@ -359,15 +372,57 @@ class MpiOf final : public Mpi {
       spoilt_ = spoilt_ || job->spoilt();
     }
     if (!finalizes || !ours_ || initialized == 0 || finalized != 0 || spoilt_) return;
-    calls_.finalize();
+    if (hangs_at_end_) {
+      finalize_in_time();
+    } else {
+      calls_.finalize();
+    }
   }
 
  private:
+  /// MPICH before 4.2: over UCX, a process that is through with closing its connections waits in
+  /// MPI_Finalize and moves no messages, while others wait for its answer (pmodels/mpich, pull
+  /// request 6596). Up to half of all jobs on several hosts end so.
+  [[nodiscard]] bool hangs_at_end() const {
+    int major = 0;
+    int minor = 0;
+    return std::sscanf(version().c_str(), "MPICH Version: %d.%d", &major, &minor) == 2 &&
+           (major < 4 || (major == 4 && minor < 2));
+  }
+
+  /// What ends without MPI_Finalize is killed with all others of its host: so not before everybody
+  /// has come here, where there is nothing left to be done.
+  void finalize_in_time() const {
+    const std::vector<char> sent(static_cast<std::size_t>(size_));
+    std::vector<char> received(sent.size());
+    calls_.alltoall(sent.data(), 1, calls_.abi.byte, received.data(), 1, calls_.abi.byte,
+                    calls_.abi.world);
+    const auto ended = std::make_shared<std::promise<void>>();
+    const std::future<void> end = ended->get_future();
+    const SignalsBlocked signals;
+    std::thread([finalize = calls_.finalize, ended] {
+      finalize();
+      ended->set_value();
+    }).detach();
+    if (end.wait_for(kFinalize) == std::future_status::ready) return;
+    HVD_LOG_RANK(kInfo, rank_)
+        << "MPI_Finalize of " << version()
+        << " did not come back, as it does at times before 4.2; left to itself";
+    // Destructors of libraries that the thread is still in must not run.
+    on_exit(
+        [](int status, void*) {
+          std::fflush(nullptr);
+          _exit(status);
+        },
+        nullptr);
+  }
+
   Calls<Abi> calls_;
   std::string path_;
   bool ours_ = false;
   bool multiple_ = false;
   bool spoilt_ = false;
+  bool hangs_at_end_ = false;
   int rank_ = 0;
   int size_ = 1;
   std::map<std::vector<int>, std::shared_ptr<JobOf<Abi>>> jobs_;

@@ -41,13 +41,14 @@ class Mpi {
 
   /// Nothing here calls MPI any more; then MPI_Finalize, if `finalizes`, where start() has
   /// initialised MPI, unless a job was aborted: it would wait for processes that are no more.
-  /// Collective, in the sense of MPI.
+  /// Collective, in the sense of MPI. Where an MPI is known not to come back from it at times, the
+  /// process goes on after some seconds, and ends with the status that it asks for.
   static void finish(bool finalizes);
 
   /// Initialises MPI where nobody has yet. `multiple`: ask for MPI_THREAD_MULTIPLE. Throws
   /// Error(kInvalidArgument) where MPI was finalised, or does not allow calls from several threads
-  /// one after the other.
-  virtual void start(bool multiple) = 0;
+  /// one after the other. `between_hosts`: some of the processes are on other hosts.
+  virtual void start(bool multiple, bool between_hosts) = 0;
 
   /// After start().
   [[nodiscard]] virtual int world_rank() const = 0;

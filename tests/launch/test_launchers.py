@@ -165,9 +165,7 @@ CELLS = [
     pytest.param(row.key, plane, status, id=f"{row.key}-{plane or 'own'}")
     for number, row in enumerate(table.LAUNCHERS)
     for place, (plane, status) in enumerate(row.planes.items())
-    # MPICH's own messages between hosts have been seen to hang at times: only in the long form.
-    if status != table.UNTRIED
-    and (LONG or place == (0 if row.key == "mpi-mpich" else number % len(row.planes)))
+    if status != table.UNTRIED and (LONG or place == number % len(row.planes))
 ]
 
 

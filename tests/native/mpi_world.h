@@ -25,7 +25,7 @@ inline Mpi& test_mpi() {
     const char* const path = std::getenv("HVDTUNE_TEST_MPI");
     if (path == nullptr) fail(__FILE__, __LINE__, "HVDTUNE_TEST_MPI is not set");
     Mpi& loaded = Mpi::load(path);
-    loaded.start(true);
+    loaded.start(true, false);
     std::atexit([] { Mpi::finish(true); });
     return loaded;
   }();
