@@ -41,7 +41,9 @@ LAUNCHERS = (
     Launcher("mpirun-4", "mpirun -H a:2,b:2", "Open MPI 4.1 (Debian 12)", _ALL),
     Launcher("mpich", "mpirun -ppn 2 -hosts a,b", "MPICH 4.0 (Debian 12)", _ALL),
     Launcher("torchrun", "torchrun --nnodes 2 --nproc-per-node 2", "torch 2", _NO_MPI),
-    Launcher("srun", "srun", "Slurm", _NONE),
+    Launcher("srun", "srun -N 2 --ntasks-per-node 2", "Slurm 22.05 (Debian 12)", _NO_MPI),
+    Launcher("srun-pmi2", "srun --mpi=pmi2", "Slurm 22.05, MPICH 4.0 (Debian 12)", _ALL),
+    Launcher("sbatch", "sbatch: hvdtune run", "Slurm 22.05 (Debian 12)", _NO_MPI),
     Launcher("jsrun", "hvdtune run --jsrun", "LSF", _NONE),
     Launcher("mpijob", "hvdtune k8s mpijob", "Kubeflow MPI Operator", _NONE),
 )

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import slurm_cluster
 from hosts_rig import Rig, hosts_rig, why_not
 from mpis import MPIS, OPEN_MPI
 from rank_programs import data_planes, digits
@@ -33,6 +34,7 @@ from ranks import (
     run_ranks,
     tool,
 )
+from slurm_cluster import Slurm
 
 import hvdtune
 from hvdtune.launch.rendezvous import free_port
@@ -49,7 +51,11 @@ STEPS = 10
 HOSTS_FIRST = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
 _, OPEN_MPI_4, MPICH = MPIS
 # Which MPI starts the processes; of a job that no mpirun starts, which could carry its tensors.
-MPI_OF = {"mpi-4": OPEN_MPI_4, "mpirun-4": OPEN_MPI_4, "mpi-mpich": MPICH, "mpich": MPICH}
+MPI_OF = {
+    "mpi-4": OPEN_MPI_4, "mpirun-4": OPEN_MPI_4,
+    "mpi-mpich": MPICH, "mpich": MPICH, "srun-pmi2": MPICH,
+}  # fmt: skip
+SLURMS = ("srun", "srun-pmi2", "sbatch")
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +64,15 @@ def rig():
         agent = running.folder / "agent"
         agent.write_text(f'#!/bin/sh\nexec {running.client} -o StrictHostKeyChecking=no "$@"\n')
         agent.chmod(0o755)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def slurm(rig):
+    missing = slurm_cluster.why_not()
+    if missing:
+        pytest.skip(missing)
+    with slurm_cluster.slurm_cluster(rig) as running:
         yield running
 
 
@@ -82,8 +97,15 @@ class Job:
             return [hvdtune_command("run", "-np", "4", *flags, "-H", "hosta:2,hostb:2")]
         if self.key in ("mpi", "mpi-4", "mpi-mpich"):
             return [self._our_mpirun()]
+        if self.key == "sbatch":
+            output = str(self.folder / "batch.out")
+            flags = ["--wait", "--output", output, "-N", "2", "--ntasks-per-node", "2"]
+            return [["sbatch", *flags, self._batch_script()]]
         # Others do not tell where rank 0 is, and have no key.
         self.environment["HVDTUNE_SECRET"] = "of this test"
+        if self.key in SLURMS:
+            flags = ["--mpi=pmi2"] if self.key == "srun-pmi2" else []
+            return [["srun", *flags, "-N", "2", "--ntasks-per-node", "2"]]
         if self.key == "torchrun":
             return [self._torchrun(node) for node in range(2)]
         self.environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = self.rig.address("hosta")
@@ -123,6 +145,11 @@ class Job:
         names = [*self.environment, "OMP_NUM_THREADS"]
         names += ["PYTHONPATH"] if "PYTHONPATH" in os.environ else []
         return [*words, *(word for name in names for word in ("-x", name))]
+
+    def _batch_script(self) -> str:
+        script = self.folder / "batch.sh"
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(hvdtune_command("run"))} "$@"\n')
+        return str(script)
 
     def _torchrun(self, node: int) -> list[str]:
         words = ["--nnodes", "2", "--nproc-per-node", "2", "--node-rank", str(node)]
@@ -167,12 +194,25 @@ CELLS = [
     for place, (plane, status) in enumerate(row.planes.items())
     if status != table.UNTRIED and (LONG or place == number % len(row.planes))
 ]
+OF_SLURM = [cell for cell in CELLS if cell.values[0] in SLURMS]
+OTHERS = [cell for cell in CELLS if cell not in OF_SLURM]
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("key", "plane", "status"), CELLS)
+@pytest.mark.parametrize(("key", "plane", "status"), OTHERS)
 def test_a_cell(rig: Rig, tmp_path: Path, key: str, plane: str, status: str) -> None:
-    job = prepare(rig, key, plane, tmp_path)
+    check_cell(prepare(rig, key, plane, tmp_path), plane, status)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("key", "plane", "status"), OF_SLURM)
+def test_a_cell_of_slurm(
+    rig: Rig, slurm: Slurm, tmp_path: Path, key: str, plane: str, status: str
+) -> None:
+    check_cell(prepare(rig, key, plane, tmp_path, **slurm.environment), plane, status)
+
+
+def check_cell(job: Job, plane: str, status: str) -> None:
     if status != table.WORKS:
         for (kind, text), _ in job.run(data_planes.fail_to_start).values:
             assert kind == "ValueError"
