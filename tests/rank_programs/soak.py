@@ -78,6 +78,7 @@ def run_block(plan: Plan, runners: list[Runner], first: int) -> None:
             for number in range(BLOCK):
                 seed = first + number * plan.threads + thread
                 runner.run(generate(seed, hvd.size(), DTYPES, profile_of(plan, thread)))
+                print(f"program {seed} done", flush=True)
         except BaseException as problem:
             problems.append(problem)
 
@@ -103,7 +104,7 @@ def over(plan: Plan, began: float, done: int) -> bool:
 
 
 def run(plan: Plan) -> Outcome:
-    """Run programs until the plan is fulfilled. Prints a line for each block of them."""
+    """Run programs until the plan is fulfilled. Prints a line for each of them."""
     # Whoever started this may be killed, with this rank stopped in the middle of something.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     warnings.simplefilter("ignore", DeprecationWarning)
