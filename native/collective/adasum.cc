@@ -13,7 +13,7 @@
 namespace hvdtune {
 namespace {
 
-/// Elements [begin, end) of the tensors laid end to end.
+/// Elements [begin, end) of a tensor.
 struct Range {
   std::size_t begin;
   std::size_t end;
@@ -22,7 +22,9 @@ struct Range {
   [[nodiscard]] std::size_t middle() const { return begin + (size() + 1) / 2; }
 };
 
-/// What a member holds once everybody has halved at all distances below `distance`.
+/// What a member holds of a tensor once everybody has halved at all distances below `distance`.
+/// Each tensor is halved by itself: in which parts its products are summed must not depend on what
+/// else is in the batch, that is, on timing.
 Range held_by(int member, int distance, std::size_t elements) {
   Range range{0, elements};
   for (int d = 1; d < distance; d *= 2) {
@@ -131,73 +133,74 @@ class Adasum {
       : communicator_(communicator),
         job_(job),
         elements_(job.in.bytes() / dtype_size(job.dtype)),
-        data_(std::make_unique_for_overwrite<W[]>(elements_)),
-        received_(std::make_unique_for_overwrite<W[]>((elements_ + 1) / 2)) {}
+        data_(std::make_unique_for_overwrite<W[]>(elements_)) {}
 
   PhaseTimes run() {
     PhaseTimes times;
     load(job_.in, job_.dtype, job_.prescale, data_.get());
     times.packed = monotonic_now();
-    std::size_t longest = elements_;
-    for (int distance = 1; distance < communicator_.size(); distance *= 2) {
-      longest = (longest + 1) / 2;
-      combine_at(distance, longest);
-    }
+    received_ = std::make_unique_for_overwrite<W[]>(held_in_all(0, 2));
+    for (int distance = 1; distance < communicator_.size(); distance *= 2) combine_at(distance);
     gather();
     times.unpacking = monotonic_now();
     return times;
   }
 
  private:
-  /// `longest`: of all messages at this distance, in elements.
-  void combine_at(int distance, std::size_t longest) {
-    const int self = communicator_.index();
-    const bool lower = (self & distance) == 0;
-    const Range whole = held_by(self, distance, elements_);
-    const Range low{whole.begin, whole.middle()};
-    const Range high{whole.middle(), whole.end};
-    const Range kept = lower ? low : high;
-    const Range given = lower ? high : low;
-    SegmentList in;
-    SegmentList out;
-    in.add(&data_[given.begin], given.size() * sizeof(W));
-    out.add(received_.get(), kept.size() * sizeof(W));
-    communicator_.sendrecv({self ^ distance, in, out, longest * sizeof(W)});
-
-    W* mine = &data_[kept.begin];
-    const W* a = lower ? mine : received_.get();
-    const W* b = lower ? received_.get() : mine;
-    const std::vector<Products> sums = sum_over_group(distance, products(kept, a, b));
-    for_tensors(kept, [&](std::size_t tensor, std::size_t begin, std::size_t count) {
-      const Products& sum = sums[tensor];
-      const double ca = coefficient(sum.ab, sum.aa);
-      const double cb = coefficient(sum.ab, sum.bb);
-      for (std::size_t i = begin; i < begin + count; ++i) {
-        mine[i] = static_cast<W>(ca * static_cast<double>(a[i]) + cb * static_cast<double>(b[i]));
-      }
-    });
-  }
-
-  /// Calls visit(tensor, begin, count) for every tensor's part of `range`; begin counts from the
-  /// range's own.
-  template <typename Visit>
-  void for_tensors(const Range& range, Visit&& visit) const {
-    std::size_t first = 0;
-    for (std::size_t tensor = 0; tensor < job_.elements.size() && first < range.end; ++tensor) {
-      const std::size_t end = first + job_.elements[tensor];
-      const std::size_t from = std::max(first, range.begin);
-      const std::size_t to = std::min(end, range.end);
-      if (from < to) visit(tensor, from - range.begin, to - from);
-      first = end;
+  /// Of all tensors together. Member 0 has the longer half every time, and so the most of all.
+  [[nodiscard]] std::size_t held_in_all(int member, int distance) const {
+    std::size_t sum = 0;
+    for (const std::size_t elements : job_.elements) {
+      sum += held_by(member, distance, elements).size();
     }
+    return sum;
   }
 
-  std::vector<Products> products(const Range& range, const W* a, const W* b) const {
-    std::vector<Products> parts(job_.elements.size());
-    for_tensors(range, [&](std::size_t tensor, std::size_t begin, std::size_t count) {
-      parts[tensor] = products_of(a + begin, b + begin, count);
+  void combine_at(int distance) {
+    const int self = communicator_.index();
+    const int partner = self ^ distance;
+    SegmentList in;
+    for_held(partner, 2 * distance, [&](std::size_t, W* part, std::size_t count, std::size_t) {
+      in.add(part, count * sizeof(W));
     });
-    return parts;
+    SegmentList out;
+    out.add(received_.get(), held_in_all(self, 2 * distance) * sizeof(W));
+    communicator_.sendrecv({partner, in, out, held_in_all(0, 2 * distance) * sizeof(W)});
+
+    const bool lower = (self & distance) == 0;
+    std::vector<Products> parts(job_.elements.size());
+    for_held(self, 2 * distance,
+             [&](std::size_t tensor, const W* mine, std::size_t count, std::size_t before) {
+               const W* theirs = &received_[before];
+               parts[tensor] = products_of(lower ? mine : theirs, lower ? theirs : mine, count);
+             });
+    const std::vector<Products> sums = sum_over_group(distance, parts);
+    for_held(self, 2 * distance,
+             [&](std::size_t tensor, W* mine, std::size_t count, std::size_t before) {
+               const Products& sum = sums[tensor];
+               const double ca = coefficient(sum.ab, sum.aa);
+               const double cb = coefficient(sum.ab, sum.bb);
+               const W* a = lower ? mine : &received_[before];
+               const W* b = lower ? &received_[before] : mine;
+               for (std::size_t i = 0; i < count; ++i) {
+                 mine[i] = static_cast<W>(ca * static_cast<double>(a[i]) +
+                                          cb * static_cast<double>(b[i]));
+               }
+             });
+  }
+
+  /// Calls visit(tensor, part, count, before) for what `member` holds of every tensor: where that
+  /// lies here, and how many elements it holds of the tensors before.
+  template <typename Visit>
+  void for_held(int member, int distance, Visit&& visit) const {
+    W* first = data_.get();
+    std::size_t before = 0;
+    for (std::size_t tensor = 0; tensor < job_.elements.size(); ++tensor) {
+      const Range held = held_by(member, distance, job_.elements[tensor]);
+      if (held.size() > 0) visit(tensor, first + held.begin, held.size(), before);
+      before += held.size();
+      first += job_.elements[tensor];
+    }
   }
 
   /// Adds up the parts of the 2 × distance members that hold these two subtrees, in their order:
@@ -226,18 +229,22 @@ class Adasum {
   void gather() {
     const std::size_t width = dtype_size(job_.dtype);
     const int members = communicator_.size();
-    const Range own = held_by(communicator_.index(), members, elements_);
-    auto typed = std::make_unique_for_overwrite<std::byte[]>(own.size() * width);
-    store(&data_[own.begin], own.size(), job_.dtype, job_.postscale, typed.get());
+    const int self = communicator_.index();
+    const std::size_t bytes_of_own = held_in_all(self, members) * width;
+    auto typed = std::make_unique_for_overwrite<std::byte[]>(bytes_of_own);
+    for_held(self, members, [&](std::size_t, const W* part, std::size_t count, std::size_t before) {
+      store(part, count, job_.dtype, job_.postscale, &typed[before * width]);
+    });
     SegmentList in;
-    in.add(typed.get(), own.size() * width);
+    in.add(typed.get(), bytes_of_own);
     std::vector<SegmentList> out(static_cast<std::size_t>(members));
     for (int member = 0; member < members; ++member) {
-      const Range part = held_by(member, members, elements_);
-      job_.out.for_range(part.begin * width, part.size() * width,
-                         [&](std::byte* piece, std::size_t bytes) {
-                           out[static_cast<std::size_t>(member)].add(piece, bytes);
-                         });
+      for_held(member, members, [&](std::size_t, const W* part, std::size_t count, std::size_t) {
+        const auto begin = static_cast<std::size_t>(part - data_.get());
+        job_.out.for_range(begin * width, count * width, [&](std::byte* piece, std::size_t bytes) {
+          out[static_cast<std::size_t>(member)].add(piece, bytes);
+        });
+      });
     }
     communicator_.allgather({in, out});
   }

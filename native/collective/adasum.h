@@ -34,9 +34,10 @@ struct AdasumJob {
 bool adasum_supports(DType dtype);
 
 /// Reduces by recursive halving: at distance d = 1, 2, 4, … members i and i ^ d exchange halves of
-/// what they hold, combine them, and keep one half; at the end the parts are gathered. Members then
-/// have sent about twice the tensors' bytes, whatever their number, which must be a power of two.
-/// Collective, with a Communicator's rules: bitwise equal results everywhere, Error(kAborted).
+/// what they hold of each tensor, combine them, and keep one half; at the end the parts are
+/// gathered. Members then have sent about twice the tensors' bytes, whatever their number, which
+/// must be a power of two. A tensor's bits do not depend on the others. Collective, with a
+/// Communicator's rules: bitwise equal results everywhere, Error(kAborted).
 PhaseTimes adasum(Communicator& communicator, const AdasumJob& job);
 
 }  // namespace hvdtune

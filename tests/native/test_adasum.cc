@@ -158,6 +158,39 @@ TEST(follows_the_formula_for_every_dtype_and_number_of_ranks) {
   }
 }
 
+TEST(bits_do_not_depend_on_the_other_tensors) {
+  const std::vector<std::size_t> elements = {5, 1001, 0, 3, 64, 1, 777};
+  for (const DType dtype : {DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
+    const std::size_t width = dtype_size(dtype);
+    for (const std::size_t ranks : {2U, 4U, 8U}) {
+      std::mt19937_64 generator(ranks);
+      std::normal_distribution<double> normal;
+      std::vector<Bytes> together(ranks, Bytes(1851 * width));
+      for (Bytes& bytes : together) {
+        for (std::size_t i = 0; i < 1851; ++i) {
+          encode(dtype, normal(generator), bytes.data() + i * width);
+        }
+      }
+      const std::vector<Bytes> inputs = together;
+      run_adasum(together, elements, dtype, 1.0, 1.0);
+      std::size_t first = 0;
+      for (const std::size_t count : elements) {
+        const auto begin = static_cast<std::ptrdiff_t>(first * width);
+        const auto end = begin + static_cast<std::ptrdiff_t>(count * width);
+        std::vector<Bytes> alone;
+        for (const Bytes& input : inputs) {
+          alone.emplace_back(input.begin() + begin, input.begin() + end);
+        }
+        run_adasum(alone, {count}, dtype, 1.0, 1.0);
+        const Bytes among(together[0].begin() + begin, together[0].begin() + end);
+        CHECK_MSG(alone[0] == among, dtype_name(dtype) << " ranks " << ranks << " tensor of "
+                                                       << count << " elements");
+        first += count;
+      }
+    }
+  }
+}
+
 TEST(orthogonal_vectors_add_up_equal_ones_stay_and_zeros_change_nothing) {
   const auto result = [](const std::vector<std::vector<double>>& values) {
     std::vector<Bytes> data;
