@@ -74,7 +74,7 @@ def cases(rate: float = 0.0) -> dict[str, Case]:
     cache = {"HOROVOD_CACHE_CAPACITY": "4096"}  # else that would be wrong, too
     # So many that starting an operation for each is more than computing can hide.
     small = replace(
-        plain, layers=10, per_layer=300, size=1 << 10, torch=True, environment=cache,
+        plain, layers=10, per_layer=300, size=4 << 10, torch=True, environment=cache,
         forward=0.002, layer=0.0002,
     )  # fmt: skip
     huge = replace(plain, huge=192 * MIB)
