@@ -109,7 +109,7 @@ struct TensorOperation {
   [[nodiscard]] bool is(const wire::Request& agreed) const {
     return agreed.kind == kind && agreed.reduce_op == reduce_op && !agreed.grouped &&
            agreed.cacheable && agreed.prescale == prescale && agreed.postscale == postscale &&
-           agreed.root == root && agreed.tensors.size() == 1 &&
+           agreed.root == root && agreed.on_host() && agreed.tensors.size() == 1 &&
            agreed.tensors.front().dtype == dtype &&
            std::ranges::equal(agreed.tensors.front().shape, shape);
   }
