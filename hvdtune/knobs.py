@@ -322,6 +322,21 @@ _TABLE = (
         "Path of the MPI library to use, where the one that is found is not the right one.",
     ),
     Knob(
+        "cuda_library", "HVDTUNE_CUDA_LIBRARY", "str", "",
+        "Path of the CUDA driver's library (libcuda.so.1), where the one that is found is not the "
+        "right one; none: use no GPU.",
+    ),
+    Knob(
+        "nccl_library", "HVDTUNE_NCCL_LIBRARY", "str", "",
+        "Path of the NCCL to use (2.19 or newer), where the one that is found is not the right "
+        "one; none: use no NCCL.",
+    ),
+    Knob(
+        "nvrtc_library", "HVDTUNE_NVRTC_LIBRARY", "str", "",
+        "Path of the NVRTC to use, where the one that is found is not the right one; none: compile "
+        "nothing at run time.",
+    ),
+    Knob(
         "gloo_timeout", "HOROVOD_GLOO_TIMEOUT_SECONDS", "float", 30.0,
         "Longest time of one of Gloo's messages, and of its connecting, where Gloo carries "
         "tensors.",
