@@ -49,9 +49,7 @@ class CudaDriver {
   CudaResult (*cuDeviceGet)(int* device, int index);
   CudaResult (*cuDeviceGetName)(char* name, int length, int device);
   CudaResult (*cuDeviceGetAttribute)(int* value, CudaAttribute attribute, int device);
-  CudaResult (*cuDeviceGetUuid)(CudaUuid* uuid, int device);       // _v2: of a MIG slice, its own
-  CudaResult (*cuDeviceTotalMem)(std::size_t* bytes, int device);  // _v2
-  CudaResult (*cuDeviceCanAccessPeer)(int* can, int device, int peer);
+  CudaResult (*cuDeviceGetUuid)(CudaUuid* uuid, int device);  // _v2: of a MIG slice, its own
   CudaResult (*cuDevicePrimaryCtxRetain)(CudaContext* context, int device);
   CudaResult (*cuDevicePrimaryCtxRelease)(int device);  // _v2
   CudaResult (*cuCtxPushCurrent)(CudaContext context);  // _v2
@@ -62,8 +60,6 @@ class CudaDriver {
   CudaResult (*cuMemFree)(CudaPointer pointer);                       // _v2
   CudaResult (*cuMemHostAlloc)(void** memory, std::size_t bytes, unsigned flags);
   CudaResult (*cuMemFreeHost)(void* memory);
-  /// Which allocation `pointer` belongs to.
-  CudaResult (*cuMemGetAddressRange)(CudaPointer* base, std::size_t* bytes, CudaPointer pointer);
   CudaResult (*cuPointerGetAttribute)(void* value, CudaPointerAttribute attribute,
                                       CudaPointer pointer);
   /// Between any two addresses, of a GPU's memory or of page-locked host memory.
@@ -92,11 +88,6 @@ class CudaDriver {
                                unsigned grid_z, unsigned block_x, unsigned block_y,
                                unsigned block_z, unsigned shared_bytes, CudaStream stream,
                                void** parameters, void** extra);
-
-  CudaResult (*cuIpcGetMemHandle)(CudaMemoryHandle* handle, CudaPointer pointer);
-  CudaResult (*cuIpcOpenMemHandle)(CudaPointer* pointer, CudaMemoryHandle handle,
-                                   unsigned flags);  // _v2
-  CudaResult (*cuIpcCloseMemHandle)(CudaPointer pointer);
 
  private:
   explicit CudaDriver(const std::string& path);
