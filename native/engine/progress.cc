@@ -289,6 +289,7 @@ void Engine::execute(const wire::Schedule& schedule) {
   if (batch.empty()) return status_.executed(tensors);  // a process set that this rank is not in
   const bool recorded = recorder_.active();
   bool ok = true;
+  if (!batch.front()->request.on_host()) gpus_.warn_staged(rank_, options_.gpus.no_nccl);
   try {
     executor_.run(batch, schedule.batch, schedule.registered, recorded);
   } catch (const Error& error) {

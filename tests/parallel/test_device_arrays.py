@@ -1,0 +1,131 @@
+"""Tensors on GPUs, in real processes, over the fake libraries of tests/native/fake_cuda."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import fake_gpus
+import pytest
+import torch
+from rank_programs import device_arrays
+from ranks import run_ranks
+
+from hvdtune.core.operations import DTYPES, Buffer
+from hvdtune.torch.buffers import as_buffer
+
+
+@pytest.fixture(scope="session")
+def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the fake libraries."""
+    try:
+        return fake_gpus.build(tmp_path_factory.mktemp("fakes"))
+    except RuntimeError as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.fixture
+def staged(fakes: Path) -> dict[str, str]:
+    """The environment of ranks that have a driver, and no NCCL."""
+    return fake_gpus.environment(fakes)
+
+
+@pytest.mark.parametrize("np", [1, 2, 4])
+def test_all_operations_through_host_memory(np: int, staged: dict[str, str]) -> None:
+    result = run_ranks(np, device_arrays.all_operations, env=staged)
+    for rank in result.ranks:
+        assert "travel through host memory: HVDTUNE_NCCL_LIBRARY is none" in rank.stderr
+
+
+def test_process_sets(staged: dict[str, str]) -> None:
+    run_ranks(4, device_arrays.process_sets, env=staged)
+
+
+def test_join(staged: dict[str, str]) -> None:
+    run_ranks(3, device_arrays.joined, env=staged)
+
+
+def test_mistakes_are_told_on_every_rank(staged: dict[str, str]) -> None:
+    expected = {
+        "cpu and gpu": (
+            "HorovodInternalError",
+            "Mismatched CPU/GPU device selection for tensor allreduce.x: "
+            "rank 0 has GPU, rank 1 has CPU.",
+        ),
+        "cpu and gpu, known": (
+            "HorovodInternalError",
+            "Mismatched CPU/GPU device selection for tensor allreduce.x: "
+            "rank 0 has GPU, rank 1 has CPU.",
+        ),
+        "group": (
+            "HorovodInternalError",
+            "allreduce: the tensors of one operation must be on one device; these are on the CPU "
+            "and GPU 0",
+        ),
+        "another gpu": (
+            "ValueError",
+            "the tensors of one process must be on one GPU: this process's are on GPU 0, not on "
+            "GPU 1",
+        ),
+        "captured": (
+            "ValueError",
+            "tensor allreduce.y: its stream is being captured into a CUDA graph, and what other "
+            "ranks do cannot be part of one; submit it outside of the capture",
+        ),
+        "complex": ("ValueError", "Tensor type <c8 is not supported."),
+    }
+    result = run_ranks(3, device_arrays.mistakes, env=staged)
+    for seen in result.values:
+        assert seen.keys() == expected.keys()
+        for case, (kind, words) in expected.items():
+            assert seen[case][0] == kind, (case, seen[case])
+            assert words in seen[case][1], (case, seen[case])
+
+
+def test_without_a_driver_it_is_one_sentence() -> None:
+    none = {"HVDTUNE_CUDA_LIBRARY": "none"}
+    for kind, text in run_ranks(2, device_arrays.without_driver, env=none).values:
+        assert kind == "ValueError"
+        assert text == (
+            "tensors on GPUs cannot be used: HVDTUNE_CUDA_LIBRARY is none: no CUDA driver is used"
+        )
+
+
+class CudaTensor:
+    """What as_buffer() asks of a torch tensor on a GPU."""
+
+    is_cpu, is_cuda = False, True
+    dtype = torch.bfloat16
+    device = torch.device("cuda", 3)
+    shape = torch.Size([2, 5])
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def is_neg(self) -> bool:
+        return False
+
+    def data_ptr(self) -> int:
+        return 0x7F0000000100
+
+    def get_device(self) -> int:
+        return 3
+
+
+def test_a_cuda_tensor_is_its_address_and_the_current_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams = {torch.device("cuda", 3): SimpleNamespace(cuda_stream=0x55)}
+    monkeypatch.setattr(torch.cuda, "current_stream", streams.get)
+    tensor = CudaTensor()
+    buffer = as_buffer(tensor, "allreduce")  # type: ignore[arg-type]
+    assert buffer == Buffer(0x7F0000000100, DTYPES["bfloat16"], (2, 5), tensor, 3, (0x55,))
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_dead_rank_ends_the_job_for_all(victim: int, staged: dict[str, str]) -> None:
+    result = run_ranks(3, device_arrays.killed, victim, 5, env=staged, check=False)
+    for rank, told in zip(result.ranks, result.values, strict=True):
+        if rank.rank != victim:
+            assert rank.returncode == 0, result.describe()
+            assert f"rank {victim} (pid " in told
