@@ -29,7 +29,7 @@ struct NcclOptions {
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   /// Collective over the members of `control`, whose order is this one's; nothing else goes over
-  /// `control` meanwhile. Waits for all, at most options.timeout (twice, where it is interrupted).
+  /// `control` meanwhile. Waits for all; NCCL has options.timeout.
   /// Throws Error(kInvalidArgument), the same text on all members: two members on one GPU,
   /// different versions of NCCL; Error(kAborted) where NCCL cannot connect them, or the job is
   /// aborted.
@@ -65,14 +65,13 @@ class NcclCommunicator final : public DeviceCommunicator {
   NcclCommunicator(Communicator& control, std::shared_ptr<const NcclLibrary> library,
                    std::shared_ptr<const Device> device, NcclOptions options);
 
-  struct Operator;
+  using Call = std::function<NcclResult(NcclComm comm)>;
+  using Reduction = std::function<NcclResult(NcclComm comm, NcclType type, NcclOp op)>;
 
   void join(const NcclUniqueId& id);
-  void issue(const char* what, const std::function<NcclResult(NcclComm comm)>& call);
+  void issue(const char* what, const Call& call);
   void settle(const char* what);
-  void reduce(const char* what, DType dtype, ReduceOp op, double factor,
-              const std::function<NcclResult(NcclComm comm, NcclType type, NcclOp op)>& call);
-  void finish();
+  void reduce(const char* what, DType dtype, ReduceOp op, double factor, const Reduction& call);
   [[noreturn]] void fail(const std::string& why) const;
 
   std::shared_ptr<const NcclLibrary> library_;

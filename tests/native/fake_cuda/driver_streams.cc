@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "driver.h"
 
 using namespace fake_cuda;  // NOLINT: the functions of the driver have C's names
@@ -22,6 +24,8 @@ std::shared_ptr<Stream> stream_of(CudaStream handle) {
   const auto stream = driver().streams.find(handle);
   return stream && &stream->context() == context.get() ? stream : nullptr;
 }
+
+void enqueue(Stream& stream, Task task) { stream.enqueue(std::move(task)); }
 
 }  // namespace fake_cuda
 

@@ -15,7 +15,9 @@ using hvdtune::CudaStream;
 FAKE_SHARED int current_device();
 /// The stream, of the current context; null where it is none of its.
 FAKE_SHARED std::shared_ptr<Stream> stream_of(CudaStream handle);
-/// Where bytes of the current GPU really are; null unless they belong to one allocation.
+/// Stream::enqueue().
+FAKE_SHARED void enqueue(Stream& stream, Task task);
+/// Where bytes of a GPU really are; null unless they belong to one allocation.
 FAKE_SHARED std::byte* memory_of(int device, CudaPointer pointer, std::size_t bytes);
 
 }  // namespace fake_cuda
