@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import types
-from pathlib import Path
 
-import pytest
+from cuda_answers import compiled, library
 
 from hvdtune.core import cuda_libraries
 from hvdtune.core.cuda_libraries import CudaLibraries, Library
 from hvdtune.launch import doctor, doctor_gpu, gpus
 from hvdtune.launch.gpus import Answer, Gpu
 
-SOURCE = Path(__file__).parents[1] / "cuda_answers.c"
-COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 MISSING = cuda_libraries.find({}, places=cuda_libraries.Places([], [], [], "/none", "/none"))
-compiled = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
-
-
-def library(folder: Path, **defined: int) -> str:
-    path = folder / "libanswers.so"
-    words = [f"-D{name}={value}" for name, value in defined.items()]
-    command = [str(COMPILER), "-shared", "-fPIC", *words, "-o", str(path), str(SOURCE)]
-    subprocess.run(command, check=True)
-    return str(path)
 
 
 def all_of(path: str) -> CudaLibraries:
