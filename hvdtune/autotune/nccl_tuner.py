@@ -29,7 +29,12 @@ ALGORITHMS = {
     "nvlstree": "nvls_tree",
 }
 PROTOCOLS = {name: name for name in ("ll", "ll128", "simple")}
-_COLUMNS = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
+_COLUMNS = ",".join(
+    (
+        *("collective_type", "min_bytes", "max_bytes", "algorithm", "protocol", "channels"),
+        *("nNodes", "nRanks", "numPipeOps", "regBuff"),
+    )
+)
 #: The largest size_t.
 MOST_BYTES = 2**64 - 1
 #: A choice that is as good within this share goes on from one size to the next.
