@@ -337,6 +337,11 @@ _TABLE = (
         "nothing at run time.",
     ),
     Knob(
+        "share_gpu", "HVDTUNE_SHARE_GPU", "bool", False,
+        "Let several ranks use one GPU, for development and tests (NCCL 2.30 or newer).",
+        flags=("--share-gpu",), yaml="library_options.share_gpu",
+    ),
+    Knob(
         "gloo_timeout", "HOROVOD_GLOO_TIMEOUT_SECONDS", "float", 30.0,
         "Longest time of one of Gloo's messages, and of its connecting, where Gloo carries "
         "tensors.",

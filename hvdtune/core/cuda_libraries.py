@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hvdtune import _native
+
 Version = tuple[int, ...]
 
 OLDEST_NCCL: Version = (2, 19)
@@ -70,7 +72,7 @@ class CudaLibraries(NamedTuple):
     @property
     def nccl_code(self) -> int:
         """NCCL's version code: 21903 for 2.19.3. 0 without NCCL, or where it is not known."""
-        return _code(self.nccl.version) if self.nccl.path else 0
+        return nccl_code(self.nccl.version) if self.nccl.path else 0
 
 
 class Places(NamedTuple):
@@ -120,6 +122,37 @@ _NVRTC = _Kind(
     ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "torch/lib"),
     f"NVRTC was not found: {NVRTC_ADVICE}",
 )
+
+
+def engine_knows_gpus() -> bool:
+    """Whether this build's engine takes tensors on GPUs."""
+    return bool(getattr(_native, "gpus", False))
+
+
+def cuda_built() -> bool:
+    """Whether tensors on GPUs can be given to hvdtune here: the engine takes them, and there is a
+    driver."""
+    return engine_knows_gpus() and find().cuda.path is not None
+
+
+def nccl_built() -> int:
+    """The version code of the NCCL that would carry tensors on GPUs; 0 where none would."""
+    libraries = find()
+    if not engine_knows_gpus() or libraries.cuda.path is None or libraries.nccl.path is None:
+        return 0
+    return libraries.nccl_code or _ask_version(libraries.nccl.path)
+
+
+def _ask_version(path: str) -> int:
+    """The version by loading it, as the engine would; 0 where that fails."""
+    import ctypes
+
+    version = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return 0
+    return 0 if failed else version.value
 
 
 def find(
@@ -262,6 +295,14 @@ def _cached(kind: _Kind, places: Places) -> list[str]:
     return [str(path) for path in sorted(fitting, key=_age, reverse=True)]
 
 
+def nccl_code(version: Version) -> int:
+    """A version as NCCL_VERSION of nccl.h has it, of 2.9 and newer: 21903 for 2.19.3; 0 for ()."""
+    if not version:
+        return 0
+    major, minor, patch = (*version, 0, 0)[:3]
+    return major * 10000 + minor * 100 + patch
+
+
 def nccl_version(path: str) -> Version:
     """Of a libnccl that is not loaded: by its name, its wheel, or the text that every NCCL carries.
 
@@ -323,14 +364,6 @@ def _is_library(path: Path) -> bool:
 
 def _same(one: str, other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _code(version: Version) -> int:
-    """As NCCL_VERSION of nccl.h has it, of 2.9 and newer."""
-    if not version:
-        return 0
-    major, minor, patch = (*version, 0, 0)[:3]
-    return major * 10000 + minor * 100 + patch
 
 
 def _mapped() -> list[str]:

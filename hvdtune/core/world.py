@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hvdtune import _native, knobs
-from hvdtune.core import control, data_plane, devices, network, recording, stacks
+from hvdtune.core import (
+    control,
+    cuda_libraries,
+    data_plane,
+    devices,
+    network,
+    recording,
+    stacks,
+)
 from hvdtune.core import mpi_communicators as mpi
 from hvdtune.core import process_sets as sets
 from hvdtune.core.topology import Topology, detect, sub_job
@@ -512,8 +520,8 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """NCCL's version code, or 0 without NCCL support."""
-    return 0
+    """The version code (21903 is 2.19.3) of the NCCL that tensors on GPUs use; 0 without."""
+    return cuda_libraries.nccl_built()
 
 
 def ddl_built() -> bool:
@@ -527,8 +535,8 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Whether CUDA support is built in."""
-    return False
+    """Whether tensors on NVIDIA's GPUs can be reduced here: whether there is a driver."""
+    return cuda_libraries.cuda_built()
 
 
 def rocm_built() -> bool:

@@ -101,14 +101,14 @@ void rest(Nanos waited) {
   nanosleep(&time, nullptr);
 }
 
-constexpr std::size_t kTextWords = 32;
+constexpr std::size_t kProblemWords = 32;
 
 /// The same text on all members: of the first that has one. Collective.
 std::string first_problem(Communicator& control, const std::string& mine) {
-  std::vector<std::int64_t> words(kTextWords);
-  std::memcpy(words.data(), mine.data(), std::min(mine.size(), kTextWords * sizeof(words[0]) - 1));
+  std::vector<std::int64_t> words(kProblemWords);
+  std::memcpy(words.data(), mine.data(), std::min(mine.size(), kProblemWords * sizeof(words[0]) - 1));
   const std::vector<std::int64_t> all = control.exchange(words);
-  for (std::size_t at = 0; at < all.size(); at += kTextWords) {
+  for (std::size_t at = 0; at < all.size(); at += kProblemWords) {
     const std::string text(reinterpret_cast<const char*>(&all[at]));
     if (!text.empty()) return text;
   }

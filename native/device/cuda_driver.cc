@@ -6,8 +6,8 @@
 namespace hvdtune {
 namespace {
 
-constexpr int kOldest = 11040;
-constexpr const char* kOldestText = "the driver of CUDA 11.4 (470)";
+constexpr int kOldestDriver = 11040;
+constexpr const char* kOldestDriverText = "the driver of CUDA 11.4 (470)";
 
 std::string cuda_version(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -22,7 +22,7 @@ std::shared_ptr<const CudaDriver> CudaDriver::open(const std::string& path) {
 CudaDriver::CudaDriver(const std::string& path) : path_(path) {
   const SharedLibrary library("NVIDIA's driver", path);
   const auto find = [&](auto*& function, const char* symbol) {
-    library.find(function, symbol, kOldestText);
+    library.find(function, symbol, kOldestDriverText);
   };
   find(cuInit, "cuInit");
   find(cuDriverGetVersion, "cuDriverGetVersion");
@@ -65,8 +65,8 @@ CudaDriver::CudaDriver(const std::string& path) : path_(path) {
     throw Error(ErrorKind::kInvalidArgument, "NVIDIA's driver at " + path + " " + why);
   };
   // The version can be asked before anything works, and explains much of what does not.
-  if (cuDriverGetVersion(&version_) == CudaResult::kSuccess && version_ < kOldest) {
-    refuse("supports CUDA " + cuda_version(version_) + ": hvdtune needs " + kOldestText +
+  if (cuDriverGetVersion(&version_) == CudaResult::kSuccess && version_ < kOldestDriver) {
+    refuse("supports CUDA " + cuda_version(version_) + ": hvdtune needs " + kOldestDriverText +
            " or later");
   }
   const CudaResult started = cuInit(0);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -7,12 +8,10 @@
 #include "base/dtype.h"
 #include "device/device.h"
 #include "device/device_piece.h"
+#include "device/kernel_work.h"
 #include "device/nvrtc.h"
 
 namespace hvdtune {
-
-/// Where pieces begin in a packed buffer: at multiples of this, as Horovod's batched copies pad.
-inline constexpr std::size_t kPieceAlignment = 16;
 
 /// `bytes`, rounded up to the next multiple of kPieceAlignment.
 constexpr std::size_t padded(std::size_t bytes) {
@@ -57,16 +56,25 @@ class DeviceKernels {
   void scale(const DevicePiece& piece, DType dtype, double scale, CudaStream stream);
 
  private:
-  struct Work;
+  /// The kernels of one type, or those that only copy.
+  struct Functions {
+    CudaFunction pack = nullptr;
+    CudaFunction unpack = nullptr;
+  };
+  enum class Direction : bool { kPack, kUnpack };
 
-  void load(const Nvrtc* nvrtc);
-  void run(CudaFunction function, std::span<const DevicePiece> pieces, CudaPointer packed,
+  [[nodiscard]] bool load(const void* image, const std::string& origin);
+  void compile(const Nvrtc& nvrtc);
+  void run(Direction direction, std::span<const DevicePiece> pieces, CudaPointer packed,
            DType dtype, double scale, CudaStream stream);
+  void launch(CudaFunction function, const KernelWork& work, CudaStream stream);
+  void copy_each(Direction direction, std::span<const DevicePiece> pieces, CudaPointer packed,
+                 CudaStream stream);
 
   std::shared_ptr<const Device> device_;
   CudaModule module_ = nullptr;
-  CudaFunction pack_ = nullptr;
-  CudaFunction unpack_ = nullptr;
+  Functions copying_;
+  std::array<Functions, kDTypeCount> scaling_;  ///< by DType; none for bool
   std::string why_not_;
   std::string origin_ = "copies";
 };

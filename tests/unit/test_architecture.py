@@ -29,7 +29,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "autotune": {"knobs", "pages"},
     "autotune.online": {"autotune", "core", "knobs"},
     "launch": {"core", "knobs"},
-    "bench": {"arrays", "core", "knobs", "launch", "pages"},
+    "bench": {"arrays", "core", "knobs", "launch", "pages", "torch"},
     "alias": {"launch"},
     "cli": {
         *("alias", "autotune", "bench", "core", "knobs", "launch", "live", "timeline"),

@@ -22,11 +22,11 @@ struct Event {
 
 struct Module {
   std::shared_ptr<Context> context;
-  std::string source;
 };
 
 struct Function {
   std::shared_ptr<Context> context;
+  std::shared_ptr<Module> module;
   std::string name;
 };
 
