@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 MAX_RANKS: int
 MAX_PROCESS_SETS: int
+gpus: bool  # whether tensors on GPUs can be submitted, given the libraries
 
 class HotCalls:
     """The calls that are made for every gradient, as one step from a face to the engine.
@@ -217,7 +218,19 @@ class EngineOptions:
         nccl_library: str,
         nccl_problem: str,
         nvrtc_library: str,
+        nccl_streams: int,
+        async_completion: bool,
+        share_gpu: bool,
     ) -> None: ...
+
+class DeviceDone:
+    """When a GPU will be done with an operation that is done for the host."""
+
+    def let_wait(self, stream: int) -> None:
+        """What `stream` is given from now on begins after it."""
+
+    def wait(self) -> None:
+        """Wait for it."""
 
 class DeviceArray:
     """An array in a GPU's memory, contiguous; bfloat16 as int16 bits."""
@@ -292,8 +305,12 @@ class Engine:
         process set, its number.
         """
 
-    def collect(self, handle: int, /) -> tuple[list[NDArray[Any]], list[int]] | None:
-        """`wait` and `take`; None as well when there are no results."""
+    def collect(self, handle: int, /) -> tuple[Any, ...] | None:
+        """`wait` and `take`; None as well when there are no results.
+
+        For tensors on a GPU the arrays are DeviceArrays, and a DeviceDone follows where the GPU may
+        not be done.
+        """
 
     def join(self, device: int = ...) -> int:
         """Take part with zeros until all ranks have joined; a handle, done then.

@@ -21,7 +21,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 COMPILER = os.environ.get("CXX", "c++")
-TARGETS = ("fake_cuda",)
+TARGETS = ("fake_cuda", "fake_nccl")
 
 
 def build(folder: Path) -> Path:
@@ -37,6 +37,7 @@ def build(folder: Path) -> Path:
         "HVDTUNE_BUILD_PYTHON": "OFF",
         "HVDTUNE_BUILD_TESTS": "ON",
         "HVDTUNE_BUILD_GLOO": "OFF",
+        "HVDTUNE_BUILD_CUDA": "OFF",
         "CMAKE_BUILD_TYPE": "None",
         "CMAKE_CXX_COMPILER": COMPILER,
     }
@@ -52,13 +53,28 @@ def build(folder: Path) -> Path:
 
 
 def environment(folder: Path, nccl: bool = False, faults: str = "") -> dict[str, str]:
-    """What makes ranks take the fakes in `folder` for NVIDIA's libraries."""
+    """What makes ranks take the fakes in `folder` for NVIDIA's libraries.
+
+    With NCCL each rank has a GPU of its own.
+    """
     return {
+        "HVDTUNE_TEST_OWN_GPU": "1" if nccl else "0",
         "HVDTUNE_CUDA_LIBRARY": str(folder / "libcuda.so.1"),
         "HVDTUNE_NCCL_LIBRARY": str(folder / "libnccl.so.2") if nccl else "none",
         "HVDTUNE_NVRTC_LIBRARY": "none",
-        "HVDTUNE_FAKE_CUDA": faults,
+        "HVDTUNE_FAKE_CUDA": ",".join(filter(None, ("devices=8", faults))),
     }
+
+
+def own_device() -> int:
+    """The GPU of this rank's arrays."""
+    own = os.environ["HVDTUNE_TEST_OWN_GPU"] == "1"
+    return int(os.environ["HOROVOD_LOCAL_RANK"]) if own else 0
+
+
+def set_faults(faults: str) -> None:
+    """From now on the fakes of this process do these things wrong."""
+    os.environ["HVDTUNE_FAKE_CUDA"] = ",".join(filter(None, ("devices=8", faults)))
 
 
 class CudaError(Exception):
@@ -99,19 +115,25 @@ def _context(device: int) -> ctypes.c_void_p:
     return context
 
 
-def new_stream(device: int = 0) -> int:
+def new_stream() -> int:
     """The handle of a new stream, which does not wait for the default stream."""
     stream = ctypes.c_void_p()
-    with Current(device):
+    with Current(own_device()):
         check(driver().cuStreamCreateWithPriority(ctypes.byref(stream), 1, 0))
     assert stream.value
     return stream.value
 
 
+def await_stream(stream: int) -> None:
+    """Wait until what the stream was given is done."""
+    with Current(own_device()):
+        check(driver().cuStreamSynchronize(ctypes.c_void_p(stream)))
+
+
 @contextlib.contextmanager
-def capturing(stream: int, device: int = 0) -> Iterator[None]:
+def capturing(stream: int) -> Iterator[None]:
     """What the stream is given within the `with` block goes into a CUDA graph."""
-    with Current(device):
+    with Current(own_device()):
         check(driver().cuStreamBeginCapture_v2(ctypes.c_void_p(stream), 0))
         yield
         graph = ctypes.c_void_p()
@@ -124,15 +146,15 @@ class GpuArray:
     Its values come by `stream` where one is given: they need not be there yet.
     """
 
-    def __init__(self, values: Any, device: int = 0, stream: int | None = None) -> None:
+    def __init__(self, values: Any, device: int | None = None, stream: int | None = None) -> None:
         self.host = np.array(values, order="C")  # kept: a copy from it may be under way
-        self.device = device
+        self.device = own_device() if device is None else device
         self.stream = stream
         self._pointer = ctypes.c_uint64(0)
         size = self.host.nbytes
         if size == 0:
             return
-        with Current(device):
+        with Current(self.device):
             check(driver().cuMemAlloc_v2(ctypes.byref(self._pointer), ctypes.c_size_t(size)))
             source = ctypes.c_void_p(self.host.ctypes.data)
             if stream is None:

@@ -59,7 +59,8 @@ def buffer(array: Any, written: bool = False) -> Buffer:
     stream = interface.get("stream")
     device = running_engine().device_of(pointer or 0)
     streams = () if stream is None else (int(stream),)
-    return Buffer(pointer or 0, code, shape, array, device, streams)
+    current = None if stream is None else lambda: int(stream)
+    return Buffer(pointer or 0, code, shape, array, device, streams, current)
 
 
 def _without_gaps(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> bool:

@@ -22,4 +22,7 @@ def options(settings: knobs.Settings) -> dict[str, Any]:
         "nccl_library": libraries.nccl.path or "",
         "nccl_problem": libraries.nccl.reason,
         "nvrtc_library": libraries.nvrtc.path or "",
+        "nccl_streams": settings.num_nccl_streams,
+        "async_completion": settings.async_completion,
+        "share_gpu": settings.share_gpu,
     }

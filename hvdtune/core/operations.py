@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvdtune._native import AllreducePlan, HotCalls, array_address
+from hvdtune._native import AllreducePlan, DeviceDone, HotCalls, array_address
 from hvdtune.core import reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
@@ -91,7 +91,8 @@ class Buffer:
     """Contiguous memory of one tensor; `owner` keeps it alive until the operation is done.
 
     `device` is the GPU that it is on, -1 for the host; it can be used after the work up to now of
-    `streams`, CUDA's handles.
+    `streams`, CUDA's handles. `current_stream` tells the stream in which a result will be used;
+    without it the host waits for the GPU.
     """
 
     pointer: int
@@ -100,6 +101,7 @@ class Buffer:
     owner: object
     device: int = -1
     streams: tuple[int, ...] = ()
+    current_stream: Callable[[], int] | None = None
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ class Completed:
 
     outputs: list[Any] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+    gpu: DeviceDone | None = None  # where it may not be done yet
 
     @property
     def received_splits(self) -> list[int]:
@@ -209,6 +212,8 @@ def _submit(
     engine = running_engine()
     set_id = id_of(process_set)
     place = _place_of(_PREFIX[kind], [*inputs, *(outputs or ())])
+    if place[0] >= 0:
+        finish = _behind_gpu(finish, inputs[0].current_stream)
     wire_name, cacheable = _wire_name(kind, grouped, name, set_id)
     tensors = [
         (buffer.pointer, 0 if outputs is None else outputs[i].pointer, buffer.dtype, buffer.shape)
@@ -248,6 +253,19 @@ def _place_of(kind: str, buffers: Sequence[Buffer]) -> tuple[int, tuple[int, ...
             f"{kind}: the tensors of one operation must be on one device; these are on {places}"
         )
     return devices.pop(), tuple({stream for buffer in buffers for stream in buffer.streams})
+
+
+def _behind_gpu(finish: Finish, current_stream: Callable[[], int] | None) -> Finish:
+    """`finish`, of a result that is used when the GPU is done."""
+
+    def finished(completed: Completed) -> Any:
+        if completed.gpu is not None and current_stream is not None:
+            completed.gpu.let_wait(current_stream())
+        elif completed.gpu is not None:
+            completed.gpu.wait()
+        return finish(completed)
+
+    return finished
 
 
 def running_engine() -> Any:

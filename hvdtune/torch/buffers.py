@@ -35,15 +35,26 @@ def as_buffer(tensor: torch.Tensor, operation: str) -> Buffer:
             if tensor.is_cpu:
                 return Buffer(tensor.data_ptr(), code, tuple(tensor.shape), tensor)
             if tensor.is_cuda and torch.version.hip is None:
-                stream = torch.cuda.current_stream(tensor.device).cuda_stream
-                return Buffer(
-                    tensor.data_ptr(), code, tuple(tensor.shape), tensor,
-                    tensor.get_device(), (stream,),
-                )  # fmt: skip
+                return _on_gpu(tensor, code)
     except (AttributeError, KeyError, RuntimeError):
         # A number, a type without a code, a layout without contiguity or memory: explained below.
         pass
     raise _refusal(tensor, operation)
+
+
+def _on_gpu(tensor: torch.Tensor, code: int) -> Buffer:
+    def current_stream() -> int:
+        return torch.cuda.current_stream(tensor.device).cuda_stream
+
+    return Buffer(
+        tensor.data_ptr(),
+        code,
+        tuple(tensor.shape),
+        tensor,
+        tensor.get_device(),
+        (current_stream(),),
+        current_stream,
+    )
 
 
 def as_buffers(tensors: Iterable[torch.Tensor], operation: str) -> list[Buffer]:

@@ -63,6 +63,8 @@ void Engine::add_set(const wire::Schedule& schedule) {
 
 void Engine::remove_set(const wire::Schedule& schedule) {
   const std::uint32_t set = schedule.process_set;
+  finish_all_launched();
+  if (device_executor_) device_executor_->remove_set(set);
   executor_.remove_set(set);
   {
     const std::lock_guard lock(table_mutex_);

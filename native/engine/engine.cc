@@ -518,6 +518,7 @@ void Engine::shutdown() {
   {
     const std::lock_guard lock(drive_mutex_);  // a caller may not have noticed the end yet
     helpers_->stop();
+    stop_gpus();
   }
   // Who waits for this rank in an operation is to learn the cause, not that it has left.
   if (session_.mesh && arena_.aborted()) session_.mesh->abort(arena_.abort_status().text);

@@ -17,6 +17,8 @@
 #include "collective/cache_distance.h"
 #include "collective/communicator_factory.h"
 #include "engine/coordinator.h"
+#include "engine/device_completions.h"
+#include "engine/device_executor.h"
 #include "engine/direct_data.h"
 #include "engine/executor.h"
 #include "engine/gpus.h"
@@ -160,8 +162,8 @@ class Engine final : private CoordinatorObserver {
   /// Takes part in the whole job's allreduces with zeros until all ranks have joined; returns a
   /// handle, whose operation ends then, with the last rank to join as its number. Until then this
   /// rank can submit nothing to the whole job: Error(kInvalidArgument), also for a second join().
-  /// `device`: the GPU on which zeros for tensors on GPUs are made, if this rank has had none there;
-  /// of no matter where there is no CUDA driver.
+  /// `device`: the GPU on which zeros for tensors on GPUs are made, if this rank has had none
+  /// there; of no matter where there is no CUDA driver.
   std::int64_t join(int device = wire::kOnHost);
   /// All ranks of the job ask for the same new process set, whether they are in it or not. Ends
   /// with its number; with Error(kInvalidArgument) on every rank when they differ or when there
@@ -350,6 +352,14 @@ class Engine final : private CoordinatorObserver {
   void execute(const wire::Schedule& batch);
   void reject(const wire::Schedule& schedule);
   void evict(wire::Slot slot);
+  bool launch(const wire::Schedule& schedule, const std::vector<OperationPtr>& batch,
+              std::uint64_t tensors);
+  bool finish_launched();
+  void finish_all_launched();
+  void announce_done(DeviceBatch& batch);
+  void finish_one(DeviceBatch& batch);
+  void trace(const DeviceBatch& batch, const DeviceTimes& times);
+  void stop_gpus();
   void add_set(const wire::Schedule& schedule);
   void remove_set(const wire::Schedule& schedule);
   void end_join(const wire::Schedule& schedule);
@@ -427,8 +437,10 @@ class Engine final : private CoordinatorObserver {
   std::optional<Registration> registration_;  // its publish() under table_mutex_
   std::shared_ptr<HelperPool> helpers_;       // under drive_mutex_
   Gpus gpus_;
-  Staging staging_;  // under drive_mutex_
+  Staging staging_;  // under drive_mutex_, as what works with NCCL is
   Executor executor_;
+  std::optional<DeviceExecutor> device_executor_;  // once there was a batch for it
+  std::optional<DeviceCompletions> completions_;
   std::optional<Coordinator> coordinator_;  // rank 0
   std::optional<StallWatch> stalls_;        // rank 0
   StragglerWatch stragglers_;

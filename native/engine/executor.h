@@ -45,6 +45,9 @@ class Executor {
   };
   [[nodiscard]] const BatchTimes& times() const { return times_; }
 
+  /// Of a set that this rank is in.
+  [[nodiscard]] Communicator& communicator(std::uint32_t set) { return *communicators_[set]; }
+
   void tune(const Tuning& tuning);
 
   /// All ranks add and remove sets at the same place in the schedule. `communicator` is null on

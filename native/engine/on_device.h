@@ -42,6 +42,7 @@ struct OnDevice {
   std::vector<SharedEvent> ready;
   // Results, as those of Operation.
   std::vector<DeviceBuffer> outputs;
+  bool launched = false;  ///< a GPU works on it, or has
   /// Where operations are done before the GPU is: when it will be.
   SharedEvent end;
 };

@@ -250,7 +250,8 @@ py::object collect(Engine& engine, std::int64_t handle) {
   const OperationPtr operation = engine.take(handle);
   if (!operation) return py::none();
   if (!operation->status.ok()) throw Error(operation->status);
-  const bool brings = operation->on_device && !operation->on_device->outputs.empty();
+  const bool brings =
+      operation->on_device && (!operation->on_device->outputs.empty() || operation->on_device->end);
   if (!brings && operation->outputs.empty() && operation->numbers.empty()) return py::none();
   return results_of(*operation);
 }

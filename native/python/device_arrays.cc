@@ -51,9 +51,25 @@ py::dict cuda_array_interface(const DeviceArray& array) {
   return interface;
 }
 
+/// When a GPU will be done with an operation that is done for the host.
+struct DeviceDone {
+  SharedEvent end;
+};
+
 }  // namespace
 
 void bind_device_arrays(py::module_& module) {
+  module.attr("gpus") = true;
+  py::class_<DeviceDone>(module, "DeviceDone", "When a GPU will be done with an operation.")
+      .def(
+          "let_wait",
+          [](const DeviceDone& done, std::uintptr_t stream) {
+            wait_on(reinterpret_cast<CudaStream>(stream), *done.end);
+          },
+          py::arg("stream"))
+      .def(
+          "wait", [](const DeviceDone& done) { done.end->synchronize(); },
+          py::call_guard<py::gil_scoped_release>());
   py::class_<DeviceArray>(module, "DeviceArray",
                           "An array in a GPU's memory, contiguous; bfloat16 as int16 bits.")
       .def_property_readonly("__cuda_array_interface__", &cuda_array_interface)
@@ -73,7 +89,8 @@ py::object results_on_device(Operation& operation) {
     outputs.append(
         py::cast(DeviceArray{std::move(buffers[i]), operation.request.tensors[i].dtype}));
   }
-  return py::make_tuple(outputs, operation.numbers);
+  if (!operation.on_device->end) return py::make_tuple(outputs, operation.numbers);
+  return py::make_tuple(outputs, operation.numbers, DeviceDone{operation.on_device->end});
 }
 
 py::object device_memory(Engine& engine, std::vector<std::int64_t> shape, int dtype, int device) {

@@ -14,7 +14,8 @@ namespace hvdtune::python {
 /// understands `__cuda_array_interface__`.
 void bind_device_arrays(pybind11::module_& module);
 
-/// As collect() of a host's operation, of one on a GPU: (outputs, numbers).
+/// As collect() of a host's operation, of one on a GPU: (outputs, numbers), and a DeviceDone where
+/// the GPU may not be done yet.
 pybind11::object results_on_device(Operation& operation);
 
 /// A new DeviceArray. Throws Error(kInvalidArgument) for an unknown dtype or as Gpus::use(),

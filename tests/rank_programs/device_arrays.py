@@ -8,7 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from fake_gpus import GpuArray, capturing, new_stream, values_of
+from fake_gpus import (
+    GpuArray,
+    await_stream,
+    capturing,
+    new_stream,
+    own_device,
+    set_faults,
+    values_of,
+)
 
 import hvdtune as hvd
 from hvdtune.core.exceptions import HorovodInternalError
@@ -183,7 +191,7 @@ def late() -> None:
     """Tensors whose values are still on their way when they are submitted, by several streams."""
     rank, ranks = hvd.rank(), hvd.size()
     streams = [new_stream(), new_stream()]
-    os.environ["HVDTUNE_FAKE_CUDA"] = "slow=20"
+    set_faults("slow=20")
     for step in range(4):
         shape = (50,)
         everybody = [values(r + step, "float32", shape) for r in range(ranks)]
@@ -197,9 +205,13 @@ def late() -> None:
             name="late",
             op=hvd.Sum,
         )
-        for result in (*map(hvd.synchronize, handles), *hvd.synchronize(group)):
+        results = (*map(hvd.synchronize, handles), *hvd.synchronize(group))
+        if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION") == "1":
+            for stream in streams:  # who waits for the GPU, there; nobody else does
+                await_stream(stream)
+        for result in results:
             same(result, sum(everybody))
-    os.environ["HVDTUNE_FAKE_CUDA"] = ""
+    set_faults("")
 
 
 def all_operations() -> None:
@@ -244,9 +256,22 @@ def joined() -> None:
             op=hvd.Sum,
         )
         same(together[0], np.sum([values(r, "int64") for r in taking_part], axis=0))
-    assert hvd.join(0) == ranks - 1
+    assert hvd.join(own_device()) == ranks - 1
     done = hvd.allreduce(GpuArray(values(rank, "float32")), name="a", op=hvd.Sum)
     same(done, sum(values(r, "float32") for r in range(ranks)))
+    hvd.shutdown()
+
+
+def recorded() -> None:
+    """Something of everything that the timeline shows of GPUs."""
+    hvd.init()
+    rank = hvd.rank()
+    for step in range(3):
+        tensors = [GpuArray(values(rank + step, "float32", (n,))) for n in (10, 20, 30)]
+        hvd.synchronize(hvd.grouped_allreduce_async_(tensors, name="many", op=hvd.Sum))
+        hvd.allreduce_(tensors[0], name="one", op=hvd.Sum)
+        hvd.allgather(tensors[0], name="gathered")
+        hvd.allreduce_(tensors[0], name="scaled", op=hvd.Max, prescale_factor=2.0)
     hvd.shutdown()
 
 
@@ -270,7 +295,9 @@ def mistakes() -> dict[str, tuple[str, str]]:
     seen["cpu and gpu, known"] = text_of(lambda: hvd.allreduce(mine, name="x", op=hvd.Sum))
     np.testing.assert_array_equal(hvd.allreduce(data, name="x", op=hvd.Sum), data * hvd.size())
     seen["group"] = text_of(lambda: hvd.grouped_allreduce([data, GpuArray(data)], name="g"))
-    seen["another gpu"] = text_of(lambda: hvd.allreduce(GpuArray(data, device=1), name="y"))
+    seen["another gpu"] = text_of(
+        lambda: hvd.allreduce(GpuArray(data, device=(own_device() + 1) % 8), name="y")
+    )
     seen["complex"] = text_of(lambda: hvd.allreduce(GpuArray(data.astype("complex64")), name="y"))
     stream = new_stream()
     arrays = [GpuArray(data, stream=stream) for _ in range(2)]
