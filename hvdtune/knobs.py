@@ -101,7 +101,7 @@ _TABLE = (
     Knob(
         "overlap", "HVDTUNE_OVERLAP", "choice", "auto",
         "Whether DistributedOptimizer reduces gradients during the backward pass (on), or all "
-        "together in step() (off); auto: during it where CPUs are left over.",
+        "together in step() (off); auto: during it where CPUs are left over, and on GPUs.",
         flags=("--overlap",), yaml="params.overlap", choices=("auto", "on", "off"),
     ),
     Knob(
@@ -312,8 +312,8 @@ _TABLE = (
     ),
     Knob(
         "async_completion", "HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", False,
-        "With NCCL, an operation is done once it is enqueued: the stream that uses its result waits "
-        "for the GPU, not the host.",
+        "With NCCL, an operation is done once it is enqueued: the stream that uses its result "
+        "waits for the GPU, not the host.",
     ),
     Knob(
         "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "bool", False,
