@@ -28,11 +28,7 @@ struct alignas(16) uint4 {
 #define HVD_PARAMETER const
 
 // Tensors of all types are read and written as what they are moved as.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunknown-pragmas"
-#pragma GCC optimize("no-strict-aliasing")
 #include "device/kernels.cu"
-#pragma GCC diagnostic pop
 
 namespace fake_cuda {
 namespace {
