@@ -113,6 +113,17 @@ def test_without_a_driver_it_is_one_sentence() -> None:
         )
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_ranks_on_one_gpu_use_nccl_where_that_is_asked_for(shared: bool, fakes: Path) -> None:
+    environment = fake_gpus.environment(fakes, nccl=True) | {"HVDTUNE_TEST_OWN_GPU": "0"}
+    if shared:
+        environment |= {"HVDTUNE_SHARE_GPU": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+    result = run_ranks(3, device_arrays.joined, env=environment)
+    for rank in result.ranks:
+        refused = "host memory: members 0 and 1 are on one GPU (Fake GPU): give each rank a GPU of"
+        assert (refused in rank.stderr) is not shared, rank.stderr
+
+
 def test_the_timeline_shows_what_the_gpu_does(fakes: Path, tmp_path: Path) -> None:
     environment = fake_gpus.environment(fakes, nccl=True)
     environment |= {
