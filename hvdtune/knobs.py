@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 MIB = 2**20
-_NO_GPU = "this version's data planes are on the CPU"
 
 _TABLE = (
     # -- what the engine does with tensors --
@@ -101,7 +100,7 @@ _TABLE = (
     Knob(
         "overlap", "HVDTUNE_OVERLAP", "choice", "auto",
         "Whether DistributedOptimizer reduces gradients during the backward pass (on), or all "
-        "together in step() (off); auto: during it where CPUs are left over.",
+        "together in step() (off); auto: during it where CPUs are left over, and on GPUs.",
         flags=("--overlap",), yaml="params.overlap", choices=("auto", "on", "off"),
     ),
     Knob(
@@ -123,7 +122,7 @@ _TABLE = (
         "torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", "bool", False,
         "Two-dimensional allreduce with NCCL.",
         flags=("--torus-allreduce",), off_flags=("--no-torus-allreduce",),
-        yaml="params.torus_allreduce", inert=_NO_GPU,
+        yaml="params.torus_allreduce", inert="NCCL chooses its algorithms itself",
     ),
     # -- autotune --
     Knob(
@@ -306,9 +305,14 @@ _TABLE = (
     ),
     Knob(
         "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "int", 1,
-        "NCCL streams used in turn.",
+        "NCCL streams, and communicators, used in turn: as many batches run beside each other.",
         flags=("--num-nccl-streams",), yaml="library_options.num_nccl_streams", unit="streams",
-        minimum=0, inert=_NO_GPU,
+        minimum=0,
+    ),
+    Knob(
+        "async_completion", "HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", False,
+        "With NCCL, an operation is done once it is enqueued: the stream that uses its result "
+        "waits for the GPU, not the host.",
     ),
     Knob(
         "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "bool", False,
@@ -320,6 +324,26 @@ _TABLE = (
     Knob(
         "mpi_library", "HVDTUNE_MPI_LIBRARY", "str", "",
         "Path of the MPI library to use, where the one that is found is not the right one.",
+    ),
+    Knob(
+        "cuda_library", "HVDTUNE_CUDA_LIBRARY", "str", "",
+        "Path of the CUDA driver's library (libcuda.so.1), where the one that is found is not the "
+        "right one; none: use no GPU.",
+    ),
+    Knob(
+        "nccl_library", "HVDTUNE_NCCL_LIBRARY", "str", "",
+        "Path of the NCCL to use (2.19 or newer), where the one that is found is not the right "
+        "one; none: use no NCCL.",
+    ),
+    Knob(
+        "nvrtc_library", "HVDTUNE_NVRTC_LIBRARY", "str", "",
+        "Path of the NVRTC to use, where the one that is found is not the right one; none: compile "
+        "nothing at run time.",
+    ),
+    Knob(
+        "share_gpu", "HVDTUNE_SHARE_GPU", "bool", False,
+        "Let several ranks use one GPU, for development and tests (NCCL 2.30 or newer).",
+        flags=("--share-gpu",), yaml="library_options.share_gpu",
     ),
     Knob(
         "gloo_timeout", "HOROVOD_GLOO_TIMEOUT_SECONDS", "float", 30.0,

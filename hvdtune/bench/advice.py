@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hvdtune.bench import metrics
 from hvdtune.bench.results import Report, SweepRow, WorkloadRow
 from hvdtune.bench.sizes import format_size
@@ -32,7 +34,10 @@ def advise(report: Report) -> str:
         return "one rank has nobody to talk to: start at least two, as in `hvdtune bench --np 2`."
     if not report.sweep and not report.workloads:
         return ""
+    rules: tuple[Callable[[Report], str], ...]
     rules = (_between_tensors, _too_many_ranks, _memory, _latency, _share)
+    if report.device != "cpu":  # the others compare with this machine's CPUs and their memory
+        return _between_tensors(report) or "nothing stands out in what was measured."
     found = (text for rule in rules if (text := rule(report)))
     return next(
         found,

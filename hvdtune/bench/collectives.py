@@ -7,15 +7,16 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from hvdtune.bench import pattern
+from hvdtune.bench.arrays import Arrays
 
 
 class Collective(ABC):
     """One operation at one size on this rank.
 
-    `size_bytes` is the size as nccl-tests counts it (see `metrics`), a multiple of
-    `granularity`. `count` is nccl-tests' column: the elements of the array, or of one rank's
-    part for operations that gather or scatter. The call is blocking; `run` keeps its result for
-    `count_wrong`.
+    `hvd` is the NumPy face, `arrays` what is measured with. `size_bytes` is the size as nccl-tests
+    counts it (see `metrics`), a multiple of `granularity`. `count` is nccl-tests' column: the
+    elements of the array, or of one rank's part for operations that gather or scatter. The call is
+    blocking; `run` keeps its result for `count_wrong`.
     """
 
     redop = "none"
@@ -23,17 +24,18 @@ class Collective(ABC):
     has_in_place = False
     splits_array = False
 
-    def __init__(self, hvd: Any, dtype: str, size_bytes: int, check: bool) -> None:
+    def __init__(self, hvd: Any, arrays: Arrays, dtype: str, size_bytes: int, check: bool) -> None:
         import numpy as np
 
-        self.hvd = hvd
+        self.hvd = arrays.hvd
+        self.arrays = arrays
         self.ranks: int = hvd.size()
         self.rank: int = hvd.rank()
         self.size_bytes = size_bytes
         self.elements = size_bytes // np.dtype(dtype).itemsize
         self.count = self.elements // (self.ranks if self.splits_array else 1)
         self.name = f"bench.{type(self).__name__.lower()}.{self.size_bytes}"
-        self.data = np.ones(self.input_elements(), dtype)
+        self.data = arrays.ones(self.input_elements(), dtype)
         self.result: Any = None
         if check:
             self.tiles = [pattern.tile(rank, self.ranks, dtype) for rank in range(self.ranks)]
@@ -50,7 +52,7 @@ class Collective(ABC):
 
     def fill(self) -> None:
         """Write this rank's own test data into its input."""
-        pattern.fill(self.data, self.tiles[self.rank])
+        self.arrays.fill(self.data, self.tiles[self.rank])
 
     @abstractmethod
     def run(self, in_place: bool) -> None:
@@ -77,7 +79,7 @@ class Allreduce(Collective):
 
     def count_wrong(self) -> int:
         """Compare with the sum of all tiles."""
-        return pattern.count_wrong(self.result, self.expected_sum)
+        return self.arrays.count_wrong(self.result, self.expected_sum)
 
 
 class Allgather(Collective):
@@ -97,7 +99,7 @@ class Allgather(Collective):
         """Compare every part with its rank's tile."""
         parts = self.result.reshape(self.ranks, -1)
         return sum(
-            pattern.count_wrong(part, values)
+            self.arrays.count_wrong(part, values)
             for part, values in zip(parts, self.tiles, strict=True)
         )
 
@@ -118,7 +120,7 @@ class Broadcast(Collective):
 
     def count_wrong(self) -> int:
         """Compare with the root's tile."""
-        return pattern.count_wrong(self.result, self.tiles[self.root])
+        return self.arrays.count_wrong(self.result, self.tiles[self.root])
 
 
 class Alltoall(Collective):
@@ -134,7 +136,7 @@ class Alltoall(Collective):
         """Compare part i with this rank's part of rank i's array."""
         parts = self.result.reshape(self.ranks, -1)
         return sum(
-            pattern.count_wrong(part, values, self.rank * self.count)
+            self.arrays.count_wrong(part, values, self.rank * self.count)
             for part, values in zip(parts, self.tiles, strict=True)
         )
 
@@ -152,13 +154,13 @@ class Reducescatter(Collective):
 
     def count_wrong(self) -> int:
         """Compare with this rank's part of the sum of all tiles."""
-        return pattern.count_wrong(self.result, self.expected_sum, self.rank * self.count)
+        return self.arrays.count_wrong(self.result, self.expected_sum, self.rank * self.count)
 
 
 class Barrier(Collective):
     """Nothing but waiting for each other."""
 
-    def __init__(self, hvd: Any, dtype: str, size_bytes: int, check: bool) -> None:
+    def __init__(self, hvd: Any, arrays: Arrays, dtype: str, size_bytes: int, check: bool) -> None:
         self.hvd = hvd
         self.size_bytes = self.count = 0
         self.entered = self.left = 0.0

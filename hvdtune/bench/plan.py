@@ -16,7 +16,8 @@ class Plan:
 
     `iterations` and `warmup` are None when the budgets decide; the whole run should then take
     about `seconds`, or one and a half times the budgets if that is more. `memory_workers` ranks
-    measure the memory with arrays of `memory_sizes`; none when the list is empty.
+    measure the memory with arrays of `memory_sizes`; none when the list is empty. `device` is where
+    the arrays are: cpu, or cuda.
     """
 
     operation: str
@@ -31,6 +32,7 @@ class Plan:
     seconds: float
     memory_sizes: tuple[int, ...]
     memory_workers: int
+    device: str = "cpu"
 
     def forms(self) -> int:
         """In how many ways each size is measured: out of place, and in place if there is such."""

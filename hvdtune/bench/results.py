@@ -70,6 +70,7 @@ class Report:
 
     ranks: int
     cpus: int
+    device: str = "cpu"
     environment: dict[str, Any] = field(default_factory=dict)
     memory: MemoryCurve | None = None
     sweep: list[SweepRow] = field(default_factory=list)

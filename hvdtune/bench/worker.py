@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hvdtune.bench import memory, pattern
+from hvdtune.bench.arrays import Arrays, of_device
 from hvdtune.bench.collectives import COLLECTIVES, Collective
 from hvdtune.bench.plan import Plan
 from hvdtune.bench.sizes import format_size
@@ -30,8 +31,9 @@ _WORKLOAD_LIMITS = (3, 200)
 class Benchmark:
     """Carries out a plan on this rank."""
 
-    def __init__(self, hvd: Any, plan: Plan, results: IO[str] | None) -> None:
+    def __init__(self, hvd: Any, plan: Plan, results: IO[str] | None, arrays: Arrays) -> None:
         self.hvd = hvd
+        self.arrays = arrays
         self.plan = plan
         self.results = results
         self.ranks = Ranks(hvd)
@@ -64,7 +66,8 @@ class Benchmark:
 
     def sweep_size(self, size: int) -> None:
         """Measure one size, out of place and, where there is such a form, in place."""
-        case = COLLECTIVES[self.plan.operation](self.hvd, self.plan.dtype, size, self.plan.check)
+        plan = self.plan
+        case = COLLECTIVES[plan.operation](self.hvd, self.arrays, plan.dtype, size, plan.check)
         forms = {"out_of_place": self.measure_form(case, in_place=False)}
         if case.has_in_place:
             forms["in_place"] = self.measure_form(case, in_place=True)
@@ -88,6 +91,7 @@ class Benchmark:
 
         def call() -> None:
             case.run(in_place)
+            self.arrays.finish()
 
         if self.plan.check:
             case.fill()
@@ -98,18 +102,14 @@ class Benchmark:
 
     def gradient_sets(self) -> None:
         """Measure every gradient set of the plan, all in one flat array of float32."""
-        import numpy as np
-
         chosen = [WORKLOADS[key] for key in self.plan.workloads]
-        flat = np.empty(max(workload.elements() for workload in chosen), np.float32)
-        if not self.plan.check:
-            flat.fill(1)  # else filled with test data
+        flat = self.arrays.ones(max(workload.elements() for workload in chosen), "float32")
         for workload in chosen:
             self.gradient_set(workload, flat[: workload.elements()])
 
     def gradient_set(self, workload: Workload, flat: Any) -> None:
         """One set: every tensor submitted in backward order, then all waited for = one step."""
-        hvd = self.hvd
+        hvd = self.arrays.hvd
         self.report("phase", text=f"gradients of {workload.title}")
         tensors = []
         offset = 0
@@ -126,21 +126,22 @@ class Benchmark:
             # The last first: one wake-up for a step, not one for every tensor.
             for handle in reversed(handles):
                 hvd.synchronize(handle)
+            self.arrays.finish()
 
         wrong = first = None
         if self.plan.check:
-            pattern.fill(flat, pattern.tile(hvd.rank(), hvd.size(), "float32"))
+            self.arrays.fill(flat, pattern.tile(hvd.rank(), hvd.size(), "float32"))
             first = time_of(step)
             expected = pattern.tile_sum(hvd.size(), "float32")
-            wrong = self.ranks.total(pattern.count_wrong(flat, expected))
+            wrong = self.ranks.total(self.arrays.count_wrong(flat, expected))
         summary = self.timer.measure(step, first, self.plan.workload_budget, _WORKLOAD_LIMITS)
         self.report(
             "workload",
             key=workload.key,
             title=workload.title,
             tensors=len(tensors),
-            elements=flat.size,
-            size_bytes=flat.nbytes,
+            elements=workload.elements(),
+            size_bytes=4 * workload.elements(),
             dtype="float32",
             step={"time": asdict(summary), "wrong": wrong},
         )
@@ -164,7 +165,9 @@ def main(arguments: Sequence[str]) -> int:
         return _fail(error)
     results = results_path.open("w", encoding="utf-8") if hvd.rank() == 0 else None
     try:
-        Benchmark(hvd, Plan.load(plan_path), results).run()
+        plan = Plan.load(plan_path)
+        arrays = of_device(plan.device, hvd.local_rank())
+        Benchmark(hvd, plan, results, arrays).run()
     except HorovodInternalError as error:
         return _fail(error)
     finally:

@@ -23,6 +23,7 @@ examples:
   hvdtune autotune list [--json]
   hvdtune autotune show 8c12
   hvdtune autotune export 8c12 --format flags      # or env, yaml
+  hvdtune autotune export --nccl-tuner tuner.csv ring-ll.json tree-simple.json
   hvdtune autotune forget 8c12                     # or --all
   hvdtune autotune report log.csv -o report.html
 
@@ -46,7 +47,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON instead of text")
     about = "print a profile's settings so that a job can be started with them"
     command = commands.add_parser("export", help=about, description=about)
-    _add_store(command, key=True)
+    _add_store(command)
+    command.add_argument(
+        "keys",
+        metavar=f"{_KEY}|MEASUREMENT",
+        nargs="+",
+        help="key of a profile, or how it begins (see: hvdtune autotune list); with --nccl-tuner, "
+        "files of hvdtune bench --device cuda --json",
+    )
+    command.add_argument(
+        "--nccl-tuner",
+        metavar="FILE",
+        help="write the fastest of the measured algorithms, protocols and channels by size as the "
+        "CSV that NCCL's example tuner plugin reads",
+    )
     command.add_argument(
         "--format",
         choices=FORMATS,
@@ -135,7 +149,14 @@ def _export(args: argparse.Namespace) -> int:
 
     from hvdtune.autotune import account
 
-    _, one = _chosen(_store(args), args.key)
+    if args.nccl_tuner is not None:
+        from hvdtune.autotune import nccl_tuner
+
+        print(nccl_tuner.export(args.keys, args.nccl_tuner))
+        return 0
+    if len(args.keys) > 1:
+        raise ValueError("give the key of one profile (several files: with --nccl-tuner FILE).")
+    _, one = _chosen(_store(args), args.keys[0])
     environment = account.as_environment(one.values)
     if args.format == "env":
         print("\n".join(f"export {name}={shlex.quote(text)}" for name, text in environment.items()))

@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ examples:
   hvdtune bench --np 8
   hvdtune bench --np 2 -b 8 -e 128M -f 2 --workload none
   hvdtune bench --np 4 --op alltoall --json alltoall.json --html alltoall.html
+  hvdtune bench --device cuda -b 1K -e 256M
   HOROVOD_FUSION_THRESHOLD=4MB hvdtune bench --np 2 --no-sweep --workload resnet50,bert-base
 
 Settings from the environment (HOROVOD_*) apply to the ranks.
@@ -153,6 +155,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="each size is X times the one before (default: 4)",
     )
+    what.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where the arrays are: in CPU memory, or PyTorch tensors on GPUs (default: cpu)",
+    )
+    what.add_argument(
+        "--share-gpu",
+        action="store_true",
+        help="with --device cuda: more ranks than GPUs, which take turns (for tests)",
+    )
     what.add_argument("--no-sweep", action="store_true", help="measure no sizes, only workloads")
     what.add_argument(
         "--workload",
@@ -213,8 +226,12 @@ def run(args: argparse.Namespace) -> int:
         )
         return 2
     cpus = usable_cpus()
-    ranks = args.ranks or max(2, cpus)
-    report = Report(ranks=ranks, cpus=cpus)
+    report = Report(ranks=args.ranks or max(2, cpus), cpus=cpus, device=args.device)
+    if args.device == "cuda":
+        problem = _prepare_cuda(args, report)
+        if problem:
+            print(f"hvdtune bench: --device cuda: {problem}.", file=sys.stderr)
+            return 1
     plan = _plan(args, report)
     heading = _heading(args, report)
     display = Display()
@@ -226,7 +243,8 @@ def run(args: argparse.Namespace) -> int:
     environ.setdefault("HOROVOD_CACHE_CAPACITY", "4096")
     status = 0
     try:
-        launcher = python_command("hvdtune.cli.main", "run", "-np", str(ranks))
+        share = ["--share-gpu"] if args.share_gpu else []
+        launcher = python_command("hvdtune.cli.main", "run", "-np", str(report.ranks), *share)
         runner.run(plan, report, launcher, environ, display)
     except runner.BenchError as error:
         print(f"hvdtune bench: {error}.", file=sys.stderr)
@@ -236,6 +254,32 @@ def run(args: argparse.Namespace) -> int:
         status = 130
     _write_files(args, report, heading)
     return status or (1 if report.wrong() else 0)
+
+
+def _prepare_cuda(args: argparse.Namespace, report: Any) -> str:
+    """Settle the ranks, and note what is measured with; what is missing, or ""."""
+    from hvdtune.bench import cuda
+
+    if args.op == "barrier":
+        return "a barrier has no tensor: leave --device out"
+    try:
+        found = cuda.look(os.environ)
+        report.ranks = cuda.ranks_for(found, args.ranks, args.share_gpu)
+    except cuda.Unavailable as error:
+        return str(error)
+    report.notes += [f"{note}." for note in found.notes]
+    if report.ranks > len(found.gpus):
+        report.notes.append(f"{report.ranks} ranks share {_gpus(found.gpus)}; they take turns.")
+    settings = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
+    report.environment.update(
+        gpus=list(found.gpus), nccl_version=found.nccl, nccl_settings=settings
+    )
+    return ""
+
+
+def _gpus(names: Sequence[str]) -> str:
+    kinds = ", ".join(dict.fromkeys(names))
+    return f"{len(names)} GPU{'s' if len(names) > 1 else ''} ({kinds})"
 
 
 def _plan(args: argparse.Namespace, report: Any) -> Any:
@@ -256,14 +300,14 @@ def _plan(args: argparse.Namespace, report: Any) -> Any:
     wanted = args.workload
     if wanted is None:
         wanted = tuple(WORKLOADS) if args.op == "allreduce" else ()
-    if ranks > cpus:
+    if ranks > cpus and report.device == "cpu":
         report.notes.append(
             f"{ranks} ranks share {cpus} usable CPU{'s' if cpus > 1 else ''}; they take turns, "
             "and times include waiting for a turn."
         )
     workloads = _fitting(wanted, report)
     largest = max([*sizes, *(4 * WORKLOADS[key].elements() for key in workloads)], default=0)
-    measures_memory = ranks > 1 and largest > 0
+    measures_memory = ranks > 1 and largest > 0 and report.device == "cpu"
     return Plan(
         operation=args.op,
         dtype=args.dtype,
@@ -277,6 +321,7 @@ def _plan(args: argparse.Namespace, report: Any) -> Any:
         seconds=SECONDS,
         memory_sizes=memory.sizes_up_to(largest) if measures_memory else (),
         memory_workers=min(ranks, cpus),
+        device=report.device,
     )
 
 
@@ -318,10 +363,10 @@ def _heading(args: argparse.Namespace, report: Any) -> list[str]:
     )
     known = report.environment
     plural = "s" if report.cpus > 1 else ""
-    return [
-        f"hvdtune {known['version']} bench: {report.ranks} ranks on {known['host']}, "
-        f"{report.cpus} usable CPU{plural} ({known['processor']})"
-    ]
+    place = f"{report.cpus} usable CPU{plural} ({known['processor']})"
+    if report.device == "cuda":
+        place = _gpus(known["gpus"])
+    return [f"hvdtune {known['version']} bench: {report.ranks} ranks on {known['host']}, {place}"]
 
 
 def _processor() -> str:

@@ -187,11 +187,18 @@ def _request(args: argparse.Namespace, command: list[str], hosts: list[Any], cou
     ours = not (args.mpi or args.jsrun)
     one_host = len(hosts) == 1 or (ours and hosts[0].slots >= count)
     choice = _settings(args, one_host=one_host)
+    variables = {**os.environ, **choice.variables()}
+    if choice.values["share_gpu"]:
+        from hvdtune.launch import share_gpu
+        from hvdtune.launch.hosts import is_local
+
+        here = one_host and is_local(hosts[0].name)
+        variables.update(share_gpu.variables(variables, count, here=here))
     return start.Request(
         command=command,
         hosts=hosts,
         processes=count,
-        environment=environment.job_environment({**os.environ, **choice.variables()}),
+        environment=environment.job_environment(variables),
         inherited=os.environ,
         method=_method(args),
         interfaces=given_interfaces(args.network_interfaces),

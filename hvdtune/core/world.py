@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hvdtune import _native, knobs
-from hvdtune.core import control, data_plane, network, recording, stacks
+from hvdtune.core import (
+    control,
+    cuda_libraries,
+    data_plane,
+    devices,
+    network,
+    recording,
+    stacks,
+)
 from hvdtune.core import mpi_communicators as mpi
 from hvdtune.core import process_sets as sets
 from hvdtune.core.topology import Topology, detect, sub_job
@@ -237,6 +245,7 @@ def _engine_options(
         stall_warning_s=float(settings.stall_check_time),
         stall_shutdown_s=float(settings.stall_shutdown_time),
         **data_plane.options(topology, settings),
+        **devices.options(settings),
     )
 
 
@@ -514,8 +523,8 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """NCCL's version code, or 0 without NCCL support."""
-    return 0
+    """The version code (21903 is 2.19.3) of the NCCL that tensors on GPUs use; 0 without."""
+    return cuda_libraries.nccl_built()
 
 
 def ddl_built() -> bool:
@@ -529,8 +538,8 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Whether CUDA support is built in."""
-    return False
+    """Whether tensors on NVIDIA's GPUs can be reduced here: whether there is a driver."""
+    return cuda_libraries.cuda_built()
 
 
 def rocm_built() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-from hvdtune.core import gloo_library, mpi_library
+from hvdtune.core import cuda_libraries, gloo_library, mpi_library
 
 #: The release of Horovod whose interface this is.
 HOROVOD_VERSION = "0.28.1"
@@ -32,7 +32,8 @@ def check_build(version: str) -> str:
         _section(
             "Available Tensor Operations",
             [
-                *((name, False) for name in ("NCCL", "DDL", "CCL")),
+                ("NCCL", cuda_libraries.nccl_built() > 0),
+                *((name, False) for name in ("DDL", "CCL")),
                 ("MPI", mpi),
                 ("Gloo", gloo),
                 ("Shared memory", engine),

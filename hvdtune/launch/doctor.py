@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtune.core import gloo_library, machine, mpi_library
+from hvdtune.launch import doctor_gpu
 
 _SECONDS = 20.0  # of a program that is asked something
 _ASK_MPI = (
@@ -47,7 +48,8 @@ def examine(version: str, environ: Mapping[str, str] = os.environ) -> list[Findi
     found = _engine(version)
     for check in _CHECKS:
         found += check(environ)
-    return found
+    sections = list(dict.fromkeys(finding.section for finding in found))
+    return sorted(found, key=lambda finding: sections.index(finding.section))
 
 
 def as_document(findings: list[Finding]) -> dict[str, Any]:
@@ -256,14 +258,6 @@ def _gloo(environ: Mapping[str, str]) -> list[Finding]:
     return [Finding("Data planes", "Gloo", "ok", path)]
 
 
-def _nccl(environ: Mapping[str, str]) -> list[Finding]:
-    places = [Path(folder) for folder in sys.path if folder]
-    wheel = next((p for folder in places for p in folder.glob("nvidia/nccl/lib/libnccl.so*")), None)
-    where = f"{wheel} is there, but t" if wheel else "t"
-    detail = f"{where}his version's data planes work on the CPU only"
-    return [Finding("Data planes", "NCCL", "missing", detail)]
-
-
 # ---- what starts jobs ----
 
 
@@ -314,12 +308,8 @@ def _huge_pages(environ: Mapping[str, str]) -> list[Finding]:
     return [Finding("Machine", "Huge pages", "ok", f"transparent: {chosen}")]
 
 
-def _gpu(environ: Mapping[str, str]) -> list[Finding]:
-    try:
-        line = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
-    except (OSError, IndexError):
-        return [Finding("Machine", "GPU", "missing", "no NVIDIA driver is loaded on this machine")]
-    return [Finding("Machine", "GPU", "ok", line.partition(":")[2].strip() or line)]
+def _gpus(environ: Mapping[str, str]) -> list[Finding]:
+    return [Finding(*line) for line in doctor_gpu.examine(environ)]
 
 
 _CHECKS: tuple[Callable[[Mapping[str, str]], list[Finding]], ...] = (
@@ -328,9 +318,8 @@ _CHECKS: tuple[Callable[[Mapping[str, str]], list[Finding]], ...] = (
     _sockets,
     _mpi,
     _gloo,
-    _nccl,
     _launchers,
     _cpus,
     _huge_pages,
-    _gpu,
+    _gpus,
 )

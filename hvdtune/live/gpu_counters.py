@@ -1,8 +1,9 @@
-"""The host's GPUs in the recording of the rank that this process is: read while it records."""
+"""The host's GPUs, read by NVML: for metrics, for `hvdtune top`, and, while it records, in the
+recording of the rank that this process is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import util
 
 from hvdtune.timeline import nvml
@@ -27,3 +28,24 @@ def stop() -> None:
     if _running is not None:
         _running.stop()
         _running = None
+
+
+def reader(*, state_only: bool = False) -> Callable[[], Sequence[nvml.Reading]]:
+    """What reads all GPUs of the host, by number; one of nothing where there are none.
+
+    `state_only`: without PCIe and NVLink, at once. A reading that fails is empty.
+    """
+    try:
+        opened = nvml.Reader()
+    except nvml.NoGpu:
+        return lambda: ()
+
+    def read() -> Sequence[nvml.Reading]:
+        try:
+            if state_only:
+                return [opened.read_state(number) for number in range(opened.count)]
+            return opened.read()
+        except Exception:  # a GPU that has fallen off the bus: everything else goes on
+            return ()
+
+    return read

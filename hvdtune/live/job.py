@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hvdtune.knobs import Settings
-from hvdtune.live.exporter import Exporter, Gpus, Status
+from hvdtune.live import gpu_counters
+from hvdtune.live.exporter import Exporter, Status
 
 _running: Exporter | None = None
 
@@ -21,7 +22,7 @@ def start(settings: Settings, status: Callable[[], Status], warn: Callable[[str]
             interval_s=float(settings.metrics_interval),
             port=settings.metrics_port,
             address=settings.metrics_address,
-            gpus=_gpus(),
+            gpus=gpu_counters.reader(),
             warn=warn,
         )
     except ModuleNotFoundError as error:
@@ -34,21 +35,3 @@ def stop() -> None:
     if _running is not None:
         _running.stop()
         _running = None
-
-
-def _gpus() -> Callable[[], Gpus]:
-    """A reader of the host's GPUs; one of nothing where there are none."""
-    from hvdtune.timeline import nvml
-
-    try:
-        reader = nvml.Reader()
-    except nvml.NoGpu:
-        return lambda: ()
-
-    def read() -> Gpus:
-        try:
-            return reader.read()
-        except Exception:  # a GPU that has fallen off the bus: the other metrics go on
-            return ()
-
-    return read

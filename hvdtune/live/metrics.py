@@ -69,6 +69,27 @@ METRICS = (
         "hvdtune_gpu_nvlink_tx_bytes_per_second", "gauge", "NVML: from the GPU by NVLink.",
         ("gpu",),
     ),
+    Metric("hvdtune_gpu_sm_clock_hertz", "gauge", "NVML: clock of the multiprocessors.", ("gpu",)),
+    Metric("hvdtune_gpu_memory_clock_hertz", "gauge", "NVML: clock of the memory.", ("gpu",)),
+    Metric(
+        "hvdtune_gpu_throttled_by_power", "gauge", "NVML: 1 while a power limit lowers clocks.",
+        ("gpu",),
+    ),
+    Metric(
+        "hvdtune_gpu_throttled_by_heat", "gauge", "NVML: 1 while heat lowers clocks.", ("gpu",)
+    ),
+    Metric(
+        "hvdtune_gpu_throttled_by_hardware", "gauge",
+        "NVML: 1 while power supply or board lower clocks.", ("gpu",),
+    ),
+    Metric(
+        "hvdtune_gpu_ecc_corrected_errors", "counter",
+        "NVML: memory errors that were corrected, since the driver was loaded.", ("gpu",),
+    ),
+    Metric(
+        "hvdtune_gpu_ecc_uncorrected_errors", "counter",
+        "NVML: memory errors that were not corrected, since the driver was loaded.", ("gpu",),
+    ),
 )  # fmt: skip
 
 _BY_NAME = {metric.name: metric for metric in METRICS}

@@ -1,44 +1,59 @@
-"""Following a job: on a terminal in place, elsewhere one block of text a reading."""
+"""Following a job: on a terminal in place, elsewhere one block of text a reading.
+
+The GPUs are read by this process: a job is asked on rank 0's host, whose GPUs these are.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 
-from hvdtune.live import client, view
+from hvdtune.live import client, gpu_counters, view
 
 
 def once(endpoint: client.Endpoint) -> str:
     """One reading as text. Raises as `client.ask`."""
-    return view.text(client.status(endpoint))
+    return view.text(_Job(endpoint).status())
+
+
+class _Job:
+    """A job and the GPUs beside it."""
+
+    def __init__(self, endpoint: client.Endpoint) -> None:
+        self._endpoint = endpoint
+        self._gpus = gpu_counters.reader(state_only=True)
+
+    def status(self) -> view.Status:
+        """One reading. Raises as `client.ask`."""
+        return {**client.status(self._endpoint), "gpus": self._gpus()}
 
 
 def follow(endpoint: client.Endpoint, interval_s: float) -> None:
     """Show the job until it ends. A reading that does not come in time is shown as such."""
     if sys.stdout.isatty():
-        _follow_in_place(endpoint, interval_s)
+        _follow_in_place(_Job(endpoint), interval_s)
     else:
-        _follow_in_lines(endpoint, interval_s)
+        _follow_in_lines(_Job(endpoint), interval_s)
 
 
-def _follow_in_lines(endpoint: client.Endpoint, interval_s: float) -> None:
-    status = client.status(endpoint)
+def _follow_in_lines(job: _Job, interval_s: float) -> None:
+    status = job.status()
     before = None
     while True:
         print(view.text(status, before), end="\n\n", flush=True)
         time.sleep(interval_s)
         before = status
         try:
-            status = client.status(endpoint)
+            status = job.status()
         except client.JobError as error:
             print(f"{error}.", flush=True)
             return
 
 
-def _follow_in_place(endpoint: client.Endpoint, interval_s: float) -> None:
+def _follow_in_place(job: _Job, interval_s: float) -> None:
     from rich.live import Live
 
-    status = client.status(endpoint)
+    status = job.status()
     before = None
     end = ""
     with Live(view.frame(status), auto_refresh=False, screen=True) as live:
@@ -47,7 +62,7 @@ def _follow_in_place(endpoint: client.Endpoint, interval_s: float) -> None:
             time.sleep(interval_s)
             before = status
             try:
-                status = client.status(endpoint)
+                status = job.status()
             except client.JobError as error:
                 end = f"{error}."
     print(view.text(before if before is not None else status))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hvdtune.timeline import words
@@ -42,6 +43,8 @@ def rows(status: Status, before: Status | None = None) -> list[tuple[str, str]]:
     found.append(("queue", _queue(status)))
     found.append(("slowest", _slowest(status)))
     found.append(("stalls", _stalls(status)))
+    if status.get("gpus"):
+        found.append(("GPUs", _gpus(status["gpus"])))
     tuner = status["notes"].get("tuner")
     found.append(("tuner", str(tuner) if tuner else "off"))
     settings = status["settings"]
@@ -99,8 +102,10 @@ def frame(status: Status, before: Status | None = None) -> Group:
     facts.add_column(style="bold")
     facts.add_column()
     for what, value in rows(status, before):
-        bad = (what == "slowest" and status["straggler"] is not None) or (
-            what == "stalls" and status["stalled_tensors"] > 0
+        bad = (
+            (what == "slowest" and status["straggler"] is not None)
+            or (what == "stalls" and status["stalled_tensors"] > 0)
+            or (what == "GPUs" and ";" in value)
         )
         facts.add_row(what, Text(value, style="red" if bad else ""))
     parts: list[Any] = [Panel(facts, title=Text(title(status)), title_align="left")]
@@ -190,3 +195,27 @@ def _stalls(status: Status) -> str:
         f"{status['stalled_tensors']} tensors wait for missing ranks, reported "
         f"{time_text(status['stalled_for_s'])} ago"
     )
+
+
+def _gpus(readings: Sequence[Mapping[str, float]]) -> str:
+    """How busy they are and, behind a semicolon each, what is wrong with some of them."""
+    count = len(readings)
+    parts = [f"{count} GPU{'s' if count > 1 else ''}"]
+    busy = [one["utilization_ratio"] for one in readings if "utilization_ratio" in one]
+    if busy:
+        low, high = f"{min(busy):.0%}", f"{max(busy):.0%}"
+        parts.append(f"{high} busy" if low == high else f"{low} to {high} busy")
+    watts = [one["power_watts"] for one in readings if "power_watts" in one]
+    if watts:
+        parts.append(f"up to {max(watts):.0f} W")
+    wrong = [
+        (f"throttled_by_{reason}", f"throttled by {reason}")
+        for reason in ("heat", "power", "hardware")
+    ]
+    wrong.append(("ecc_uncorrected_errors", "memory errors that could not be corrected"))
+    faults = []
+    for key, what in wrong:
+        numbers = [str(number) for number, one in enumerate(readings) if one.get(key, 0) > 0]
+        if numbers:
+            faults.append(f"GPU{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: {what}")
+    return "; ".join([", ".join(parts), *faults])

@@ -28,6 +28,21 @@ COUNTERS = {
     "pcie_tx_bytes_per_second": "GPU {gpu} PCIe sent (bytes/s)",
     "nvlink_rx_bytes_per_second": "GPU {gpu} NVLink received (bytes/s)",
     "nvlink_tx_bytes_per_second": "GPU {gpu} NVLink sent (bytes/s)",
+    "sm_clock_hertz": "GPU {gpu} SM clock (Hz)",
+    "memory_clock_hertz": "GPU {gpu} memory clock (Hz)",
+    "throttled_by_power": "GPU {gpu} throttled by power (0 or 1)",
+    "throttled_by_heat": "GPU {gpu} throttled by heat (0 or 1)",
+    "throttled_by_hardware": "GPU {gpu} throttled by hardware (0 or 1)",
+    "ecc_corrected_errors": "GPU {gpu} ECC errors, corrected (count)",
+    "ecc_uncorrected_errors": "GPU {gpu} ECC errors, uncorrected (count)",
+}
+#: Why a GPU lowers its clocks, by the names of nvml.h's bits less "nvmlClocksThrottleReason" (those
+#: that a user or an idle GPU asks for do not count). HwSlowdown stands for a power supply or a
+#: board that calls for help where neither of the two more exact bits beside it is set.
+_THROTTLING = {
+    "throttled_by_power": ("SwPowerCap", "HwPowerBrakeSlowdown"),
+    "throttled_by_heat": ("SwThermalSlowdown", "HwThermalSlowdown"),
+    "throttled_by_hardware": ("HwSlowdown",),
 }
 _STOP_S = 2.0
 
@@ -74,33 +89,74 @@ class Reader:
 
     def read_gpu(self, number: int) -> Reading:
         """The reading of one of them. Takes 40 ms of sleep where PCIe is counted."""
-        return self._of(number, self._gpus[number])
+        return {**self.read_state(number), **self._traffic(number, self._gpus[number])}
+
+    def read_state(self, number: int) -> Reading:
+        """The same without PCIe and NVLink, at once."""
+        return self._state(self._gpus[number])
 
     def close(self) -> None:
         """Let NVML go; where it refuses (the driver is gone, say), there is nothing left to do."""
         with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
-    def _of(self, number: int, gpu: Any) -> Reading:
+    def _take(
+        self, reading: Reading, key: str, ask: Callable[[], float], factor: float = 1
+    ) -> None:
+        with contextlib.suppress(self._nvml.NVMLError):  # not supported by this GPU, or not allowed
+            reading[key] = float(ask()) * factor
+
+    def _state(self, gpu: Any) -> Reading:
         nvml = self._nvml
         reading: Reading = {}
-
-        def take(key: str, ask: Callable[[], float]) -> None:
-            with contextlib.suppress(nvml.NVMLError):  # not supported by this GPU, or not allowed
-                reading[key] = float(ask())
-
+        take = partial(self._take, reading)
         take("utilization_ratio", lambda: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100)
         take("memory_used_bytes", lambda: nvml.nvmlDeviceGetMemoryInfo(gpu).used)
         take("power_watts", lambda: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3)  # from mW
+        for key, clock in (
+            ("sm_clock_hertz", nvml.NVML_CLOCK_SM),
+            ("memory_clock_hertz", nvml.NVML_CLOCK_MEM),
+        ):
+            take(key, partial(nvml.nvmlDeviceGetClockInfo, gpu, clock), 1e6)  # from MHz
+        for key, kind in (
+            ("ecc_corrected_errors", nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+            ("ecc_uncorrected_errors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        ):
+            # Since the driver was loaded.
+            take(key, partial(nvml.nvmlDeviceGetTotalEccErrors, gpu, kind, nvml.NVML_VOLATILE_ECC))
+        reading.update(self._throttling(gpu))
+        return reading
+
+    def _throttling(self, gpu: Any) -> Reading:
+        """1 for each kind of reason that lowers the clocks now, else 0; nothing if not known."""
+        nvml = self._nvml
+        # The first name is the newer one; a driver of before 2023 knows only the second.
+        for name in ("EventReasons", "ThrottleReasons"):
+            ask = getattr(nvml, f"nvmlDeviceGetCurrentClocks{name}", None)
+            if ask is None:
+                continue
+            with contextlib.suppress(nvml.NVMLError):
+                reasons = int(ask(gpu))
+                found = {
+                    key: any(
+                        reasons & getattr(nvml, f"nvmlClocksThrottleReason{bit}") for bit in bits
+                    )
+                    for key, bits in _THROTTLING.items()
+                }
+                if found["throttled_by_power"] or found["throttled_by_heat"]:
+                    found["throttled_by_hardware"] = False
+                return {key: float(now) for key, now in found.items()}
+        return {}
+
+    def _traffic(self, number: int, gpu: Any) -> Reading:
+        nvml = self._nvml
+        reading: Reading = {}
         for key, counter in (
             ("pcie_rx_bytes_per_second", nvml.NVML_PCIE_UTIL_RX_BYTES),
             ("pcie_tx_bytes_per_second", nvml.NVML_PCIE_UTIL_TX_BYTES),
         ):
             # NVML counts for 20 ms and gives kB/s.
-            ask = partial(nvml.nvmlDeviceGetPcieThroughput, gpu, counter)
-            take(key, ask)
-            if key in reading:
-                reading[key] *= 1e3
+            self._take(reading, key, partial(nvml.nvmlDeviceGetPcieThroughput, gpu, counter), 1e3)
         for key, field in (
             ("nvlink_rx_bytes_per_second", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX"),
             ("nvlink_tx_bytes_per_second", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX"),

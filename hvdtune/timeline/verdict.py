@@ -39,13 +39,27 @@ def findings(analysis: Analysis) -> list[Finding]:
 
     Advice that would help nearly every job (fewer copies, fewer bytes) stands behind what is wrong
     with this one, unless it gives ADVICE times as much; its gain is what it gives beyond the best
-    of the others. Gains do not add up: what one change saves, another may no longer find.
+    of the others. Gains do not add up: what one change saves, another may no longer find. GPUs that
+    are not well come beside all this: broken memory first, lowered clocks last.
     """
+    from hvdtune.timeline import causes_ranks, gpu_health
+
+    endless = causes_ranks.endless_stalls(analysis)  # come first: the job ended there
+    recording = analysis.recording
+    return [
+        *gpu_health.errors(recording),
+        *endless,
+        *_of_steps(analysis, ended=bool(endless)),
+        *gpu_health.warnings(recording),
+    ]
+
+
+def _of_steps(analysis: Analysis, *, ended: bool) -> list[Finding]:
+    """Where the steps spend their time; never empty unless a stall has `ended` the job."""
     from hvdtune.timeline import causes, causes_ranks
 
     if not len(analysis.found_steps):
-        return [*causes_ranks.endless_stalls(analysis), causes.no_steps(analysis)]
-    endless = causes_ranks.endless_stalls(analysis)  # come first: the job ended there
+        return [causes.no_steps(analysis)]
     case = causes_ranks.Case.of(analysis)
     found = [
         *causes_ranks.stalls(case),
@@ -60,9 +74,8 @@ def findings(analysis: Analysis) -> list[Finding]:
     advice = _worth([*causes.copies(case), *causes.communication(case)])
     most = max((one.gain for one in cures), default=0.0)
     first = [one for one in advice if one.gain >= ADVICE * most]
-    return [*endless, *first, *cures, *(one for one in advice if one not in first)] or [
-        causes.nothing(case)
-    ]
+    told = [*first, *cures, *(one for one in advice if one not in first)]
+    return told or ([] if ended else [causes.nothing(case)])
 
 
 def _worth(found: list[Finding]) -> list[Finding]:

@@ -520,6 +520,26 @@ def nvmlDeviceGetPowerUsage(gpu):
 
 def nvmlDeviceGetPcieThroughput(gpu, counter):
     return 7
+
+NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_VOLATILE_ECC = 1, 2, 0
+NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1
+
+def nvmlDeviceGetClockInfo(gpu, clock):
+    if clock == NVML_CLOCK_MEM:
+        raise NVMLError("Not Supported")
+    return 1980
+
+def nvmlDeviceGetTotalEccErrors(gpu, kind, counter):
+    raise NVMLError("Not Supported")
+
+def nvmlDeviceGetCurrentClocksEventReasons(gpu):
+    return 0x20 * gpu
+
+nvmlClocksThrottleReasonSwPowerCap = 0x4
+nvmlClocksThrottleReasonHwSlowdown = 0x8
+nvmlClocksThrottleReasonSwThermalSlowdown = 0x20
+nvmlClocksThrottleReasonHwThermalSlowdown = 0x40
+nvmlClocksThrottleReasonHwPowerBrakeSlowdown = 0x80
 """
 
 
@@ -555,6 +575,13 @@ def test_rank_0_records_the_gpus_of_its_host(tmp_path: Path) -> None:
             "GPU 1 memory (bytes)": {1e9},
             "GPU 1 PCIe received (bytes/s)": {7e3},
             "GPU 1 PCIe sent (bytes/s)": {7e3},
+            **{f"GPU {gpu} SM clock (Hz)": {1.98e9} for gpu in (0, 1)},
+            **{f"GPU {gpu} throttled by heat (0 or 1)": {gpu} for gpu in (0, 1)},
+            **{
+                f"GPU {gpu} throttled by {reason} (0 or 1)": {0}
+                for gpu in (0, 1)
+                for reason in ("power", "hardware")
+            },
         }
         events = json.loads((tmp_path / f"{name}.json").read_text())
         shown = [one for one in events if one["ph"] == "C" and one["name"] == "GPU 0 power (W)"]

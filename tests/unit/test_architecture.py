@@ -29,7 +29,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "autotune": {"knobs", "pages"},
     "autotune.online": {"autotune", "core", "knobs"},
     "launch": {"core", "knobs"},
-    "bench": {"arrays", "core", "knobs", "launch", "pages"},
+    "bench": {"arrays", "core", "knobs", "launch", "pages", "torch"},
     "alias": {"launch"},
     "cli": {
         *("alias", "autotune", "bench", "core", "knobs", "launch", "live", "timeline"),
@@ -42,13 +42,16 @@ MAY_IMPORT_NATIVE = ("core", "autotune.online")
 # Whom each native directory may include, apart from itself.
 NATIVE_LAYERS: dict[str, set[str]] = {
     "base": set(),
+    "device": {"base"},
     "wire": {"base"},
     "transport": {"base", "wire"},
-    "collective": {"base", "wire", "transport"},
+    "collective": {"base", "device", "wire", "transport"},
     "backend": {"base", "wire", "transport", "collective"},
     "observe": {"base"},
-    "engine": {"base", "wire", "transport", "collective", "backend", "observe"},
-    "python": {"base", "wire", "transport", "collective", "backend", "observe", "engine"},
+    "engine": {"base", "device", "wire", "transport", "collective", "backend", "observe"},
+    "python": {
+        *("base", "device", "wire", "transport", "collective", "backend", "observe", "engine"),
+    },
 }
 
 HEAVY = ("numpy", "pandas", "plotly", "skopt", "sklearn", "torch", "yaml", "cloudpickle")

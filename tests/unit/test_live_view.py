@@ -89,3 +89,21 @@ def test_units():
     assert view.time_text(65) == "65.0 s"
     assert view.time_text(600) == "10 min"
     assert view.time_text(3 * 3600 + 180) == "3 h 03 min"
+
+
+def test_gpus_are_shown_with_what_is_wrong_with_them():
+    def said(*gpus: dict) -> str:
+        return dict(view.rows({**sample_status(), "gpus": list(gpus)}))["GPUs"]
+
+    fine = {"utilization_ratio": 0.97, "power_watts": 650.4, "throttled_by_heat": 0.0}
+    assert said(fine) == "1 GPU, 97% busy, up to 650 W"
+    hot = {**fine, "utilization_ratio": 0.4, "throttled_by_heat": 1.0, "throttled_by_power": 1.0}
+    broken = {"ecc_uncorrected_errors": 2.0, "ecc_corrected_errors": 9.0, "throttled_by_heat": 1.0}
+    assert said(fine, hot, broken) == (
+        "3 GPUs, 40% to 97% busy, up to 650 W; GPUs 1, 2: throttled by heat; GPU 1: throttled by "
+        "power; GPU 2: memory errors that could not be corrected"
+    )
+    assert "GPUs" not in dict(view.rows({**sample_status(), "gpus": []}))
+    shown = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="truecolor")
+    shown.print(view.frame({**sample_status(), "gpus": [hot]}))
+    assert "\x1b[31m1 GPU, 40% busy" in shown.file.getvalue()

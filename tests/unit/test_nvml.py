@@ -16,6 +16,17 @@ class Error(Exception):
     pass
 
 
+STATE = {
+    "sm_clock_hertz": 1e9,
+    "memory_clock_hertz": 2e9,
+    "throttled_by_power": 0.0,
+    "throttled_by_heat": 0.0,
+    "throttled_by_hardware": 0.0,
+    "ecc_corrected_errors": 5.0,
+    "ecc_uncorrected_errors": 0.0,
+}
+
+
 def fake(gpus: int = 2, **changes) -> types.ModuleType:
     """A module with the functions of pynvml that we call; GPU 1 supports no power reading."""
     module = types.ModuleType("pynvml")
@@ -46,6 +57,19 @@ def fake(gpus: int = 2, **changes) -> types.ModuleType:
         "nvmlDeviceGetMemoryInfo": lambda gpu: types.SimpleNamespace(used=10**9),
         "nvmlDeviceGetPowerUsage": power,
         "nvmlDeviceGetPcieThroughput": lambda gpu, counter: 7 + counter,
+        "NVML_CLOCK_SM": 1,
+        "NVML_CLOCK_MEM": 2,
+        "nvmlDeviceGetClockInfo": lambda gpu, clock: 1000 * clock,
+        "NVML_VOLATILE_ECC": 0,
+        "NVML_MEMORY_ERROR_TYPE_CORRECTED": 0,
+        "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
+        "nvmlDeviceGetTotalEccErrors": lambda gpu, kind, counter: 5 - 5 * kind,
+        "nvmlClocksThrottleReasonSwPowerCap": 0x4,
+        "nvmlClocksThrottleReasonHwSlowdown": 0x8,
+        "nvmlClocksThrottleReasonSwThermalSlowdown": 0x20,
+        "nvmlClocksThrottleReasonHwThermalSlowdown": 0x40,
+        "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": 0x80,
+        "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: 0x1,
         "nvmlDeviceGetFieldValues": fields,
         **changes,
     }
@@ -70,6 +94,7 @@ def test_readings_are_in_si_units_and_leave_out_what_is_not_supported():
         "power_watts": 250.0,
         "pcie_rx_bytes_per_second": 8e3,
         "pcie_tx_bytes_per_second": 7e3,
+        **STATE,
     }
     assert "power_watts" not in second
     assert second["utilization_ratio"] == 0.41
@@ -105,7 +130,43 @@ def test_nvml_without_nvlink_and_pcie():
     )
     reader = nvml.Reader(without)
     reader.read()
-    assert set(reader.read()[0]) == {"utilization_ratio", "memory_used_bytes", "power_watts"}
+    expected = {"utilization_ratio", "memory_used_bytes", "power_watts", *STATE}
+    assert set(reader.read()[0]) == expected
+    assert set(nvml.Reader(fake()).read_state(0)) == expected
+
+
+@pytest.mark.parametrize(
+    ("bits", "reasons"),
+    [
+        (0x1 | 0x2 | 0x10, set()),  # idle, clocks that a user has set, sync boost
+        (0x4, {"power"}),
+        (0x80 | 0x8, {"power"}),
+        (0x20, {"heat"}),
+        (0x40 | 0x8, {"heat"}),
+        (0x4 | 0x20, {"power", "heat"}),
+        (0x8, {"hardware"}),
+    ],
+)
+def test_why_a_gpu_is_throttled(bits, reasons):
+    reading = nvml.Reader(fake(nvmlDeviceGetCurrentClocksEventReasons=lambda gpu: bits)).read()[0]
+    assert {name for name in ("power", "heat", "hardware") if reading[f"throttled_by_{name}"]} == (
+        reasons
+    )
+
+
+def test_an_older_driver_or_package_is_asked_by_the_older_name():
+    older = {"nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: 0x20}
+    for newer in (failing, None):
+        module = fake(nvmlDeviceGetCurrentClocksEventReasons=newer, **older)
+        assert nvml.Reader(module).read()[0]["throttled_by_heat"] == 1
+    module = fake(nvmlDeviceGetCurrentClocksEventReasons=failing)
+    assert not any(key.startswith("throttled") for key in nvml.Reader(module).read()[0])
+
+
+def test_a_gpu_without_ecc_leaves_its_errors_out():
+    reading = nvml.Reader(fake(nvmlDeviceGetTotalEccErrors=failing)).read()[0]
+    assert "ecc_corrected_errors" not in reading
+    assert "sm_clock_hertz" in reading
 
 
 def test_the_sampler_emits_counters_until_it_is_stopped():

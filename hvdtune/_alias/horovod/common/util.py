@@ -41,10 +41,12 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether tensors on a GPU can be given to hvdtune: not in this version."""
+    """Whether tensors on a GPU can be given to hvdtune here."""
+    there = bool(world.cuda_built())
     if verbose:
-        print(f"hvdtune takes {ext_base_name} tensors on the CPU only.")
-    return False
+        where = "GPUs" if there else "the CPU only"
+        print(f"hvdtune takes {ext_base_name} tensors on {where}.")
+    return there
 
 
 def mpi_built(verbose: bool = False) -> bool:

@@ -1,0 +1,389 @@
+"""Which of NVIDIA's libraries this process uses for tensors on GPUs, and if none, why.
+
+Three are looked for, and none is loaded here: the CUDA driver (`libcuda.so.1`, which comes with the
+kernel's driver), NCCL (`libnccl.so.2`, 2.19 or newer) and NVRTC, the run-time compiler. The first
+place that has one decides: what a setting names; what this process has loaded already; the wheels
+of NVIDIA on `sys.path`, which PyTorch uses; `LD_LIBRARY_PATH`; the system. A second NCCL is never
+brought into a process that has one.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hvdtune import _native
+
+Version = tuple[int, ...]
+
+OLDEST_NCCL: Version = (2, 19)
+#: A value of the settings below that says: use no such library.
+NONE = "none"
+#: How to get one; each ends a sentence.
+DRIVER_ADVICE = "NVIDIA's driver for Linux (in a container: start it with its GPUs, --gpus all)"
+NCCL_ADVICE = (
+    "pip install nvidia-nccl-cu12 (nvidia-nccl-cu13 with CUDA 13), or the distribution's libnccl2; "
+    "HVDTUNE_NCCL_LIBRARY names one elsewhere"
+)
+NVRTC_ADVICE = (
+    "pip install nvidia-cuda-nvrtc-cu12 (nvidia-cuda-nvrtc with CUDA 13), or the CUDA toolkit; "
+    "HVDTUNE_NVRTC_LIBRARY names one elsewhere"
+)
+
+# The first driver of CUDA's major versions (CUDA's release notes, table 3): NVRTC's code does not
+# run under an older one.
+_DRIVER_OF_CUDA = {12: (525, 60, 13), 13: (580, 65, 6)}
+_NCCL_TEXT = re.compile(rb"NCCL version (\d+)\.(\d+)\.(\d+)")
+
+
+class Library(NamedTuple):
+    """One library that was looked for.
+
+    `path` is None where there is none to use; `reason` then is a sentence without its full stop.
+    `version` is empty where only the library itself, once loaded, could tell. `found` says how it
+    was found.
+    """
+
+    path: str | None
+    reason: str = ""
+    version: Version = ()
+    found: str = ""
+
+    @property
+    def version_text(self) -> str:
+        """The version as people write it; "" where it is not known."""
+        return ".".join(map(str, self.version))
+
+
+class CudaLibraries(NamedTuple):
+    """The three libraries. `cuda` is needed for any work with GPUs, `nccl` for reducing on them,
+    `nvrtc` for copies of many tensors in one launch."""
+
+    cuda: Library
+    nccl: Library
+    nvrtc: Library
+
+    @property
+    def nccl_code(self) -> int:
+        """NCCL's version code: 21903 for 2.19.3. 0 without NCCL, or where it is not known."""
+        return nccl_code(self.nccl.version) if self.nccl.path else 0
+
+
+class Places(NamedTuple):
+    """Where to look, in order. `mapped`: files of this process's memory; `site`: folders of Python
+    packages; `cache`: the loader's list of libraries; `driver`: the kernel driver's description."""
+
+    mapped: Sequence[str]
+    site: Sequence[str]
+    system: Sequence[str]
+    cache: str = "/etc/ld.so.cache"
+    driver: str = "/proc/driver/nvidia/version"
+
+
+class _Kind(NamedTuple):
+    """What is looked for. Names are patterns of `Path.glob`; wheels are folders of `site`."""
+
+    title: str
+    variable: str
+    names: tuple[str, ...]
+    loaded: re.Pattern[str]
+    wheels: tuple[str, ...]
+    missing: str
+
+
+_CUDA = _Kind(
+    "the CUDA driver",
+    "HVDTUNE_CUDA_LIBRARY",
+    ("libcuda.so.1",),
+    re.compile(r"/libcuda\.so[.\d]*$"),
+    (),
+    f"there is no NVIDIA driver on this machine: libcuda.so.1 was not found; get {DRIVER_ADVICE}",
+)
+_NCCL = _Kind(
+    "NCCL",
+    "HVDTUNE_NCCL_LIBRARY",
+    ("libnccl.so.2", "libnccl.so.2.*"),
+    re.compile(r"/libnccl\.so[.\d]*$"),
+    ("nvidia/nccl/lib",),
+    f"NCCL was not found: {NCCL_ADVICE}",
+)
+_NVRTC = _Kind(
+    "NVRTC",
+    "HVDTUNE_NVRTC_LIBRARY",
+    ("libnvrtc.so.[1-9][0-9]", "libnvrtc.so.[1-9][0-9].*", "libnvrtc-*.so.[1-9][0-9]"),
+    re.compile(r"/libnvrtc(-[0-9a-f]{6,})?\.so[.\d]*$"),
+    # CUDA 13's wheels have one folder; those before, one a library; older PyTorch brings its own.
+    ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "torch/lib"),
+    f"NVRTC was not found: {NVRTC_ADVICE}",
+)
+
+
+def engine_knows_gpus() -> bool:
+    """Whether this build's engine takes tensors on GPUs."""
+    return bool(getattr(_native, "gpus", False))
+
+
+def cuda_built() -> bool:
+    """Whether tensors on GPUs can be given to hvdtune here: the engine takes them, and there is a
+    driver."""
+    return engine_knows_gpus() and find().cuda.path is not None
+
+
+def nccl_built() -> int:
+    """The version code of the NCCL that would carry tensors on GPUs; 0 where none would."""
+    libraries = find()
+    if not engine_knows_gpus() or libraries.cuda.path is None or libraries.nccl.path is None:
+        return 0
+    return libraries.nccl_code or _ask_version(libraries.nccl.path)
+
+
+def _ask_version(path: str) -> int:
+    """The version by loading it, as the engine would; 0 where that fails."""
+    import ctypes
+
+    version = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return 0
+    return 0 if failed else version.value
+
+
+def find(
+    environ: Mapping[str, str] = os.environ,
+    named: Mapping[str, str] | None = None,
+    places: Places | None = None,
+) -> CudaLibraries:
+    """Look for all three; takes a few file operations, starts nothing and loads nothing.
+
+    Args:
+        environ: the process's environment.
+        named: paths that the user gives, by the settings' variables, in place of `environ`'s.
+        places: for tests; otherwise this process and this machine.
+    """
+    places = Places(_mapped(), sys.path, _system_folders()) if places is None else places
+    wanted = {**environ, **(named or {})}
+    cuda = _find_cuda(wanted, places)
+    return CudaLibraries(
+        cuda, _find_nccl(wanted, places), _find_nvrtc(wanted, places, cuda.version)
+    )
+
+
+def _find_cuda(wanted: Mapping[str, str], places: Places) -> Library:
+    for path, how in _candidates(_CUDA, wanted, places):
+        if path is None:
+            return Library(None, how)
+        return Library(path, "", _version_of_name(path) or _kernel_driver(places), how)
+    return Library(None, _CUDA.missing)
+
+
+def _find_nccl(wanted: Mapping[str, str], places: Places) -> Library:
+    """The first there is: a newer one further down would become a second one as soon as PyTorch
+    loads the first."""
+    mapped = _loaded(_NCCL, places)
+    for path, how in _candidates(_NCCL, wanted, places):
+        if path is None:
+            return Library(None, how)
+        others = [other for other in mapped if not _same(other, path)]
+        if others and how == _NCCL.variable:
+            return Library(
+                None,
+                f"{_NCCL.variable} is {path}, but this process has loaded {' and '.join(others)} "
+                "already, and two NCCLs in one process disturb each other: unset it, or name the "
+                "loaded one",
+            )
+        if others:
+            return Library(
+                None,
+                f"this process has loaded {len(mapped)} NCCLs, {' and '.join(mapped)}: name the "
+                f"one to use with {_NCCL.variable}",
+            )
+        version = nccl_version(path)
+        if version and version[: len(OLDEST_NCCL)] < OLDEST_NCCL:
+            text, oldest = (".".join(map(str, numbers)) for numbers in (version, OLDEST_NCCL))
+            return Library(
+                None, f"{path} is NCCL {text}, and {oldest} or newer is needed: {NCCL_ADVICE}"
+            )
+        return Library(path, "", version, how)
+    return Library(None, _NCCL.missing)
+
+
+def _find_nvrtc(wanted: Mapping[str, str], places: Places, driver: Version) -> Library:
+    """The first whose code the driver can run."""
+    too_new = ""
+    for path, how in _candidates(_NVRTC, wanted, places):
+        if path is None:
+            return Library(None, how)
+        version = _version_of_name(path)
+        needed = _DRIVER_OF_CUDA.get(version[0]) if version else None
+        if driver and needed and driver < needed:
+            too_new = too_new or (
+                f"{path} makes code for CUDA {version[0]}, which needs a driver of "
+                f"{'.'.join(map(str, needed[:2]))} or newer, and this one is "
+                f"{'.'.join(map(str, driver))}: {NVRTC_ADVICE}"
+            )
+            continue
+        return Library(path, "", version, how)
+    return Library(None, too_new or _NVRTC.missing)
+
+
+def _candidates(
+    kind: _Kind, wanted: Mapping[str, str], places: Places
+) -> Iterator[tuple[str | None, str]]:
+    """Files and how they were found, the preferred first; None and why, where none may be used."""
+    named = wanted.get(kind.variable, "").strip()
+    if named:
+        yield _named(kind, named)
+        return
+    for path in _loaded(kind, places):
+        yield path, "loaded by this process"
+    folders = [(os.path.join(site, wheel), "a wheel") for site in places.site if site
+               for wheel in kind.wheels]  # fmt: skip
+    paths = wanted.get("LD_LIBRARY_PATH", "").split(":")
+    folders += [(path, "LD_LIBRARY_PATH") for path in paths if path]
+    yield from _in_folders(kind, folders)
+    yield from ((path, "the system") for path in _cached(kind, places))
+    yield from _in_folders(kind, [(folder, "the system") for folder in places.system])
+
+
+def _in_folders(kind: _Kind, folders: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for folder, how in folders:
+        for name in kind.names:
+            # The newest of several first.
+            for path in sorted(Path(folder).glob(name), key=_age, reverse=True):
+                if _is_library(path):
+                    yield str(path), how
+
+
+def _age(path: Path) -> tuple[Version, str]:
+    return _version_of_name(str(path)), path.name
+
+
+def _named(kind: _Kind, path: str) -> tuple[str | None, str]:
+    if path.lower() == NONE:
+        return None, f"{kind.variable} is {path}: no {kind.title.removeprefix('the ')} is used"
+    if not os.path.isfile(path):
+        return None, f"{kind.variable} is {path}, which is not a file"
+    if not _is_library(Path(path)):
+        return None, f"{kind.variable} is {path}, which is not a shared library"
+    return path, kind.variable
+
+
+def _loaded(kind: _Kind, places: Places) -> list[str]:
+    """Those of the process's memory, each file once."""
+    by_file = {os.path.realpath(path): path for path in places.mapped if kind.loaded.search(path)}
+    return list(by_file.values())
+
+
+def _cached(kind: _Kind, places: Places) -> list[str]:
+    """Those that the loader's list names: absolute paths that end with a NUL, in any version of the
+    file's format."""
+    try:
+        listed = Path(places.cache).read_bytes()
+    except OSError:
+        return []
+    stem = kind.names[0].partition(".so")[0]
+    texts = re.findall(rb"/[^\0]*/" + re.escape(stem).encode() + rb"\.so[.\d]+(?=\0)", listed)
+    paths = [Path(os.fsdecode(text)) for text in dict.fromkeys(texts)]
+    fitting = [p for p in paths if any(p.match(name) for name in kind.names) and _is_library(p)]
+    return [str(path) for path in sorted(fitting, key=_age, reverse=True)]
+
+
+def nccl_code(version: Version) -> int:
+    """A version as NCCL_VERSION of nccl.h has it, of 2.9 and newer: 21903 for 2.19.3; 0 for ()."""
+    if not version:
+        return 0
+    major, minor, patch = (*version, 0, 0)[:3]
+    return major * 10000 + minor * 100 + patch
+
+
+def nccl_version(path: str) -> Version:
+    """Of a libnccl that is not loaded: by its name, its wheel, or the text that every NCCL carries.
+
+    Empty where none of them tells.
+    """
+    version = _version_of_name(path)
+    if len(version) == 3:
+        return version
+    wheels = [
+        entry.name
+        for folder in Path(path).parents[3:4]
+        if path.startswith(os.path.join(folder, "nvidia", "nccl"))
+        for entry in folder.glob("nvidia_nccl_cu*-*.dist-info")
+    ]
+    if len(wheels) == 1:
+        numbers = re.findall(r"\d+", wheels[0].partition("-")[2])
+        return tuple(int(number) for number in numbers[:3])
+    try:
+        with (
+            open(path, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            said = _NCCL_TEXT.search(content)
+            return tuple(int(number) for number in said.groups()) if said else ()
+    except (OSError, ValueError):  # gone, or empty
+        return ()
+
+
+def _version_of_name(path: str) -> Version:
+    """The longest there is after ".so", of the name and of the file that it leads to:
+    libcuda.so.1 -> libcuda.so.535.129.03 is 535.129.3. Of an interface's number alone, it is
+    that: libnvrtc.so.12 is 12."""
+    texts = (os.path.basename(name).partition(".so.")[2] for name in (path, os.path.realpath(path)))
+    versions = [_numbers(text) for text in texts]
+    best = max(versions, key=len)
+    return best if len(best) > 1 or "libnvrtc" in path else ()
+
+
+def _numbers(text: str) -> Version:
+    return tuple(int(part) for part in text.split(".")) if re.fullmatch(r"[\d.]*\d", text) else ()
+
+
+def _kernel_driver(places: Places) -> Version:
+    try:
+        said = Path(places.driver).read_text(errors="replace")
+    except OSError:
+        return ()
+    number = re.search(r"\b(\d{3,}(?:\.\d+)+)\b", said)
+    return _numbers(number[1]) if number else ()
+
+
+def _is_library(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _mapped() -> list[str]:
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    fields = (line.split(maxsplit=5) for line in lines)
+    return list(dict.fromkeys(parts[5] for parts in fields if len(parts) == 6))
+
+
+def _system_folders() -> list[str]:
+    multiarch = sysconfig.get_config_var("MULTIARCH") or f"{os.uname().machine}-linux-gnu"
+    folders = [f"/usr/lib/{multiarch}", "/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64"]
+    toolkit = ["/usr/local/cuda/lib64", f"/usr/local/cuda/targets/{os.uname().machine}-linux/lib"]
+    # The last one is where the driver is under WSL.
+    return [
+        *folders,
+        os.path.join(sys.prefix, "lib"),
+        *toolkit,
+        "/usr/local/lib",
+        "/usr/lib/wsl/lib",
+    ]

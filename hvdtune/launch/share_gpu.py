@@ -1,0 +1,48 @@
+"""`hvdtune run --share-gpu`: several ranks on one GPU, for development and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hvdtune.core import cuda_libraries
+from hvdtune.launch.errors import LaunchError
+
+#: The first NCCL that takes several ranks of a communicator on one GPU.
+OLDEST_NCCL: cuda_libraries.Version = (2, 30)
+
+_ENABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
+
+
+def variables(environ: Mapping[str, str], ranks: int, *, here: bool) -> dict[str, str]:
+    """What NCCL needs to be told in the workers' environment; what `environ` has already stays.
+
+    The ranks of one GPU take turns, and each waits inside its kernels for the others: few thread
+    blocks (CTAs) leave room for all. NVLink SHARP has no way for two ranks of one GPU.
+
+    Args:
+        environ: the workers' environment as far as it is known.
+        ranks: of the job; all may be on one GPU.
+        here: whether this machine is the workers', so that its NCCL can be looked at.
+
+    Raises `LaunchError` where the NCCL that the workers would use is too old, or there is none.
+    Without NCCL by choice (HVDTUNE_NCCL_LIBRARY=none) nothing is to be said: tensors then pass
+    through host memory.
+    """
+    if environ.get("HVDTUNE_NCCL_LIBRARY", "").strip().lower() == cuda_libraries.NONE:
+        return {}
+    if here:
+        _require(cuda_libraries.find(environ).nccl)
+    ctas = 4 if ranks <= 2 else 2 if ranks <= 4 else 1
+    wanted = {_ENABLE: "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": str(ctas)}
+    return {name: value for name, value in wanted.items() if name == _ENABLE or name not in environ}
+
+
+def _require(nccl: cuda_libraries.Library) -> None:
+    oldest = ".".join(map(str, OLDEST_NCCL))
+    if nccl.path is None:
+        raise LaunchError(f"--share-gpu needs NCCL {oldest} or newer: {nccl.reason}")
+    if nccl.version and nccl.version < OLDEST_NCCL:
+        raise LaunchError(
+            f"--share-gpu needs NCCL {oldest} or newer, and {nccl.path} is NCCL "
+            f"{nccl.version_text}: pip install -U nvidia-nccl-cu12 (nvidia-nccl-cu13 with CUDA 13)"
+        )

@@ -1,0 +1,51 @@
+#pragma once
+
+// What a launch is told. Compiled by C++ compilers and by CUDA's, NVRTC among them, which has no
+// standard headers: this file includes none.
+
+namespace hvdtune {
+
+using KernelSize = unsigned long long;
+
+/// Where pieces begin in a packed buffer: at multiples of this, as Horovod's batched copies pad.
+inline constexpr KernelSize kPieceAlignment = 16;
+
+inline constexpr int kKernelThreads = 256;
+/// What a block copies at once: four vectors of 16 bytes a thread, which keeps enough of the
+/// memory's bandwidth busy.
+inline constexpr KernelSize kTileBytes = KernelSize{kKernelThreads} * 4 * 16;
+/// As many as Horovod's batched copies have; all parameters of a kernel have 4096 bytes at most.
+inline constexpr int kPiecesPerLaunch = 160;
+
+struct KernelPiece {
+  KernelSize at;     ///< address of the tensor's bytes
+  KernelSize begin;  ///< … and their place in the packed buffer
+  KernelSize bytes;
+};
+
+struct KernelWork {
+  KernelSize packed;  ///< address of the packed buffer
+  KernelSize begin;   ///< place of the first piece
+  KernelSize end;     ///< behind the last piece and its padding
+  double scale;
+  int count;
+  KernelPiece pieces[kPiecesPerLaunch];  ///< ascending in the packed buffer
+};
+
+static_assert(sizeof(KernelWork) <= 4096);
+
+inline constexpr int kMostKernelSources = 16;
+
+/// As KernelOp of the CPU's kernels.
+enum class ReduceStep : int { kSum = 0, kMin = 1, kMax = 2, kProduct = 3 };
+
+struct ReduceWork {
+  KernelSize out;
+  KernelSize bytes;
+  double scale;  ///< of the result
+  ReduceStep step;
+  int sources;
+  KernelSize source[kMostKernelSources];  ///< addresses; multiples of 16
+};
+
+}  // namespace hvdtune

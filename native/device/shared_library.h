@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+namespace hvdtune {
+
+/// A library that is found at run time and never unloaded.
+class SharedLibrary {
+ public:
+  /// `what` is what users call it, e.g. "NCCL". Throws Error(kInvalidArgument) with the loader's
+  /// reason.
+  SharedLibrary(std::string what, const std::string& path);
+
+  /// Puts the address of `symbol` into `function`. Throws Error(kInvalidArgument) where the library
+  /// has none: `oldest` is the first version that has all that is looked for.
+  template <class Function>
+  void find(Function*& function, const char* symbol, const char* oldest) const {
+    function = reinterpret_cast<Function*>(address(symbol, oldest));
+  }
+
+ private:
+  [[nodiscard]] void* address(const char* symbol, const char* oldest) const;
+
+  std::string what_;
+  std::string path_;
+  void* handle_;
+};
+
+}  // namespace hvdtune
