@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 MAX_RANKS: int
 MAX_PROCESS_SETS: int
+gpus: bool  # whether tensors on GPUs can be submitted, given the libraries
 
 class HotCalls:
     """The calls that are made for every gradient, as one step from a face to the engine.
@@ -212,7 +213,31 @@ class EngineOptions:
         mpi_multiple: bool,
         gloo_interface: str,
         gloo_timeout_s: float,
+        cuda_library: str,
+        cuda_problem: str,
+        nccl_library: str,
+        nccl_problem: str,
+        nvrtc_library: str,
+        nccl_streams: int,
+        async_completion: bool,
+        share_gpu: bool,
     ) -> None: ...
+
+class DeviceDone:
+    """When a GPU will be done with an operation that is done for the host."""
+
+    def let_wait(self, stream: int) -> None:
+        """What `stream` is given from now on begins after it."""
+
+    def wait(self) -> None:
+        """Wait for it."""
+
+class DeviceArray:
+    """An array in a GPU's memory, contiguous; bfloat16 as int16 bits."""
+
+    __cuda_array_interface__: dict[str, Any]
+    shape: tuple[int, ...]
+    device: int
 
 class SharedBlock:
     """Bytes that all ranks can read and write, as a writable buffer; its views keep it alive."""
@@ -239,12 +264,25 @@ class Engine:
         grouped: bool,
         cacheable: bool,
         splits: Sequence[int],
+        device: int = ...,
+        streams: Sequence[int] = ...,
     ) -> int:
         """Hand an operation over; its handle.
 
         A tensor is (input address, output address or 0, dtype code, shape); its memory must live
         until the operation is done. An output address of 0 lets the engine allocate the result.
+        Addresses are those of GPU `device`, or -1 for the host; the tensors can be used after the
+        work up to now of `streams`.
         """
+
+    def device_of(self, pointer: int) -> int:
+        """The GPU in whose memory an address is; of 0, the one in use.
+
+        Raises ValueError where it is in none's.
+        """
+
+    def device_memory(self, shape: Sequence[int], dtype: int, device: int) -> DeviceArray:
+        """A new array on a GPU, uninitialised. `dtype` is a code."""
 
     def allocate_shared(self, bytes: int) -> SharedBlock:
         """Zeroed memory for tensors that are reduced often.
@@ -267,11 +305,19 @@ class Engine:
         process set, its number.
         """
 
-    def collect(self, handle: int, /) -> tuple[list[NDArray[Any]], list[int]] | None:
-        """`wait` and `take`; None as well when there are no results."""
+    def collect(self, handle: int, /) -> tuple[Any, ...] | None:
+        """`wait` and `take`; None as well when there are no results.
 
-    def join(self) -> int:
-        """Take part with zeros until all ranks have joined; a handle, done then."""
+        For tensors on a GPU the arrays are DeviceArrays, and a DeviceDone follows where the GPU may
+        not be done.
+        """
+
+    def join(self, device: int = ...) -> int:
+        """Take part with zeros until all ranks have joined; a handle, done then.
+
+        `device`: the GPU on which zeros for tensors on GPUs are made, if this rank has had none
+        there.
+        """
 
     def add_process_set(self, ranks: Sequence[int]) -> int:
         """Ask for a new process set, as all ranks must; a handle, done when all have.

@@ -1,9 +1,11 @@
 """Collectives on NumPy arrays: the framework-neutral face, with Horovod's names and signatures.
 
 Arrays must be C-contiguous, of dtype uint8, int8, uint16, int16, int32, int64, float16, float32,
-float64 or bool. ``*_async`` return a handle for `poll` and `synchronize`; names with a trailing
-underscore work in place. Errors: ValueError at the call for arguments (dtype, contiguity, a name in
-flight, …), HorovodInternalError when ranks disagree or the job breaks.
+float64 or bool. Those on a GPU (CuPy's, Numba's, whatever has ``__cuda_array_interface__``) are
+taken like NumPy's, and give results on that GPU. ``*_async`` return a handle for `poll` and
+`synchronize`; names with a trailing underscore work in place. Errors: ValueError at the call for
+arguments (dtype, contiguity, a name in flight, …), HorovodInternalError when ranks disagree or the
+job breaks.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hvdtune.core import operations, results
+from hvdtune.core import device_arrays, operations, results
 from hvdtune.core.objects import allgather_object, broadcast_object
 from hvdtune.core.operations import Buffer, Completed, barrier, join, poll, synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
@@ -61,7 +63,11 @@ _CODES = {np.dtype(name): code for name, code in operations.DTYPES.items() if na
 
 def _buffer(array: Array, written: bool = False) -> Buffer:
     if type(array) is not np.ndarray and not isinstance(array, np.ndarray):
-        raise ValueError(f"a NumPy array is needed, not {type(array).__name__}")
+        if device_arrays.is_one(array):
+            return device_arrays.buffer(array, written)
+        raise ValueError(
+            f"a NumPy array, or an array on a GPU, is needed, not {type(array).__name__}"
+        )
     dtype = _CODES.get(array.dtype)
     if dtype is None:
         raise ValueError(
@@ -78,6 +84,8 @@ def _buffer(array: Array, written: bool = False) -> Buffer:
 
 def _fresh(array: Array, rows: int | None = None) -> Array:
     """An uninitialised array of the type and shape of `array`, or with so many rows."""
+    if type(array) is not np.ndarray and device_arrays.is_one(array):
+        return device_arrays.fresh(array)
     if rows is not None:
         shape = (rows, *array.shape[1:])
         size = math.prod(shape) * array.itemsize
@@ -98,12 +106,17 @@ def _given(result: Any) -> Callable[[Completed], Any]:
     return lambda completed: result
 
 
-def _first(completed: Completed) -> Array:
-    return completed.outputs[0]
+def _first(tensor: Array) -> Callable[[Completed], Array]:
+    return lambda completed: _like(tensor, completed.outputs[0])
 
 
-def _all(completed: Completed) -> tuple[Array, ...]:
-    return tuple(completed.outputs)
+def _all(tensors: Sequence[Array]) -> Callable[[Completed], tuple[Array, ...]]:
+    return lambda completed: tuple(map(_like, tensors, completed.outputs))
+
+
+def _like(tensor: Array, output: Any) -> Array:
+    """An output of the engine as an array of the library that `tensor` is of."""
+    return output if type(output) is np.ndarray else device_arrays.as_given(tensor, output)
 
 
 def _at_once(
@@ -331,7 +344,7 @@ def allgather_async(
 ) -> int:
     """Start `allgather`."""
     return operations.allgather_async(
-        [_buffer(tensor)], name=name, process_set=process_set, finish=_first
+        [_buffer(tensor)], name=name, process_set=process_set, finish=_first(tensor)
     )
 
 
@@ -351,12 +364,13 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start `grouped_allgather`."""
+    tensors = list(tensors)
     return operations.allgather_async(
         [_buffer(tensor) for tensor in tensors],
         name=name,
         process_set=process_set,
         grouped=True,
-        finish=_all,
+        finish=_all(tensors),
     )
 
 
@@ -447,7 +461,7 @@ def alltoall_async(
     """Start `alltoall`; the handle's result is always (received, received splits)."""
 
     def finish(completed: Completed) -> tuple[Array, Array]:
-        return completed.outputs[0], np.array(completed.received_splits, dtype=np.int32)
+        return _first(tensor)(completed), np.array(completed.received_splits, dtype=np.int32)
 
     return operations.alltoall_async(
         _buffer(tensor), _checked_splits(splits), name=name, process_set=process_set, finish=finish
@@ -504,7 +518,7 @@ def reducescatter_async(
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         process_set=process_set,
-        finish=_first,
+        finish=_first(tensor),
     )
 
 
@@ -543,6 +557,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start `grouped_reducescatter`."""
+    tensors = list(tensors)
     return operations.reducescatter_async(
         [_buffer(tensor) for tensor in tensors],
         name=name,
@@ -551,7 +566,7 @@ def grouped_reducescatter_async(
         postscale_factor=postscale_factor,
         process_set=process_set,
         grouped=True,
-        finish=_all,
+        finish=_all(tensors),
     )
 
 

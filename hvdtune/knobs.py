@@ -306,9 +306,14 @@ _TABLE = (
     ),
     Knob(
         "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "int", 1,
-        "NCCL streams used in turn.",
+        "NCCL streams, and communicators, used in turn: as many batches run beside each other.",
         flags=("--num-nccl-streams",), yaml="library_options.num_nccl_streams", unit="streams",
-        minimum=0, inert=_NO_GPU,
+        minimum=0,
+    ),
+    Knob(
+        "async_completion", "HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", False,
+        "With NCCL, an operation is done once it is enqueued: the stream that uses its result waits "
+        "for the GPU, not the host.",
     ),
     Knob(
         "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "bool", False,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvdtune._native import AllreducePlan, HotCalls, array_address
+from hvdtune._native import AllreducePlan, DeviceDone, HotCalls, array_address
 from hvdtune.core import reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
@@ -80,6 +80,7 @@ __all__ = [
     "plan_allreduces",
     "poll",
     "reducescatter_async",
+    "running_engine",
     "synchronize",
     "wait_native",
 ]
@@ -87,23 +88,33 @@ __all__ = [
 
 @dataclass(slots=True)
 class Buffer:
-    """Contiguous memory of one tensor; `owner` keeps it alive until the operation is done."""
+    """Contiguous memory of one tensor; `owner` keeps it alive until the operation is done.
+
+    `device` is the GPU that it is on, -1 for the host; it can be used after the work up to now of
+    `streams`, CUDA's handles. `current_stream` tells the stream in which a result will be used;
+    without it the host waits for the GPU.
+    """
 
     pointer: int
     dtype: int
     shape: tuple[int, ...]
     owner: object
+    device: int = -1
+    streams: tuple[int, ...] = ()
+    current_stream: Callable[[], int] | None = None
 
 
 @dataclass(slots=True)
 class Completed:
     """What the engine returns: new NumPy arrays (bfloat16 as uint16 bits), and numbers.
 
+    Of tensors on a GPU the arrays are `DeviceArray`s (bfloat16 as int16 bits).
     The numbers are the received splits of an alltoall, the last rank to join of a join.
     """
 
     outputs: list[Any] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+    gpu: DeviceDone | None = None  # where it may not be done yet
 
     @property
     def received_splits(self) -> list[int]:
@@ -198,8 +209,11 @@ def _submit(
         raise ValueError(
             f"{_PREFIX[kind]}: {len(inputs)} inputs need as many outputs, not {len(outputs)}"
         )
-    engine = _running_engine()
+    engine = running_engine()
     set_id = id_of(process_set)
+    place = _place_of(_PREFIX[kind], [*inputs, *(outputs or ())])
+    if place[0] >= 0:
+        finish = _behind_gpu(finish, inputs[0].current_stream)
     wire_name, cacheable = _wire_name(kind, grouped, name, set_id)
     tensors = [
         (buffer.pointer, 0 if outputs is None else outputs[i].pointer, buffer.dtype, buffer.shape)
@@ -218,6 +232,7 @@ def _submit(
             grouped,
             cacheable,
             list(splits),
+            *place,
         )
     except BaseException:
         if name is None:
@@ -227,7 +242,33 @@ def _submit(
     return handle
 
 
-def _running_engine() -> Any:
+def _place_of(kind: str, buffers: Sequence[Buffer]) -> tuple[int, tuple[int, ...]]:
+    """(device, streams) of an operation's tensors."""
+    devices = {buffer.device for buffer in buffers}
+    if devices <= {-1}:
+        return -1, ()
+    if len(devices) > 1:
+        places = " and ".join("the CPU" if d < 0 else f"GPU {d}" for d in sorted(devices))
+        raise HorovodInternalError(
+            f"{kind}: the tensors of one operation must be on one device; these are on {places}"
+        )
+    return devices.pop(), tuple({stream for buffer in buffers for stream in buffer.streams})
+
+
+def _behind_gpu(finish: Finish, current_stream: Callable[[], int] | None) -> Finish:
+    """`finish`, of a result that is used when the GPU is done."""
+
+    def finished(completed: Completed) -> Any:
+        if completed.gpu is not None and current_stream is not None:
+            completed.gpu.let_wait(current_stream())
+        elif completed.gpu is not None:
+            completed.gpu.wait()
+        return finish(completed)
+
+    return finished
+
+
+def running_engine() -> Any:
     """The engine; collectives before init fail as in Horovod, with HorovodInternalError."""
     if not world.is_initialized():
         raise HorovodInternalError("Horovod has not been initialized; use hvd.init().")
@@ -263,7 +304,7 @@ def check_adasum(process_set: ProcessSet) -> None:
         raise NotImplementedError(
             f"op=Adasum works on all ranks of the job only, not on the process set {process_set}."
         )
-    _running_engine()
+    running_engine()
     size = world.size()
     if size & (size - 1) != 0:
         raise NotImplementedError(
@@ -360,7 +401,7 @@ def alltoall_async(
     if not input.shape:
         raise ValueError("alltoall does not support scalar tensors")
     if splits is None:
-        _running_engine()
+        running_engine()
         id_of(process_set)
         members = process_set.size() or 1
         if input.shape[0] % members != 0:
@@ -420,15 +461,15 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     synchronize(handle)
 
 
-def join_async() -> int:
+def join_async(device: int = -1) -> int:
     """Take part in the whole job's allreduces with zeros until all ranks have joined.
 
     `synchronize` waits for that, and returns the global rank that joined last. Until then this
     process can submit nothing to the whole job (ValueError); the other ranks can run nothing but
     allreduce there.
     """
-    engine = _running_engine()
-    handle: int = engine.join()
+    engine = running_engine()
+    handle: int = engine.join(device)
     _pending[handle] = (engine, None, _last_to_join, None)
     return handle
 
@@ -450,9 +491,10 @@ def add_join_hook(hook: Callable[[], None]) -> None:
 def join(device: int = -1) -> int:
     """`join_async`, and wait.
 
-    `device` would be the GPU that zeros are made on; tensors are on the CPU here.
+    `device` is the GPU on which this process makes zeros for tensors on GPUs, if it has had none
+    there yet; no matter where there is no GPU.
     """
-    return int(synchronize(join_async()))
+    return int(synchronize(join_async(device)))
 
 
 def poll(handle: int) -> bool:

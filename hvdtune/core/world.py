@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hvdtune import _native, knobs
-from hvdtune.core import control, cuda_libraries, data_plane, network, recording, stacks
+from hvdtune.core import (
+    control,
+    cuda_libraries,
+    data_plane,
+    devices,
+    network,
+    recording,
+    stacks,
+)
 from hvdtune.core import mpi_communicators as mpi
 from hvdtune.core import process_sets as sets
 from hvdtune.core.topology import Topology, detect, sub_job
@@ -237,6 +245,7 @@ def _engine_options(
         stall_warning_s=float(settings.stall_check_time),
         stall_shutdown_s=float(settings.stall_shutdown_time),
         **data_plane.options(topology, settings),
+        **devices.options(settings),
     )
 
 

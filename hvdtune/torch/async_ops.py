@@ -70,6 +70,8 @@ def _fresh(tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:
     """
     shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
     dtype = tensor.dtype
+    if not tensor.is_cpu:
+        return torch.empty(shape, dtype=dtype, device=tensor.device)
     size = math.prod(shape) * tensor.element_size()
     if size < results.LARGE_RESULT_BYTES:
         return torch.empty(shape, dtype=dtype, device="cpu")

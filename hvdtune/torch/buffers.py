@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hvdtune.core.device_arrays import DeviceArray
 from hvdtune.core.operations import DTYPES, Buffer
 
 # uint16 is there since torch 2.3 only.
@@ -23,17 +24,37 @@ _NAMES = ", ".join(str(dtype).removeprefix("torch.") for dtype in CODES)
 def as_buffer(tensor: torch.Tensor, operation: str) -> Buffer:
     """The memory of ``tensor`` (any shape), kept alive by the buffer.
 
+    A tensor on a GPU can be used after what its GPU's current stream has been given up to now.
     ``operation`` is for the error messages. Raises TypeError for something that is no tensor and
-    ValueError for a tensor that is not dense, contiguous, on the CPU and of a type of ``CODES``.
+    ValueError for a tensor that is not dense, contiguous, on the CPU or a GPU of NVIDIA's, and of a
+    type of ``CODES``.
     """
     try:
         code = CODES[tensor.dtype]
-        if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg():
-            return Buffer(tensor.data_ptr(), code, tuple(tensor.shape), tensor)
+        if tensor.is_contiguous() and not tensor.is_neg():
+            if tensor.is_cpu:
+                return Buffer(tensor.data_ptr(), code, tuple(tensor.shape), tensor)
+            if tensor.is_cuda and torch.version.hip is None:
+                return _on_gpu(tensor, code)
     except (AttributeError, KeyError, RuntimeError):
         # A number, a type without a code, a layout without contiguity or memory: explained below.
         pass
     raise _refusal(tensor, operation)
+
+
+def _on_gpu(tensor: torch.Tensor, code: int) -> Buffer:
+    def current_stream() -> int:
+        return torch.cuda.current_stream(tensor.device).cuda_stream
+
+    return Buffer(
+        tensor.data_ptr(),
+        code,
+        tuple(tensor.shape),
+        tensor,
+        tensor.get_device(),
+        (current_stream(),),
+        current_stream,
+    )
 
 
 def as_buffers(tensors: Iterable[torch.Tensor], operation: str) -> list[Buffer]:
@@ -62,10 +83,10 @@ def _refusal(tensor: Any, operation: str) -> TypeError | ValueError:
         return ValueError(
             f"Tensor type {tensor.type()} is not supported. {operation} takes {_NAMES}."
         )
-    if not tensor.is_cpu:
+    if not (tensor.is_cpu or (tensor.is_cuda and torch.version.hip is None)):
         return ValueError(
-            f"Tensors on device {tensor.device} are not supported by {operation}: this version of "
-            "hvdtune has no GPU collectives. Move the tensor to the CPU with tensor.cpu()."
+            f"Tensors on device {tensor.device} are not supported by {operation}: it takes those "
+            "on the CPU and on NVIDIA's GPUs. Move the tensor to the CPU with tensor.cpu()."
         )
     return ValueError(
         f"Tensor is required to be contiguous. {operation} got shape {tuple(tensor.shape)} with "
@@ -91,8 +112,14 @@ def tensor_from(array: Any, dtype: torch.dtype) -> torch.Tensor:
     """A tensor of ``dtype`` on the memory of ``array`` (contiguous), without a copy.
 
     Goes through the buffer protocol, so any pairing of NumPy and torch versions works, and
-    bfloat16, which NumPy has no name for, needs no special case.
+    bfloat16, which NumPy has no name for, needs no special case. An array on a GPU gives a tensor
+    there.
     """
+    if type(array) is DeviceArray:
+        place = f"cuda:{array.device}"
+        if 0 in array.shape:
+            return torch.empty(array.shape, dtype=dtype, device=place)
+        return torch.as_tensor(array, device=place).view(dtype)
     if array.size == 0:
         return torch.empty(array.shape, dtype=dtype, device="cpu")
     return torch.frombuffer(array, dtype=dtype).view(array.shape)

@@ -55,6 +55,7 @@ bool Engine::retire_locked(std::int64_t handle) {
   const Operation& operation = **found;
   if (!operation.done.load(std::memory_order_acquire) || !operation.status.ok()) return false;
   if (!operation.outputs.empty() || !operation.numbers.empty()) return false;
+  if (operation.on_device) return false;
   table_.keep(handles_.take(handle));
   return true;
 }

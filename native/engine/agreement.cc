@@ -111,6 +111,10 @@ std::string disagreement(const Request& first, int first_rank, const Request& ot
     return difference("BROADCAST root ranks", std::to_string(first.root),
                       std::to_string(other.root));
   }
+  if (first.on_host() != other.on_host()) {
+    const auto place = [](const Request& request) { return request.on_host() ? "CPU" : "GPU"; };
+    return difference("CPU/GPU device selection", place(first), place(other));
+  }
   return {};
 }
 

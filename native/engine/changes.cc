@@ -23,7 +23,10 @@ std::int64_t Engine::submit_change(OpKind kind, const char* name, std::vector<st
   return submit(std::move(submission));
 }
 
-std::int64_t Engine::join() { return submit_change(OpKind::kJoin, kJoinName, {}); }
+std::int64_t Engine::join(int device) {
+  if (device >= 0 && !gpus_.options().cuda.empty()) gpus_.use(device);
+  return submit_change(OpKind::kJoin, kJoinName, {});
+}
 
 std::int64_t Engine::add_process_set(std::vector<std::int32_t> ranks) {
   std::sort(ranks.begin(), ranks.end());
@@ -60,6 +63,8 @@ void Engine::add_set(const wire::Schedule& schedule) {
 
 void Engine::remove_set(const wire::Schedule& schedule) {
   const std::uint32_t set = schedule.process_set;
+  finish_all_launched();
+  if (device_executor_) device_executor_->remove_set(set);
   executor_.remove_set(set);
   {
     const std::lock_guard lock(table_mutex_);

@@ -33,6 +33,7 @@ constexpr std::size_t kBroadcastLimit = 256 << 10;
 }  // namespace
 
 std::int64_t Engine::submit_blocking(Submission submission) {
+  if (!submission.request.on_host()) return submit(std::move(submission));
   return submit_and_settle(std::move(submission));
 }
 

@@ -34,7 +34,7 @@ DirectData::DirectData(Arena& arena, const ProcessSets& sets, int rank)
 bool DirectData::suits(const Operation& operation) {
   const wire::Request& request = operation.request;
   if (request.kind == OpKind::kBarrier) return true;
-  if (request.grouped || request.tensors.size() != 1) return false;
+  if (request.grouped || request.tensors.size() != 1 || !request.on_host()) return false;
   switch (request.kind) {
     case OpKind::kAllreduce:
       return request.reduce_op != ReduceOp::kAdasum;

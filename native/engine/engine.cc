@@ -67,6 +67,8 @@ Engine::Engine(EngineOptions options)
       coordinator_bell_(session_.is_here(0) ? arena_.doorbell(0) : arena_.bridge_bell()),
       schedule_(arena_.schedule()),
       helpers_(std::make_shared<HelperPool>(chosen_helpers(options_, arena_, patience_))),
+      gpus_(options_.gpus),
+      staging_(gpus_),
       executor_(sets_, rank_, timeline_),
       stragglers_(options_.straggler, size_),
       status_(size_),
@@ -80,6 +82,7 @@ Engine::Engine(EngineOptions options)
     HVD_LOG_RANK(kInfo, rank_) << helpers_->helpers() << " reduction threads help this rank";
   }
   executor_.tune(tuning_of(applied_));
+  executor_.stage_with(staging_);
   distance_.choose(options_.writing);
   if (!options_.in_shared_memory) session_.heap.reset();
   if (session_.heap) {
@@ -326,9 +329,14 @@ std::int64_t Engine::submit(const TensorOperation& wanted) {
 }
 
 std::int64_t Engine::submit(Submission submission) {
+  std::shared_ptr<OnDevice> on_device;
+  if (!submission.request.on_host()) {
+    on_device = gpus_.accept(submission.request, submission.streams);
+  }
   const std::lock_guard lock(table_mutex_);
   wire::Slot known_slot = wire::kNoSlot;
   const OperationPtr operation = enter(std::move(submission), known_slot);
+  operation->on_device = std::move(on_device);
   const bool joins = operation->request.kind == OpKind::kJoin;
   // The others go on without this rank: direct rounds of its other threads must not wait.
   if (joins) settle_all_direct();
@@ -510,6 +518,7 @@ void Engine::shutdown() {
   {
     const std::lock_guard lock(drive_mutex_);  // a caller may not have noticed the end yet
     helpers_->stop();
+    stop_gpus();
   }
   // Who waits for this rank in an operation is to learn the cause, not that it has left.
   if (session_.mesh && arena_.aborted()) session_.mesh->abort(arena_.abort_status().text);

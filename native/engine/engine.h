@@ -17,8 +17,11 @@
 #include "collective/cache_distance.h"
 #include "collective/communicator_factory.h"
 #include "engine/coordinator.h"
+#include "engine/device_completions.h"
+#include "engine/device_executor.h"
 #include "engine/direct_data.h"
 #include "engine/executor.h"
+#include "engine/gpus.h"
 #include "engine/handle_table.h"
 #include "engine/operation_table.h"
 #include "engine/process_sets.h"
@@ -85,6 +88,7 @@ struct EngineOptions {
   /// It is shared memory, where members have some in common: what goes through that without a
   /// communicator (direct rounds, reductions in place) may do so.
   bool in_shared_memory = true;
+  DeviceOptions gpus;
 };
 
 /// What one rank submits.
@@ -92,6 +96,8 @@ struct Submission {
   wire::Request request;
   std::vector<TensorMemory> memory;
   std::vector<std::int64_t> splits;  ///< alltoall only
+  /// Of tensors on a GPU: they can be used after these streams' work up to now.
+  std::vector<CudaStream> streams = {};
 };
 
 /// One rank's communication engine: submit operations, wait for them. Everything in between runs in
@@ -156,7 +162,9 @@ class Engine final : private CoordinatorObserver {
   /// Takes part in the whole job's allreduces with zeros until all ranks have joined; returns a
   /// handle, whose operation ends then, with the last rank to join as its number. Until then this
   /// rank can submit nothing to the whole job: Error(kInvalidArgument), also for a second join().
-  std::int64_t join();
+  /// `device`: the GPU on which zeros for tensors on GPUs are made, if this rank has had none
+  /// there; of no matter where there is no CUDA driver.
+  std::int64_t join(int device = wire::kOnHost);
   /// All ranks of the job ask for the same new process set, whether they are in it or not. Ends
   /// with its number; with Error(kInvalidArgument) on every rank when they differ or when there
   /// can be no such set. One such operation at a time.
@@ -272,6 +280,7 @@ class Engine final : private CoordinatorObserver {
   [[nodiscard]] int host_cpus() const { return arena_.cpus(); }
   /// Why the job cannot go on, or kOk.
   [[nodiscard]] Status state();
+  [[nodiscard]] Gpus& gpus() { return gpus_; }
 
  private:
   [[nodiscard]] bool is_coordinator() const { return rank_ == 0; }
@@ -343,6 +352,14 @@ class Engine final : private CoordinatorObserver {
   void execute(const wire::Schedule& batch);
   void reject(const wire::Schedule& schedule);
   void evict(wire::Slot slot);
+  bool launch(const wire::Schedule& schedule, const std::vector<OperationPtr>& batch,
+              std::uint64_t tensors);
+  bool finish_launched();
+  void finish_all_launched();
+  void announce_done(DeviceBatch& batch);
+  void finish_one(DeviceBatch& batch);
+  void trace(const DeviceBatch& batch, const DeviceTimes& times);
+  void stop_gpus();
   void add_set(const wire::Schedule& schedule);
   void remove_set(const wire::Schedule& schedule);
   void end_join(const wire::Schedule& schedule);
@@ -419,7 +436,11 @@ class Engine final : private CoordinatorObserver {
   BroadcastRing schedule_;
   std::optional<Registration> registration_;  // its publish() under table_mutex_
   std::shared_ptr<HelperPool> helpers_;       // under drive_mutex_
+  Gpus gpus_;
+  Staging staging_;  // under drive_mutex_, as what works with NCCL is
   Executor executor_;
+  std::optional<DeviceExecutor> device_executor_;  // once there was a batch for it
+  std::optional<DeviceCompletions> completions_;
   std::optional<Coordinator> coordinator_;  // rank 0
   std::optional<StallWatch> stalls_;        // rank 0
   StragglerWatch stragglers_;

@@ -117,6 +117,8 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial,
   try {
     if (timed) {
       run_timed(batch, registered);
+    } else if (!head.on_host()) {
+      run_staged(batch);
     } else {
       run_as_kind(batch, registered);
     }
@@ -128,6 +130,16 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial,
   }
   trace_end(batch, serial, true);
   running_ = nullptr;
+}
+
+/// The data plane's memory is the host's.
+void Executor::run_staged(const std::vector<OperationPtr>& batch) {
+  Staging::Batch staged(*staging_, batch);
+  trace_activity("MEMCPY_IN_HOST_BUFFER");
+  run_as_kind(batch, false);
+  begin_ = monotonic_now();
+  staged.copy_out();
+  trace_activity("MEMCPY_OUT_HOST_BUFFER");
 }
 
 void Executor::run_timed(const std::vector<OperationPtr>& batch, bool registered) {
@@ -142,7 +154,11 @@ void Executor::run_timed(const std::vector<OperationPtr>& batch, bool registered
     registered_[set]->time_waits(false);
   } else {
     communicator_->time_waits(true);
-    run_as_kind(batch, registered);
+    if (batch.front()->request.on_host()) {
+      run_as_kind(batch, registered);
+    } else {
+      run_staged(batch);
+    }
     times_.waited = communicator_->waited();
     communicator_->time_waits(false);
   }
@@ -368,13 +384,17 @@ void Executor::trace_phases(const PhaseTimes& times) {
 }
 
 /// Nothing is packed or unpacked.
-void Executor::trace_exchange() {
+void Executor::trace_exchange() { trace_activity(communicator_->activity(kind_)); }
+
+/// What has been done since begin_, which is now.
+void Executor::trace_activity(const char* label) {
   if (rows_.empty()) return;
   const Nanos end = monotonic_now();
   for (const std::string& row : rows_) {
-    timeline_.activity_start(row, communicator_->activity(kind_), begin_);
+    timeline_.activity_start(row, label, begin_);
     timeline_.activity_end(row, end);
   }
+  begin_ = end;
 }
 
 void Executor::trace_end(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool ok) {

@@ -10,6 +10,7 @@
 #include "engine/batch_cpu.h"
 #include "engine/operation.h"
 #include "engine/process_sets.h"
+#include "engine/staging.h"
 #include "observe/timeline.h"
 
 namespace hvdtune {
@@ -20,6 +21,9 @@ class Executor {
  public:
   /// `timeline` outlives it.
   Executor(const ProcessSets& sets, int rank, Timeline& timeline);
+
+  /// What brings tensors of a GPU into host memory; outlives this. Before the first batch.
+  void stage_with(Staging& staging) { staging_ = &staging; }
 
   /// Before the first batch, once. `communicators[set]` is null for sets that this rank is not in.
   void connect(std::vector<std::unique_ptr<Communicator>> communicators);
@@ -41,6 +45,9 @@ class Executor {
   };
   [[nodiscard]] const BatchTimes& times() const { return times_; }
 
+  /// Of a set that this rank is in.
+  [[nodiscard]] Communicator& communicator(std::uint32_t set) { return *communicators_[set]; }
+
   void tune(const Tuning& tuning);
 
   /// All ranks add and remove sets at the same place in the schedule. `communicator` is null on
@@ -56,6 +63,7 @@ class Executor {
  private:
   void run_timed(const std::vector<OperationPtr>& batch, bool registered);
   void run_as_kind(const std::vector<OperationPtr>& batch, bool registered);
+  void run_staged(const std::vector<OperationPtr>& batch);
   void allreduce(const std::vector<OperationPtr>& batch);
   void allreduce_registered(const std::vector<OperationPtr>& batch);
   void allgather(const std::vector<OperationPtr>& batch);
@@ -66,6 +74,7 @@ class Executor {
   void trace_start(const std::vector<OperationPtr>& batch);
   void trace_phases(const PhaseTimes& times);
   void trace_exchange();
+  void trace_activity(const char* label);
   void trace_end(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool ok);
 
   KeepLargeBlocks keep_blocks_;  // results of one batch become those of a later one
@@ -74,6 +83,7 @@ class Executor {
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<std::unique_ptr<ShmRegistered>> registered_;
   Timeline& timeline_;
+  Staging* staging_ = nullptr;
   Tuning tuning_;
 
   // The batch being run.

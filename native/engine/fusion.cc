@@ -33,8 +33,9 @@ bool matches(const TensorEntry& head, const TensorEntry& next) {
   const wire::Request& a = head.description;
   const wire::Request& b = next.description;
   return head.in_shared_memory() == next.in_shared_memory() && a.process_set == b.process_set &&
-         a.kind == b.kind && a.tensors.front().dtype == b.tensors.front().dtype &&
-         a.prescale == b.prescale && a.postscale == b.postscale && a.reduce_op == b.reduce_op;
+         a.kind == b.kind && a.on_host() == b.on_host() &&
+         a.tensors.front().dtype == b.tensors.front().dtype && a.prescale == b.prescale &&
+         a.postscale == b.postscale && a.reduce_op == b.reduce_op;
 }
 
 /// What an operation takes in the fusion buffer, as far as the coordinator knows.

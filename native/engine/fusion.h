@@ -24,11 +24,11 @@ bool has_room(const TensorEntry& first, std::int64_t bytes, std::size_t message_
               std::int64_t threshold, bool disable_group_fusion);
 
 /// Horovod's fusion rule. The first ready tensor opens the batch; later ones join while they match
-/// it (operation, dtype, factors, reduction, process set) and the sum stays within `threshold`
-/// bytes. One that does not match is passed over as long as what was chosen and what was passed
-/// over stay within the threshold together; then the scan ends, so that nothing waits long for its
-/// turn. Broadcast, alltoall and barrier are never fused. `threshold` 0 means no fusion. What all
-/// ranks have in shared memory does not match what has to be packed.
+/// it (operation, dtype, factors, reduction, process set, on GPUs or not) and the sum stays within
+/// `threshold` bytes. One that does not match is passed over as long as what was chosen and what
+/// was passed over stay within the threshold together; then the scan ends, so that nothing waits
+/// long for its turn. Broadcast, alltoall and barrier are never fused. `threshold` 0 means no
+/// fusion. What all ranks have in shared memory does not match what has to be packed.
 FusionPlan plan_fusion(const std::vector<TensorEntry*>& ready, std::int64_t threshold,
                        bool disable_group_fusion);
 

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/large_blocks.h"
+#include "engine/on_device.h"
 #include "wire/messages.h"
 
 namespace hvdtune {
@@ -68,13 +69,13 @@ class OwnedBuffer {
   std::vector<std::int64_t> shape_;
 };
 
-/// Where a tensor is: contiguous memory, which the submitter keeps alive until the operation is
-/// done.
+/// Where a tensor is: contiguous memory, on the host or on the request's GPU, which the submitter
+/// keeps alive until the operation is done.
 struct TensorMemory {
   const void* in = nullptr;
   /// Where the result goes. Allgather, alltoall, reducescatter: null, or room for what it comes to
   /// when every rank brings as many rows as this one; if they do not, and where it is null, the
-  /// engine allocates the result (Operation::outputs).
+  /// engine allocates the result (Operation::outputs). On a GPU it always does.
   void* out = nullptr;
 };
 
@@ -109,7 +110,7 @@ struct TensorOperation {
   [[nodiscard]] bool is(const wire::Request& agreed) const {
     return agreed.kind == kind && agreed.reduce_op == reduce_op && !agreed.grouped &&
            agreed.cacheable && agreed.prescale == prescale && agreed.postscale == postscale &&
-           agreed.root == root && agreed.tensors.size() == 1 &&
+           agreed.root == root && agreed.on_host() && agreed.tensors.size() == 1 &&
            agreed.tensors.front().dtype == dtype &&
            std::ranges::equal(agreed.tensors.front().shape, shape);
   }
@@ -129,6 +130,9 @@ struct Operation {
   wire::Request request;
   std::vector<TensorMemory> memory;  ///< one a tensor
   std::vector<std::int64_t> splits;  ///< alltoall: rows for each member
+  /// Of tensors on a GPU, whose addresses `memory` has; null on the host, and for what a rank that
+  /// has joined contributes.
+  std::shared_ptr<OnDevice> on_device;
   wire::Ticket ticket = 0;
   wire::Slot slot = wire::kNoSlot;  ///< it was announced by this slot
   /// OperationTable's number of the agreement that `request` equals; 0 = none.

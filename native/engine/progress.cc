@@ -44,12 +44,13 @@ bool Engine::progress() noexcept {
 }
 
 bool Engine::make_progress() {
-  if (over_) return false;
+  const bool finished = completions_ && finish_launched();
+  if (over_) return finished;
   if (arena_.aborted()) {
     end_job(arena_.abort_status());
     return true;
   }
-  bool worked = flush_backlogs();
+  bool worked = flush_backlogs() || finished;
   // Nobody reads beyond the end.
   if (coordinator_ && arena_.ended().load() == 0) worked |= coordinate();
   worked |= read_schedule();
@@ -290,6 +291,7 @@ void Engine::execute(const wire::Schedule& schedule) {
   const bool recorded = recorder_.active();
   bool ok = true;
   try {
+    if (!batch.front()->request.on_host() && launch(schedule, batch, tensors)) return;
     executor_.run(batch, schedule.batch, schedule.registered, recorded);
   } catch (const Error& error) {
     // The other members wait in the collective: without this rank they cannot go on.
@@ -366,6 +368,7 @@ void Engine::end_job(const Status& status) {
       finish_direct(operation);
       continue;
     }
+    if (operation->on_device && operation->on_device->launched) continue;  // it ends by itself
     operation->status = status;
     operation->done.store(true, std::memory_order_release);
   }

@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "python/bindings.h"
+#include "python/device_arrays.h"
 #include "python/hot_calls.h"
 
 namespace py = pybind11;
@@ -25,7 +26,8 @@ DType checked_dtype(int code) {
 std::int64_t submit(Engine& engine, int kind, std::string name,
                     const std::vector<TensorTuple>& tensors, int reduce_op, double prescale,
                     double postscale, int root, std::uint32_t process_set, bool grouped,
-                    bool cacheable, std::vector<std::int64_t> splits) {
+                    bool cacheable, std::vector<std::int64_t> splits, std::int32_t device,
+                    const std::vector<std::uintptr_t>& streams) {
   Submission submission;
   wire::Request& request = submission.request;
   request.kind = static_cast<OpKind>(kind);
@@ -37,6 +39,10 @@ std::int64_t submit(Engine& engine, int kind, std::string name,
   request.process_set = process_set;
   request.grouped = grouped;
   request.cacheable = cacheable;
+  request.device = device;
+  for (const std::uintptr_t stream : streams) {
+    submission.streams.push_back(reinterpret_cast<CudaStream>(stream));
+  }
   for (const auto& [in, out, dtype, shape] : tensors) {
     request.tensors.push_back({checked_dtype(dtype), shape});
     submission.memory.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
@@ -79,6 +85,7 @@ py::array to_array(OwnedBuffer& buffer, DType dtype) {
 }
 
 py::object results_of(Operation& operation) {
+  if (operation.on_device) return results_on_device(operation);
   py::list outputs;
   for (std::size_t i = 0; i < operation.outputs.size(); ++i) {
     outputs.append(to_array(operation.outputs[i], operation.request.tensors[i].dtype));
@@ -243,7 +250,9 @@ py::object collect(Engine& engine, std::int64_t handle) {
   const OperationPtr operation = engine.take(handle);
   if (!operation) return py::none();
   if (!operation->status.ok()) throw Error(operation->status);
-  if (operation->outputs.empty() && operation->numbers.empty()) return py::none();
+  const bool brings =
+      operation->on_device && (!operation->on_device->outputs.empty() || operation->on_device->end);
+  if (!brings && operation->outputs.empty() && operation->numbers.empty()) return py::none();
   return results_of(*operation);
 }
 
@@ -273,15 +282,21 @@ void bind_engine(py::module_& module) {
   py::class_<Engine> engine(module, "Engine",
                             "One rank's communication engine; see native/engine.");
   bind_hot_calls(module, engine);
+  bind_device_arrays(module);
   engine.def(py::init<EngineOptions>(), py::arg("options"), Release())
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("tensors"),
            py::arg("reduce_op"), py::arg("prescale"), py::arg("postscale"), py::arg("root"),
-           py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"), py::arg("splits"))
-      .def("join", &Engine::join, Release())
+           py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"), py::arg("splits"),
+           py::arg("device") = wire::kOnHost, py::arg("streams") = std::vector<std::uintptr_t>())
+      .def("join", &Engine::join, py::arg("device") = wire::kOnHost, Release())
       .def("add_process_set", &Engine::add_process_set, py::arg("ranks"), Release())
       .def("remove_process_set", &Engine::remove_process_set, py::arg("process_set"), Release())
       .def("process_set_ranks", &Engine::process_set_ranks, py::arg("process_set"), Release())
       .def("allocate_shared", &Engine::allocate_shared, py::arg("bytes"), Release())
+      .def(
+          "device_of", [](Engine& engine, CudaPointer at) { return engine.gpus().device_of(at); },
+          py::arg("pointer"), Release())
+      .def("device_memory", &device_memory, py::arg("shape"), py::arg("dtype"), py::arg("device"))
       .def("poll", &Engine::poll, py::arg("handle"), Release())
       .def("wait", &wait, py::arg("handle"))
       .def("take", &take, py::arg("handle"))

@@ -70,6 +70,20 @@ void choose_data_plane(EngineOptions& options, const py::kwargs& values) {
       make_hierarchical_factory(tuned ? Hierarchy{true, true} : hierarchy, chosen());
 }
 
+DeviceOptions make_device_options(const py::kwargs& values) {
+  const auto text = [&](const char* key) { return values[key].cast<std::string>(); };
+  DeviceOptions options;
+  options.cuda = text("cuda_library");
+  options.no_cuda = text("cuda_problem");
+  options.nccl = text("nccl_library");
+  options.no_nccl = text("nccl_problem");
+  options.nvrtc = text("nvrtc_library");
+  options.streams = values["nccl_streams"].cast<int>();
+  options.async_completion = values["async_completion"].cast<bool>();
+  options.share_gpu = values["share_gpu"].cast<bool>();
+  return options;
+}
+
 EngineOptions make_options(const py::kwargs& values) {
   const auto text = [&](const char* key) { return values[key].cast<std::string>(); };
   const auto number = [&](const char* key) { return values[key].cast<std::int64_t>(); };
@@ -116,6 +130,7 @@ EngineOptions make_options(const py::kwargs& values) {
   options.stall.enabled = flag("stall_enabled");
   options.stall.warning = from_seconds(real("stall_warning_s"));
   options.stall.shutdown = from_seconds(real("stall_shutdown_s"));
+  options.gpus = make_device_options(values);
   choose_data_plane(options, values);
   return options;
 }

@@ -15,7 +15,7 @@
 namespace hvdtune {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x68766474'0001'0006;  // "hvdt", protocol version
+constexpr std::uint64_t kMagic = 0x68766474'0001'0007;  // "hvdt", protocol version
 // Between two looks for rank 0 where it cannot notify this process.
 constexpr Nanos kRetry = 5 * kMillisecond;
 // After a disagreement, how long rank 0 tells those who still come.

@@ -28,7 +28,7 @@ std::int64_t Request::bytes() const {
 }
 
 void Request::encode(Encoder& out) const {
-  out.put(process_set).put(kind).put(reduce_op).put(grouped).put(cacheable).put(root);
+  out.put(process_set).put(kind).put(reduce_op).put(grouped).put(cacheable).put(root).put(device);
   out.put(prescale).put(postscale).put(name);
   out.put(static_cast<std::uint32_t>(tensors.size()));
   for (const TensorSpec& tensor : tensors) {
@@ -46,6 +46,8 @@ Request Request::decode(Decoder& in) {
   request.grouped = in.get<std::uint8_t>() != 0;
   request.cacheable = in.get<std::uint8_t>() != 0;
   request.root = in.get<std::int32_t>();
+  request.device = in.get<std::int32_t>();
+  if (request.device < kOnHost) throw DecodeError("no such device in a message");
   request.prescale = in.get<double>();
   request.postscale = in.get<double>();
   request.name = in.get_string();

@@ -20,6 +20,8 @@ struct TensorSpec {
   [[nodiscard]] std::int64_t bytes() const;
 };
 
+inline constexpr std::int32_t kOnHost = -1;
+
 /// The full description of an operation, sent when the coordinator does not know it yet.
 /// A grouped operation is one request with several tensors: it is scheduled whole or not at all.
 struct Request {
@@ -30,6 +32,8 @@ struct Request {
   /// False for automatic names, which never come again and would only thrash the slots.
   bool cacheable = true;
   std::int32_t root = 0;  ///< global rank; broadcast only
+  /// GPU of the sender's that its tensors are on, kOnHost for none. Ranks may have different GPUs.
+  std::int32_t device = kOnHost;
   double prescale = 1.0;
   double postscale = 1.0;
   std::string name;
@@ -39,6 +43,7 @@ struct Request {
 
   bool operator==(const Request&) const = default;
   [[nodiscard]] std::int64_t bytes() const;
+  [[nodiscard]] bool on_host() const { return device == kOnHost; }
 
   void encode(Encoder& out) const;
   /// Throws DecodeError.

@@ -282,19 +282,25 @@ TEST(only_like_tensors_are_fused) {
   other_factor.postscale = 0.5;
   wire::Request other_reduction = allreduce("d");
   other_reduction.reduce_op = ReduceOp::kMax;
+  wire::Request on_gpu = allreduce("h");
+  on_gpu.device = 1;
+  wire::Request on_another_gpu = allreduce("i");
+  on_another_gpu.device = 0;  // of another rank, had there been one
   wire::Request broadcast = allreduce("e");
   broadcast.kind = OpKind::kBroadcast;
   wire::Request second_broadcast = broadcast;
   second_broadcast.name = "f";
   Coordinator coordinator = make(1);
-  for (const auto& request : {allreduce("a"), other_type, other_factor, other_reduction, broadcast,
-                              second_broadcast, allreduce("g")}) {
+  for (const auto& request : {allreduce("a"), other_type, other_factor, other_reduction, on_gpu,
+                              broadcast, second_broadcast, on_another_gpu, allreduce("g")}) {
     coordinator.announce(0, announced(request));
   }
   const auto out = due(coordinator);
-  CHECK_EQ(out.size(), 6U);
+  CHECK_EQ(out.size(), 7U);
   CHECK_EQ(out[0].entries.size(), 2U);  // a and g, past those that do not match
   CHECK_EQ(out[0].entries[1].name, "g");
+  CHECK_EQ(out[4].entries.size(), 2U);  // what is on GPUs, whichever
+  CHECK_EQ(out[4].entries[1].name, "i");
 }
 
 TEST(process_sets_do_not_wait_for_each_other) {
@@ -337,6 +343,17 @@ TEST(every_kind_of_disagreement_is_named) {
   other = broadcast;
   other.root = 1;
   check_contains(verdict(broadcast, other), "root ranks for tensor w: rank 0 has 0, rank 1 has 1");
+
+  wire::Request on_gpu = broadcast;
+  on_gpu.device = 0;
+  CHECK_EQ(verdict(broadcast, on_gpu),
+           "Mismatched CPU/GPU device selection for tensor w: rank 0 has CPU, rank 1 has GPU.");
+  other = on_gpu;
+  other.root = 1;
+  check_contains(verdict(broadcast, other), "root ranks");  // comes before
+  other = on_gpu;
+  other.device = 3;  // each rank has its own
+  CHECK_EQ(verdict(on_gpu, other), "");
 
   wire::Request gather = base;
   gather.kind = OpKind::kAllgather;

@@ -155,8 +155,8 @@ TEST(mixed_versions_are_refused_on_every_rank) {
         if (options.rank == 2) options.version = "1.2.4";
       },
       ErrorKind::kInvalidArgument,
-      "the ranks run different versions of hvdtune: hvdtune 1.2.4 (protocol 1) at 127.0.0.1, "
-      "hvdtune 1.2.3 (protocol 1) on rank 0 at host0; install the same version on all hosts");
+      "the ranks run different versions of hvdtune: hvdtune 1.2.4 (protocol 2) at 127.0.0.1, "
+      "hvdtune 1.2.3 (protocol 2) on rank 0 at host0; install the same version on all hosts");
 }
 
 TEST(ranks_that_disagree_about_the_job_fail_with_both_opinions) {

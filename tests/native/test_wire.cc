@@ -27,6 +27,7 @@ Request sample_request() {
   request.grouped = true;
   request.cacheable = false;
   request.root = -1;
+  request.device = 7;
   request.prescale = 0.125;
   request.postscale = -3.0;
   request.name = std::string("grad \0 \"é\"", 11);

@@ -1,0 +1,359 @@
+#include "engine/device_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/averaging.h"
+#include "engine/device_tensors.h"
+#include "engine/results.h"
+
+namespace hvdtune {
+namespace {
+
+/// A fusion buffer grows to at least this, so that it seldom has to.
+constexpr std::size_t kLeastBuffer = std::size_t{8} << 20;
+
+bool reduces(OpKind kind) { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
+
+double total_factor(const wire::Request& request, int members) {
+  return request.prescale * total_postscale(request, members);
+}
+
+/// Before and after the reduction is the same in a sum alone.
+bool factors_are_one(const wire::Request& request) {
+  return request.prescale == 1.0 && request.postscale == 1.0;
+}
+
+std::size_t elements(std::size_t bytes, DType dtype) { return bytes / dtype_size(dtype); }
+
+}  // namespace
+
+/// What the steps of one launch share.
+struct DeviceExecutor::Launch {
+  DeviceBatch& batch;
+  DeviceCommunicator& exchange;
+  Communicator& host;
+  Lane& lane;
+  const Device& device;
+  bool timed;
+
+  [[nodiscard]] const wire::Request& head() const { return batch.operations.front()->request; }
+  [[nodiscard]] CudaStream stream() const { return lane.stream.handle(); }
+};
+
+DeviceExecutor::DeviceExecutor(Gpus& gpus, const ProcessSets& sets, int rank,
+                               std::function<std::optional<std::string>()> aborted)
+    : gpus_(gpus), sets_(sets), rank_(rank), aborted_(std::move(aborted)) {}
+
+// ---- which way ----------------------------------------------------------------------------------
+
+/// Why there is no NCCL on this rank, or nothing.
+std::string DeviceExecutor::open_nccl() {
+  if (!gpus_.in_use()) return "this rank has joined, and has had no tensor on a GPU";
+  if (nccl_) return {};
+  if (gpus_.options().nccl.empty()) return gpus_.options().no_nccl;
+  try {
+    nccl_ = NcclLibrary::open(gpus_.options().nccl);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  open_kernels();
+  return {};
+}
+
+void DeviceExecutor::open_kernels() {
+  std::shared_ptr<const Nvrtc> nvrtc;
+  if (!gpus_.options().nvrtc.empty()) {
+    try {
+      nvrtc = Nvrtc::open(gpus_.options().nvrtc);
+    } catch (const Error& error) {
+      HVD_LOG_RANK(kInfo, rank_) << error.what();
+    }
+  }
+  kernels_ = std::make_unique<DeviceKernels>(gpus_.in_use(), nvrtc);
+  if (!kernels_->compiled()) {
+    HVD_LOG_RANK(kInfo, rank_) << "tensors on GPUs are packed by copies: " << kernels_->why_not();
+  }
+}
+
+/// The same for all members: what they have is compared first.
+DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
+  std::string problem = open_nccl();
+  const auto streams = static_cast<std::int64_t>(std::max(gpus_.options().streams, 1));
+  const std::vector<std::int64_t> all = host.exchange({problem.empty() ? streams : 0});
+  const auto without = std::ranges::find(all, 0);
+  if (without != all.end() && problem.empty()) {
+    problem = "member " + std::to_string(without - all.begin()) + " of the process set has no NCCL";
+  }
+  Way way;
+  connecting_ = monotonic_now();
+  try {
+    for (std::int64_t lane = 0; problem.empty() && lane < std::ranges::min(all); ++lane) {
+      NcclOptions options;
+      options.min_ctas = gpus_.options().min_ctas;
+      options.max_ctas = gpus_.options().max_ctas;
+      options.share_gpu = gpus_.options().share_gpu;
+      options.timeout = gpus_.options().timeout;
+      options.aborted = aborted_;
+      way.communicators.push_back(
+          NcclCommunicator::connect(host, nccl_, gpus_.in_use(), std::move(options)));
+      if (lanes_.size() < way.communicators.size()) {
+        lanes_.push_back(std::make_unique<Lane>(gpus_.in_use()));
+      }
+    }
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kInvalidArgument) throw;  // not all members know it
+    way.communicators.clear();
+    problem = error.what();
+  }
+  connected_ = monotonic_now();
+  if (!problem.empty()) gpus_.warn_staged(rank_, problem);
+  return way;
+}
+
+const DeviceExecutor::Way& DeviceExecutor::way(std::uint32_t set, Communicator& host) {
+  if (ways_.size() <= set) ways_.resize(set + 1);
+  if (!ways_[set]) ways_[set] = connect(host);
+  return *ways_[set];
+}
+
+bool DeviceExecutor::takes(const std::vector<OperationPtr>& operations, Communicator& host) {
+  const wire::Request& head = operations.front()->request;
+  const Way& chosen = way(head.process_set, host);
+  if (chosen.communicators.empty()) return false;
+  if (!reduces(head.kind)) return true;
+  if (head.reduce_op == ReduceOp::kAdasum) return false;
+  const ReduceOp op = plain_reduction(head.reduce_op);
+  if (op != ReduceOp::kSum && !factors_are_one(head)) return false;
+  const double factor = total_factor(head, host.size());
+  for (const OperationPtr& operation : operations) {
+    for (const wire::TensorSpec& tensor : operation->request.tensors) {
+      if (!chosen.communicators.front()->supports(tensor.dtype, op, factor)) return false;
+    }
+  }
+  return true;
+}
+
+void DeviceExecutor::abort() {
+  for (const auto& way : ways_) {
+    if (!way) continue;
+    for (const auto& communicator : way->communicators) communicator->abort();
+  }
+}
+
+void DeviceExecutor::remove_set(std::uint32_t set) {
+  if (set < ways_.size()) ways_[set].reset();
+}
+
+// ---- a batch ------------------------------------------------------------------------------------
+
+std::unique_ptr<DeviceBatch> DeviceExecutor::launch(const wire::Schedule& schedule,
+                                                    const std::vector<OperationPtr>& operations,
+                                                    Communicator& host, bool timed) {
+  const Way& chosen = way(schedule.process_set, host);
+  auto batch = std::make_unique<DeviceBatch>();
+  batch->schedule = schedule;
+  batch->operations = operations;
+  batch->exchange = chosen.communicators[schedule.batch % chosen.communicators.size()];
+  Launch launch{*batch,
+                *batch->exchange,
+                host,
+                *lanes_[schedule.batch % chosen.communicators.size()],
+                *gpus_.in_use(),
+                timed};
+  batch->connecting = std::exchange(connecting_, 0);
+  batch->connected = std::exchange(connected_, 0);
+  batch->launched = monotonic_now();
+  try {
+    for (const OperationPtr& operation : operations) {
+      if (!operation->on_device) continue;
+      for (const SharedEvent& ready : operation->on_device->ready) launch.lane.stream.wait(*ready);
+    }
+    if (timed) {
+      batch->begin = gpus_.event(true);
+      batch->begin->record(launch.stream());
+    }
+    enqueue(launch);
+    batch->end = gpus_.event(timed);
+    batch->end->record(launch.stream());
+  } catch (const Error&) {
+    batch->exchange->abort();  // what was enqueued works on tensors that are the submitters' soon
+    throw;
+  }
+  return batch;
+}
+
+void DeviceExecutor::enqueue(Launch& launch) {
+  switch (launch.head().kind) {
+    case OpKind::kAllreduce:
+      return allreduce(launch);
+    case OpKind::kAllgather:
+      return allgather(launch);
+    case OpKind::kBroadcast:
+      return broadcast(launch);
+    case OpKind::kAlltoall:
+      return alltoall(launch);
+    case OpKind::kReducescatter:
+      return reducescatter(launch);
+    case OpKind::kBarrier:
+    case OpKind::kJoin:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+      HVD_CHECK(false);  // they have no tensors
+  }
+}
+
+/// The lane's fusion buffer. What is in it may be written over when the stream comes to it.
+CudaPointer DeviceExecutor::buffer(Launch& launch, std::size_t bytes) {
+  DeviceMemory& kept = launch.lane.buffer;
+  if (kept.bytes() < bytes) {
+    // Batches before this one use the old one; when this one is done, none does.
+    if (kept.bytes() > 0) launch.batch.kept.push_back(std::move(kept));
+    kept = DeviceMemory(gpus_.in_use(), std::max(bytes, kLeastBuffer));
+  }
+  return kept.pointer();
+}
+
+namespace {
+
+/// Marks the place that the stream has come to, where somebody wants to know.
+void mark(Gpus& gpus, bool timed, SharedEvent& event, CudaStream stream) {
+  if (!timed) return;
+  if (!event) event = gpus.event(true);
+  event->record(stream);
+}
+
+}  // namespace
+
+void DeviceExecutor::allreduce(Launch& launch) {
+  const wire::Request& head = launch.head();
+  const ReduceOp op = plain_reduction(head.reduce_op);
+  const double factor = total_factor(head, launch.host.size());
+  for (const DeviceTensors& tensors :
+       tensors_by_dtype(launch.batch, gpus_.in_use(), launch.stream())) {
+    const DType dtype = tensors.dtype;
+    if (tensors.in.size() == 1) {
+      const DevicePiece& in = tensors.in.front();
+      launch.exchange.allreduce(in.at, tensors.out.front().at, elements(in.bytes, dtype), dtype, op,
+                                factor, launch.stream());
+    } else if (!tensors.in.empty()) {
+      const std::size_t bytes = packed_bytes(tensors.in);
+      const CudaPointer fused = buffer(launch, bytes);
+      kernels_->pack(tensors.in, fused, dtype, 1.0, launch.stream());
+      mark(gpus_, launch.timed, launch.batch.packed, launch.stream());
+      launch.exchange.allreduce(fused, fused, elements(bytes, dtype), dtype, op, factor,
+                                launch.stream());
+      mark(gpus_, launch.timed, launch.batch.unpacking, launch.stream());
+      kernels_->unpack(fused, tensors.out, dtype, 1.0, launch.stream());
+    }
+  }
+}
+
+void DeviceExecutor::broadcast(Launch& launch) {
+  const int root = sets_.index_of(launch.head().process_set, launch.head().root);
+  const Operation& operation = *launch.batch.operations.front();
+  for (std::size_t i = 0; i < operation.memory.size(); ++i) {
+    const auto bytes = static_cast<std::size_t>(operation.request.tensors[i].bytes());
+    if (bytes == 0) continue;
+    launch.exchange.broadcast(root, device_address(operation.memory[i].in),
+                              device_address(operation.memory[i].out), bytes, launch.stream());
+  }
+}
+
+void DeviceExecutor::allgather(Launch& launch) {
+  std::vector<std::int64_t> mine;
+  for (const OperationPtr& operation : launch.batch.operations) {
+    for (const wire::TensorSpec& spec : operation->request.tensors) mine.push_back(spec.shape[0]);
+  }
+  const std::vector<std::int64_t> rows = launch.host.exchange(mine);
+  const auto members = static_cast<std::size_t>(launch.host.size());
+  std::size_t tensor = 0;
+  for (const OperationPtr& operation : launch.batch.operations) {
+    for (std::size_t i = 0; i < operation->request.tensors.size(); ++i, ++tensor) {
+      const auto unit = static_cast<std::size_t>(row_bytes(operation->request.tensors[i]));
+      std::vector<DevicePiece> parts;
+      std::int64_t total = 0;
+      for (std::size_t m = 0; m < members; ++m) {
+        const std::int64_t part = rows[m * mine.size() + tensor];
+        parts.push_back({0, static_cast<std::size_t>(part) * unit});
+        total += part;
+      }
+      const CudaPointer out = add_output(*operation, i, total);
+      const CudaPointer in = device_address(operation->memory[i].in);
+      if (total == 0 || unit == 0) continue;
+      place_one_after_the_other(out, parts);
+      const std::size_t own = parts[static_cast<std::size_t>(launch.host.index())].bytes;
+      if (std::ranges::all_of(parts, [own](const auto& part) { return part.bytes == own; })) {
+        launch.exchange.allgather(in, out, own, launch.stream());
+      } else {
+        const std::vector<DevicePiece> to_all(members, DevicePiece{in, own});
+        launch.exchange.exchange(to_all, parts, launch.stream());
+      }
+    }
+  }
+}
+
+void DeviceExecutor::alltoall(Launch& launch) {
+  Operation& operation = *launch.batch.operations.front();
+  const wire::TensorSpec& spec = operation.request.tensors.front();
+  const auto unit = static_cast<std::size_t>(row_bytes(spec));
+  const std::vector<std::int64_t> splits = launch.host.exchange(operation.splits);
+  const auto members = static_cast<std::size_t>(launch.host.size());
+  const auto self = static_cast<std::size_t>(launch.host.index());
+  std::vector<DevicePiece> send;
+  std::vector<DevicePiece> receive;
+  std::int64_t received = 0;
+  for (std::size_t m = 0; m < members; ++m) {
+    send.push_back({0, static_cast<std::size_t>(operation.splits[m]) * unit});
+    const std::int64_t rows = splits[m * members + self];
+    operation.numbers.push_back(rows);
+    received += rows;
+    receive.push_back({0, static_cast<std::size_t>(rows) * unit});
+  }
+  place_one_after_the_other(device_address(operation.memory.front().in), send);
+  place_one_after_the_other(add_output(operation, 0, received), receive);
+  if (unit == 0 || std::ranges::all_of(splits, [](auto rows) { return rows == 0; })) return;
+  launch.exchange.exchange(send, receive, launch.stream());
+}
+
+void DeviceExecutor::reducescatter(Launch& launch) {
+  const wire::Request& head = launch.head();
+  const ReduceOp op = plain_reduction(head.reduce_op);
+  const int members = launch.host.size();
+  const double factor = total_factor(head, members);
+  const int self = launch.host.index();
+  for (const OperationPtr& operation : launch.batch.operations) {
+    for (std::size_t i = 0; i < operation->request.tensors.size(); ++i) {
+      add_output(*operation, i,
+                 scattered_rows(operation->request.tensors[i].shape[0], self, members));
+    }
+  }
+  for (const DeviceShares& shares : shares_by_dtype(launch.batch, members, self)) {
+    const DType dtype = shares.dtype;
+    std::size_t block = 0;
+    for (const auto& of_member : shares.in) block = std::max(block, packed_bytes(of_member));
+    if (block == 0) continue;
+    if (shares.whole) {
+      launch.exchange.reducescatter(shares.in.front().front().at, shares.out.front().at,
+                                    elements(shares.out.front().bytes, dtype), dtype, op, factor,
+                                    launch.stream());
+      continue;
+    }
+    // Shares of one length, one after the other.
+    const CudaPointer fused = buffer(launch, block * static_cast<std::size_t>(members));
+    for (int m = 0; m < members; ++m) {
+      kernels_->pack(shares.in[static_cast<std::size_t>(m)],
+                     fused + block * static_cast<std::size_t>(m), dtype, 1.0, launch.stream());
+    }
+    mark(gpus_, launch.timed, launch.batch.packed, launch.stream());
+    const CudaPointer own = fused + block * static_cast<std::size_t>(self);
+    launch.exchange.reducescatter(fused, own, elements(block, dtype), dtype, op, factor,
+                                  launch.stream());
+    mark(gpus_, launch.timed, launch.batch.unpacking, launch.stream());
+    kernels_->unpack(own, shares.out, dtype, 1.0, launch.stream());
+  }
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collective/communicator.h"
+#include "collective/nccl_communicator.h"
+#include "device/device_kernels.h"
+#include "engine/device_batch.h"
+#include "engine/gpus.h"
+#include "engine/process_sets.h"
+
+namespace hvdtune {
+
+/// Gives batches of tensors on GPUs to NCCL: several beside each other, each on a stream with a
+/// communicator and a fusion buffer of its own (a *lane*). Nothing waits for a GPU. One thread at a
+/// time, except abort().
+class DeviceExecutor {
+ public:
+  /// `aborted`: why the job is over, if it is; any thread. What is given outlives it.
+  DeviceExecutor(Gpus& gpus, const ProcessSets& sets, int rank,
+                 std::function<std::optional<std::string>()> aborted);
+
+  /// Whether launch() takes the batch; the same on all members. Otherwise its tensors must travel
+  /// through host memory: there is no NCCL on some member, or NCCL has no such operation. The first
+  /// time in a process set its members connect, by way of `host`. Throws Error(kAborted).
+  bool takes(const std::vector<OperationPtr>& operations, Communicator& host);
+
+  /// Enqueues a batch that it takes. Lengths that only their senders know go by way of `host`.
+  /// `timed`: times_of() is to tell more. Throws Error(kAborted): then nothing of it runs any more.
+  std::unique_ptr<DeviceBatch> launch(const wire::Schedule& schedule,
+                                      const std::vector<OperationPtr>& operations,
+                                      Communicator& host, bool timed);
+
+  /// Nothing of the set is under way.
+  void remove_set(std::uint32_t set);
+
+  /// The job is over: what is under way ends, and nothing is launched any more.
+  void abort();
+
+ private:
+  /// One stream, and what goes there.
+  struct Lane {
+    explicit Lane(const std::shared_ptr<const Device>& device) : stream(device) {}
+    DeviceStream stream;
+    DeviceMemory buffer;
+  };
+  /// A process set's way: a communicator for each lane; none: through host memory.
+  struct Way {
+    std::vector<std::shared_ptr<DeviceCommunicator>> communicators;
+  };
+  struct Launch;
+
+  const Way& way(std::uint32_t set, Communicator& host);
+  Way connect(Communicator& host);
+  std::string open_nccl();
+  void open_kernels();
+  CudaPointer buffer(Launch& launch, std::size_t bytes);
+  void enqueue(Launch& launch);
+  void allreduce(Launch& launch);
+  void allgather(Launch& launch);
+  void broadcast(Launch& launch);
+  void alltoall(Launch& launch);
+  void reducescatter(Launch& launch);
+
+  Gpus& gpus_;
+  const ProcessSets& sets_;
+  const int rank_;
+  const std::function<std::optional<std::string>()> aborted_;
+  std::vector<std::optional<Way>> ways_;  // by process set; none: not known yet
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::shared_ptr<const NcclLibrary> nccl_;
+  std::unique_ptr<DeviceKernels> kernels_;
+  Nanos connecting_ = 0;  // when members began and ended to connect, until a batch tells of it
+  Nanos connected_ = 0;
+};
+
+}  // namespace hvdtune
