@@ -129,6 +129,11 @@ def engine_knows_gpus() -> bool:
     return bool(getattr(_native, "gpus", False))
 
 
+def driver_is_loaded() -> bool:
+    """Whether this process has loaded the CUDA driver, as whoever uses GPUs has."""
+    return any(_CUDA.loaded.search(path) for path in _mapped())
+
+
 def cuda_built() -> bool:
     """Whether tensors on GPUs can be given to hvdtune here: the engine takes them, and there is a
     driver."""
