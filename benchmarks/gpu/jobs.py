@@ -34,10 +34,14 @@ class Machine:
     nvrtc: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    def sharing(self, count: int) -> list[str]:
+        """The flag that so many ranks need where there are fewer GPUs."""
+        return ["--share-gpu"] if self.device == "cuda" and count > self.gpus else []
+
     def launcher(self, count: int, *flags: str) -> list[str]:
         """The command that starts what follows it on `count` ranks."""
-        share = ["--share-gpu"] if self.device == "cuda" and count > self.gpus else []
-        return python_command("hvdtune.cli.main", "run", "-np", str(count), *share, *flags)
+        words = ["run", "-np", str(count), *self.sharing(count), *flags]
+        return python_command("hvdtune.cli.main", *words)
 
     def variables(self, changes: Mapping[str, str] = {}) -> dict[str, str]:
         """The environment of a job."""

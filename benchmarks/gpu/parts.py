@@ -186,8 +186,7 @@ def death(machine: Machine) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "kill.json")
         command = [sys.executable, script, "--np", "2", "--rounds", "5", "--device", machine.device]
-        if machine.gpus < 2:
-            command.append("--share-gpu")
+        command += machine.sharing(2)
         output_of([*command, "--json", str(result)], machine.variables(), 200)
         found = json.loads(result.read_text())
     longest = max(found["raised_s"])
@@ -211,7 +210,7 @@ def plugin(machine: Machine) -> Outcome:
                 settings = {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
                 ctas = {"NCCL_MIN_CTAS": "2", "NCCL_MAX_CTAS": "2"}
                 words = ["bench", "--device", "cuda", "-np", "2", "--workload", "none"]
-                words += ["--share-gpu"] if machine.gpus < 2 else []
+                words += machine.sharing(2)
                 words += ["-b", "1K", "-e", "16M", "-f", "16", "--json", str(path)]
                 output_of([*python, *words], machine.variables({**settings, **ctas}), 120)
                 files.append(str(path))

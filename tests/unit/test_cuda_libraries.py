@@ -231,6 +231,17 @@ def test_this_process_s_memory_is_looked_at(tmp_path):
     assert find().nccl.path != str(copy)
 
 
+def test_who_uses_gpus_has_loaded_the_driver(tmp_path):
+    module = next(path for path in cuda_libraries._mapped() if path.endswith(".so"))
+    copy = tmp_path / "libcuda.so.1"
+    copy.write_bytes(Path(module).read_bytes())
+    before = cuda_libraries.driver_is_loaded()
+    loaded = ctypes.CDLL(str(copy))
+    assert cuda_libraries.driver_is_loaded()
+    ctypes.CDLL(None).dlclose(ctypes.c_void_p(loaded._handle))
+    assert cuda_libraries.driver_is_loaded() is before
+
+
 def test_the_settings_are_named_by_the_variables(machine):
     for name in ("cuda", "nccl", "nvrtc"):
         assert knobs.KNOBS[f"{name}_library"].env == f"HVDTUNE_{name.upper()}_LIBRARY"
