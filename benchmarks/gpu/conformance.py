@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +166,11 @@ class Conformance:
         hvd.join(self.device.index if self.device.type == "cuda" else -1)
 
 
-def cases() -> Iterator[tuple[int, int, torch.dtype]]:
+def cases(sizes: Sequence[int]) -> Iterator[tuple[int, int, torch.dtype]]:
     """(number, elements, type) of the plain ones."""
     number = 0
     for dtype in (*FLOATS, *INTEGERS):
-        for count in SIZES:
+        for count in sizes:
             number += 1
             yield number, count, dtype
 
@@ -179,6 +179,7 @@ def main() -> int:
     """Run as a rank; 1 where something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--quick", action="store_true", help="small tensors only")
     parser.add_argument("--result", type=Path, required=True)
     args = parser.parse_args()
     hvd.init()
@@ -187,7 +188,7 @@ def main() -> int:
         device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
         torch.cuda.set_device(device)
     one = Conformance(device)
-    for number, count, dtype in cases():
+    for number, count, dtype in cases(SIZES[:3] if args.quick else SIZES):
         one.reductions(number, count, dtype)
         one.movements(number, count, dtype)
     one.many_at_once(1000)

@@ -1,4 +1,4 @@
-"""ResNet-50's gradients reduced three ways, taking turns in one job: one rank of it.
+"""A model's gradients (ResNet-50's) reduced three ways, taking turns in one job: one rank of it.
 
     hvdtune run -np 2 --share-gpu python benchmarks/gpu/steps.py --device cuda --result FILE
 
@@ -33,9 +33,9 @@ WARM_UPS = 3
 class Ways:
     """The three ways, on tensors of their own."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, workload: str) -> None:
         self.device = device
-        shapes = WORKLOADS["resnet50"].backward_order()
+        shapes = WORKLOADS[workload].backward_order()
         self.names = [name for name, _ in shapes]
         self.tensors = [torch.ones(math.prod(shape), device=device) for _, shape in shapes]
         self.buckets = list(self._buckets())
@@ -111,6 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", choices=("hvdtune",), help="leave torch.distributed out")
+    parser.add_argument("--workload", choices=tuple(WORKLOADS), default="resnet50")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=10, help="of each way in a round")
     parser.add_argument("--result", type=Path, required=True)
@@ -120,7 +121,7 @@ def main() -> int:
     if args.device == "cuda":
         device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    ways = Ways(device)
+    ways = Ways(device, args.workload)
     chosen: dict[str, Callable[[], None]] = {"hvdtune": ways.hvdtune}
     if not args.only:
         backend = "nccl" if args.device == "cuda" else "gloo"

@@ -245,10 +245,12 @@ def test_conformance_sees_wrong_elements_shapes_and_places(monkeypatch):
 def test_rank_programs_run_with_tensors_in_cpu_memory():
     machine = Machine(gpus=0, device="cpu")
     variables = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
-    found = machine.result_of("conformance.py", 2, changes=variables)
+    found = machine.result_of("conformance.py", 2, ["--quick"], changes=variables)
     assert found["failures"] == []
-    assert found["cases"] > 900
-    found = machine.result_of("steps.py", 2, ["--rounds", "1", "--steps", "1"])
+    assert found["cases"] > 600
+    found = machine.result_of(
+        "steps.py", 2, ["--workload", "tiny", "--rounds", "1", "--steps", "1"]
+    )
     assert set(found) == {"hvdtune", "per tensor", "buckets"}
     assert all(way["step_s"] > 0 for way in found.values())
     with pytest.raises(JobFailed, match="unrecognized arguments: --frog"):
