@@ -207,7 +207,8 @@ SUPERSET: dict[str, dict[str, str]] = {
         ),
         "join": (
             "Operations that others may not call now are refused on them, cached or not, and with "
-            "autotuning on; Horovod crashes. `device` has no effect."
+            "autotuning on; Horovod crashes. `device` only matters "
+            "on a process that has had no tensor on a GPU."
         ),
         "start_timeline": (
             "Records every rank; `steps` records only so many training steps. Whichever rank asks, "

@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 MIB = 2**20
-_NO_GPU = "this version's data planes are on the CPU"
 
 _TABLE = (
     # -- what the engine does with tensors --
@@ -101,7 +100,7 @@ _TABLE = (
     Knob(
         "overlap", "HVDTUNE_OVERLAP", "choice", "auto",
         "Whether DistributedOptimizer reduces gradients during the backward pass (on), or all "
-        "together in step() (off); auto: during it where CPUs are left over.",
+        "together in step() (off); auto: during it where CPUs are left over, and on GPUs.",
         flags=("--overlap",), yaml="params.overlap", choices=("auto", "on", "off"),
     ),
     Knob(
@@ -123,7 +122,7 @@ _TABLE = (
         "torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", "bool", False,
         "Two-dimensional allreduce with NCCL.",
         flags=("--torus-allreduce",), off_flags=("--no-torus-allreduce",),
-        yaml="params.torus_allreduce", inert=_NO_GPU,
+        yaml="params.torus_allreduce", inert="NCCL chooses its algorithms itself",
     ),
     # -- autotune --
     Knob(
@@ -319,8 +318,8 @@ _TABLE = (
     ),
     Knob(
         "async_completion", "HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", False,
-        "With NCCL, an operation is done once it is enqueued: the stream that uses its result waits "
-        "for the GPU, not the host.",
+        "With NCCL, an operation is done once it is enqueued: the stream that uses its result "
+        "waits for the GPU, not the host.",
     ),
     Knob(
         "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "bool", False,

@@ -42,13 +42,16 @@ def agree(
     """
     set_id = id_of(process_set)
     numbers = [number_to_ask_for(member.parameter, member.name, set_id) for member in members]
+    on_gpu = any(member.parameter.is_cuda for member in members)
+    overlaps = overlap.wanted_on_gpu() if on_gpu else overlap.wanted()
     table = torch.tensor(
         [
-            [*numbers, int(not overlap.wanted())],
+            [*numbers, int(not overlaps)],
             [*(int(layout.dense) for layout in seen), 0],
             [*(layout.sparse_dims for layout in seen), 0],
         ],
         dtype=torch.int32,
+        device="cpu",
     )
     main = threading.current_thread() is threading.main_thread()
     name = f"{'optimizer' if main else label}.agreement"

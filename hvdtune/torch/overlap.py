@@ -19,3 +19,11 @@ def wanted() -> bool:
     if choice == "auto":
         return world.local_size() * torch.get_num_threads() < world.host_cpus()
     return bool(choice == "on")
+
+
+def wanted_on_gpu() -> bool:
+    """The same of gradients on a GPU: yes, unless the setting forbids it.
+
+    What reduces them takes next to nothing from the backward pass.
+    """
+    return bool(world.settings().overlap != "off")

@@ -517,5 +517,5 @@ TEST(different_collectives_are_noticed) {
                                  while (!member.nccl.failure()) std::this_thread::yield();
                                  throw Failure(*member.nccl.failure());
                                }),
-                    Failure, "NCCL failed: invalid usage (the members call different collectives)");
+                    Failure, "failed: invalid usage (the members call different collectives)");
 }

@@ -13,7 +13,9 @@ import torch
 from rank_programs import device_arrays
 from ranks import run_ranks
 
+from hvdtune.core import world
 from hvdtune.core.operations import DTYPES, Buffer
+from hvdtune.torch import overlap
 from hvdtune.torch.buffers import as_buffer
 
 
@@ -172,9 +174,27 @@ def test_a_cuda_tensor_is_its_address_and_the_current_stream(
     assert buffer.current_stream() == 0x66
 
 
+@pytest.mark.parametrize(("choice", "expected"), [("auto", True), ("on", True), ("off", False)])
+def test_gradients_on_a_gpu_are_reduced_during_the_backward_pass(
+    choice: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world, "settings", lambda: SimpleNamespace(overlap=choice))
+    assert overlap.wanted_on_gpu() is expected
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_dead_rank_ends_the_job_for_all(victim: int, gpus: dict[str, str]) -> None:
     result = run_ranks(3, device_arrays.killed, victim, 5, env=gpus, check=False)
+    for rank, told in zip(result.ranks, result.values, strict=True):
+        if rank.rank != victim:
+            assert rank.returncode == 0, result.describe()
+            assert f"rank {victim} (pid " in told
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_that_dies_in_the_middle_ends_what_gpus_wait_for(victim: int, fakes: Path) -> None:
+    environment = fake_gpus.environment(fakes, nccl=True)
+    result = run_ranks(3, device_arrays.killed_in_flight, victim, env=environment, check=False)
     for rank, told in zip(result.ranks, result.values, strict=True):
         if rank.rank != victim:
             assert rank.returncode == 0, result.describe()

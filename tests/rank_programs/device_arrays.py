@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -338,3 +339,19 @@ def killed(victim: int, rounds: int) -> str:
         except HorovodInternalError as error:
             return str(error)
         step += 1
+
+
+def killed_in_flight(victim: int) -> str:
+    """A rank dies while its GPU still packs, and those of the others wait for it."""
+    hvd.init()
+    data = np.ones(1000, np.float32)
+    hvd.allreduce_(GpuArray(data), name="first")
+    tensors = [GpuArray(data) for _ in range(3)]
+    if hvd.rank() == victim:
+        set_faults("slow=2000")
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    try:
+        hvd.grouped_allreduce_(tensors, name="second")
+    except HorovodInternalError as error:
+        return str(error)
+    return "nothing"
