@@ -15,7 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ranks
@@ -25,16 +27,23 @@ def main() -> int:
     """Measure; with `--worker FOLDER`, be one of the ranks."""
     parser = ranks.parser(__doc__, ranks=4)
     parser.add_argument("--rounds", type=int, default=20, help="(default: 20)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the tensors")
+    parser.add_argument("--share-gpu", action="store_true", help="several ranks on one GPU")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all times, in seconds")
     args = parser.parse_args()
     if args.worker:
-        worker(Path(args.worker))
+        worker(Path(args.worker), args.device)
         return 0
+    flags = ["--share-gpu"] * args.share_gpu
     raised, ended = [], []
     for round_number in range(args.rounds):
         with tempfile.TemporaryDirectory() as folder:
-            times = kill_one(Path(folder), args.np, round_number % args.np)
+            victim = round_number % args.np
+            times = kill_one(Path(folder), args.np, victim, args.device, flags)
         raised.append(times[0])
         ended.append(times[1])
+    if args.json:
+        args.json.write_text(json.dumps({"raised_s": raised, "ended_s": ended}))
     print(f"kill -9 of one of {args.np} ranks in the middle of training, {args.rounds} times")
     for what, times in (("last survivor raised after", raised), ("launcher ended after", ended)):
         print(
@@ -44,9 +53,12 @@ def main() -> int:
     return 0
 
 
-def kill_one(folder: Path, count: int, victim: int) -> tuple[float, float]:
+def kill_one(
+    folder: Path, count: int, victim: int, device: str = "cpu", flags: Sequence[str] = ()
+) -> tuple[float, float]:
     """One job: seconds from the kill to the last exception, and to the launcher's end."""
-    command = [*ranks.launcher(count), sys.executable, __file__, "--worker", str(folder)]
+    worker = [sys.executable, __file__, "--device", device, "--worker", str(folder)]
+    command = [*ranks.launcher(count), *flags, *worker]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
         while len(list(folder.glob("*.pid"))) < count:
             if job.poll() is not None:
@@ -66,12 +78,23 @@ def kill_one(folder: Path, count: int, victim: int) -> tuple[float, float]:
     return max(s["time"] for s in survivors) - killed, ended
 
 
-def worker(folder: Path) -> None:
+def worker(folder: Path, device: str) -> None:
     """Train until a rank dies; leave behind when that was noticed, on the machine's clock."""
-    import hvdtune as hvd
+    hvd: Any
+    sizes = (1000, 100_000, 10, 50_000)
+    if device == "cuda":
+        import torch
 
-    hvd.init()
-    gradients = [np.ones(size, np.float32) for size in (1000, 100_000, 10, 50_000)]
+        import hvdtune.torch as hvd
+
+        hvd.init()
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+        gradients: list[Any] = [torch.ones(size, device="cuda") for size in sizes]
+    else:
+        import hvdtune as hvd
+
+        hvd.init()
+        gradients = [np.ones(size, np.float32) for size in sizes]
     try:
         for step in range(1_000_000):
             handles = [hvd.allreduce_async_(g, name=f"{i}") for i, g in enumerate(gradients)]

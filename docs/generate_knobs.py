@@ -110,6 +110,8 @@ def entry(knob: Knob) -> str:
         facts.append(f"{who}: {tuning_words(knob)}.")
     if knob.between_hosts:
         facts.append("Does nothing in a job on one host.")
+    if knob.on_gpus:
+        facts.append("Does nothing without tensors on GPUs.")
     if knob.inert:
         facts.append(f"No effect: {knob.inert}.")
     listed = "\n".join(f"- {fact}" for fact in facts)

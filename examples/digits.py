@@ -89,9 +89,9 @@ def datasets(seed):
     return ShiftedDigits(x_train, y_train, seed), TensorDataset(x_test, y_test)
 
 
-def accuracy(model, test_set):
+def accuracy(model, test_set, device):
     # Every rank tests a part; the counts are added up.
-    images, labels = test_set[hvd.rank() :: hvd.size()]
+    images, labels = (part.to(device) for part in test_set[hvd.rank() :: hvd.size()])
     with torch.no_grad():
         right = (model(images).argmax(1) == labels).sum()
     return hvd.allreduce(right, op=hvd.Sum, name="right").item() / len(test_set)
@@ -100,7 +100,7 @@ def accuracy(model, test_set):
 def weights_identical(model):
     digest = hashlib.sha256()
     for parameter in model.parameters():
-        digest.update(parameter.detach().numpy().tobytes())
+        digest.update(parameter.detach().cpu().numpy().tobytes())
     digests = hvd.allgather(torch.tensor([list(digest.digest())], dtype=torch.uint8))
     return bool((digests == digests[0]).all())
 
@@ -111,6 +111,7 @@ def parse_arguments():
     parser.add_argument("--batch-size", type=int, default=48, help="images of all ranks together")
     parser.add_argument("--lr", type=float, default=0.04, help=f"for a batch of {BASE_BATCH}")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--loss-log", metavar="FILE", help="write the loss of every step as CSV")
     return parser, parser.parse_args()
 
@@ -127,6 +128,9 @@ def main():
     torch.manual_seed(args.seed)
     if hvd.local_size() > 1:
         torch.set_num_threads(1)  # the ranks share this machine's cores
+    device = torch.device(args.device)
+    if args.device == "cuda":
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
 
     # 2. Give every rank its part of the data.
     train_set, test_set = datasets(args.seed)
@@ -134,7 +138,7 @@ def main():
     loader = DataLoader(train_set, batch_sampler=sampler)
 
     # 3. Scale the learning rate with the batch that all ranks see together.
-    model = Net()
+    model = Net().to(device)
     learning_rate = args.lr * args.batch_size / BASE_BATCH
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
 
@@ -152,12 +156,12 @@ def main():
         train_set.set_epoch(epoch)
         for images, labels in loader:
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(images), labels)
+            loss = F.cross_entropy(model(images.to(device)), labels.to(device))
             loss.backward()
             optimizer.step()
             losses.append(hvd.allreduce(loss.detach(), name="loss").item())
         scheduler.step()
-        test_accuracy = accuracy(model, test_set)
+        test_accuracy = accuracy(model, test_set, device)
         # 6. Report on one rank only.
         if hvd.rank() == 0:
             print(f"epoch {epoch + 1:2}: loss {losses[-1]:.4f}, test accuracy {test_accuracy:.4f}")

@@ -32,7 +32,8 @@ class Knob(NamedTuple):
     variables are always in `unit`. `yaml_inverted` marks booleans whose YAML key means the
     opposite. `requires` is the key of the setting without which this one does nothing. `inert`
     says why a setting that exists for compatibility has no effect; it is empty for the others.
-    `between_hosts` marks those that do nothing in a job on one host.
+    `between_hosts` marks those that do nothing in a job on one host, `on_gpus` those that do
+    nothing without tensors on GPUs.
     `empty_counts` marks those for which an empty variable says something ("none of them").
     `tune_range` and `scale` are for the autotuner and only present on tunable settings; `restart`
     marks those that only a new start of the job changes, so that `hvdtune tune` alone moves them.
@@ -56,6 +57,7 @@ class Knob(NamedTuple):
     requires: str | None = None
     inert: str = ""
     between_hosts: bool = False
+    on_gpus: bool = False
     empty_counts: bool = False
     internal: bool = False
     tunable: bool = False

@@ -307,7 +307,14 @@ _TABLE = (
         "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "int", 1,
         "NCCL streams, and communicators, used in turn: as many batches run beside each other.",
         flags=("--num-nccl-streams",), yaml="library_options.num_nccl_streams", unit="streams",
-        minimum=0,
+        minimum=0, on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 4),
+    ),
+    Knob(
+        "nccl_max_ctas", "NCCL_MAX_CTAS", "int", 0,
+        "NCCL's own setting: most thread blocks (CTAs), and so channels, of a collective; each "
+        "takes a multiprocessor from the computing. 0: NCCL's choice.",
+        yaml="library_options.nccl_max_ctas", minimum=1, maximum=64, zero_is_auto=True,
+        on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 32),
     ),
     Knob(
         "async_completion", "HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", False,

@@ -5,11 +5,12 @@ engine is up. The socket has a name instead of a path (Linux calls it abstract):
 too long for it, and nothing is left behind. One JSON object a line:
 
     agent → driver   {"settings": {key: value}}                     first, what is in force
-                     {"steps": [[duration_ns, bytes, tensors, number, named], …]}
+                     {"steps": [[duration_ns, bytes, tensors, number, named], …], "gpus": bool}
                      {"error": "…"}                                 a change was refused
     driver → agent   {"apply": {key: value}, "number": n}
 
-`number` is that of the last `apply` which a step ran under, -1 before the first.
+`number` is that of the last `apply` which a step ran under, -1 before the first; `gpus` is whether
+rank 0 uses GPUs.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ class Engine(Protocol):
 
     def current(self) -> Mapping[str, Value]:
         """The settings in force."""
+
+    def uses_gpus(self) -> bool:
+        """Whether this process has come to use GPUs."""
 
 
 class Lines:
@@ -120,7 +124,8 @@ class Agent:
                 for request in self._lines.received():
                     self._apply(request)
                 if steps:
-                    self._lines.send({"steps": [self._told(step) for step in steps]})
+                    told = [self._told(step) for step in steps]
+                    self._lines.send({"steps": told, "gpus": self._engine.uses_gpus()})
         except self._engine.EngineStopped:
             pass
         except (OSError, EOFError, ValueError, KeyError):

@@ -76,6 +76,7 @@ class RemoteEngine:
         self._lines: Lines | None = None
         self._number = 0
         self._tensors = 0  # of a step, the most so far
+        self._gpus = False
         self._skipped = 0
         self._useful = 0  # steps of this start that were passed on
         self._fruitless = 0
@@ -94,6 +95,8 @@ class RemoteEngine:
         if self._tensors <= self._restart.get("cache_capacity", 0):
             # They all fit: more room changes nothing, less can only hurt.
             del self._restart["cache_capacity"]
+        if not self._gpus:
+            self._restart = {k: v for k, v in self._restart.items() if not KNOBS[k].on_gpus}
 
     def current(self) -> Values:
         """The settings in force."""
@@ -213,6 +216,7 @@ class RemoteEngine:
                     self._fail(f"the engine refused settings: {message['error']}")
                 else:
                     steps += [RemoteStep(*fields) for fields in message["steps"]]
+                    self._gpus = self._gpus or bool(message["gpus"])
         except (EOFError, OSError):
             self._disconnect()
         return self._without_first(steps)

@@ -9,6 +9,7 @@ brought into a process that has one.
 
 from __future__ import annotations
 
+import fnmatch
 import mmap
 import os
 import re
@@ -39,6 +40,7 @@ NVRTC_ADVICE = (
 # The first driver of CUDA's major versions (CUDA's release notes, table 3): NVRTC's code does not
 # run under an older one.
 _DRIVER_OF_CUDA = {12: (525, 60, 13), 13: (580, 65, 6)}
+_MAPPED = re.compile(r" (/.*/lib(?:cuda|nccl|nvrtc)[^/\n]*)$", re.MULTILINE)
 _NCCL_TEXT = re.compile(rb"NCCL version (\d+)\.(\d+)\.(\d+)")
 
 
@@ -129,6 +131,11 @@ def engine_knows_gpus() -> bool:
     return bool(getattr(_native, "gpus", False))
 
 
+def driver_is_loaded() -> bool:
+    """Whether this process has loaded the CUDA driver, as whoever uses GPUs has."""
+    return any(_CUDA.loaded.search(path) for path in _mapped())
+
+
 def cuda_built() -> bool:
     """Whether tensors on GPUs can be given to hvdtune here: the engine takes them, and there is a
     driver."""
@@ -159,17 +166,24 @@ def find(
     environ: Mapping[str, str] = os.environ,
     named: Mapping[str, str] | None = None,
     places: Places | None = None,
+    *,
+    everything: bool = False,
 ) -> CudaLibraries:
-    """Look for all three; takes a few file operations, starts nothing and loads nothing.
+    """Look for them; takes a few file operations, starts nothing and loads nothing.
 
     Args:
         environ: the process's environment.
         named: paths that the user gives, by the settings' variables, in place of `environ`'s.
         places: for tests; otherwise this process and this machine.
+        everything: look for NCCL and NVRTC also where there is no driver; every start of a job
+            on a machine without GPUs would pay for that.
     """
     places = Places(_mapped(), sys.path, _system_folders()) if places is None else places
     wanted = {**environ, **(named or {})}
     cuda = _find_cuda(wanted, places)
+    if cuda.path is None and not everything:
+        useless = Library(None, "there is no CUDA driver to use it with")
+        return CudaLibraries(cuda, useless, useless)
     return CudaLibraries(
         cuda, _find_nccl(wanted, places), _find_nvrtc(wanted, places, cuda.version)
     )
@@ -255,14 +269,26 @@ def _candidates(
 def _in_folders(kind: _Kind, folders: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     for folder, how in folders:
         for name in kind.names:
-            # The newest of several first.
-            for path in sorted(Path(folder).glob(name), key=_age, reverse=True):
+            found = [name]
+            if "*" in name or "[" in name:
+                # The newest of several first.
+                listed = fnmatch.filter(_entries(folder), name)
+                found = sorted(listed, key=lambda file: _age(folder, file), reverse=True)
+            for file in found:
+                path = os.path.join(folder, file)
                 if _is_library(path):
-                    yield str(path), how
+                    yield path, how
 
 
-def _age(path: Path) -> tuple[Version, str]:
-    return _version_of_name(str(path)), path.name
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _age(folder: str, file: str) -> tuple[Version, str]:
+    return _version_of_name(os.path.join(folder, file)), file
 
 
 def _named(kind: _Kind, path: str) -> tuple[str | None, str]:
@@ -270,7 +296,7 @@ def _named(kind: _Kind, path: str) -> tuple[str | None, str]:
         return None, f"{kind.variable} is {path}: no {kind.title.removeprefix('the ')} is used"
     if not os.path.isfile(path):
         return None, f"{kind.variable} is {path}, which is not a file"
-    if not _is_library(Path(path)):
+    if not _is_library(path):
         return None, f"{kind.variable} is {path}, which is not a shared library"
     return path, kind.variable
 
@@ -288,11 +314,18 @@ def _cached(kind: _Kind, places: Places) -> list[str]:
         listed = Path(places.cache).read_bytes()
     except OSError:
         return []
-    stem = kind.names[0].partition(".so")[0]
-    texts = re.findall(rb"/[^\0]*/" + re.escape(stem).encode() + rb"\.so[.\d]+(?=\0)", listed)
-    paths = [Path(os.fsdecode(text)) for text in dict.fromkeys(texts)]
-    fitting = [p for p in paths if any(p.match(name) for name in kind.names) and _is_library(p)]
-    return [str(path) for path in sorted(fitting, key=_age, reverse=True)]
+    stem = kind.names[0].partition(".so")[0].encode()
+    if stem not in listed:
+        return []
+    texts = re.findall(rb"/[^\0]*/" + re.escape(stem) + rb"\.so[.\d]+(?=\0)", listed)
+    places_of = [os.path.split(os.fsdecode(text)) for text in dict.fromkeys(texts)]
+    fitting = [
+        (folder, file)
+        for folder, file in places_of
+        if any(fnmatch.fnmatch(file, name) for name in kind.names)
+        and _is_library(os.path.join(folder, file))
+    ]
+    return [os.path.join(*one) for one in sorted(fitting, key=lambda one: _age(*one), reverse=True)]
 
 
 def nccl_code(version: Version) -> int:
@@ -354,7 +387,7 @@ def _kernel_driver(places: Places) -> Version:
     return _numbers(number[1]) if number else ()
 
 
-def _is_library(path: Path) -> bool:
+def _is_library(path: str) -> bool:
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"\x7fELF"
@@ -367,12 +400,12 @@ def _same(one: str, other: str) -> bool:
 
 
 def _mapped() -> list[str]:
+    """Files of this process's memory that may be one of the libraries."""
     try:
-        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            return list(dict.fromkeys(_MAPPED.findall(file.read())))
     except OSError:
         return []
-    fields = (line.split(maxsplit=5) for line in lines)
-    return list(dict.fromkeys(parts[5] for parts in fields if len(parts) == 6))
 
 
 def _system_folders() -> list[str]:

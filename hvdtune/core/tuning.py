@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hvdtune.core import world
+from hvdtune.core import cuda_libraries, world
 from hvdtune.core.exceptions import HorovodInternalError
 
 _WHOLE = ("fusion_threshold", "chunk_size", "one_shot_limit")  # bytes
@@ -86,6 +86,11 @@ def _hosts_can_go_first() -> bool:
     """
     hosts = world.engine().hosts()
     return world.settings().autotune and 1 < len(set(hosts)) < len(hosts)
+
+
+def uses_gpus() -> bool:
+    """Whether this process has come to use GPUs: whether it has loaded the CUDA driver."""
+    return cuda_libraries.driver_is_loaded()
 
 
 def apply(values: Mapping[str, float]) -> int:

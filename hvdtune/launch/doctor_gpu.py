@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 def examine(environ: Mapping[str, str]) -> list[Line]:
     """All lines. The libraries are loaded by a child process, if any was found."""
-    libraries = cuda_libraries.find(environ)
+    libraries = cuda_libraries.find(environ, everything=True)
     return report(libraries, gpus.ask(libraries), cuda_libraries.engine_knows_gpus())
 
 

@@ -31,7 +31,7 @@ def variables(environ: Mapping[str, str], ranks: int, *, here: bool) -> dict[str
     if environ.get("HVDTUNE_NCCL_LIBRARY", "").strip().lower() == cuda_libraries.NONE:
         return {}
     if here:
-        _require(cuda_libraries.find(environ).nccl)
+        _require(cuda_libraries.find(environ, everything=True).nccl)
     ctas = 4 if ranks <= 2 else 2 if ranks <= 4 else 1
     wanted = {_ENABLE: "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": str(ctas)}
     return {name: value for name, value in wanted.items() if name == _ENABLE or name not in environ}

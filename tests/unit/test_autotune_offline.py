@@ -26,16 +26,22 @@ class ShortEngine:
 
     EngineStopped = Stopped
 
-    def __init__(self, settings: knobs.Settings, steps: int, refuses: bool, tensors: int) -> None:
+    def __init__(
+        self, settings: knobs.Settings, steps: int, refuses: bool, tensors: int, gpus: bool = False
+    ) -> None:
         self.values = {"cycle_time": settings.cycle_time, "chunk_size": settings.chunk_size}
         self.left = steps
         self.epoch = 0
         self._refuses = refuses
         self._tensors = tensors
+        self._gpus = gpus
         self._go_on = threading.Event()
 
     def current(self) -> dict[str, float]:
         return dict(self.values)
+
+    def uses_gpus(self) -> bool:
+        return self._gpus
 
     def apply(self, values: Mapping[str, float]) -> int:
         if self._refuses:
@@ -88,14 +94,17 @@ class Job:
 class Jobs:
     """Starts jobs and remembers them."""
 
-    def __init__(self, steps: int = 10**9, status: int = 0, tensors: int = 10) -> None:
+    def __init__(
+        self, steps: int = 10**9, status: int = 0, tensors: int = 10, gpus: bool = False
+    ) -> None:
         self.started: list[Job] = []
+        self.gpus = gpus
         self.steps, self.status, self.tensors, self.refuses = steps, status, tensors, False
 
     def __call__(self, environment: Mapping[str, str]) -> Job:
         job = Job(
             environment, self.steps,
-            status=self.status, refuses=self.refuses, tensors=self.tensors,
+            status=self.status, refuses=self.refuses, tensors=self.tensors, gpus=self.gpus,
         )  # fmt: skip
         self.started.append(job)
         return job
@@ -166,6 +175,22 @@ def test_some_settings_need_a_new_start(engines) -> None:
     assert jobs.started[1].settings.cache_capacity == 4096
     engine.apply({"cycle_time": 3.0, "cache_capacity": 4096})
     assert len(jobs.started) == 2
+
+
+def test_settings_of_nccl_are_searched_only_where_gpus_are_used(engines) -> None:
+    nccl = {"num_nccl_streams": 1, "nccl_max_ctas": 0}
+    assert all(knobs.KNOBS[key].on_gpus and knobs.KNOBS[key].restart for key in nccl)
+    engine = remote(engines, Jobs(), restart=nccl)
+    engine.start(time.monotonic() + PATIENCE_S)
+    assert not set(nccl) & set(engine.current())
+    jobs = Jobs(gpus=True)
+    engine = remote(engines, jobs, restart=nccl)
+    engine.start(time.monotonic() + PATIENCE_S)
+    assert {key: engine.current()[key] for key in nccl} == nccl
+    number = engine.apply({"num_nccl_streams": 3, "nccl_max_ctas": 8})
+    steps_of(engine, number, 1)
+    assert jobs.started[1].environment["HOROVOD_NUM_NCCL_STREAMS"] == "3"
+    assert jobs.started[1].environment["NCCL_MAX_CTAS"] == "8"
 
 
 def test_a_cache_that_all_tensors_fit_into_is_left_alone(engines) -> None:

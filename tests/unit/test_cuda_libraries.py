@@ -47,7 +47,7 @@ class Machine:
             str(self.root / "ld.so.cache"),
             str(self.root / "driver"),
         )
-        return find({**self.environ, **named}, places=places)
+        return find({**self.environ, **named}, places=places, everything=True)
 
 
 @pytest.fixture
@@ -215,20 +215,46 @@ def test_files_that_are_no_libraries_are_passed_over(machine):
     assert machine.find().nccl.path is None
 
 
+def a_loaded_module() -> str:
+    """Some library that Python has loaded."""
+    fields = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
+    return next(line[5] for line in fields if len(line) == 6 and line[5].endswith(".so"))
+
+
+def test_without_a_driver_a_start_looks_for_nothing_else(machine):
+    wheel = machine.nccl_wheel("2.27.7")
+    places = Places([], [str(machine.site)], [])
+    found = find({}, places=places)
+    assert found.nccl == found.nvrtc == Library(None, "there is no CUDA driver to use it with")
+    driver = machine.library("mine/libcuda.so.1")
+    assert find({"HVDTUNE_CUDA_LIBRARY": driver}, places=places).nccl.path == wheel
+
+
 def test_this_process_s_memory_is_looked_at(tmp_path):
     """A library that is really loaded: a copy of Python's own under NCCL's name."""
-    module = next(path for path in cuda_libraries._mapped() if path.endswith(".so"))
+    module = a_loaded_module()
     copy = tmp_path / "libnccl.so.2"
     copy.write_bytes(Path(module).read_bytes())
-    before = find().nccl
+    before = find(everything=True).nccl
     loaded = ctypes.CDLL(str(copy))
     assert loaded._handle
-    found = find().nccl
+    found = find(everything=True).nccl
     assert found.path == str(copy)
     assert found.found == "loaded by this process"
     assert before.path != str(copy)
     ctypes.CDLL(None).dlclose(ctypes.c_void_p(loaded._handle))
-    assert find().nccl.path != str(copy)
+    assert find(everything=True).nccl.path != str(copy)
+
+
+def test_who_uses_gpus_has_loaded_the_driver(tmp_path):
+    module = a_loaded_module()
+    copy = tmp_path / "libcuda.so.1"
+    copy.write_bytes(Path(module).read_bytes())
+    before = cuda_libraries.driver_is_loaded()
+    loaded = ctypes.CDLL(str(copy))
+    assert cuda_libraries.driver_is_loaded()
+    ctypes.CDLL(None).dlclose(ctypes.c_void_p(loaded._handle))
+    assert cuda_libraries.driver_is_loaded() is before
 
 
 def test_the_settings_are_named_by_the_variables(machine):

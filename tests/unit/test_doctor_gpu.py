@@ -13,7 +13,9 @@ from hvdtune.core.cuda_libraries import CudaLibraries, Library
 from hvdtune.launch import doctor, doctor_gpu, gpus
 from hvdtune.launch.gpus import Answer, Gpu
 
-MISSING = cuda_libraries.find({}, places=cuda_libraries.Places([], [], [], "/none", "/none"))
+MISSING = cuda_libraries.find(
+    {}, places=cuda_libraries.Places([], [], [], "/none", "/none"), everything=True
+)
 
 
 def all_of(path: str) -> CudaLibraries:

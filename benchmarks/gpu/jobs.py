@@ -1,0 +1,108 @@
+"""Jobs of a part: ranks under `hvdtune run`, on the GPUs that there are, each with a time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hvdtune.launch.bootstrap import python_command
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+class JobFailed(RuntimeError):
+    """A job that did not end well; the text has its last lines."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What jobs run on. `gpus`: how many there are; more ranks share them. `device`: cuda, or cpu
+    to try the parts without a GPU. `cuda`, `nvrtc`: the libraries' paths, "" for none."""
+
+    gpus: int
+    device: str = "cuda"
+    cuda: str = ""
+    nvrtc: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def sharing(self, count: int) -> list[str]:
+        """The flag that so many ranks need where there are fewer GPUs."""
+        return ["--share-gpu"] if self.device == "cuda" and count > self.gpus else []
+
+    def launcher(self, count: int, *flags: str) -> list[str]:
+        """The command that starts what follows it on `count` ranks."""
+        words = ["run", "-np", str(count), *self.sharing(count), *flags]
+        return python_command("hvdtune.cli.main", *words)
+
+    def variables(self, changes: Mapping[str, str] = {}) -> dict[str, str]:
+        """The environment of a job."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return {**os.environ, **master, **self.environment, **changes}
+
+    def result_of(
+        self,
+        script: str,
+        count: int,
+        arguments: Sequence[str] = (),
+        *,
+        flags: Sequence[str] = (),
+        changes: Mapping[str, str] = {},
+        seconds: float = 240,
+        may_fail: bool = False,
+    ) -> Any:
+        """Run one of this folder's rank programs; the JSON that its rank 0 has written.
+
+        Raises `JobFailed`; with `may_fail` only where nothing was written.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder, "result.json")
+            words = [*arguments, "--device", self.device, "--result", str(result)]
+            command = [*self.launcher(count, *flags), sys.executable, str(HERE / script), *words]
+            ended = output_of(command, self.variables(changes), seconds, check=not may_fail)
+            if not result.exists():
+                raise JobFailed(f"{script} wrote no result: {last_lines(ended)}")
+            return json.loads(result.read_text())
+
+
+def output_of(
+    command: Sequence[str], environment: Mapping[str, str], seconds: float, *, check: bool = True,
+    given: str | None = None,
+) -> str:  # fmt: skip
+    """What a program prints to both streams. Raises `JobFailed` where it fails or takes longer."""
+    try:
+        ended = subprocess.run(
+            list(command),
+            env=dict(environment),
+            input=given,
+            stdin=subprocess.DEVNULL if given is None else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise JobFailed(f"it was not over after {seconds:g} s") from None
+    except OSError as error:
+        raise JobFailed(f"{command[0]}: {error.strerror}") from None
+    if check and ended.returncode != 0:
+        raise JobFailed(last_lines(ended.stdout) or f"exit status {ended.returncode}")
+    return ended.stdout
+
+
+def last_lines(text: str, count: int = 4) -> str:
+    """The end of what was printed, as one line."""
+    return " / ".join([line for line in text.splitlines() if line.strip()][-count:])

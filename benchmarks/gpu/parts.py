@@ -1,0 +1,234 @@
+"""The parts of the checks: each is one question to a machine, answered by an `Outcome`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpu.jobs import HERE, ROOT, JobFailed, Machine, last_lines, output_of
+from gpu.outcome import FAILED, PASSED, SKIPPED, Outcome
+
+from hvdtune.launch.bootstrap import python_command
+
+#: What the issue asks for.
+COPY_SHARE = 0.7
+TIMELINE_SHARE = 0.02
+NOTICED_SECONDS = 2.0
+
+BUILD = ROOT / "build" / "gpu"
+_DIGITS = re.compile(r"final test accuracy ([\d.]+); weights identical on all ranks")
+
+
+class Part(NamedTuple):
+    """`name`: for --only. `ask` may raise `JobFailed`, which fails the part."""
+
+    name: str
+    title: str
+    ask: Callable[[Machine], Outcome]
+
+
+def conformance(machine: Machine) -> Outcome:
+    """All operations and types at 1, 2 and 4 ranks, by NCCL and through host memory."""
+    planes: dict[str, Mapping[str, str]] = {"NCCL": {}, "host": {"HVDTUNE_NCCL_LIBRARY": "none"}}
+    rows = [("ranks", "tensors travel by", "results compared", "wrong")]
+    wrong: list[str] = []
+    for count in (1, 2, 4):
+        for plane, changes in planes.items():
+            variables = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", **changes}
+            try:
+                found = machine.result_of(
+                    "conformance.py", count, changes=variables, seconds=120, may_fail=True
+                )
+            except JobFailed as error:
+                wrong.append(f"{count} ranks, {plane}: {error}")
+                rows.append((str(count), plane, "-", "did not end well"))
+                continue
+            wrong += [f"{count} ranks, {plane}: {text}" for text in found["failures"]]
+            rows.append((str(count), plane, str(found["cases"]), str(len(found["failures"]))))
+    if wrong:
+        return Outcome(FAILED, f"{len(wrong)} wrong; the first: {wrong[0]}.", rows)
+    return Outcome(PASSED, "every element is what float64 on the CPU says, within rounding.", rows)
+
+
+def digits(machine: Machine) -> Outcome:
+    """examples/digits.py on the GPU."""
+    command = [*machine.launcher(2), sys.executable, str(ROOT / "examples" / "digits.py")]
+    command += ["--device", machine.device, "--epochs", "20"]
+    said = output_of(command, machine.variables(), 240)
+    found = _DIGITS.search(said)
+    if not found:
+        return Outcome(FAILED, f"it did not end as it should: {last_lines(said)}.")
+    state = PASSED if float(found[1]) > 0.95 else FAILED
+    return Outcome(state, f"2 ranks, 20 epochs: test accuracy {found[1]}, equal weights.")
+
+
+def build_program() -> Path:
+    """benchmarks/gpu/pack_bandwidth.cc, compiled. Raises `JobFailed`."""
+    configure = ["cmake", "-S", str(ROOT), "-B", str(BUILD), "-DCMAKE_BUILD_TYPE=Release"]
+    configure += ["-DHVDTUNE_BUILD_PYTHON=OFF", "-DHVDTUNE_BUILD_BENCHMARKS=ON"]
+    output_of(configure, os.environ, 120)
+    words = ["cmake", "--build", str(BUILD), "--target", "pack_bandwidth"]
+    output_of([*words, "--parallel", str(os.cpu_count() or 1)], os.environ, 400)
+    return BUILD / "pack_bandwidth"
+
+
+def gradient_sizes() -> str:
+    """Bytes of ResNet-50's gradients, in the order of a backward pass, one a line."""
+    import math
+
+    from hvdtune.bench.workloads import WORKLOADS
+
+    shapes = (shape for _, shape in WORKLOADS["resnet50"].backward_order())
+    return "".join(f"{4 * math.prod(shape)}\n" for shape in shapes)
+
+
+def copies(machine: Machine, program: Callable[[], Path] = build_program) -> Outcome:
+    """Pack and unpack of ResNet-50's gradients beside one copy of as many bytes."""
+    command = [str(program()), machine.cuda, machine.nvrtc or "-"]
+    said = output_of(command, os.environ, 120, given=gradient_sizes())
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    names = ("pack", "unpack", "pack_scaled", "unpack_scaled")
+    shares = {name: found["copy"] / found[name] for name in names if name in found}
+    rows = [("what", "ms", "GB/s", "of a copy")]
+    for name in ("copy", *shares):
+        speed = f"{found['bytes'] / found[name] / 1e6:.0f}"
+        rows.append((name, f"{found[name]:.3f}", speed, f"{found['copy'] / found[name]:.0%}"))
+    worst = min(shares, key=lambda name: shares[name])
+    said = (
+        f"{found['tensors']} tensors, {found['bytes'] / 1e6:.0f} MB, kernels: {found['kernels']}; "
+        f"the slowest is {worst} with {shares[worst]:.0%} of a copy's speed, {COPY_SHARE:.0%} are "
+        "wanted."
+    )
+    good = found["same"] and len(shares) == len(names) and shares[worst] >= COPY_SHARE
+    return Outcome(PASSED if good else FAILED, said, rows)
+
+
+def sanitizer(machine: Machine, program: Callable[[], Path] = build_program) -> Outcome:
+    """compute-sanitizer's memcheck and racecheck on the kernels."""
+    tool = shutil.which("compute-sanitizer") or shutil.which(
+        "compute-sanitizer", path="/usr/local/cuda/bin"
+    )
+    if tool is None:
+        return Outcome(SKIPPED, "there is no compute-sanitizer; it comes with the CUDA toolkit.")
+    command = [str(program()), machine.cuda, machine.nvrtc or "-", "--check"]
+    for check in ("memcheck", "racecheck"):
+        words = [tool, "--tool", check, "--error-exitcode", "3", *command]
+        output_of(words, os.environ, 200, given=gradient_sizes())
+    return Outcome(PASSED, "neither memcheck nor racecheck has anything to say.")
+
+
+def comparison(machine: Machine) -> Outcome:
+    """Fused by hvdtune, one operation a tensor, DistributedDataParallel's buckets."""
+    found = machine.result_of("steps.py", 2)
+    ours = found["hvdtune"]["step_s"]
+    rows = [("way", "step, ms", "of hvdtune's time", "thread's CPU, ms", "process's CPU, ms")]
+    for name, one in found.items():
+        cells = [one["step_s"], one["thread_s"], one["process_s"]]
+        step, thread, process = (f"{1e3 * seconds:.2f}" for seconds in cells)
+        rows.append((name, step, f"{one['step_s'] / ours:.2f}", thread, process))
+    ratio = found["per tensor"]["step_s"] / ours
+    said = (
+        f"ResNet-50's gradients on 2 ranks: one operation a tensor takes {ratio:.2f} times, "
+        f"buckets take {found['buckets']['step_s'] / ours:.2f} times as long as hvdtune."
+    )
+    return Outcome(PASSED if ratio > 1 else FAILED, said, rows)
+
+
+def timeline(machine: Machine) -> Outcome:
+    """Steps with and without a recording, taking turns."""
+    times: dict[bool, list[float]] = {False: [], True: []}
+    arguments = ["--only", "hvdtune", "--rounds", "5", "--steps", "20"]
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(6):
+            recorded = turn % 2 == 1
+            path = str(Path(folder, f"{turn}.json"))
+            changes = {"HOROVOD_TIMELINE": path} if recorded else {}
+            found = machine.result_of("steps.py", 2, arguments, changes=changes, seconds=90)
+            times[recorded].append(found["hvdtune"]["step_s"])
+    plain, recorded_s = (statistics.median(times[which]) for which in (False, True))
+    share = recorded_s / plain - 1
+    said = (
+        f"a step takes {1e3 * plain:.3f} ms, and {1e3 * recorded_s:.3f} ms with a timeline: "
+        f"{share:+.1%}, at most {TIMELINE_SHARE:+.0%} is wanted."
+    )
+    return Outcome(PASSED if share <= TIMELINE_SHARE else FAILED, said)
+
+
+def autotune(machine: Machine) -> Outcome:
+    """A job that is tuned to the end; what its log says of the settings tried."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log.csv")
+        flags = ["--autotune", "--autotune-log-file", str(log), "--autotune-store", ""]
+        arguments = ["--only", "hvdtune", "--rounds", "60", "--steps", "20"]
+        found = machine.result_of("steps.py", 2, arguments, flags=flags, seconds=240)
+        lines = [line for line in log.read_text().splitlines() if not line.startswith("#")]
+    if len(lines) < 2:
+        return Outcome(FAILED, "the log holds no sample.")
+    header = lines[0].split(",")
+    said = (
+        f"{len(lines) - 1} lines of the log, with {', '.join(header)}; "
+        f"steps took {1e3 * found['hvdtune']['step_s']:.3f} ms in the median of the run."
+    )
+    return Outcome(PASSED, said)
+
+
+def death(machine: Machine) -> Outcome:
+    """kill -9 of a rank; how soon the other has raised."""
+    script = str(HERE.parent / "kill.py")
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "kill.json")
+        command = [sys.executable, script, "--np", "2", "--rounds", "5", "--device", machine.device]
+        command += machine.sharing(2)
+        output_of([*command, "--json", str(result)], machine.variables(), 200)
+        found = json.loads(result.read_text())
+    longest = max(found["raised_s"])
+    said = (
+        f"the survivor raised {longest:.2f} s after the kill at the latest of "
+        f"{len(found['raised_s'])} times, {NOTICED_SECONDS:g} s are allowed."
+    )
+    return Outcome(PASSED if longest < NOTICED_SECONDS else FAILED, said)
+
+
+def plugin(machine: Machine) -> Outcome:
+    """Algorithms and protocols measured, and the file for NCCL's tuner plugin made of them."""
+    if machine.device == "cpu":
+        return Outcome(SKIPPED, "NCCL has no algorithms on the CPU.")
+    python = python_command("hvdtune.cli.main")
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for algorithm in ("Ring", "Tree"):
+            for protocol in ("LL", "Simple"):
+                path = Path(folder, f"{algorithm}-{protocol}.json")
+                settings = {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
+                ctas = {"NCCL_MIN_CTAS": "2", "NCCL_MAX_CTAS": "2"}
+                words = ["bench", "--device", "cuda", "-np", "2", "--workload", "none"]
+                words += machine.sharing(2)
+                words += ["-b", "1K", "-e", "16M", "-f", "16", "--json", str(path)]
+                output_of([*python, *words], machine.variables({**settings, **ctas}), 120)
+                files.append(str(path))
+        target = Path(folder, "tuner.csv")
+        words = ["autotune", "export", "--nccl-tuner", str(target), *files]
+        output_of([*python, *words], machine.variables(), 60)
+        rules = [line for line in target.read_text().splitlines() if not line.startswith("#")]
+    return Outcome(PASSED, f"{len(rules)} rules: {'; '.join(rules)}.")
+
+
+PARTS = (
+    Part("conformance", "Conformance", conformance),
+    Part("digits", "examples/digits.py", digits),
+    Part("copies", "Pack and unpack", copies),
+    Part("sanitizer", "compute-sanitizer", sanitizer),
+    Part("comparison", "Fused, per tensor, buckets", comparison),
+    Part("timeline", "Overhead of the timeline", timeline),
+    Part("autotune", "Autotune", autotune),
+    Part("plugin", "NCCL's tuner plugin", plugin),
+    Part("death", "A killed rank", death),
+)
