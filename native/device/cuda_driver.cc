@@ -60,6 +60,11 @@ CudaDriver::CudaDriver(const std::string& path) : path_(path) {
   find(cuModuleUnload, "cuModuleUnload");
   find(cuModuleGetFunction, "cuModuleGetFunction");
   find(cuLaunchKernel, "cuLaunchKernel");
+  find(cuIpcGetMemHandle, "cuIpcGetMemHandle");
+  find(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2");
+  find(cuIpcCloseMemHandle, "cuIpcCloseMemHandle");
+  find(cuIpcGetEventHandle, "cuIpcGetEventHandle");
+  find(cuIpcOpenEventHandle, "cuIpcOpenEventHandle");
 
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::kInvalidArgument, "NVIDIA's driver at " + path + " " + why);

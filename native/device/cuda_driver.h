@@ -89,6 +89,13 @@ class CudaDriver {
                                unsigned block_z, unsigned shared_bytes, CudaStream stream,
                                void** parameters, void** extra);
 
+  CudaResult (*cuIpcGetMemHandle)(CudaMemoryHandle* handle, CudaPointer pointer);
+  CudaResult (*cuIpcOpenMemHandle)(CudaPointer* pointer, CudaMemoryHandle handle,
+                                   unsigned flags);  // _v2
+  CudaResult (*cuIpcCloseMemHandle)(CudaPointer pointer);
+  CudaResult (*cuIpcGetEventHandle)(CudaEventHandle* handle, CudaEvent event);
+  CudaResult (*cuIpcOpenEventHandle)(CudaEvent* event, CudaEventHandle handle);
+
  private:
   explicit CudaDriver(const std::string& path);
 

@@ -64,10 +64,20 @@ enum class CudaCapture : int { kNone = 0, kActive = 1, kInvalidated = 2 };
 inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr unsigned kCudaEventBlockingSync = 1;
 inline constexpr unsigned kCudaEventDisableTiming = 2;
+inline constexpr unsigned kCudaEventInterprocess = 4;
 inline constexpr unsigned kCudaHostPortable = 1;
+inline constexpr unsigned kCudaIpcLazyPeerAccess = 1;
 
 struct CudaUuid {
   char bytes[16];
+};
+
+/// CUipcMemHandle, CUipcEventHandle: name memory and events to other processes of the host.
+struct CudaMemoryHandle {
+  char bytes[64];
+};
+struct CudaEventHandle {
+  char bytes[64];
 };
 
 }  // namespace hvdtune

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "device/kernels_source.h"
 
@@ -14,6 +15,24 @@ namespace {
 constexpr unsigned kBlocksEach = 4;
 
 bool scales(DType dtype) { return dtype != DType::kBool; }
+
+KernelSize tiles(const KernelWork& work) {
+  return (work.end - work.begin + kTileBytes - 1) / kTileBytes;
+}
+
+ReduceStep step_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return ReduceStep::kMin;
+    case ReduceOp::kMax:
+      return ReduceStep::kMax;
+    case ReduceOp::kProduct:
+      return ReduceStep::kProduct;
+    default:
+      HVD_CHECK(op == ReduceOp::kSum);
+      return ReduceStep::kSum;
+  }
+}
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -79,6 +98,10 @@ bool DeviceKernels::load(const void* image, const std::string& origin) {
   for (int code = 0; code < kDTypeCount; ++code) {
     const auto dtype = static_cast<DType>(code);
     if (scales(dtype)) find(scaling_[static_cast<std::size_t>(code)], dtype_name(dtype));
+    if (result != CudaResult::kSuccess) break;
+    const std::string name = std::string("hvdtune_reduce_") + dtype_name(dtype);
+    result = driver.cuModuleGetFunction(&reducing_[static_cast<std::size_t>(code)], module,
+                                        name.c_str());
   }
   if (result != CudaResult::kSuccess) {
     driver.cuModuleUnload(module);
@@ -125,21 +148,38 @@ void DeviceKernels::run(Direction direction, std::span<const DevicePiece> pieces
   for (const DevicePiece& piece : pieces) {
     if (piece.bytes == 0) continue;
     if (work.count == kPiecesPerLaunch) {
-      launch(function, work, stream);
+      launch(function, tiles(work), &work, stream);
       work.count = 0;
       work.begin = work.end;
     }
     work.pieces[work.count++] = {piece.at, work.end, piece.bytes};
     work.end += padded(piece.bytes);
   }
-  if (work.count > 0) launch(function, work, stream);
+  if (work.count > 0) launch(function, tiles(work), &work, stream);
 }
 
-void DeviceKernels::launch(CudaFunction function, const KernelWork& work, CudaStream stream) {
-  const KernelSize tiles = (work.end - work.begin + kTileBytes - 1) / kTileBytes;
+void DeviceKernels::reduce(std::span<const CudaPointer> sources, CudaPointer out, std::size_t count,
+                           DType dtype, ReduceOp op, double scale, CudaStream stream) {
+  HVD_CHECK(compiled() && !sources.empty() && sources.size() <= kMostKernelSources);
+  if (count == 0) return;
+  ReduceWork work{};
+  work.out = out;
+  work.bytes = count * dtype_size(dtype);
+  work.scale = scale;
+  work.step = step_of(op);
+  work.sources = static_cast<int>(sources.size());
+  std::ranges::copy(sources, work.source);
+  constexpr KernelSize kBlockBytes = KernelSize{kKernelThreads} * 16;
+  launch(reducing_[static_cast<std::size_t>(dtype)], (work.bytes + kBlockBytes - 1) / kBlockBytes,
+         &work, stream);
+}
+
+/// As many blocks as there are parts of the work, but no more than run at once.
+void DeviceKernels::launch(CudaFunction function, KernelSize parts, const void* work,
+                           CudaStream stream) {
   const KernelSize most = kBlocksEach * static_cast<unsigned>(device_->multiprocessors());
-  const auto blocks = static_cast<unsigned>(std::min(tiles, most));
-  void* parameters[] = {const_cast<KernelWork*>(&work)};  // read before the call returns
+  const auto blocks = static_cast<unsigned>(std::min(parts, most));
+  void* parameters[] = {const_cast<void*>(work)};  // read before the call returns
   const Device::Current current(*device_);
   device_->driver().check(device_->driver().cuLaunchKernel(function, blocks, 1, 1, kKernelThreads,
                                                            1, 1, 0, stream, parameters, nullptr),

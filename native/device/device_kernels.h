@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/dtype.h"
+#include "base/op_kind.h"
 #include "device/device.h"
 #include "device/device_piece.h"
 #include "device/kernel_work.h"
@@ -55,6 +56,13 @@ class DeviceKernels {
   /// `piece` times `scale`, where it is. Throws Error(kAborted).
   void scale(const DevicePiece& piece, DType dtype, double scale, CudaStream stream);
 
+  /// out[i] = scale * (sources[0][i] OP sources[1][i] OP …), `count` elements: ReduceKernel of the
+  /// CPU, bit for bit but for a NaN's payload. Up to 16 sources, which begin at multiples of 16
+  /// bytes and have their last 16 bytes in memory; `out` may be one of them. Not for kAverage and
+  /// kAdasum, nor where nothing is compiled(). Throws Error(kAborted).
+  void reduce(std::span<const CudaPointer> sources, CudaPointer out, std::size_t count, DType dtype,
+              ReduceOp op, double scale, CudaStream stream);
+
  private:
   /// The kernels of one type, or those that only copy.
   struct Functions {
@@ -67,7 +75,7 @@ class DeviceKernels {
   void compile(const Nvrtc& nvrtc);
   void run(Direction direction, std::span<const DevicePiece> pieces, CudaPointer packed,
            DType dtype, double scale, CudaStream stream);
-  void launch(CudaFunction function, const KernelWork& work, CudaStream stream);
+  void launch(CudaFunction function, KernelSize parts, const void* work, CudaStream stream);
   void copy_each(Direction direction, std::span<const DevicePiece> pieces, CudaPointer packed,
                  CudaStream stream);
 
@@ -75,6 +83,7 @@ class DeviceKernels {
   CudaModule module_ = nullptr;
   Functions copying_;
   std::array<Functions, kDTypeCount> scaling_;  ///< by DType; none for bool
+  std::array<CudaFunction, kDTypeCount> reducing_{};
   std::string why_not_;
   std::string origin_ = "copies";
 };

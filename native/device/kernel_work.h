@@ -34,4 +34,18 @@ struct KernelWork {
 
 static_assert(sizeof(KernelWork) <= 4096);
 
+inline constexpr int kMostKernelSources = 16;
+
+/// As KernelOp of the CPU's kernels.
+enum class ReduceStep : int { kSum = 0, kMin = 1, kMax = 2, kProduct = 3 };
+
+struct ReduceWork {
+  KernelSize out;
+  KernelSize bytes;
+  double scale;  ///< of the result
+  ReduceStep step;
+  int sources;
+  KernelSize source[kMostKernelSources];  ///< addresses; multiples of 16
+};
+
 }  // namespace hvdtune

@@ -23,47 +23,72 @@ namespace {
 struct Float32 {
   using Element = float;
   using Factor = float;
+  using Wide = float;
+  static HVD_DEVICE Wide widen(Element value) { return value; }
+  static HVD_DEVICE Element narrow(Wide value, Factor factor) { return value * factor; }
   static HVD_DEVICE Element multiply(Element value, Factor factor) { return value * factor; }
 };
 
 struct Float64 {
   using Element = double;
   using Factor = double;
+  using Wide = double;
+  static HVD_DEVICE Wide widen(Element value) { return value; }
+  static HVD_DEVICE Element narrow(Wide value, Factor factor) { return value * factor; }
   static HVD_DEVICE Element multiply(Element value, Factor factor) { return value * factor; }
 };
 
 struct Float16 {
   using Element = unsigned short;
   using Factor = float;
-  static HVD_DEVICE Element multiply(Element value, Factor factor) {
+  using Wide = float;
+  static HVD_DEVICE Wide widen(Element value) {
 #if defined(__CUDACC__)
     float wide = 0;
-    Element narrow = 0;
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value));
-    wide *= factor;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(wide));
+    return wide;
+#else
+    return float16_to_float(value);
+#endif
+  }
+  static HVD_DEVICE Element narrow(Wide value, Factor factor) {
+    const float product = value * factor;
+#if defined(__CUDACC__)
+    Element narrow = 0;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(product));
     return narrow;
 #else
-    return float_to_float16(float16_to_float(value) * factor);
+    return float_to_float16(product);
 #endif
+  }
+  static HVD_DEVICE Element multiply(Element value, Factor factor) {
+    return narrow(widen(value), factor);
   }
 };
 
 struct Bfloat16 {
   using Element = unsigned short;
   using Factor = float;
+  using Wide = float;
   union Bits {
     float value;
     unsigned bits;
   };
-  static HVD_DEVICE Element multiply(Element value, Factor factor) {
+  static HVD_DEVICE Wide widen(Element value) {
     Bits wide;
     wide.bits = static_cast<unsigned>(value) << 16;
-    wide.value *= factor;
+    return wide.value;
+  }
+  static HVD_DEVICE Element narrow(Wide value, Factor factor) {
+    Bits wide;
+    wide.value = value * factor;
     if ((wide.bits & 0x7fffffffu) > 0x7f800000u) {
       return static_cast<Element>((wide.bits >> 16) | 0x0040u);
     }
     return static_cast<Element>((wide.bits + 0x7fffu + ((wide.bits >> 16) & 1u)) >> 16);
+  }
+  static HVD_DEVICE Element multiply(Element value, Factor factor) {
+    return narrow(widen(value), factor);
   }
 };
 
@@ -72,6 +97,11 @@ template <class T, T kLowest, T kHighest>
 struct Integer {
   using Element = T;
   using Factor = double;
+  using Wide = T;
+  static HVD_DEVICE Wide widen(Element value) { return value; }
+  static HVD_DEVICE Element narrow(Wide value, Factor factor) {
+    return factor == 1.0 ? value : multiply(value, factor);
+  }
   static HVD_DEVICE Element multiply(Element value, Factor factor) {
     const double product = static_cast<double>(value) * factor;
     // For 64 bits kHighest rounds up to 2^63, which is itself out of range: hence >=, not >.
@@ -228,8 +258,124 @@ HVD_DEVICE void move(const KernelWork& work, bool packs) {
   }
 }
 
+// ---- reducing what several members have --------------------------------------------------------
+
+/// Bytes 0 and 1: Sum and Max are OR, Product and Min are AND.
+struct Bool {
+  using Element = unsigned char;
+  using Factor = double;
+  using Wide = unsigned char;
+  static HVD_DEVICE Wide widen(Element value) { return value; }
+  static HVD_DEVICE Element narrow(Wide value, Factor) { return value; }
+};
+
+template <class Kind, ReduceStep kStep>
+struct Combine {
+  using Wide = typename Kind::Wide;
+  static HVD_DEVICE Wide apply(Wide a, Wide b) {
+    if constexpr (kStep == ReduceStep::kSum) return a + b;
+    if constexpr (kStep == ReduceStep::kProduct) return a * b;
+    // A NaN is the result, whichever of the two it is.
+    if (a != a) return a;
+    if (b != b) return b;
+    return (kStep == ReduceStep::kMin) == (b < a) ? b : a;
+  }
+};
+
+template <class T, T kLowest, T kHighest, ReduceStep kStep>
+struct Combine<Integer<T, kLowest, kHighest>, kStep> {
+  static HVD_DEVICE T apply(T a, T b) {
+    // Sums and products wrap around; in 64 bits without a sign nothing overflows on the way.
+    using Bits = unsigned long long;
+    if constexpr (kStep == ReduceStep::kSum) return static_cast<T>(Bits(a) + Bits(b));
+    if constexpr (kStep == ReduceStep::kProduct) return static_cast<T>(Bits(a) * Bits(b));
+    return (kStep == ReduceStep::kMin) == (b < a) ? b : a;
+  }
+};
+
+template <ReduceStep kStep>
+struct Combine<Bool, kStep> {
+  static HVD_DEVICE unsigned char apply(unsigned char a, unsigned char b) {
+    constexpr bool kAny = kStep == ReduceStep::kSum || kStep == ReduceStep::kMax;
+    return kAny ? a | b : a & b;
+  }
+};
+
+/// 16 bytes of all sources, in their order. The last ones may be fewer: sources have room for all.
+template <class Kind, ReduceStep kStep>
+HVD_DEVICE void reduce_block(const ReduceWork& work, KernelSize at) {
+  using Element = typename Kind::Element;
+  constexpr int kLanes = 16 / sizeof(Element);
+  typename Kind::Wide sum[kLanes];
+  Block<Element> held;
+  held.vector = *reinterpret_cast<const uint4*>(work.source[0] + at);
+#pragma unroll
+  for (int lane = 0; lane < kLanes; ++lane) sum[lane] = Kind::widen(held.elements[lane]);
+  for (int source = 1; source < work.sources; ++source) {
+    held.vector = *reinterpret_cast<const uint4*>(work.source[source] + at);
+#pragma unroll
+    for (int lane = 0; lane < kLanes; ++lane) {
+      sum[lane] = Combine<Kind, kStep>::apply(sum[lane], Kind::widen(held.elements[lane]));
+    }
+  }
+  const auto factor = static_cast<typename Kind::Factor>(work.scale);
+#pragma unroll
+  for (int lane = 0; lane < kLanes; ++lane) {
+    held.elements[lane] = Kind::narrow(sum[lane], factor);
+  }
+  const KernelSize out = work.out + at;
+  if (out % 16 == 0 && work.bytes - at >= 16) {
+    *reinterpret_cast<uint4*>(out) = held.vector;
+    return;
+  }
+#pragma unroll
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (lane * sizeof(Element) < work.bytes - at) {
+      reinterpret_cast<Element*>(out)[lane] = held.elements[lane];
+    }
+  }
+}
+
+template <class Kind, ReduceStep kStep>
+HVD_DEVICE void reduce_with(const ReduceWork& work) {
+  const KernelSize together = KernelSize{gridDim.x} * kKernelThreads * 16;
+  KernelSize at = (KernelSize{blockIdx.x} * kKernelThreads + threadIdx.x) * 16;
+  for (; at < work.bytes; at += together) reduce_block<Kind, kStep>(work, at);
+}
+
+template <class Kind>
+HVD_DEVICE void reduce(const ReduceWork& work) {
+  switch (work.step) {
+    case ReduceStep::kSum:
+      return reduce_with<Kind, ReduceStep::kSum>(work);
+    case ReduceStep::kMin:
+      return reduce_with<Kind, ReduceStep::kMin>(work);
+    case ReduceStep::kMax:
+      return reduce_with<Kind, ReduceStep::kMax>(work);
+    case ReduceStep::kProduct:
+      return reduce_with<Kind, ReduceStep::kProduct>(work);
+  }
+}
+
 }  // namespace
 }  // namespace hvdtune
+
+#define HVD_REDUCTION(name, Kind)                                            \
+  HVD_KERNEL hvdtune_reduce_##name(HVD_PARAMETER hvdtune::ReduceWork work) { \
+    hvdtune::reduce<hvdtune::Kind>(work);                                    \
+  }
+
+HVD_REDUCTION(bool, Bool)
+HVD_REDUCTION(uint8, Uint8)
+HVD_REDUCTION(int8, Int8)
+HVD_REDUCTION(uint16, Uint16)
+HVD_REDUCTION(int16, Int16)
+HVD_REDUCTION(int32, Int32)
+HVD_REDUCTION(int64, Int64)
+HVD_REDUCTION(float16, Float16)
+HVD_REDUCTION(float32, Float32)
+HVD_REDUCTION(float64, Float64)
+HVD_REDUCTION(bfloat16, Bfloat16)
 
 #define HVD_KERNELS(name, Kind)                                              \
   HVD_KERNEL hvdtune_pack_##name(HVD_PARAMETER hvdtune::KernelWork work) {   \

@@ -73,9 +73,10 @@ std::vector<char> Nvrtc::compile(const std::string& source, const std::string& n
     if (each <= capability) target = std::max(target, each);
   }
   if (target == 0) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "NVRTC " + nvrtc_version_text(version_) + " does not know GPUs of compute capability " +
-                    std::to_string(capability / 10) + "." + std::to_string(capability % 10));
+    throw Error(ErrorKind::kInvalidArgument, "NVRTC " + nvrtc_version_text(version_) +
+                                                 " does not know GPUs of compute capability " +
+                                                 std::to_string(capability / 10) + "." +
+                                                 std::to_string(capability % 10));
   }
   const bool machine_code = target == capability;
   const std::string architecture = std::string("--gpu-architecture=") +

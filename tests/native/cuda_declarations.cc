@@ -52,6 +52,7 @@ using hvdtune::CudaResult;
 #undef cuStreamDestroy
 #undef cuEventDestroy
 #undef cuEventElapsedTime
+#undef cuIpcOpenMemHandle
 
 #define DRIVER(name, symbol) \
   static_assert(kSame<decltype(CudaDriver::name), decltype(&::symbol)>, #symbol)
@@ -91,6 +92,11 @@ DRIVER(cuModuleLoadData, cuModuleLoadData);
 DRIVER(cuModuleUnload, cuModuleUnload);
 DRIVER(cuModuleGetFunction, cuModuleGetFunction);
 DRIVER(cuLaunchKernel, cuLaunchKernel);
+DRIVER(cuIpcGetMemHandle, cuIpcGetMemHandle);
+DRIVER(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2);
+DRIVER(cuIpcCloseMemHandle, cuIpcCloseMemHandle);
+DRIVER(cuIpcGetEventHandle, cuIpcGetEventHandle);
+DRIVER(cuIpcOpenEventHandle, cuIpcOpenEventHandle);
 
 static_assert(equal(CudaResult::kInvalidValue, CUDA_ERROR_INVALID_VALUE));
 static_assert(equal(CudaResult::kOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY));
@@ -125,6 +131,10 @@ static_assert(equal(hvdtune::CudaCapture::kInvalidated, CU_STREAM_CAPTURE_STATUS
 static_assert(equal(hvdtune::kCudaStreamNonBlocking, CU_STREAM_NON_BLOCKING));
 static_assert(equal(hvdtune::kCudaEventBlockingSync, CU_EVENT_BLOCKING_SYNC));
 static_assert(equal(hvdtune::kCudaEventDisableTiming, CU_EVENT_DISABLE_TIMING));
+static_assert(equal(hvdtune::kCudaEventInterprocess, CU_EVENT_INTERPROCESS));
+static_assert(equal(hvdtune::kCudaIpcLazyPeerAccess, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+static_assert(sizeof(hvdtune::CudaMemoryHandle) == sizeof(CUipcMemHandle));
+static_assert(sizeof(hvdtune::CudaEventHandle) == sizeof(CUipcEventHandle));
 static_assert(equal(hvdtune::kCudaHostPortable, CU_MEMHOSTALLOC_PORTABLE));
 static_assert(sizeof(hvdtune::CudaUuid) == sizeof(CUuuid));
 

@@ -214,6 +214,41 @@ TEST(a_tensor_is_scaled_where_it_is) {
   }
 }
 
+TEST(sources_are_reduced_as_on_the_cpu) {
+  const auto device = fake_device();
+  DeviceKernels kernels(device, fake_nvrtc());
+  const DeviceStream stream(device);
+  for (int code = 0; code < kDTypeCount; ++code) {
+    const auto dtype = static_cast<DType>(code);
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      for (const std::size_t count : {std::size_t{1}, std::size_t{37}, std::size_t{20000}}) {
+        const std::size_t bytes = count * dtype_size(dtype);
+        const double scale = op == ReduceOp::kSum && count == 37 ? 1.0 / 3 : 1.0;
+        std::vector<DeviceMemory> memory;
+        std::vector<CudaPointer> sources;
+        std::vector<std::vector<std::uint8_t>> values;
+        std::vector<const void*> on_host;
+        for (unsigned source = 0; source < 3; ++source) {
+          values.push_back(random_values(dtype, bytes, source + 7));
+          memory.emplace_back(device, padded(bytes));
+          sources.push_back(memory.back().pointer());
+          put(*device, sources.back(), values.back());
+        }
+        for (const auto& each : values) on_host.push_back(each.data());
+        std::vector<std::uint8_t> expected(bytes);
+        reduce_kernel(dtype, op)(expected.data(), on_host.data(), 3, count, scale);
+        // Beside the sources, at a place that is no multiple of 16; and into one of them.
+        const DeviceMemory out(device, bytes + 8);
+        kernels.reduce(sources, out.pointer() + 8, count, dtype, op, scale, stream.handle());
+        kernels.reduce(sources, sources[1], count, dtype, op, scale, stream.handle());
+        stream.synchronize();
+        check_same(dtype, get<std::uint8_t>(*device, out.pointer() + 8, bytes), expected, "beside");
+        check_same(dtype, get<std::uint8_t>(*device, sources[1], bytes), expected, "in place");
+      }
+    }
+  }
+}
+
 namespace {
 
 /// Without kernels everything but scaling is done, by copies.

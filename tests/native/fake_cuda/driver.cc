@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "faults.h"
 
@@ -40,6 +41,14 @@ std::byte* any_memory(CudaPointer pointer, std::size_t bytes) {
   for (Memory& memory : driver().memory) {
     if (memory.owns(pointer)) return memory.find(pointer, bytes);
   }
+  {
+    const std::lock_guard lock(driver().foreign_mutex);
+    const auto after = driver().foreign.upper_bound(pointer);
+    if (after != driver().foreign.begin()) {
+      std::byte* const found = std::prev(after)->second->find(pointer, bytes);
+      if (found != nullptr) return found;
+    }
+  }
   return driver().pinned.find(pointer, bytes);
 }
 
@@ -59,6 +68,10 @@ FAKE_EXPORT FakeCudaLive fake_cuda_live() {
   FakeCudaLive live{};
   for (const Memory& memory : all.memory) live.memory += memory.allocations();
   live.pinned = all.pinned.allocations();
+  {
+    const std::lock_guard lock(all.foreign_mutex);
+    live.memory += all.foreign.size();
+  }
   live.streams = all.streams.size();
   live.events = all.events.size();
   live.modules = all.modules.size();

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <array>
-#include <string>
 
 #include "fake_cuda.h"
+#include "host_kernels.h"
+#include "shared_event.h"
 #include "table.h"
 
 namespace fake_cuda {
@@ -17,7 +18,8 @@ struct Event {
   std::shared_ptr<Context> context;
   unsigned flags = 0;
   std::mutex mutex;
-  std::shared_ptr<Mark> mark;  ///< of the last record
+  std::shared_ptr<Mark> mark;           ///< of the last record
+  std::shared_ptr<SharedEvent> shared;  ///< of an interprocess event
 };
 
 struct Module {
@@ -27,7 +29,8 @@ struct Module {
 struct Function {
   std::shared_ptr<Context> context;
   std::shared_ptr<Module> module;
-  std::string name;
+  HostKernel kernel;
+  bool packs = false;
 };
 
 inline constexpr int kMostDevices = 8;
@@ -38,6 +41,8 @@ struct Driver {
   std::atomic<bool> started{false};
   std::array<Memory, kMostDevices> memory;
   PinnedTable pinned;
+  std::mutex foreign_mutex;
+  std::map<CudaPointer, std::shared_ptr<ForeignMemory>> foreign;  ///< by their first address
   struct Primary {
     int retained = 0;
     CudaContext handle = nullptr;

@@ -34,12 +34,13 @@ FAKE_EXPORT CudaResult cuModuleGetFunction(CudaFunction* function, CudaModule mo
                                            const char* name) {
   const auto of = driver().modules.find(module);
   if (!of) return CudaResult::kInvalidHandle;
-  KernelWork nothing{};
-  if (!run_on_host(name, nothing, 0, 0)) return CudaResult::kNotFound;
+  const HostKernel kernel = host_kernel(name);
+  if (kernel.moves == nullptr && kernel.reduces == nullptr) return CudaResult::kNotFound;
   auto made = std::make_shared<Function>();
   made->context = of->context;
   made->module = of;
-  made->name = name;
+  made->kernel = kernel;
+  made->packs = std::strncmp(name, "hvdtune_pack", 12) == 0;
   *function = driver().functions.add(made);
   return CudaResult::kSuccess;
 }
@@ -63,6 +64,34 @@ bool translate(KernelWork& work, bool packs) {
   return true;
 }
 
+bool translate(ReduceWork& work, bool) {
+  const KernelSize whole = (work.bytes + 15) / 16 * 16;  // the last bytes are read with their 16
+  for (int index = 0; index < work.sources; ++index) {
+    std::byte* const there = any_memory(work.source[index], whole);
+    if (there == nullptr) return false;
+    work.source[index] = reinterpret_cast<KernelSize>(there);
+  }
+  std::byte* const out = any_memory(work.out, work.bytes);
+  work.out = reinterpret_cast<KernelSize>(out);
+  return out != nullptr;
+}
+
+/// What the stream does: the parameters as they are now, the memory as it is then.
+template <class Work>
+Task task(const Function& function, const void* parameters, unsigned blocks) {
+  Work work{};
+  std::memcpy(&work, parameters, sizeof work);
+  return [work, blocks, kernel = function.kernel, packs = function.packs]() mutable {
+    if (const long milliseconds = setting("slow", 0); milliseconds > 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    }
+    if (fault("fail-kernel")) return CudaResult::kLaunchFailed;
+    if (!translate(work, packs)) return CudaResult::kIllegalAddress;
+    run_on_host(kernel, work, blocks);
+    return CudaResult::kSuccess;
+  };
+}
+
 }  // namespace
 
 FAKE_EXPORT CudaResult cuLaunchKernel(CudaFunction handle, unsigned blocks, unsigned blocks_y,
@@ -78,17 +107,8 @@ FAKE_EXPORT CudaResult cuLaunchKernel(CudaFunction handle, unsigned blocks, unsi
                      threads_y == 1 && threads_z == 1;
   if (!sizes || parameters == nullptr || extra != nullptr) return CudaResult::kInvalidValue;
   if (fault("fail-launch")) return CudaResult::kLaunchFailed;
-  KernelWork work{};
-  std::memcpy(&work, parameters[0], sizeof work);
-  stream->enqueue([work, blocks, threads, name = function->name]() mutable {
-    if (const long milliseconds = setting("slow", 0); milliseconds > 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-    }
-    if (fault("fail-kernel")) return CudaResult::kLaunchFailed;
-    const bool packs = name.find("unpack") == std::string::npos;
-    if (!translate(work, packs)) return CudaResult::kIllegalAddress;
-    run_on_host(name, work, blocks, threads);
-    return CudaResult::kSuccess;
-  });
+  stream->enqueue(function->kernel.moves != nullptr
+                      ? task<KernelWork>(*function, parameters[0], blocks)
+                      : task<ReduceWork>(*function, parameters[0], blocks));
   return CudaResult::kSuccess;
 }

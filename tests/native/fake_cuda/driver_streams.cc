@@ -108,6 +108,13 @@ FAKE_EXPORT CudaResult cuStreamWaitEvent(CudaStream handle, CudaEvent event, uns
   const auto found = driver().events.find(event);
   if (!stream || !found) return CudaResult::kInvalidHandle;
   if (flags > 1) return CudaResult::kInvalidValue;
+  if (found->shared) {
+    stream->enqueue([shared = found->shared, number = found->shared->recorded()] {
+      shared->wait(number);
+      return CudaResult::kSuccess;
+    });
+    return CudaResult::kSuccess;
+  }
   std::shared_ptr<Mark> mark;
   {
     const std::lock_guard lock(found->mutex);
@@ -125,9 +132,12 @@ FAKE_EXPORT CudaResult cuEventCreate(CudaEvent* event, unsigned flags) {
   std::shared_ptr<Context> context;
   if (const CudaResult result = enter(context); result != CudaResult::kSuccess) return result;
   if (flags > kEventFlags) return CudaResult::kInvalidValue;
+  const bool interprocess = (flags & kCudaEventInterprocess) != 0;
+  if (interprocess && (flags & kCudaEventDisableTiming) == 0) return CudaResult::kInvalidValue;
   auto made = std::make_shared<Event>();
   made->context = context;
   made->flags = flags;
+  if (interprocess) made->shared = SharedEvent::create();
   *event = driver().events.add(made);
   return CudaResult::kSuccess;
 }
@@ -145,6 +155,12 @@ FAKE_EXPORT CudaResult cuEventRecord(CudaEvent event, CudaStream handle) {
   if (stream->capturing) return CudaResult::kSuccess;
   // In the stream's order, and so behind stream 0 where the stream waits for it.
   stream->enqueue([] { return CudaResult::kSuccess; });
+  if (found->shared) {
+    stream->enqueue([shared = found->shared, number = found->shared->record()] {
+      shared->reach(number);
+      return CudaResult::kSuccess;
+    });
+  }
   const std::lock_guard lock(found->mutex);
   found->mark = stream->mark();
   return CudaResult::kSuccess;

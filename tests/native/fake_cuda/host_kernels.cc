@@ -33,29 +33,47 @@ struct alignas(16) uint4 {
 namespace fake_cuda {
 namespace {
 
-using Kernel = void(hvdtune::KernelWork);
-
-const std::map<std::string, Kernel*>& kernels() {
-#define BOTH(name) \
-  {"hvdtune_pack_" #name, hvdtune_pack_##name}, { "hvdtune_unpack_" #name, hvdtune_unpack_##name }
-  static const auto* const all = new std::map<std::string, Kernel*>{
-      BOTH(copy),  BOTH(uint8),   BOTH(int8),    BOTH(uint16),  BOTH(int16),   BOTH(int32),
-      BOTH(int64), BOTH(float16), BOTH(float32), BOTH(float64), BOTH(bfloat16)};
-#undef BOTH
+const std::map<std::string, HostKernel>& kernels() {
+#define MOVES(name)                                             \
+  {"hvdtune_pack_" #name, {hvdtune_pack_##name, nullptr}}, {    \
+    "hvdtune_unpack_" #name, { hvdtune_unpack_##name, nullptr } \
+  }
+#define REDUCES(name)                                           \
+  {                                                             \
+    "hvdtune_reduce_" #name, { nullptr, hvdtune_reduce_##name } \
+  }
+  static const auto* const all = new std::map<std::string, HostKernel>{
+      MOVES(copy),      MOVES(uint8),     MOVES(int8),    MOVES(uint16),    MOVES(int16),
+      MOVES(int32),     MOVES(int64),     MOVES(float16), MOVES(float32),   MOVES(float64),
+      MOVES(bfloat16),  REDUCES(bool),    REDUCES(uint8), REDUCES(int8),    REDUCES(uint16),
+      REDUCES(int16),   REDUCES(int32),   REDUCES(int64), REDUCES(float16), REDUCES(float32),
+      REDUCES(float64), REDUCES(bfloat16)};
+#undef MOVES
+#undef REDUCES
   return *all;
+}
+
+template <class Work>
+void run_all(void (*kernel)(Work), const Work& work, unsigned blocks) {
+  gridDim.x = blocks;
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+    for (threadIdx.x = 0; threadIdx.x < hvdtune::kKernelThreads; ++threadIdx.x) kernel(work);
+  }
 }
 
 }  // namespace
 
-bool run_on_host(const std::string& name, const hvdtune::KernelWork& work, unsigned blocks,
-                 unsigned threads) {
+HostKernel host_kernel(const std::string& name) {
   const auto found = kernels().find(name);
-  if (found == kernels().end()) return false;
-  gridDim.x = blocks;
-  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
-    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) found->second(work);
-  }
-  return true;
+  return found == kernels().end() ? HostKernel{} : found->second;
+}
+
+void run_on_host(const HostKernel& kernel, const hvdtune::KernelWork& work, unsigned blocks) {
+  run_all(kernel.moves, work, blocks);
+}
+
+void run_on_host(const HostKernel& kernel, const hvdtune::ReduceWork& work, unsigned blocks) {
+  run_all(kernel.reduces, work, blocks);
 }
 
 }  // namespace fake_cuda

@@ -1,18 +1,20 @@
 #include "memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "faults.h"
 
 namespace fake_cuda {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kAlignment = 4096;  // a page, so that another process can map it alone
 constexpr int kPattern = 0xcd;
 constexpr std::size_t kPatternBytes = std::size_t{1} << 20;
 
@@ -38,14 +40,14 @@ bool inside(const std::map<Place, std::size_t>& live, Place at, std::size_t byte
 }  // namespace
 
 Memory::Memory() {
-  const int fd = memfd_create("fake-gpu", MFD_CLOEXEC);
-  if (fd < 0 || ftruncate(fd, kSpace) != 0) std::abort();
-  alias_ = static_cast<std::byte*>(map(PROT_READ | PROT_WRITE, MAP_SHARED, fd, kSpace));
+  fd_ = memfd_create("fake-gpu", MFD_CLOEXEC);
+  if (fd_ < 0 || ftruncate(fd_, kSpace) != 0) std::abort();
+  alias_ = static_cast<std::byte*>(map(PROT_READ | PROT_WRITE, MAP_SHARED, fd_, kSpace));
   base_ = reinterpret_cast<CudaPointer>(map(PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, kSpace));
-  close(fd);
 }
 
 Memory::~Memory() {
+  close(fd_);
   munmap(alias_, kSpace);
   munmap(reinterpret_cast<void*>(base_), kSpace);
 }
@@ -89,6 +91,42 @@ std::byte* Memory::find(CudaPointer pointer, std::size_t bytes) const {
 std::size_t Memory::allocations() const {
   const std::lock_guard lock(mutex_);
   return live_.size();
+}
+
+std::optional<Memory::Export> Memory::share(CudaPointer pointer) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = owns(pointer) ? live_.find(pointer - base_) : live_.end();
+  if (found == live_.end()) return {};
+  return Export{fd_, found->first, found->second};
+}
+
+std::shared_ptr<ForeignMemory> ForeignMemory::open(int pid, const Memory::Export& what) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(what.fd);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return nullptr;
+  std::shared_ptr<ForeignMemory> memory(new ForeignMemory);
+  void* const place = mmap(nullptr, what.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                           static_cast<off_t>(what.offset));
+  close(fd);
+  if (place == MAP_FAILED) return nullptr;
+  memory->alias_ = static_cast<std::byte*>(place);
+  memory->bytes_ = what.bytes;
+  memory->base_ =
+      reinterpret_cast<CudaPointer>(map(PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, what.bytes));
+  return memory;
+}
+
+ForeignMemory::~ForeignMemory() {
+  if (alias_ == nullptr) return;
+  munmap(alias_, bytes_);
+  munmap(reinterpret_cast<void*>(base_), bytes_);
+}
+
+std::byte* ForeignMemory::find(CudaPointer pointer, std::size_t bytes) const {
+  if (pointer < base_ || pointer - base_ > bytes_ || bytes > bytes_ - (pointer - base_)) {
+    return nullptr;
+  }
+  return alias_ + (pointer - base_);
 }
 
 void* PinnedTable::allocate(std::size_t bytes) {

@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 
 #include "device/cuda_types.h"
 
@@ -29,14 +31,42 @@ class Memory {
   /// Where these bytes really are; null unless all belong to one allocation.
   [[nodiscard]] std::byte* find(CudaPointer pointer, std::size_t bytes) const;
   [[nodiscard]] std::size_t allocations() const;
+  /// For another process: the file, and where in it the allocation that begins at `pointer` is.
+  struct Export {
+    int fd;
+    std::size_t offset;
+    std::size_t bytes;
+  };
+  [[nodiscard]] std::optional<Export> share(CudaPointer pointer) const;
 
- private:
   static constexpr std::size_t kSpace = std::size_t{8} << 30;
 
+ private:
+  int fd_;
   CudaPointer base_;
   std::byte* alias_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::size_t> live_;  ///< offset → bytes
+};
+
+/// An allocation of another process. Its addresses are not mapped either.
+class ForeignMemory {
+ public:
+  /// Null where the process is gone.
+  static std::shared_ptr<ForeignMemory> open(int pid, const Memory::Export& what);
+  ~ForeignMemory();
+  ForeignMemory(const ForeignMemory&) = delete;
+  ForeignMemory& operator=(const ForeignMemory&) = delete;
+
+  [[nodiscard]] CudaPointer pointer() const { return base_; }
+  [[nodiscard]] std::byte* find(CudaPointer pointer, std::size_t bytes) const;
+
+ private:
+  ForeignMemory() = default;
+
+  CudaPointer base_ = 0;
+  std::byte* alias_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 /// Page-locked host memory.
