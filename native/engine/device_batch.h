@@ -31,6 +31,8 @@ struct DeviceBatch {
   SharedEvent packed;
   SharedEvent unpacking;
 
+  int reports = 0;  ///< that it takes long
+
   // Afterwards.
   Status status;
   Nanos ended = 0;  ///< when that was noticed

@@ -12,6 +12,8 @@ namespace {
 
 // Between two looks: soon at first, as most batches take less than a millisecond, then seldom.
 constexpr Nanos kFirstPause = 20 * kMicrosecond;
+constexpr Nanos kPause = 100 * kMicrosecond;
+constexpr Nanos kLong = 20 * kMillisecond;  // under way; then:
 constexpr Nanos kLongestPause = kMillisecond;
 // Between two looks for a failure, which cost a little more.
 constexpr Nanos kBetweenChecks = 5 * kMillisecond;
@@ -33,7 +35,8 @@ DeviceTimes times_of(const DeviceBatch& batch) {
   return times;
 }
 
-DeviceCompletions::DeviceCompletions(Hooks hooks) : hooks_(std::move(hooks)) {
+DeviceCompletions::DeviceCompletions(Hooks hooks, Nanos patience)
+    : hooks_(std::move(hooks)), patience_(patience) {
   const SignalsBlocked signals;
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "hvdtune-gpu");
@@ -85,7 +88,9 @@ void DeviceCompletions::run() {
       if (!batches.empty() && added_.empty()) {
         changed_.wait_for(lock, std::chrono::nanoseconds(pause));
       }
-      pause = added_.empty() ? std::min(2 * pause, kLongestPause) : kFirstPause;
+      const bool slow = !batches.empty() && monotonic_now() - batches.front()->launched > kLong;
+      const Nanos longest = slow ? kLongestPause : kPause;
+      pause = added_.empty() ? std::min(2 * pause, longest) : kFirstPause;
       for (auto& batch : added_) batches.push_back(std::move(batch));
       added_.clear();
       if (stop_ && batches.empty()) return;
@@ -97,6 +102,24 @@ void DeviceCompletions::run() {
     look(batches, closely);
     if (now > last_chance) give_up(batches, "the engine was stopped before the GPU was done");
   }
+}
+
+/// What has been noticed by what carries them, or nothing.
+std::string DeviceCompletions::failure_of(const Batches& batches) {
+  for (const auto& batch : batches) {
+    if (const auto why = batch->exchange->failure()) return *why;
+  }
+  return {};
+}
+
+void DeviceCompletions::report_slow(const Batches& batches) {
+  if (batches.empty() || patience_ <= 0) return;
+  // The first: those behind it may have nothing to wait for but that.
+  DeviceBatch& first = *batches.front();
+  const Nanos waited = monotonic_now() - first.launched;
+  if (waited < (first.reports + 1) * patience_) return;
+  ++first.reports;
+  hooks_.slow(first, waited);
 }
 
 /// Takes out what is done or will never be. `closely`: looks for failures, too.
@@ -114,14 +137,10 @@ void DeviceCompletions::look(Batches& batches, bool closely) {
     finished.push_back(std::move(batch));
     return true;
   };
-  // One after the other, as an ended batch may have ended because its communicator was aborted.
-  if (closely) {
-    for (const auto& batch : batches) {
-      if (auto why = batch->exchange->failure(); why && failure.empty()) failure = *why;
-    }
-  }
+  if (closely) failure = failure_of(batches);
   const std::optional<std::string> over = hooks_.aborted();
   if (!over && failure.empty()) std::erase_if(batches, done);
+  if (closely && !over && failure.empty()) report_slow(batches);
   if (!over && !failure.empty()) hooks_.fail(failure);
   hand_over(std::move(finished));
   if (over || !failure.empty()) {

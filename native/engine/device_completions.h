@@ -26,9 +26,12 @@ class DeviceCompletions {
     std::function<std::optional<std::string>()> aborted;
     /// The job cannot go on; afterwards aborted() says why.
     std::function<void(const std::string& why)> fail;
+    /// A batch has been under way for `patience`, or that much longer than the last time.
+    std::function<void(const DeviceBatch& batch, Nanos waited)> slow;
   };
 
-  explicit DeviceCompletions(Hooks hooks);
+  /// `patience`: 0 = without limit.
+  DeviceCompletions(Hooks hooks, Nanos patience);
   /// Batches under way have kGrace to end; then they are let go as they are.
   ~DeviceCompletions();
   DeviceCompletions(const DeviceCompletions&) = delete;
@@ -52,10 +55,13 @@ class DeviceCompletions {
 
   void run();
   void look(Batches& batches, bool closely);
+  static std::string failure_of(const Batches& batches);
+  void report_slow(const Batches& batches);
   void give_up(Batches& batches, const std::string& why);
   void hand_over(Batches finished);
 
   const Hooks hooks_;
+  const Nanos patience_;
   std::mutex mutex_;
   std::condition_variable changed_;
   Batches added_;

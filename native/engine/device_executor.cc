@@ -36,7 +36,7 @@ struct DeviceExecutor::Launch {
   DeviceCommunicator& exchange;
   Communicator& host;
   Lane& lane;
-  const Device& device;
+  std::size_t lane_number;
   bool timed;
 
   [[nodiscard]] const wire::Request& head() const { return batch.operations.front()->request; }
@@ -102,6 +102,7 @@ DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
       if (lanes_.size() < way.communicators.size()) {
         lanes_.push_back(std::make_unique<Lane>(gpus_.in_use()));
       }
+      enroll(way, static_cast<std::size_t>(lane));
     }
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kInvalidArgument) throw;  // not all members know it
@@ -109,7 +110,10 @@ DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
     problem = error.what();
   }
   connected_ = monotonic_now();
-  if (!problem.empty()) gpus_.warn_staged(rank_, problem);
+  if (!problem.empty()) {
+    connecting_ = connected_ = 0;  // no batch of NCCL's comes of it
+    gpus_.warn_staged(rank_, problem);
+  }
   return way;
 }
 
@@ -144,7 +148,13 @@ void DeviceExecutor::abort() {
 }
 
 void DeviceExecutor::remove_set(std::uint32_t set) {
-  if (set < ways_.size()) ways_[set].reset();
+  if (set >= ways_.size() || !ways_[set]) return;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) withdraw(*ways_[set], lane);
+  ways_[set].reset();
+}
+
+DeviceExecutor::~DeviceExecutor() {
+  for (std::uint32_t set = 0; set < ways_.size(); ++set) remove_set(set);
 }
 
 // ---- a batch ------------------------------------------------------------------------------------
@@ -156,13 +166,9 @@ std::unique_ptr<DeviceBatch> DeviceExecutor::launch(const wire::Schedule& schedu
   auto batch = std::make_unique<DeviceBatch>();
   batch->schedule = schedule;
   batch->operations = operations;
-  batch->exchange = chosen.communicators[schedule.batch % chosen.communicators.size()];
-  Launch launch{*batch,
-                *batch->exchange,
-                host,
-                *lanes_[schedule.batch % chosen.communicators.size()],
-                *gpus_.in_use(),
-                timed};
+  const std::size_t number = schedule.batch % chosen.communicators.size();
+  batch->exchange = chosen.communicators[number];
+  Launch launch{*batch, *batch->exchange, host, *lanes_[number], number, timed};
   batch->connecting = std::exchange(connecting_, 0);
   batch->connected = std::exchange(connected_, 0);
   batch->launched = monotonic_now();
@@ -205,15 +211,33 @@ void DeviceExecutor::enqueue(Launch& launch) {
   }
 }
 
-/// The lane's fusion buffer. What is in it may be written over when the stream comes to it.
+/// The lane's fusion buffer, which its communicators know. What is in it may be written over when
+/// the stream comes to it.
 CudaPointer DeviceExecutor::buffer(Launch& launch, std::size_t bytes) {
-  DeviceMemory& kept = launch.lane.buffer;
-  if (kept.bytes() < bytes) {
-    // Batches before this one use the old one; when this one is done, none does.
-    if (kept.bytes() > 0) launch.batch.kept.push_back(std::move(kept));
-    kept = DeviceMemory(gpus_.in_use(), std::max(bytes, kLeastBuffer));
+  Lane& lane = launch.lane;
+  if (lane.buffer.bytes() >= bytes) return lane.buffer.pointer();
+  const std::size_t before = lane.buffer.bytes();
+  if (before > 0) {
+    lane.stream.synchronize();  // the batches before use it; this happens a few times
+    for (const auto& way : ways_) {
+      if (way) withdraw(*way, launch.lane_number);
+    }
+    lane.buffer = {};
   }
-  return kept.pointer();
+  lane.buffer = NcclMemory(nccl_, gpus_.in_use(), std::max({bytes, 2 * before, kLeastBuffer}));
+  for (const auto& way : ways_) {
+    if (way) enroll(*way, launch.lane_number);
+  }
+  return lane.buffer.pointer();
+}
+
+/// Lets a set's communicator know the buffer of its lane.
+void DeviceExecutor::enroll(const Way& way, std::size_t lane) {
+  if (lane < way.communicators.size()) way.communicators[lane]->enroll(lanes_[lane]->piece());
+}
+
+void DeviceExecutor::withdraw(const Way& way, std::size_t lane) {
+  if (lane < way.communicators.size()) way.communicators[lane]->withdraw(lanes_[lane]->piece());
 }
 
 namespace {

@@ -23,6 +23,10 @@ class DeviceExecutor {
   /// `aborted`: why the job is over, if it is; any thread. What is given outlives it.
   DeviceExecutor(Gpus& gpus, const ProcessSets& sets, int rank,
                  std::function<std::optional<std::string>()> aborted);
+  /// Nothing is under way, or the job was aborted.
+  ~DeviceExecutor();
+  DeviceExecutor(const DeviceExecutor&) = delete;
+  DeviceExecutor& operator=(const DeviceExecutor&) = delete;
 
   /// Whether launch() takes the batch; the same on all members. Otherwise its tensors must travel
   /// through host memory: there is no NCCL on some member, or NCCL has no such operation. The first
@@ -46,7 +50,9 @@ class DeviceExecutor {
   struct Lane {
     explicit Lane(const std::shared_ptr<const Device>& device) : stream(device) {}
     DeviceStream stream;
-    DeviceMemory buffer;
+    NcclMemory buffer;
+
+    [[nodiscard]] DevicePiece piece() const { return {buffer.pointer(), buffer.bytes()}; }
   };
   /// A process set's way: a communicator for each lane; none: through host memory.
   struct Way {
@@ -59,6 +65,8 @@ class DeviceExecutor {
   std::string open_nccl();
   void open_kernels();
   CudaPointer buffer(Launch& launch, std::size_t bytes);
+  void enroll(const Way& way, std::size_t lane);
+  void withdraw(const Way& way, std::size_t lane);
   void enqueue(Launch& launch);
   void allreduce(Launch& launch);
   void allgather(Launch& launch);

@@ -354,6 +354,9 @@ class Engine final : private CoordinatorObserver {
   void evict(wire::Slot slot);
   bool launch(const wire::Schedule& schedule, const std::vector<OperationPtr>& batch,
               std::uint64_t tensors);
+  void watch_gpu();
+  void on_slow_gpu(const DeviceBatch& batch, Nanos waited);
+  [[nodiscard]] std::optional<std::string> why_over() const;
   bool finish_launched();
   void finish_all_launched();
   void announce_done(DeviceBatch& batch);

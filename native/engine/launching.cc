@@ -3,6 +3,7 @@
 // everything here holds drive_mutex_.
 #include <thread>
 
+#include "base/log.h"
 #include "engine/engine.h"
 
 namespace hvdtune {
@@ -21,14 +22,46 @@ void wait_for_cause(const Arena& arena) {
 
 }  // namespace
 
+std::optional<std::string> Engine::why_over() const {
+  if (!arena_.aborted()) return {};
+  return arena_.abort_status().text;
+}
+
+void Engine::watch_gpu() {
+  const auto fail = [this](const std::string& why) {
+    wait_for_cause(arena_);
+    if (!arena_.aborted()) arena_.abort("rank " + std::to_string(rank_) + " failed: " + why);
+  };
+  completions_.emplace(
+      DeviceCompletions::Hooks{
+          [this] { doorbell_.ring(Urgency::kUrgent); }, [this] { return why_over(); }, fail,
+          [this](const DeviceBatch& batch, Nanos waited) { on_slow_gpu(batch, waited); }},
+      options_.stall.enabled ? options_.stall.warning : 0);
+}
+
+/// On the watch's thread. Which rank it waits for a GPU does not tell.
+void Engine::on_slow_gpu(const DeviceBatch& batch, Nanos waited) {
+  const std::string& name = batch.operations.front()->request.name;
+  const std::string report = "rank " + std::to_string(rank_) + ": its GPU has been working on " +
+                             name + " for " + std::to_string(waited / kSecond) +
+                             " s; most likely it waits for the GPU of another rank, which is "
+                             "stopped or busy";
+  record_stall(report);
+  status_.stalled(report, batch.tensors, monotonic_now());
+  HVD_LOG_RANK(kWarning, rank_) << report;
+  const Nanos limit = options_.stall.shutdown;
+  if (limit < options_.stall.warning || waited < limit) return;
+  arena_.abort("Horovod has been shut down: the GPU of rank " + std::to_string(rank_) +
+               " was not done with " + name +
+               " for longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.");
+}
+
 /// Hands a batch to the GPU. False: it must be executed on the host, as on all other members.
 bool Engine::launch(const wire::Schedule& schedule, const std::vector<OperationPtr>& batch,
                     std::uint64_t tensors) {
-  const auto aborted = [this]() -> std::optional<std::string> {
-    if (!arena_.aborted()) return {};
-    return arena_.abort_status().text;
-  };
-  if (!device_executor_) device_executor_.emplace(gpus_, sets_, rank_, aborted);
+  if (!device_executor_) {
+    device_executor_.emplace(gpus_, sets_, rank_, [this] { return why_over(); });
+  }
   Communicator& host = executor_.communicator(schedule.process_set);
   const bool recorded = recorder_.active();
   std::unique_ptr<DeviceBatch> launched;
@@ -39,14 +72,7 @@ bool Engine::launch(const wire::Schedule& schedule, const std::vector<OperationP
     wait_for_cause(arena_);
     throw;
   }
-  if (!completions_) {
-    const auto fail = [this](const std::string& why) {
-      wait_for_cause(arena_);
-      if (!arena_.aborted()) arena_.abort("rank " + std::to_string(rank_) + " failed: " + why);
-    };
-    completions_.emplace(
-        DeviceCompletions::Hooks{[this] { doorbell_.ring(Urgency::kUrgent); }, aborted, fail});
-  }
+  if (!completions_) watch_gpu();
   launched->tensors = tensors;
   launched->recorded = recorded;
   launched->epoch = applied_.epoch;
