@@ -132,13 +132,16 @@ void IpcCommunicator::all_or_none(const std::string& problem) {
 }
 
 IpcCommunicator::~IpcCommunicator() {
+  // Others may still read this member's buffer. That each has called record() for what it reads was
+  // settled at the end of the last operation, so this ends, whoever has gone meanwhile.
   if (!connected_ || failure()) return;
   try {
-    for (std::size_t half = 0; half < std::min<std::size_t>(round_, 2); ++half) {
-      members_[static_cast<std::size_t>(index_)].halves[half].read->synchronize();
+    for (const Member& member : members_) {
+      for (std::size_t half = 0; half < std::min<std::size_t>(round_, 2); ++half) {
+        member.halves[half].read->synchronize();
+      }
     }
-    control_.barrier();     // nobody reads this member's buffer any more
-  } catch (const Error&) {  // the job is aborted
+  } catch (const Error&) {  // the GPU cannot be used any more
   }
 }
 
@@ -189,7 +192,9 @@ void IpcCommunicator::guarded(const char* what, Body&& body) {
     throw Error(ErrorKind::kAborted, std::string(what) + ": " + *why);
   }
   try {
+    const std::size_t before = round_;
     body();
+    if (round_ != before) control_.barrier();  // all have called record() for all that they read
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = error.what();

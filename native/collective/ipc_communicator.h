@@ -37,7 +37,7 @@ struct IpcOptions {
 class IpcCommunicator final : public DeviceCommunicator {
  public:
   /// Collective over the members of `control`, at most 16, on one host and in processes of their
-  /// own. `control` outlives the communicator; operations use it, so nothing else does meanwhile.
+  /// own. Operations use `control`, so nothing else does meanwhile; the destructor does not.
   /// Throws Error(kInvalidArgument), the same text on all members, where some cannot read others'
   /// memory or have no kernels; Error(kAborted) when the job is aborted.
   static std::unique_ptr<IpcCommunicator> connect(Communicator& control,
@@ -45,7 +45,8 @@ class IpcCommunicator final : public DeviceCommunicator {
                                                   std::shared_ptr<DeviceKernels> kernels,
                                                   IpcOptions options);
 
-  /// Waits until this member and the others have read what they read, unless the job is aborted.
+  /// Waits until this member and the others have read what they read; it does not matter whether
+  /// the others come here, too.
   ~IpcCommunicator() override;
 
   [[nodiscard]] int size() const override { return size_; }

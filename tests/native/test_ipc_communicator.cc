@@ -306,6 +306,21 @@ TEST(one_that_cannot_share_is_the_same_sentence_for_all) {
       false);
 }
 
+TEST(who_leaves_first_waits_for_readers_and_not_for_ranks) {
+  in_processes(2, 2, [](Rank& rank) {
+    const OnGpu<float> values(rank, std::vector<float>(500, 1.0F));
+    const Faults slow(rank.index == 1 ? "slow=20" : "slow=0");
+    rank.ipc->allreduce(values.at(), values.at(), 500, DType::kFloat32, ReduceOp::kSum, 1.0,
+                        rank.stream->handle());
+    if (rank.index == 0) {
+      rank.ipc.reset();  // the other still reads its buffer, slowly, and stays
+    }
+    rank.stream->synchronize();
+    CHECK(values.values() == std::vector<float>(500, 2.0F));
+    rank.control.barrier();
+  });
+}
+
 TEST(an_aborted_communicator_says_so) {
   in_processes(1, 1, [](Rank& rank) {
     rank.ipc->abort();

@@ -168,14 +168,15 @@ FAKE_EXPORT CudaResult cuEventRecord(CudaEvent event, CudaStream handle) {
 
 namespace {
 
-/// The last record of an event, null where there is none.
-CudaResult recorded(CudaEvent event, std::shared_ptr<Context>& context,
-                    std::shared_ptr<Mark>& mark) {
+/// The last record of an event, null where there is none, or it is another process's: `shared`.
+CudaResult recorded(CudaEvent event, std::shared_ptr<Context>& context, std::shared_ptr<Mark>& mark,
+                    std::shared_ptr<SharedEvent>& shared) {
   if (const CudaResult result = enter(context); result != CudaResult::kSuccess) return result;
   const auto found = driver().events.find(event);
   if (!found) return CudaResult::kInvalidHandle;
   const std::lock_guard lock(found->mutex);
   mark = found->mark;
+  shared = found->shared;
   return CudaResult::kSuccess;
 }
 
@@ -184,7 +185,11 @@ CudaResult recorded(CudaEvent event, std::shared_ptr<Context>& context,
 FAKE_EXPORT CudaResult cuEventQuery(CudaEvent event) {
   std::shared_ptr<Context> context;
   std::shared_ptr<Mark> mark;
-  const CudaResult result = recorded(event, context, mark);
+  std::shared_ptr<SharedEvent> shared;
+  const CudaResult result = recorded(event, context, mark, shared);
+  if (result == CudaResult::kSuccess && !mark && shared) {
+    return shared->done() ? context->failed.load() : CudaResult::kNotReady;
+  }
   if (result != CudaResult::kSuccess || !mark) return result;
   return mark->reached() ? context->failed.load() : CudaResult::kNotReady;
 }
@@ -192,7 +197,9 @@ FAKE_EXPORT CudaResult cuEventQuery(CudaEvent event) {
 FAKE_EXPORT CudaResult cuEventSynchronize(CudaEvent event) {
   std::shared_ptr<Context> context;
   std::shared_ptr<Mark> mark;
-  const CudaResult result = recorded(event, context, mark);
+  std::shared_ptr<SharedEvent> shared;
+  const CudaResult result = recorded(event, context, mark, shared);
+  if (result == CudaResult::kSuccess && !mark && shared) shared->wait(shared->recorded());
   if (result != CudaResult::kSuccess || !mark) return result;
   mark->wait();
   return context->failed;
@@ -201,9 +208,10 @@ FAKE_EXPORT CudaResult cuEventSynchronize(CudaEvent event) {
 FAKE_EXPORT CudaResult cuEventElapsedTime(float* milliseconds, CudaEvent from, CudaEvent to) {
   std::shared_ptr<Context> context;
   std::shared_ptr<Mark> marks[2];
+  std::shared_ptr<SharedEvent> shared;
   const CudaEvent events[2] = {from, to};
   for (int end = 0; end < 2; ++end) {
-    const CudaResult result = recorded(events[end], context, marks[end]);
+    const CudaResult result = recorded(events[end], context, marks[end], shared);
     if (result != CudaResult::kSuccess) return result;
     const auto event = driver().events.find(events[end]);
     if (!marks[end] || !event || (event->flags & kCudaEventDisableTiming) != 0) {

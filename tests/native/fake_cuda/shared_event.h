@@ -23,6 +23,7 @@ class SharedEvent {
   void reach(std::uint64_t number) const { state_->reached = number; }
   /// The last record's number.
   [[nodiscard]] std::uint64_t recorded() const { return state_->recorded; }
+  [[nodiscard]] bool done() const { return state_->reached >= state_->recorded; }
   /// Until that record is reached, or whoever made the event is dead.
   void wait(std::uint64_t number) const;
 
