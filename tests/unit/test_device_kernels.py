@@ -26,7 +26,10 @@ ARCHITECTURES = (80, 90, 100)
 MOST_REGISTERS = 64
 KINDS = {"copy", "uint8", "int8", "uint16", "int16", "int32", "int64",
          "float16", "float32", "float64", "bfloat16"}  # fmt: skip
-KERNELS = {f"hvdtune_{way}_{kind}" for way in ("pack", "unpack") for kind in KINDS}
+KERNELS = {
+    *(f"hvdtune_{way}_{kind}" for way in ("pack", "unpack") for kind in KINDS),
+    *(f"hvdtune_reduce_{kind}" for kind in KINDS - {"copy"} | {"bool"}),
+}
 
 
 def toolkits() -> Iterator[Path]:
