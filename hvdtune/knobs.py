@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 MIB = 2**20
-_NO_GPU = "this version's data planes are on the CPU"
 
 _TABLE = (
     # -- what the engine does with tensors --
@@ -123,7 +122,7 @@ _TABLE = (
         "torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", "bool", False,
         "Two-dimensional allreduce with NCCL.",
         flags=("--torus-allreduce",), off_flags=("--no-torus-allreduce",),
-        yaml="params.torus_allreduce", inert=_NO_GPU,
+        yaml="params.torus_allreduce", inert="NCCL chooses its algorithms itself",
     ),
     # -- autotune --
     Knob(

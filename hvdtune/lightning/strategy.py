@@ -91,8 +91,8 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
         devices = self.parallel_devices or [torch.device("cpu")]
         if devices[0].type != "cpu":
             raise ValueError(
-                f"HvdtuneStrategy cannot train on {devices[0]}: this version of hvdtune has no GPU "
-                "collectives. Use Trainer(accelerator='cpu')."
+                f"HvdtuneStrategy cannot train on {devices[0]}: in this version it "
+                "trains on the CPU. Use Trainer(accelerator='cpu')."
             )
         if len(devices) not in (1, hvd.local_size()):
             raise ValueError(
