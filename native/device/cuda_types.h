@@ -29,15 +29,13 @@ enum class CudaResult : int {
   kInvalidImage = 200,
   kInvalidContext = 201,
   kNoBinaryForGpu = 209,
-  kUnsupportedPtxVersion = 222,
   kInvalidHandle = 400,
   kNotFound = 500,
   kNotReady = 600,
   kIllegalAddress = 700,
   kLaunchFailed = 719,
   kNotSupported = 801,
-  kSystemDriverMismatch = 803,
-  kStreamCaptureUnsupported = 900,
+  kStreamCaptureImplicit = 906,
   kUnknown = 999,
 };
 

@@ -55,7 +55,10 @@ Device::Current::~Current() {
 bool Device::capturing(CudaStream stream) const {
   const Current current(*this);
   CudaCapture capture = CudaCapture::kNone;
-  driver_->check(driver_->cuStreamIsCapturing(stream, &capture), "cuStreamIsCapturing");
+  const CudaResult result = driver_->cuStreamIsCapturing(stream, &capture);
+  // Stream 0, and streams that wait for it are captured: it cannot be used, no more than they.
+  if (result == CudaResult::kStreamCaptureImplicit) return true;
+  driver_->check(result, "cuStreamIsCapturing");
   return capture != CudaCapture::kNone;
 }
 

@@ -43,8 +43,9 @@ class Device {
     const CudaDriver& driver_;
   };
 
-  /// Whether work given to `stream` goes into a CUDA graph at present, and does not run. Throws
-  /// Error(kAborted) for what is no stream.
+  /// Whether work given to `stream` goes into a CUDA graph at present, and does not run; for stream
+  /// 0, also where it cannot be used because another is captured. Throws Error(kAborted) for what
+  /// is no stream.
   [[nodiscard]] bool capturing(CudaStream stream) const;
 
   /// Enqueued; both places are a GPU's or page-locked memory of the host.

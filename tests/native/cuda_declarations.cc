@@ -112,6 +112,8 @@ static_assert(equal(CudaResult::kNotFound, CUDA_ERROR_NOT_FOUND));
 static_assert(equal(CudaResult::kNotReady, CUDA_ERROR_NOT_READY));
 static_assert(equal(CudaResult::kIllegalAddress, CUDA_ERROR_ILLEGAL_ADDRESS));
 static_assert(equal(CudaResult::kLaunchFailed, CUDA_ERROR_LAUNCH_FAILED));
+static_assert(equal(CudaResult::kNotSupported, CUDA_ERROR_NOT_SUPPORTED));
+static_assert(equal(CudaResult::kStreamCaptureImplicit, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT));
 static_assert(equal(CudaResult::kUnknown, CUDA_ERROR_UNKNOWN));
 
 static_assert(equal(hvdtune::CudaAttribute::kMultiprocessors,

@@ -155,6 +155,24 @@ TEST(a_captured_stream_is_recognised) {
   CHECK(!device->capturing(stream.handle()));
 }
 
+TEST(the_default_stream_cannot_be_used_while_one_that_waits_for_it_is_captured) {
+  const auto device = fake_device();
+  const Device::Current current(*device);
+  auto* const create = fake_function<CudaResult(CudaStream*, unsigned)>("cuStreamCreate");
+  auto* const begin = fake_function<CudaResult(CudaStream, int)>("cuStreamBeginCapture_v2");
+  auto* const end = fake_function<CudaResult(CudaStream, void**)>("cuStreamEndCapture");
+  void* graph = nullptr;
+  CudaStream theirs = nullptr;
+  CHECK(create(&theirs, 0) == CudaResult::kSuccess);
+  CHECK(begin(theirs, 0) == CudaResult::kSuccess);
+  CHECK(device->capturing(nullptr));
+  const DeviceStream ours(device);
+  CHECK(!device->capturing(ours.handle()));
+  CHECK(end(theirs, &graph) == CudaResult::kSuccess);
+  CHECK(!device->capturing(nullptr));
+  CHECK(device->driver().cuStreamDestroy(theirs) == CudaResult::kSuccess);
+}
+
 TEST(contexts_nest_and_are_left_as_they_were) {
   const auto first = fake_device(0);
   const auto second = fake_device(1);

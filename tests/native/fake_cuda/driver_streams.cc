@@ -77,11 +77,27 @@ FAKE_EXPORT CudaResult cuStreamQuery(CudaStream handle) {
   return mark->reached() ? context->failed.load() : CudaResult::kNotReady;
 }
 
+namespace {
+
+/// Whether `stream` is stream 0, and one that waits for it is being captured.
+bool implicitly_captured(Context& context, const std::shared_ptr<Stream>& stream) {
+  const std::lock_guard lock(context.mutex);
+  if (stream != context.legacy) return false;
+  for (const auto& weak : context.blocking) {
+    const auto other = weak.lock();
+    if (other && other->capturing) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 FAKE_EXPORT CudaResult cuStreamIsCapturing(CudaStream handle, CudaCapture* capture) {
   std::shared_ptr<Context> context;
   if (const CudaResult result = enter(context); result != CudaResult::kSuccess) return result;
   const auto stream = stream_of(handle);
   if (!stream) return CudaResult::kInvalidHandle;
+  if (implicitly_captured(*context, stream)) return CudaResult::kStreamCaptureImplicit;
   *capture = stream->capturing ? CudaCapture::kActive : CudaCapture::kNone;
   return CudaResult::kSuccess;
 }
