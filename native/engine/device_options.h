@@ -20,7 +20,7 @@ struct DeviceOptions {
   int max_ctas = 0;
   bool share_gpu = false;  ///< ranks may be on one GPU
   /// Of NCCL's connecting and of waits for other ranks within its calls.
-  Nanos timeout = 60 * kSecond;
+  Nanos timeout = 120 * kSecond;
 };
 
 }  // namespace hvdtune
