@@ -44,7 +44,7 @@ def build(folder: Path) -> Path:
     defines = [f"-D{name}={value}" for name, value in options.items()]
     for command in (
         [cmake, "-S", str(ROOT), "-B", str(folder), *defines],
-        [cmake, "--build", str(folder), "--target", *TARGETS],
+        [cmake, "--build", str(folder), "-j", "2", "--target", *TARGETS],
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:

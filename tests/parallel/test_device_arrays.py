@@ -18,6 +18,9 @@ from hvdtune.core.operations import DTYPES, Buffer
 from hvdtune.torch import overlap
 from hvdtune.torch.buffers import as_buffer
 
+# Whichever test comes first waits for the libraries to be compiled.
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture(scope="session")
 def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
