@@ -349,7 +349,8 @@ _TABLE = (
     ),
     Knob(
         "share_gpu", "HVDTUNE_SHARE_GPU", "bool", False,
-        "Let several ranks use one GPU, for development and tests (NCCL 2.30 or newer).",
+        "Let several ranks use one GPU, for development and tests: with NCCL 2.30 or newer, or "
+        "without NCCL (HVDTUNE_NCCL_LIBRARY=none), reading each other's memory on one host.",
         flags=("--share-gpu",), yaml="library_options.share_gpu",
     ),
     Knob(

@@ -21,7 +21,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 COMPILER = os.environ.get("CXX", "c++")
-TARGETS = ("fake_cuda", "fake_nccl")
+TARGETS = ("fake_cuda", "fake_nccl", "fake_nvrtc")
 
 
 def build(folder: Path) -> Path:
@@ -63,6 +63,15 @@ def environment(folder: Path, nccl: bool = False, faults: str = "") -> dict[str,
         "HVDTUNE_NCCL_LIBRARY": str(folder / "libnccl.so.2") if nccl else "none",
         "HVDTUNE_NVRTC_LIBRARY": "none",
         "HVDTUNE_FAKE_CUDA": ",".join(filter(None, ("devices=8", faults))),
+    }
+
+
+def sharing(folder: Path) -> dict[str, str]:
+    """The environment of ranks that share a GPU without NCCL: they read each other's memory."""
+    return {
+        **environment(folder),
+        "HVDTUNE_SHARE_GPU": "1",
+        "HVDTUNE_NVRTC_LIBRARY": str(folder / "libnvrtc.so"),
     }
 
 

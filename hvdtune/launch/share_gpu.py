@@ -25,8 +25,8 @@ def variables(environ: Mapping[str, str], ranks: int, *, here: bool) -> dict[str
         here: whether this machine is the workers', so that its NCCL can be looked at.
 
     Raises `LaunchError` where the NCCL that the workers would use is too old, or there is none.
-    Without NCCL by choice (HVDTUNE_NCCL_LIBRARY=none) nothing is to be said: tensors then pass
-    through host memory.
+    Without NCCL by choice (HVDTUNE_NCCL_LIBRARY=none) nothing is to be said: the ranks then read
+    each other's memory, or, on several hosts, tensors pass through host memory.
     """
     if environ.get("HVDTUNE_NCCL_LIBRARY", "").strip().lower() == cuda_libraries.NONE:
         return {}

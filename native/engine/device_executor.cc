@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "collective/ipc_communicator.h"
 #include "engine/averaging.h"
 #include "engine/device_tensors.h"
 #include "engine/results.h"
@@ -72,7 +73,7 @@ void DeviceExecutor::open_kernels() {
       HVD_LOG_RANK(kInfo, rank_) << error.what();
     }
   }
-  kernels_ = std::make_unique<DeviceKernels>(gpus_.in_use(), nvrtc);
+  kernels_ = std::make_shared<DeviceKernels>(gpus_.in_use(), nvrtc);
   if (!kernels_->compiled()) {
     HVD_LOG_RANK(kInfo, rank_) << "tensors on GPUs are packed by copies: " << kernels_->why_not();
   }
@@ -112,9 +113,27 @@ DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
   connected_ = monotonic_now();
   if (!problem.empty()) {
     connecting_ = connected_ = 0;  // no batch of NCCL's comes of it
-    gpus_.warn_staged(rank_, problem);
+    if (gpus_.options().share_gpu) connect_by_ipc(host, way, problem);
+    if (way.communicators.empty()) gpus_.warn_staged(rank_, problem);
   }
   return way;
+}
+
+/// Where ranks may share a GPU and NCCL does not let them, they read each other's memory if they
+/// are on one host. The same for all members. `problem`: why there is no NCCL, and then why not
+/// this.
+void DeviceExecutor::connect_by_ipc(Communicator& host, Way& way, std::string& problem) {
+  const std::vector<std::int64_t> all = host.exchange({gpus_.in_use() ? 1 : 0});
+  if (std::ranges::find(all, 0) != all.end()) return;
+  if (!kernels_) open_kernels();
+  try {
+    way.communicators.push_back(
+        IpcCommunicator::connect(host, gpus_.in_use(), kernels_, IpcOptions{}));
+    if (lanes_.empty()) lanes_.push_back(std::make_unique<Lane>(gpus_.in_use()));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kInvalidArgument) throw;  // not all members know it
+    problem += "; " + std::string(error.what());
+  }
 }
 
 const DeviceExecutor::Way& DeviceExecutor::way(std::uint32_t set, Communicator& host) {
@@ -215,20 +234,26 @@ void DeviceExecutor::enqueue(Launch& launch) {
 /// the stream comes to it.
 CudaPointer DeviceExecutor::buffer(Launch& launch, std::size_t bytes) {
   Lane& lane = launch.lane;
-  if (lane.buffer.bytes() >= bytes) return lane.buffer.pointer();
-  const std::size_t before = lane.buffer.bytes();
+  if (lane.piece().bytes >= bytes) return lane.piece().at;
+  const std::size_t before = lane.piece().bytes;
   if (before > 0) {
     lane.stream.synchronize();  // the batches before use it; this happens a few times
     for (const auto& way : ways_) {
       if (way) withdraw(*way, launch.lane_number);
     }
     lane.buffer = {};
+    lane.plain_buffer = {};
   }
-  lane.buffer = NcclMemory(nccl_, gpus_.in_use(), std::max({bytes, 2 * before, kLeastBuffer}));
+  const std::size_t wanted = std::max({bytes, 2 * before, kLeastBuffer});
+  if (nccl_) {
+    lane.buffer = NcclMemory(nccl_, gpus_.in_use(), wanted);
+  } else {
+    lane.plain_buffer = DeviceMemory(gpus_.in_use(), wanted);
+  }
   for (const auto& way : ways_) {
     if (way) enroll(*way, launch.lane_number);
   }
-  return lane.buffer.pointer();
+  return lane.piece().at;
 }
 
 /// Lets a set's communicator know the buffer of its lane.

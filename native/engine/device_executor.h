@@ -51,8 +51,12 @@ class DeviceExecutor {
     explicit Lane(const std::shared_ptr<const Device>& device) : stream(device) {}
     DeviceStream stream;
     NcclMemory buffer;
+    DeviceMemory plain_buffer;  // where there is no NCCL
 
-    [[nodiscard]] DevicePiece piece() const { return {buffer.pointer(), buffer.bytes()}; }
+    [[nodiscard]] DevicePiece piece() const {
+      if (plain_buffer.bytes() > 0) return {plain_buffer.pointer(), plain_buffer.bytes()};
+      return {buffer.pointer(), buffer.bytes()};
+    }
   };
   /// A process set's way: a communicator for each lane; none: through host memory.
   struct Way {
@@ -62,6 +66,7 @@ class DeviceExecutor {
 
   const Way& way(std::uint32_t set, Communicator& host);
   Way connect(Communicator& host);
+  void connect_by_ipc(Communicator& host, Way& way, std::string& problem);
   std::string open_nccl();
   void open_kernels();
   CudaPointer buffer(Launch& launch, std::size_t bytes);
@@ -81,7 +86,7 @@ class DeviceExecutor {
   std::vector<std::optional<Way>> ways_;  // by process set; none: not known yet
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::shared_ptr<const NcclLibrary> nccl_;
-  std::unique_ptr<DeviceKernels> kernels_;
+  std::shared_ptr<DeviceKernels> kernels_;
   Nanos connecting_ = 0;  // when members began and ended to connect, until a batch tells of it
   Nanos connected_ = 0;
 };

@@ -37,9 +37,11 @@ def staged(fakes: Path) -> dict[str, str]:
     return fake_gpus.environment(fakes)
 
 
-@pytest.fixture(params=["staged", "nccl"])
+@pytest.fixture(params=["staged", "nccl", "shared"])
 def gpus(request: pytest.FixtureRequest, fakes: Path) -> dict[str, str]:
-    """The environment of ranks with and without NCCL."""
+    """The environment of ranks with NCCL, without it, and of ranks that share a GPU."""
+    if request.param == "shared":
+        return fake_gpus.sharing(fakes)
     return fake_gpus.environment(fakes, nccl=request.param == "nccl")
 
 
@@ -54,6 +56,15 @@ def test_all_operations_through_host_memory(np: int, staged: dict[str, str]) -> 
 def test_all_operations_with_nccl(np: int, streams: int, asynchronous: int, fakes: Path) -> None:
     gpus = fake_gpus.environment(fakes, nccl=True)
     gpus["HOROVOD_NUM_NCCL_STREAMS"] = str(streams)
+    gpus["HOROVOD_ENABLE_ASYNC_COMPLETION"] = str(asynchronous)
+    result = run_ranks(np, device_arrays.all_operations, env=gpus)
+    for rank in result.ranks:
+        assert "host memory" not in rank.stderr
+
+
+@pytest.mark.parametrize(("np", "asynchronous"), [(1, 0), (2, 1), (4, 0)])
+def test_all_operations_on_a_shared_gpu(np: int, asynchronous: int, fakes: Path) -> None:
+    gpus = fake_gpus.sharing(fakes)
     gpus["HOROVOD_ENABLE_ASYNC_COMPLETION"] = str(asynchronous)
     result = run_ranks(np, device_arrays.all_operations, env=gpus)
     for rank in result.ranks:
