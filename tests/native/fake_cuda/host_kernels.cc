@@ -25,6 +25,7 @@ struct alignas(16) uint4 {
 
 #define HVD_DEVICE inline
 #define HVD_KERNEL static void
+#define HVD_REDUCING_KERNEL static void
 #define HVD_PARAMETER const
 
 // Tensors of all types are read and written as what they are moved as.
