@@ -135,20 +135,21 @@ bool Engine::arrive_direct(Operation& operation) {
 Nanos Engine::wait_direct(const Operation& operation, const SlotRound& round) const {
   GivingWay& way = GivingWay::of_this_thread();
   const Nanos began = monotonic_now();
+  Nanos now = began;
   while (operation.direct && round.state(operation.direct_round) == SlotRound::State::kOpen) {
-    const Nanos now = monotonic_now();
     const Nanos waited = now - began;
     if (waited > kPatience || operation.done.load(std::memory_order_acquire)) break;
     // Soon, even where there are enough CPUs: the awaited rank may have been put on this one.
     if (patience_.gives_way || waited > std::min(patience_.awake, kPolling)) {
       if (!way.pays(now)) break;
-      way.yield(now);
+      now = way.yield(now);
       continue;
     }
     for (int poll = 0; poll < kPollsPerClockRead; ++poll) {
       if (round.state(operation.direct_round) != SlotRound::State::kOpen) return began;
       cpu_relax();
     }
+    now = monotonic_now();
   }
   return began;
 }
