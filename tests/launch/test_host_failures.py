@@ -50,6 +50,7 @@ def start_on_hosta(rig: Rig, environment, *words: str) -> subprocess.Popen[str]:
 
 def refusal(rig: Rig, environment, *words: str) -> str:
     """The sentence with which a job ends before anything has been started."""
+    (rig.folder / "started").unlink(missing_ok=True)
     process = start_on_hosta(rig, environment, *words, "touch", str(rig.folder / "started"))
     stdout, stderr = process.communicate(timeout=300)
     assert (process.returncode, stdout) == (2, ""), stderr
@@ -68,10 +69,21 @@ def in_place_of(rig: Rig, name: str, path: str, content: str) -> Iterator[None]:
         subprocess.run(rig.on(name, ["umount", path]), check=True)
 
 
+def pythons_of(rig: Rig, name: str) -> set[str]:
+    """Whatever a command over ssh finds there: a shell's own files may add folders to its path."""
+    client = [*rig.client.split(), "-o", "StrictHostKeyChecking=no"]
+    ask = [*client, name, "command -v python3; command -v python; true"]
+    found = subprocess.run(
+        rig.on("hosta", ask), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    )
+    every = {sys.executable, *found.stdout.split()}
+    every |= {shutil.which(n, path=SSHD_PATH) or "" for n in ("python3", "python")}
+    return {os.path.realpath(python) for python in every if python}
+
+
 def test_a_host_without_python(rig, environment):
-    pythons = {sys.executable, *(shutil.which(n, path=SSHD_PATH) for n in ("python3", "python"))}
     with contextlib.ExitStack() as stack:
-        for path in {os.path.realpath(python) for python in pythons if python}:
+        for path in pythons_of(rig, "hostb"):
             stack.enter_context(in_place_of(rig, "hostb", path, "/dev/null"))
         sentence = refusal(rig, environment, "-H", "hosta:1,hostb:1")
     assert sentence == (
