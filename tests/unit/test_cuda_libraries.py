@@ -246,7 +246,7 @@ def test_this_process_s_memory_is_looked_at(tmp_path):
 
 
 def test_who_uses_gpus_has_loaded_the_driver(tmp_path):
-    module = a_loaded_module()
+    module = mathematics()
     copy = tmp_path / "libcuda.so.1"
     copy.write_bytes(Path(module).read_bytes())
     before = cuda_libraries.driver_is_loaded()
