@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <random>
 
 namespace fake_cuda {
@@ -32,6 +33,13 @@ Id id_of(const NcclUniqueId& id) {
   return known;
 }
 
+/// Which descriptor is an id's is known to ranks that are threads by the id alone: the order of its
+/// uses is nothing that a sanitizer could see.
+std::mutex& descriptors() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 Meeting::Shared* map(int fd) {
   void* const place =
       mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -43,6 +51,7 @@ Meeting::Shared* map(int fd) {
 NcclUniqueId Meeting::create() {
   Id id{};
   std::memcpy(id.magic, kMagic, sizeof kMagic);
+  const std::lock_guard lock(descriptors());
   std::random_device random;
   id.nonce = std::uint64_t{random()} << 32 | random();
   id.pid = getpid();
@@ -77,6 +86,7 @@ std::shared_ptr<Meeting> Meeting::open(const NcclUniqueId& unique, std::string& 
 
 void Meeting::forget(const NcclUniqueId& unique) {
   const Id id = id_of(unique);
+  const std::lock_guard lock(descriptors());
   if (id.pid == getpid()) close(id.fd);
 }
 
