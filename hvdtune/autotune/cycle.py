@@ -245,7 +245,8 @@ def _period_of_times(parts: Sequence[_Seen]) -> int | None:
     places = [at for at, time in enumerate(times) if time > usual / LONG]
     distances = [after - before for before, after in itertools.pairwise(places)]
     distance, count = Counter(distances).most_common(1)[0]
-    if len(distances) >= REPEATS and count >= REGULAR * len(distances):
+    # Neighbours are no rhythm: one hold-up that several parts felt, among too few long ones.
+    if distance > 1 and len(distances) >= REPEATS and count >= REGULAR * len(distances):
         return distance
     return 1 if len(parts) >= MOST_EQUAL else None
 

@@ -18,6 +18,18 @@ from hvdtune.core.exceptions import HorovodInternalError
 SIZES = (1000,) * 20 + (50_000,) * 3
 # So many that without fusion a step takes some ten times as long.
 MANY = (1000,) * 150
+# What a step without fusion takes longer in a program that `computes`.
+PLANTED_S = 0.03
+
+
+def compute() -> None:
+    """What stands for computing on a device: a wait, which without fusion is long.
+
+    So without fusion a step is slow whatever else the machine does meanwhile: that settings are
+    found to be better is then no matter of luck. And without any wait the optimiser, at the lowest
+    priority, would wait long for its share of the CPUs.
+    """
+    time.sleep(0.001 if tuning.current()["fusion_threshold"] else PLANTED_S)
 
 
 def train(
@@ -44,9 +56,7 @@ def train(
             for handle in handles:
                 hvd.synchronize(handle)
             steps += 1
-            # Stands for computing on a device. Without it the optimiser, at the lowest priority,
-            # would wait long for its share of the CPUs.
-            time.sleep(0.001)
+            compute()
         in_force = tuning.current()
         sums = {float(gradient[0]) for gradient in gradients}
         hvd.shutdown()
@@ -126,7 +136,7 @@ def train_without_names(log: str, sizes: tuple[int, ...]) -> int:
             hvd.synchronize(handle)
         assert {float(gradient[0]) for gradient in gradients} == {3.0}
         steps += 1
-        time.sleep(0.004)
+        time.sleep(0.02)  # longer than one is kept from a CPU: equal tensors have only the rhythm
     hvd.shutdown()
     return steps
 
@@ -148,6 +158,7 @@ def train_beside_a_set(log: str) -> dict[str, Any]:
         for handle in handles:
             sums.add(float(hvd.synchronize(handle)[0]))
         steps += 1
+        compute()
     in_force = tuning.current()
     hvd.shutdown()
     return {"in_force": in_force, "sums": sums}
@@ -169,6 +180,7 @@ def train_unevenly(log: str, least: int) -> dict[str, Any]:
             sums = {float(hvd.synchronize(handle)[0]) for handle in handles}
             assert len(sums) == 1, "a step ran with one rank and with two"
             alone.append(sums == {1.0})
+            compute()
         assert hvd.join() == 0
         rounds += 1
     in_force = tuning.current()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from rank_programs.tuned import ended, read
+from rank_programs.tuned import compute, ended, read
 from torch import nn
 
 import hvdtune.torch as hvd
@@ -78,6 +78,7 @@ def elastically(log: str) -> dict[str, Any]:
             state.model(rows).square().mean().backward()
             state.optimizer.step()
             state.step += 1
+            compute()
             if state.step % 10 == 0:
                 state.commit()
         if rounds == 1:

@@ -111,6 +111,15 @@ def test_unnamed_tensors_that_are_all_equal_are_told_by_their_times() -> None:
     assert sizes_of(steps) == {28_000}
 
 
+def test_a_hold_up_that_several_parts_felt_is_no_rhythm() -> None:
+    joiner = Joiner()
+    times = [20.0 if at % 12 == 10 else 0.01 for at in range(12 * 10)]
+    times[11:14] = [0.25, 0.15, 0.22]
+    steps = joined(joiner, parts([4000] * len(times), times, named=False))
+    assert joiner.parts == 12
+    assert sizes_of(steps) == {48_000}
+
+
 def test_one_unnamed_tensor_a_step() -> None:
     joiner = Joiner()
     given = parts([4000] * 100, named=False)
