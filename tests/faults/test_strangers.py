@@ -5,48 +5,16 @@ The doors of a meeting, which are closed once a job runs, are test_meeting_fuzz.
 
 from __future__ import annotations
 
-import random
-import socket
 import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from rank_programs import checked_training
 from ranks import Ranks, start_ranks
+from strangers import disturb, to_the_port, to_the_socket
 
 from hvdtune.launch.rendezvous import free_port
 from hvdtune.live import client
-
-CONNECTIONS = 1000
-SILENT = 10  # of them stay open to the end and say nothing
-WORDS = (b"status", b"stacks", b"start_timeline", b"stop_timeline", b"GET /metrics HTTP/1.1", b"\0")
-
-
-def some_bytes(choice: random.Random) -> bytes:
-    """Noise, or words that are known with noise behind them."""
-    noise = choice.randbytes(choice.choice((0, 1, 7, 300, 20_000)))
-    return noise if choice.random() < 0.5 else choice.choice(WORDS) + b" \xff" + noise
-
-
-def disturb(connect: Callable[[], socket.socket]) -> None:
-    """Many comers, one after the other; some leave in the middle, some never say anything."""
-    choice = random.Random(11)
-    silent = []
-    for number in range(CONNECTIONS):
-        with suppress(OSError):
-            comer = connect()
-            if number % (CONNECTIONS // SILENT) == 0:
-                silent.append(comer)
-                continue
-            with comer, suppress(OSError):
-                comer.settimeout(0.05)
-                comer.send(some_bytes(choice))
-                if choice.random() < 0.3:
-                    comer.recv(100)
-    for comer in silent:
-        comer.close()
 
 
 def start(tmp_path: Path, **env: str) -> Ranks:
@@ -65,14 +33,7 @@ def test_at_the_socket_that_hvdtune_top_asks(tmp_path: Path) -> None:
     with start(tmp_path) as ranks:
         ranks.wait_for_output(0, "running")
         [endpoint] = [one for one in client.endpoints() if one.pid == ranks.pid(0)]
-
-        def connect() -> socket.socket:
-            comer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            comer.settimeout(0.05)
-            comer.connect("\0" + endpoint.name)
-            return comer
-
-        disturb(connect)
+        disturb(to_the_socket(endpoint.name))
         before = answer_of(endpoint)["steps"]
         while answer_of(endpoint)["steps"] == before:
             time.sleep(0.01)
@@ -93,7 +54,7 @@ def test_at_the_port_that_prometheus_asks(tmp_path: Path) -> None:
     port = free_port("127.0.0.1")
     with start(tmp_path, HVDTUNE_METRICS_PORT=str(port)) as ranks:
         ranks.wait_for_output(0, "running")
-        disturb(lambda: socket.create_connection(("127.0.0.1", port), 0.5))
+        disturb(to_the_port(port))
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
             assert b"hvdtune_ranks 3.0" in page.read()
         end(ranks, tmp_path)
