@@ -174,6 +174,7 @@ class EngineOptions:
         interfaces: Sequence[str],
         host_salt: str,
         version: str,
+        host_fanout: int,
         endpoint: str,
         secret: str,
         hostname: str,

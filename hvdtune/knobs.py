@@ -402,6 +402,12 @@ _TABLE = (
         flags=("--start-timeout",), unit="s", minimum=0,
     ),
     Knob(
+        "host_fanout", "HVDTUNE_HOST_FANOUT", "int", 15,
+        "To how many hosts one passes on what rank 0 decides: so many, and rank 0's, are a star, "
+        "more form a tree.",
+        minimum=1, maximum=4096,
+    ),
+    Knob(
         "ssh_command", "HVDTUNE_SSH_COMMAND", "str", "ssh",
         "The ssh client by which other hosts are reached, with options of its own: "
         "ssh -F my-config.",

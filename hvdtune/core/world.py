@@ -47,7 +47,7 @@ _AGREED = (
     "cpu_operations",
 )
 # … and in a job on several hosts besides: on one they do nothing.
-_AGREED_BETWEEN_HOSTS = ("hierarchical_allreduce", "hierarchical_allgather")
+_AGREED_BETWEEN_HOSTS = ("hierarchical_allreduce", "hierarchical_allgather", "host_fanout")
 
 
 class _Place(NamedTuple):
@@ -227,6 +227,7 @@ def _engine_options(
         **meeting,
         agreement="\n".join(agreement),
         start_timeout_s=float(settings.start_timeout),
+        host_fanout=settings.host_fanout,
         cache_capacity=settings.cache_capacity,
         disable_group_fusion=settings.disable_group_fusion,
         fusion_threshold=settings.fusion_threshold,

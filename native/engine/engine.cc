@@ -144,10 +144,11 @@ void Engine::join_hosts() {
   // The connections know nothing of what ends the job on this host alone.
   session_.mesh->set_outside_cause([this] { return arena_.abort_status(); });
   if (!session_.leaders) return;
-  bridge_.emplace(session_, rank_, [this](int rank, std::string_view message) {
-    if (is_coordinator() || rank == rank_) return take_watch_message(rank, message);
-    liveness_->send(rank, message);
-  });
+  bridge_.emplace(session_, rank_, options_.host_fanout,
+                  [this](int rank, std::string_view message) {
+                    if (is_coordinator() || rank == rank_) return take_watch_message(rank, message);
+                    liveness_->send(rank, message);
+                  });
 }
 
 /// Other hosts have clocks of their own, and so may containers: their ranks' times mean nothing

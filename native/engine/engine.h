@@ -59,6 +59,8 @@ struct RecordingOptions {
 struct EngineOptions {
   BootstrapOptions bootstrap;
   std::optional<NetworkOptions> network;  ///< none: all ranks are on this host
+  /// To how many hosts one passes the schedule on (HostTree). All ranks say the same.
+  int host_fanout = 15;
   int local_size = 1;
   CoordinatorOptions coordinator;
   wire::RuntimeSettings settings;

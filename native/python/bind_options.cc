@@ -110,6 +110,7 @@ EngineOptions make_options(const py::kwargs& values) {
     network.host_id = host_id(salt);
     options.network = std::move(network);
   }
+  options.host_fanout = static_cast<int>(number("host_fanout"));
   options.local_size = static_cast<int>(number("local_size"));
   options.coordinator.cache_capacity = static_cast<std::uint32_t>(number("cache_capacity"));
   options.coordinator.disable_group_fusion = flag("disable_group_fusion");

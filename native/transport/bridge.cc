@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 
 #include "base/check.h"
+#include "transport/bridge_states.h"
 #include "transport/tcp_socket.h"
 #include "wire/codec.h"
 
@@ -36,58 +36,15 @@ constexpr Nanos kReasonTime = 2 * kSecond;
 constexpr std::size_t kMostUnsent = 4 << 20;
 constexpr std::size_t kReadAtOnce = 256 << 10;
 
-/// The state words that only rank 0's host changes.
-enum State : std::uint32_t {
-  kJoined,
-  kWatched,
-  kEnded,
-  kStallChecks,
-  kEndPosition,
-  kRecordingDecided,
-  kStates
-};
-
-std::array<std::uint64_t, kStates> states_of(Arena& arena) {
-  return {arena.joined().load(),       arena.watched().load(),
-          arena.ended().load(),        arena.stall_checks().load(),
-          arena.end_position().load(), arena.recording_decided().load()};
-}
-
-void set_state(Arena& arena, std::uint32_t state, std::uint64_t value) {
-  const auto word = static_cast<std::uint32_t>(value);
-  switch (state) {
-    case kJoined:
-      arena.joined().store(word);
-      return;
-    case kWatched:
-      arena.watched().store(word);
-      return;
-    case kEnded:
-      arena.ended().store(word);
-      return;
-    case kStallChecks:
-      arena.stall_checks().store(word);
-      return;
-    case kEndPosition:
-      arena.end_position().store(value);
-      return;
-    case kRecordingDecided:
-      arena.recording_decided().store(word);
-      futex_wake(&arena.recording_decided(), kWakeAll);
-      return;
-    default:
-      throw wire::DecodeError("an unknown state");
-  }
-}
-
 Nanos longer(Nanos pause) { return pause == 0 ? kFirstPause : std::min(2 * pause, kLongestPause); }
 
 }  // namespace
 
-Bridge::Bridge(HostSession& session, int rank, OnMessage on_message)
+Bridge::Bridge(HostSession& session, int rank, int fanout, OnMessage on_message)
     : session_(session),
       arena_(*session.arena),
       own_(session.host_of[static_cast<std::size_t>(rank)]),
+      tree_(session.leaders->size(), own_, fanout),
       on_message_(std::move(on_message)),
       leaders_(std::move(session.leaders)),
       schedule_(arena_.schedule()),
@@ -106,7 +63,7 @@ Bridge::Bridge(HostSession& session, int rank, OnMessage on_message)
     // Rank 0 waits for the slowest reader of all; elsewhere there is always room.
     if (!is_hub() && !session.is_here(other)) schedule_.advance(other, UINT64_MAX);
   }
-  for (Host& other : hosts_) other.told.resize(kStates);
+  for (Host& other : hosts_) other.told.resize(kBridgeStates);
 }
 
 Bridge::~Bridge() { stop(); }
@@ -167,8 +124,8 @@ void Bridge::queue(Queued news) {
 
 bool Bridge::send(int rank, std::string_view message) {
   if (stopping_ || message.size() > wire::kMostNewsBytes) return false;
-  queue({is_hub() ? session_.host_of[static_cast<std::size_t>(rank)] : 0, NewsType::kMessage,
-         static_cast<std::uint32_t>(rank), std::string(message)});
+  const auto number = static_cast<std::uint32_t>(rank);
+  queue({is_hub() ? host_of(number) : 0, NewsType::kMessage, number, std::string(message)});
   wake();
   return true;
 }
@@ -214,9 +171,9 @@ bool Bridge::collect() {
   const std::size_t before = unsent();
   if (before > kMostUnsent) return false;
   if (is_hub()) {
-    collect_from_hub();
+    collect_schedule();
   } else {
-    collect_for_hub();
+    collect_own();
   }
   return unsent() != before;
 }
@@ -229,20 +186,29 @@ void Bridge::append_queued() {
   {
     const std::lock_guard lock(queue_mutex_);
     taken_.swap(queue_);
+    for (const int number : tree_.neighbours()) {
+      Host& to = host(number);
+      if (!to.left) to.out += to.passed_on;
+      to.passed_on.clear();
+    }
   }
   for (const Queued& news : taken_) {
-    for (int number = 0; number < leaders_->size(); ++number) {
-      if (number == own_ || (news.host >= 0 && news.host != number)) continue;
+    for (const int number : tree_.neighbours()) {
+      if (news.host >= 0 && number != tree_.next_to(news.host)) continue;
       append(number, {news.type, news.number, 0, news.bytes});
     }
   }
   taken_.clear();
 }
 
-void Bridge::collect_for_hub() {
+/// What this host's ranks have to say, and what came from below.
+void Bridge::collect_own() {
   if (told_leave_) return;
+  // Before what came from below is taken: the last of it says that they need nothing more.
+  const bool are_last = have_left(tree_.children());
   // Before the recordings are counted: one that begins does so before its order is passed.
   const bool has_end = has_read_end();
+  const int parent = tree_.parent();
   append_queued();
   std::uint64_t slowest = UINT64_MAX;
   for (const int rank : host(own_).ranks) {
@@ -250,48 +216,50 @@ void Bridge::collect_for_hub() {
     // First where it is, then what it has announced on the way there: rank 0 relies on it.
     const std::uint64_t position = schedule_.position(rank);
     announcements_[number].consume(
-        [&](std::string_view bytes) { append(0, {NewsType::kAnnounce, number, 0, bytes}); });
+        [&](std::string_view bytes) { append(parent, {NewsType::kAnnounce, number, 0, bytes}); });
     if (position != told_[number].position) {
-      append(0, {NewsType::kPosition, number, position, {}});
+      append(parent, {NewsType::kPosition, number, position, {}});
     }
     const std::uint64_t blocked_on = arena_.doorbell(rank).blocked_on.load();
     if (blocked_on != told_[number].blocked_on) {
-      append(0, {NewsType::kBlockedOn, number, blocked_on, {}});
+      append(parent, {NewsType::kBlockedOn, number, blocked_on, {}});
     }
     told_[number] = {blocked_on, position};
     slowest = std::min(slowest, position);
   }
   told_position_ = slowest;
+  const auto number = static_cast<std::uint32_t>(own_);
   const auto recording = static_cast<std::uint64_t>(std::max(0, arena_.recording().load()));
-  if (recording != told_recording_) append(0, {NewsType::kRecording, 0, recording, {}});
+  if (recording != told_recording_) append(parent, {NewsType::kRecording, number, recording, {}});
   told_recording_ = recording;
   const bool failed = arena_.recording_failed().load() != 0;
-  if (failed && !told_failed_) append(0, {NewsType::kRecordingFailed, 0, 0, {}});
+  for (const int to : tree_.neighbours()) {
+    if (failed && !told_failed_) append(to, {NewsType::kRecordingFailed, 0, 0, {}});
+  }
   told_failed_ = failed;
-  if (leave_now_ || (has_end && recording == 0)) {
-    append(0, {NewsType::kLeave, 0, 0, {}});
+  if (leave_now_ || (are_last && has_end && recording == 0)) {
+    append(parent, {NewsType::kLeave, number, 0, {}});
     told_leave_ = true;
   }
 }
 
-void Bridge::collect_from_hub() {
+/// Rank 0's host: what the coordinator has to say.
+void Bridge::collect_schedule() {
   // First what follows from the schedule, then the schedule, then what was released before it was
   // published: all of that is sent the other way round.
-  const auto states = states_of(arena_);
+  const auto states = bridge_states(arena_);
   const std::uint64_t end = schedule_.written();
   append_queued();
   std::string record;
   while (sent_schedule_ != end) {
     std::uint64_t next = 0;
     HVD_CHECK(schedule_.look(sent_schedule_, record, next));
-    for (int number = 1; number < leaders_->size(); ++number) {
-      append(number, {NewsType::kSchedule, 0, 0, record});
-    }
+    for (const int number : tree_.children()) append(number, {NewsType::kSchedule, 0, 0, record});
     sent_schedule_ = next;
   }
   const bool failed = arena_.recording_failed().load() != 0;
-  for (int number = 1; number < leaders_->size(); ++number) {
-    for (std::uint32_t state = 0; state < kStates; ++state) {
+  for (const int number : tree_.children()) {
+    for (std::uint32_t state = 0; state < kBridgeStates; ++state) {
       if (states[state] == host(number).told[state]) continue;
       host(number).told[state] = states[state];
       append(number, {NewsType::kState, state, states[state], {}});
@@ -305,7 +273,7 @@ void Bridge::collect_from_hub() {
 bool Bridge::flush() {
   bool sent_any = false;
   unsent_ = false;
-  for (int number = 0; number < leaders_->size(); ++number) {
+  for (const int number : tree_.neighbours()) {
     std::string& out = host(number).out;
     std::size_t sent = 0;
     while (sent < out.size()) {
@@ -328,6 +296,12 @@ bool Bridge::has_read_end() const {
   const std::uint64_t end = arena_.end_position().load();
   return end != 0 && std::all_of(session_.local.begin(), session_.local.end(),
                                  [&](int rank) { return schedule_.passed(rank, end); });
+}
+
+bool Bridge::have_left(const std::vector<int>& children) const {
+  return std::all_of(children.begin(), children.end(), [this](int number) {
+    return hosts_[static_cast<std::size_t>(number)].left.load();
+  });
 }
 
 /// Nothing more is to be sent, ever.
@@ -355,10 +329,8 @@ void Bridge::receive_all() {
   while (!stopping_ && !has_left_) {
     std::vector<pollfd> entries{{wakeup_.get(), POLLIN, 0}, {leaders_->attention(), POLLIN, 0}};
     std::vector<int> numbers;
-    for (int number = 0; number < leaders_->size(); ++number) {
-      if (number != own_ && !host(number).left && (is_hub() || number == 0)) {
-        numbers.push_back(number);
-      }
+    for (const int number : tree_.neighbours()) {
+      if (!host(number).left) numbers.push_back(number);
     }
     if (numbers.empty()) return;
     for (const int number : numbers) {
@@ -376,6 +348,7 @@ void Bridge::receive_all() {
     if (entries[1].revents != 0) leaders_->look();
     push_backlog();
     ring_readers();
+    pass_on_more();
   }
 }
 
@@ -406,42 +379,91 @@ void Bridge::take_received(int number) {
 /// The connection has ended: it may, once the job has.
 void Bridge::lost(int number, int error) {
   if (host(number).left) return;
-  const bool over = is_hub() ? arena_.end_position().load() != 0 : has_read_end();
-  if (over && leaders_->await_goodbye(number, monotonic_now() + kReasonTime)) {
-    // Its last words may have been lost with the connection.
-    arena_.recording().fetch_sub(host(number).recording);
-    host(number).recording = 0;
+  const bool is_above = number == tree_.parent();
+  const bool over = is_above ? has_read_end() : arena_.end_position().load() != 0;
+  if (!over || !leaders_->await_goodbye(number, monotonic_now() + kReasonTime)) {
+    return leaders_->lost(number, error);
+  }
+  if (is_above) {
     host(number).left = true;
     return;
   }
-  leaders_->lost(number, error);
+  // Its last words, and those of hosts below it, may have been lost with the connection.
+  for (int gone = 0; gone < leaders_->size(); ++gone) {
+    if (!tree_.is_below(number, gone) || host(gone).left) continue;
+    take_from_below(number, {NewsType::kLeave, static_cast<std::uint32_t>(gone), 0, {}});
+  }
 }
 
 void Bridge::take(int number, const News& news) {
   switch (news.type) {
     case NewsType::kRecordingFailed:
       arena_.recording_failed().store(1);
+      wake();
       return;
     case NewsType::kMessage:
-      check_rank(is_hub() ? number : own_, news.number);
-      return on_message_(static_cast<int>(news.number), news.bytes);
+      return take_message(number, news);
     default:
-      return is_hub() ? take_at_hub(number, news) : take_from_hub(news);
+      return number == tree_.parent() ? take_from_above(news) : take_from_below(number, news);
   }
 }
 
-void Bridge::check_rank(int number, std::uint32_t rank) const {
-  const std::vector<int>& ranks = hosts_[static_cast<std::size_t>(number)].ranks;
-  if (std::find(ranks.begin(), ranks.end(), static_cast<int>(rank)) == ranks.end()) {
-    throw wire::DecodeError("a rank of another host");
+int Bridge::host_of(std::uint32_t rank) const {
+  if (rank >= session_.host_of.size()) throw wire::DecodeError("an unknown rank");
+  return session_.host_of[rank];
+}
+
+void Bridge::take_message(int number, const News& news) {
+  const int about = host_of(news.number);
+  const bool is_above = number == tree_.parent();
+  const bool may_say_so = is_above ? tree_.next_to(about) != number : tree_.is_below(number, about);
+  if (!may_say_so) throw wire::DecodeError("a rank of another host");
+  const int to = is_above ? about : 0;
+  if (to == own_) return on_message_(static_cast<int>(news.number), news.bytes);
+  pass_on(tree_.next_to(to), news);
+}
+
+void Bridge::pass_on(int number, const News& news) {
+  const std::lock_guard lock(queue_mutex_);
+  wire::append_news(host(number).passed_on, news);
+  passed_on_ = true;
+}
+
+/// Wakes the thread that sends what is to be passed on. Where it cannot send as fast as others do,
+/// nothing more is read.
+void Bridge::pass_on_more() {
+  if (!passed_on_) return;
+  std::size_t bytes = 0;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    for (const Host& to : hosts_) bytes += to.passed_on.size();
   }
+  backlogged_ |= bytes > kMostUnsent;
+  passed_on_ = bytes > 0;
+  wake();
+}
+
+/// Of a rank, or a host, that is below: for rank 0's host.
+void Bridge::take_from_below(int number, const News& news) {
+  const bool of_host = news.type == NewsType::kRecording || news.type == NewsType::kLeave;
+  const bool of_rank = news.type == NewsType::kAnnounce || news.type == NewsType::kBlockedOn ||
+                       news.type == NewsType::kPosition;
+  if (!of_host && !of_rank) {
+    throw wire::DecodeError("a message for another host than rank 0's");
+  }
+  if (of_host && news.number >= hosts_.size()) throw wire::DecodeError("an unknown host");
+  const int about = of_rank ? host_of(news.number) : static_cast<int>(news.number);
+  if (!tree_.is_below(number, about)) throw wire::DecodeError("a rank of another host");
+  if (is_hub()) {
+    take_at_hub(about, news);
+  } else {
+    pass_on(tree_.parent(), news);
+  }
+  if (news.type == NewsType::kLeave) host(about).left = true;
 }
 
 void Bridge::take_at_hub(int number, const News& news) {
   Host& from = host(number);
-  const bool of_rank = news.type == NewsType::kAnnounce || news.type == NewsType::kBlockedOn ||
-                       news.type == NewsType::kPosition;
-  if (of_rank) check_rank(number, news.number);
   const int rank = static_cast<int>(news.number);
   switch (news.type) {
     case NewsType::kAnnounce: {
@@ -468,17 +490,16 @@ void Bridge::take_at_hub(int number, const News& news) {
       from.recording = count;
       return;
     }
-    case NewsType::kLeave:
+    default:  // kLeave
       arena_.recording().fetch_sub(from.recording);
       from.recording = 0;
-      from.left = true;
-      return;
-    default:
-      throw wire::DecodeError("a message for another host than rank 0's");
   }
 }
 
-void Bridge::take_from_hub(const News& news) {
+void Bridge::take_from_above(const News& news) {
+  for (const int child : tree_.children()) {
+    if (!host(child).left) pass_on(child, news);
+  }
   switch (news.type) {
     case NewsType::kSchedule:
       if (news.bytes.size() > schedule_.max_record() || !schedule_.push(news.bytes)) {
@@ -488,7 +509,7 @@ void Bridge::take_from_hub(const News& news) {
       receive_pause_ = 0;
       return;
     case NewsType::kState:
-      return set_state(arena_, news.number, news.value);
+      return set_bridge_state(arena_, news.number, news.value);
     case NewsType::kReleaseSlot:
       if (news.number >= kMaxSlots) throw wire::DecodeError("an unknown slot");
       return arena_.slot_round(news.number).reset();

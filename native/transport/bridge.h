@@ -13,15 +13,16 @@
 #include <vector>
 
 #include "transport/bootstrap.h"
+#include "transport/host_tree.h"
 #include "wire/bridge_news.h"
 
 namespace hvdtune {
 
 /// Makes the arenas of a job's hosts say the same, so that the engine on each host reads and writes
-/// its own host's alone. Each host's leader has one. They form a star around the one of rank 0's
-/// host: what local ranks announce goes there, the schedule and the coordinator's state words come
-/// from there. What was collected since the last time travels together, however many ranks it is
-/// from.
+/// its own host's alone. Each host's leader has one. They form a tree with the one of rank 0's host
+/// as its root (HostTree): what local ranks announce goes there, the schedule and the coordinator's
+/// state words come from there. What was collected since the last time travels together, however
+/// many ranks it is from; a bridge in the middle passes on what it receives as it is, in its order.
 ///
 /// Positions in the schedule mean the same on all hosts: they depend on nothing but the records,
 /// which are the same. Rank 0's arena knows how far the ranks of other hosts have read; there is
@@ -39,8 +40,9 @@ class Bridge {
   /// sender, elsewhere with the one it is for.
   using OnMessage = std::function<void(int rank, std::string_view message)>;
 
-  /// `session.leaders` is the bridge's from here on. Nothing happens before start().
-  Bridge(HostSession& session, int rank, OnMessage on_message);
+  /// `session.leaders` is the bridge's from here on. `fanout`: see HostTree; the same on all hosts.
+  /// Nothing happens before start().
+  Bridge(HostSession& session, int rank, int fanout, OnMessage on_message);
   /// stop().
   ~Bridge();
   Bridge(const Bridge&) = delete;
@@ -71,9 +73,10 @@ class Bridge {
  private:
   struct Host {
     std::vector<int> ranks;
-    std::atomic<bool> left{false};    ///< it needs nothing more; its connection may end
+    std::atomic<bool> left{false};    ///< it needs nothing more, nor does any below it
     std::string received;             ///< the beginning of a message
     std::int32_t recording = 0;       ///< what it last said
+    std::string passed_on;            ///< to be sent as it came; guarded by queue_mutex_
     std::string out;                  ///< sending thread: not sent yet
     std::vector<std::uint64_t> told;  ///< sending thread: state words, as last sent
   };
@@ -83,7 +86,7 @@ class Bridge {
     std::uint64_t position = 0;
   };
   struct Queued {
-    int host;  ///< -1 = all
+    int host;  ///< -1 = all others
     wire::NewsType type;
     std::uint32_t number;
     std::string bytes;
@@ -91,6 +94,7 @@ class Bridge {
 
   [[nodiscard]] bool is_hub() const { return own_ == 0; }
   Host& host(int number) { return hosts_[static_cast<std::size_t>(number)]; }
+  [[nodiscard]] int host_of(std::uint32_t rank) const;
   void queue(Queued news);
   void end_of_thread();
   bool await_end(Nanos deadline);
@@ -98,13 +102,14 @@ class Bridge {
   // The sending thread.
   void send_main();
   bool collect();
-  void collect_for_hub();
-  void collect_from_hub();
+  void collect_own();
+  void collect_schedule();
   void append_queued();
   void append(int host, const wire::News& news);
   bool flush();
   bool work() { return static_cast<int>(collect()) + static_cast<int>(flush()) > 0; }
   [[nodiscard]] bool has_read_end() const;
+  [[nodiscard]] bool have_left(const std::vector<int>& children) const;
   [[nodiscard]] bool is_settled() const;
   void wake_receiver() const;
 
@@ -115,9 +120,12 @@ class Bridge {
   void take_received(int number);
   void lost(int number, int error);
   void take(int number, const wire::News& news);
+  void take_from_below(int number, const wire::News& news);
   void take_at_hub(int number, const wire::News& news);
-  void take_from_hub(const wire::News& news);
-  void check_rank(int number, std::uint32_t rank) const;
+  void take_from_above(const wire::News& news);
+  void take_message(int number, const wire::News& news);
+  void pass_on(int number, const wire::News& news);
+  void pass_on_more();
   void push_backlog();
   void ring_readers();
   [[nodiscard]] Nanos next_turn(Nanos now);
@@ -125,6 +133,7 @@ class Bridge {
   HostSession& session_;
   Arena& arena_;
   const int own_;  // number of this host
+  const HostTree tree_;
   const OnMessage on_message_;
   std::shared_ptr<Mesh> leaders_;
   BroadcastRing schedule_;
@@ -145,7 +154,8 @@ class Bridge {
   std::vector<std::deque<std::string>> backlog_;  // hub: by rank, what found its ring full
   std::vector<std::uint64_t> positions_;          // hub: by rank, as last heard
   bool backlogged_ = false;
-  bool heard_ = false;  // something for rank 0, or for local ranks, came
+  bool heard_ = false;      // something for rank 0, or for local ranks, came
+  bool passed_on_ = false;  // something for other hosts came, and may not be on its way yet
   std::vector<char> buffer_;
   Nanos receive_pause_ = 0;
   Fd wakeup_;

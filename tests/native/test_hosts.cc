@@ -76,11 +76,14 @@ void hierarchical(EngineOptions& options) {
   options.settings.hierarchical_allgather = true;
 }
 
-void check_changing_sets(const Adjust& adjust) {
+/// Each host passes on to one other at most: what the last says goes through all of them.
+void in_a_chain(EngineOptions& options) { options.host_fanout = 1; }
+
+void check_changing_sets(const Adjust& adjust, const std::vector<int>& hosts = {2, 2}) {
   const std::vector<std::vector<std::int32_t>> kinds{{0, 1}, {2, 3},    {1, 2},
                                                      {0, 3}, {1, 2, 3}, {0, 1, 3}};
   run_hosts(
-      {2, 2},
+      hosts,
       [&](int rank, Engine& engine) {
         for (std::size_t turn = 0; turn < 30; ++turn) {
           const auto& ranks = kinds[turn % kinds.size()];
@@ -99,6 +102,28 @@ void check_changing_sets(const Adjust& adjust) {
         }
       },
       adjust);
+}
+
+/// Four ranks in all.
+void check_abort(const std::vector<int>& hosts, const Adjust& adjust = {}) {
+  for (const int culprit : {0, 1, 3}) {
+    std::barrier all_have_the_sum(4);
+    const auto body = [&](int rank, Engine& engine) {
+      CHECK_EQ(sum_in(engine, 0, "before", rank, 10), 10.0F);
+      all_have_the_sum.arrive_and_wait();
+      std::vector<float> data(10);
+      std::int64_t handle = -1;
+      try {
+        if (rank == culprit) engine.abort("for a test");
+        handle = engine.submit(in_place(OpKind::kAllreduce, "never", data));
+      } catch (const Error& error) {
+        return check_contains(error.what(), "rank " + std::to_string(culprit) + " ended the job");
+      }
+      const Status status = failure(engine, handle);
+      check_contains(status.text, "rank " + std::to_string(culprit) + " ended the job: for a test");
+    };
+    run_hosts(hosts, body, adjust);
+  }
 }
 
 void check_abort_in_an_operation(const Adjust& adjust) {
@@ -143,6 +168,14 @@ TEST(sums_within_hosts_first) {
     check_sums(hosts, hierarchical);
   }
 }
+
+TEST(sums_of_hosts_in_a_chain) {
+  for (const std::vector<int>& hosts : {std::vector{1, 1, 1}, {2, 1, 2}, {1, 1, 1, 1, 1}}) {
+    check_sums(hosts, in_a_chain);
+  }
+}
+
+TEST(sets_in_a_chain_come_and_go) { check_changing_sets(in_a_chain, {1, 1, 1, 1}); }
 
 TEST(all_on_one_host_after_all) {
   run_hosts({3}, [](int rank, Engine& engine) {
@@ -191,25 +224,9 @@ TEST(ranks_join_across_hosts) {
   });
 }
 
-TEST(an_abort_reaches_all_hosts) {
-  for (const int culprit : {0, 1, 3}) {
-    std::barrier all_have_the_sum(4);
-    run_hosts({2, 2}, [&](int rank, Engine& engine) {
-      CHECK_EQ(sum_in(engine, 0, "before", rank, 10), 10.0F);
-      all_have_the_sum.arrive_and_wait();
-      std::vector<float> data(10);
-      std::int64_t handle = -1;
-      try {
-        if (rank == culprit) engine.abort("for a test");
-        handle = engine.submit(in_place(OpKind::kAllreduce, "never", data));
-      } catch (const Error& error) {
-        return check_contains(error.what(), "rank " + std::to_string(culprit) + " ended the job");
-      }
-      const Status status = failure(engine, handle);
-      check_contains(status.text, "rank " + std::to_string(culprit) + " ended the job: for a test");
-    });
-  }
-}
+TEST(an_abort_reaches_all_hosts) { check_abort({2, 2}); }
+
+TEST(an_abort_reaches_all_hosts_of_a_chain) { check_abort({1, 1, 1, 1}, in_a_chain); }
 
 TEST(an_abort_ends_an_operation_over_sockets) { check_abort_in_an_operation({}); }
 
