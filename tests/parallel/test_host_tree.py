@@ -1,4 +1,4 @@
-"""Jobs on so many hosts that some pass on what others say (`HVDTUNE_HOST_FANOUT` makes few many)."""
+"""Jobs on so many hosts that some pass on what others say; `HVDTUNE_HOST_FANOUT` makes few many."""
 
 from __future__ import annotations
 
