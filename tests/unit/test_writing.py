@@ -1,4 +1,4 @@
-"""benchmarks/writing.py without its job: near or far, and what an allreduce needs at least."""
+"""benchmarks/writing.py and phases.py without their jobs: what is made of what was measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def writing(monkeypatch):
     import writing
 
     yield writing
-    for name in ("ranks", "writing"):
+    for name in ("ranks", "writing", "phases"):
         sys.modules.pop(name, None)
 
 
@@ -47,3 +47,17 @@ def test_two_processes_that_give_way_switch(writing):
     before = os.sched_getaffinity(0)
     assert writing.switch_seconds() > 0
     assert os.sched_getaffinity(0) == before
+
+
+def test_every_part_of_a_call_is_in_one_phase(writing, capsys):
+    import phases
+
+    from hvdtune.timeline.report_data import PARTS
+
+    columns = [part for names in phases.COLUMNS.values() for part in names]
+    assert sorted(columns) == sorted(PARTS)
+    parts = {part: 10.0**-number for number, part in enumerate(columns, 2)}
+    phases.show(2, 1 << 20, {"step_s": sum(parts.values()), "parts_s": parts})
+    found = [float(cell) for cell in capsys.readouterr().out.split()[3:]]
+    assert found[0] == pytest.approx(sum(found[1:]), abs=0.5)
+    assert found[2] == 1.0  # pack
