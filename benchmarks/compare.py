@@ -1,7 +1,8 @@
 """hvdtune beside the other ways to sum arrays on one host, in one command.
 
-  python benchmarks/compare.py --json compare.json --plot compare.svg     about 25 minutes
+  python benchmarks/compare.py --json compare.json --plot compare.svg     about 20 minutes
   python benchmarks/compare.py --quick                                    about 5 minutes
+  python benchmarks/compare.py --load docs/compare.json       the run of docs/performance.md
 
 Peers are installed from PyPI (once: 2.4 GB on disk, most of it oneCCL) into environments of their
 own in the user's cache folder; one that cannot be installed or run is named with the reason and

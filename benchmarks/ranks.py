@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -114,6 +115,12 @@ def _time_of(call: Callable[[], None]) -> float:
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
+
+
+def context_switches() -> int:
+    """Of this process so far, those it asked for and those it did not."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_nvcsw + used.ru_nivcsw
 
 
 def report(path: Path, rank: int, results: Any) -> None:

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -303,20 +302,14 @@ def one_turn(
     estimate = (time.perf_counter() - started) / 3
     count = max(1, round(seconds / max(hvd.allgather_object(estimate)))) if together else 0
     hvd.barrier()
-    before = context_switches()
+    before = ranks.context_switches()
     started = time.perf_counter()
     done = 0
     while done < count if together else time.perf_counter() - started < seconds:
         step()
         done += 1
     seconds = time.perf_counter() - started
-    return done / seconds, (context_switches() - before) / done
-
-
-def context_switches() -> int:
-    """Of this process so far, those it asked for and those it did not."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_nvcsw + used.ru_nivcsw
+    return done / seconds, (ranks.context_switches() - before) / done
 
 
 if __name__ == "__main__":

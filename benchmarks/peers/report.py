@@ -53,10 +53,16 @@ def tables(comparison: Comparison) -> list[str]:
                 for peer in comparison.peers
                 if (case := comparison.case(peer, ranks, work)) is not None
             ]
+            bounds = {
+                "bound": comparison.bound(ranks, work),
+                "  no cache": comparison.bound_without_cache(ranks, work),
+            }
+            rows += [
+                _cells((title, duration(bound), "", "", "", ""))
+                for title, bound in bounds.items()
+                if bound is not None and rows
+            ]
             names = [about["title"]] + [""] * len(rows)
-            bound = comparison.bound(ranks, work)
-            if bound is not None and rows:
-                rows.append(_cells(("bound", duration(bound), "", "", "", "")))
             lines += [name.ljust(14) + row for name, row in zip(names, rows, strict=False)]
     return lines
 

@@ -8,6 +8,8 @@ ratio    the middle, over rounds, of (the peer's median / hvdtune's median of th
          what slows the whole machine for minutes slows both, and drops out
 bound    T_bound of `hvdtune.bench.metrics.memory_bound_seconds` for an allreduce of all bytes of
          the work, with the rates of memory found in the same run; none below 64 KiB
+no cache the bound with the rates of the largest arrays measured in the run, which no cache holds:
+         what it is where everything that is staged passes through main memory
 share    bound / median: above 1 is possible where a system reads its peers' arrays in place
 best     bound / the least of its rounds' medians. The bound's rates are the best of all rounds,
          too: where rounds differ, because a machine does not always give the same, this compares
@@ -91,6 +93,15 @@ class Comparison:
         if self.memory is None or size < memory.LEAST_SIZE:
             return None
         rates = self.memory.rates(size)
+        return metrics.memory_bound_seconds("allreduce", size, ranks, *rates)
+
+    def bound_without_cache(self, ranks: int, work: str) -> float | None:
+        """The same with the rates of the largest arrays measured, or None."""
+        if self.memory is None or self.bound(ranks, work) is None:
+            return None
+        last = self.memory.points[-1]
+        size = self.works[work]["size_bytes"]
+        rates = last.copy_rate, last.stream_rate
         return metrics.memory_bound_seconds("allreduce", size, ranks, *rates)
 
     def best_peer(self, ranks: int, work: str) -> tuple[Case, float] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 import signal
 import sys
 import time
@@ -180,6 +181,38 @@ def test_the_bound_is_the_allreduce_of_all_bytes(comparison):
     )
     assert comparison.bound(2, "4") is None
     assert comparison.case("other", 2, str(size)).share == pytest.approx(expected / 225e-6)
+
+
+def test_the_bound_without_a_cache_has_the_rates_of_the_largest_arrays(comparison):
+    size = 1 << 20
+    assert comparison.bound_without_cache(2, str(size)) == comparison.bound(2, str(size))
+    points = (*comparison.memory.points, MemoryPoint(64 << 20, 20e9, 60e9))
+    comparison.memory = MemoryCurve(2, points)
+    assert comparison.bound_without_cache(2, str(size)) == pytest.approx(
+        metrics.memory_bound_seconds("allreduce", size, 2, 20e9, 60e9)
+    )
+    assert comparison.bound_without_cache(2, "4") is None
+
+
+def test_the_page_has_the_figures_of_the_run_that_is_kept():
+    """docs/performance.md, beside docs/compare.json: ratios and shares of all works."""
+    from peers import results
+
+    docs = BENCHMARKS.parent / "docs"
+    kept = results.from_json(json.loads((docs / "compare.json").read_text()))
+    section = (docs / "performance.md").read_text().split("## Beside other systems")[1]
+    titles = {"tiny": "1000 x 256 floats"}
+    for work, about in kept.works.items():
+        title = titles.get(work, about["title"])
+        row = next(line for line in section.splitlines() if line.startswith(f"| {title} | "))
+        cells = [cell.strip() for cell in row.strip("| ").split(" | ")]
+        for ranks, cell in zip((2, 4, 8), cells[2::2], strict=True):
+            own, bound = kept.case(results.OWN, ranks, work), kept.bound(ranks, work)
+            ratio = kept.best_peer(ranks, work)[1]
+            expected = f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}"
+            if bound is not None and work != "tiny":
+                expected += f", {100 * bound / own.median:.0f} ({100 * bound / own.best:.0f}) %"
+            assert cell == expected, f"{title}, np {ranks}"
 
 
 def test_the_best_rates_of_several_measurements_count():
