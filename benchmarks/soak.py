@@ -226,13 +226,25 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default=sorted(SETS),
         help=f"numbers of ranks, in turn (default: {' '.join(map(str, sorted(SETS)))})",
     )
-    parser.add_argument("--seed", type=int, help="of the first job (default: by chance, and even)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="of the first job (default: by chance, and even); even where several --np are given, "
+        "as each pair of jobs with the same programs begins with an even seed",
+    )
     parser.add_argument("--job-seconds", type=float, default=60.0, help="(default: 60)")
     parser.add_argument("--programs", type=int, help="one job only, of so many programs")
     parser.add_argument(
         "--patience", type=float, default=300.0, help="seconds that count as a hang (default: 300)"
     )
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    # The jobs of a pair would be on different numbers of ranks, whose sums differ rightly.
+    if args.seed is not None and args.seed % 2 and len(set(args.np)) > 1:
+        parser.error(
+            f"--seed {args.seed} is odd, and --np {' '.join(map(str, args.np))} are several "
+            "numbers of ranks: take an even seed, or the one --np of the job to repeat"
+        )
+    return args
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import compatibility_table as table
+import generated_page
 import name_coverage
 
 import hvdtune
@@ -46,9 +47,9 @@ What Horovod 0.28.1 exports for PyTorch, and what of it hvdtune has. `import hor
   hangs, loses data or refuses what is in order.
 - **partial**: a part has no effect, or is refused with an error that says so.
 
-Tensors are on the CPU. Each name is used on two or more ranks by the tests listed (of
-the helpers in `horovod.common`, some by tests of one process); where there are more than {shown},
-the page shows those that are most about it.
+Each name is used on two or more ranks by the tests listed (of the helpers in `horovod.common`, some
+by tests of one process), with tensors on the CPU; [the page on GPUs](gpu.md) says what holds there.
+Where there are more than {shown} tests, the page shows those that are most about a name.
 """
 
 
@@ -245,13 +246,7 @@ def main() -> int:
     except Contradiction as error:
         print(f"docs/compatibility_table.py: {error}")
         return 1
-    if "--check" in sys.argv[1:]:
-        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{PAGE} is out of date: run python docs/generate_compatibility.py")
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return generated_page.write(PAGE, text, __file__)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import generated_page
+
 # The table of this checkout, which needs nothing compiled; hvdtune/__init__.py does.
 package = ModuleType("hvdtune")
 package.__path__ = [str(Path(__file__).resolve().parents[1] / "hvdtune")]
@@ -146,13 +148,7 @@ def page() -> str:
 
 def main() -> int:
     """Write the page, or with --check say whether it is up to date."""
-    if sys.argv[1:] == ["--check"]:
-        if PAGE.read_text(encoding="utf-8") != page():
-            print("docs/knobs.md is out of date: run python docs/generate_knobs.py")
-            return 1
-        return 0
-    PAGE.write_text(page(), encoding="utf-8")
-    return 0
+    return generated_page.write(PAGE, page(), __file__)
 
 
 if __name__ == "__main__":

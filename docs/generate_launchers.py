@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import generated_page
 import launchers_table as table
 
 PAGE = Path(__file__).with_name("running") / "data-planes.md"
@@ -50,15 +51,7 @@ def page(before: str) -> str:
 
 def main() -> int:
     """Write the page, or with --check say whether it is up to date."""
-    before = PAGE.read_text(encoding="utf-8")
-    text = page(before)
-    if "--check" in sys.argv[1:]:
-        if before == text:
-            return 0
-        print(f"{PAGE} is out of date: run python docs/generate_launchers.py")
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return generated_page.write(PAGE, page(PAGE.read_text(encoding="utf-8")), __file__)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,8 @@ def ask(libraries: CudaLibraries, seconds: float = SECONDS) -> Answer:
         )
     except subprocess.TimeoutExpired:
         return _failed(libraries, f"no answer in {seconds:g} s")
-    lines = done.stdout.splitlines()
+    # Libraries print what they like, also when the child ends.
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         said = done.stderr.strip().splitlines()
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"

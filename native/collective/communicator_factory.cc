@@ -1,18 +1,12 @@
 #include "collective/communicator_factory.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "collective/exchange_texts.h"
 
 namespace hvdtune {
-namespace {
-
-constexpr std::size_t kTextWords = 128;
-constexpr std::size_t kTextBytes = kTextWords * sizeof(std::int64_t);
-
-}  // namespace
 
 MessageGroup message_group(const CommunicatorSpec& spec) {
   return {spec.members, spec.index, spec.patience, [arena = spec.session.arena] {
@@ -28,13 +22,7 @@ void agree(Communicator& control, const CommunicatorSpec& spec,
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  std::vector<std::int64_t> mine(kTextWords);
-  std::memcpy(mine.data(), problem.data(), std::min(problem.size(), kTextBytes - 1));
-  const std::vector<std::int64_t> all = control.exchange(mine);
-  std::vector<std::string> problems;
-  for (std::size_t at = 0; at < all.size(); at += kTextWords) {
-    problems.emplace_back(reinterpret_cast<const char*>(&all[at]));
-  }
+  const std::vector<std::string> problems = exchange_texts(control, problem);
   const auto failed = std::find_if(problems.begin(), problems.end(),
                                    [](const std::string& text) { return !text.empty(); });
   if (failed == problems.end()) return;

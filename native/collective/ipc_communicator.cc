@@ -6,12 +6,11 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "collective/exchange_texts.h"
 #include "transport/host_id.h"
 
 namespace hvdtune {
 namespace {
-
-constexpr std::size_t kNoticeWords = 32;
 
 /// What a member tells the others about itself.
 struct Offer {
@@ -121,14 +120,8 @@ void IpcCommunicator::share() {
 
 /// Collective: if a member has a problem, all throw the first one's.
 void IpcCommunicator::all_or_none(const std::string& problem) {
-  std::vector<std::int64_t> words(kNoticeWords);
-  std::memcpy(words.data(), problem.data(),
-              std::min(problem.size(), kNoticeWords * sizeof(words[0]) - 1));
-  const std::vector<std::int64_t> all = control_.exchange(words);
-  for (std::size_t at = 0; at < all.size(); at += kNoticeWords) {
-    const std::string text(reinterpret_cast<const char*>(&all[at]));
-    if (!text.empty()) throw Error(ErrorKind::kInvalidArgument, text);
-  }
+  const std::string first = first_problem(control_, problem);
+  if (!first.empty()) throw Error(ErrorKind::kInvalidArgument, first);
 }
 
 IpcCommunicator::~IpcCommunicator() {

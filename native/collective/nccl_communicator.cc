@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/log.h"
+#include "collective/exchange_texts.h"
 
 namespace hvdtune {
 namespace {
@@ -99,20 +100,6 @@ void rest(Nanos waited) {
   const Nanos pause = waited < kMillisecond ? 20 * kMicrosecond : kMillisecond;
   const timespec time{0, static_cast<long>(pause)};
   nanosleep(&time, nullptr);
-}
-
-constexpr std::size_t kProblemWords = 32;
-
-/// The same text on all members: of the first that has one. Collective.
-std::string first_problem(Communicator& control, const std::string& mine) {
-  std::vector<std::int64_t> words(kProblemWords);
-  std::memcpy(words.data(), mine.data(), std::min(mine.size(), kProblemWords * sizeof(words[0]) - 1));
-  const std::vector<std::int64_t> all = control.exchange(words);
-  for (std::size_t at = 0; at < all.size(); at += kProblemWords) {
-    const std::string text(reinterpret_cast<const char*>(&all[at]));
-    if (!text.empty()) return text;
-  }
-  return {};
 }
 
 /// What keeps these members from using NCCL together: the same on all of them. Collective.

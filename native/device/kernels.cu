@@ -22,23 +22,18 @@ namespace {
 // How elements of a type are multiplied: bit for bit as the CPU's ScaleKernel does it, but for the
 // payload of a NaN.
 
-struct Float32 {
-  using Element = float;
-  using Factor = float;
-  using Wide = float;
+template <class T>
+struct Floating {
+  using Element = T;
+  using Factor = T;
+  using Wide = T;
   static HVD_DEVICE Wide widen(Element value) { return value; }
   static HVD_DEVICE Element narrow(Wide value, Factor factor) { return value * factor; }
   static HVD_DEVICE Element multiply(Element value, Factor factor) { return value * factor; }
 };
 
-struct Float64 {
-  using Element = double;
-  using Factor = double;
-  using Wide = double;
-  static HVD_DEVICE Wide widen(Element value) { return value; }
-  static HVD_DEVICE Element narrow(Wide value, Factor factor) { return value * factor; }
-  static HVD_DEVICE Element multiply(Element value, Factor factor) { return value * factor; }
-};
+using Float32 = Floating<float>;
+using Float64 = Floating<double>;
 
 struct Float16 {
   using Element = unsigned short;
@@ -135,20 +130,20 @@ union Block {
 };
 
 /// The part of a piece that a block has to do: [from, to) of the piece's bytes, whole vectors.
-/// `tensor` and `buffer` are where the piece begins on both sides; one of them is read.
+/// `source` and `target` are where the piece begins on both sides, tensor and buffer or the
+/// reverse.
 struct Part {
-  KernelSize tensor;
-  KernelSize buffer;
+  KernelSize source;
+  KernelSize target;
   KernelSize from;
   KernelSize to;
 };
 
 template <class Kind>
-HVD_DEVICE void move_vectors(const Part& part, bool packs, typename Kind::Factor factor) {
+HVD_DEVICE void move_vectors(const Part& part, typename Kind::Factor factor) {
   using Content = Block<typename Kind::Element>;
-  const auto* source =
-      reinterpret_cast<const uint4*>((packs ? part.tensor : part.buffer) + part.from);
-  auto* target = reinterpret_cast<uint4*>((packs ? part.buffer : part.tensor) + part.from);
+  const auto* source = reinterpret_cast<const uint4*>(part.source + part.from);
+  auto* target = reinterpret_cast<uint4*>(part.target + part.from);
   const KernelSize vectors = (part.to - part.from) / 16;
   constexpr int kAtOnce = kTileBytes / 16 / kKernelThreads;
   constexpr int kLanes = 16 / sizeof(typename Kind::Element);
@@ -172,11 +167,10 @@ HVD_DEVICE void move_vectors(const Part& part, bool packs, typename Kind::Factor
 }
 
 template <class Kind>
-HVD_DEVICE void move_elements(const Part& part, bool packs, typename Kind::Factor factor) {
+HVD_DEVICE void move_elements(const Part& part, typename Kind::Factor factor) {
   using Element = typename Kind::Element;
-  const auto* source =
-      reinterpret_cast<const Element*>((packs ? part.tensor : part.buffer) + part.from);
-  auto* target = reinterpret_cast<Element*>((packs ? part.buffer : part.tensor) + part.from);
+  const auto* source = reinterpret_cast<const Element*>(part.source + part.from);
+  auto* target = reinterpret_cast<Element*>(part.target + part.from);
   const KernelSize count = (part.to - part.from) / sizeof(Element);
   for (KernelSize at = threadIdx.x; at < count; at += kKernelThreads) {
     target[at] = Kind::multiply(source[at], factor);
@@ -187,23 +181,23 @@ HVD_DEVICE void move_elements(const Part& part, bool packs, typename Kind::Facto
 /// at a multiple of their size; plain bytes go in the largest steps that both sides allow.
 template <class Kind>
 struct Unaligned {
-  static HVD_DEVICE void move(const Part& part, bool packs, typename Kind::Factor factor) {
-    move_elements<Kind>(part, packs, factor);
+  static HVD_DEVICE void move(const Part& part, typename Kind::Factor factor) {
+    move_elements<Kind>(part, factor);
   }
 };
 
 template <>
 struct Unaligned<Bytes<unsigned char>> {
-  static HVD_DEVICE void move(const Part& part, bool packs, float) {
-    const KernelSize places = part.tensor | part.buffer | part.from | part.to;
+  static HVD_DEVICE void move(const Part& part, float) {
+    const KernelSize places = part.source | part.target | part.from | part.to;
     if (places % 8 == 0) {
-      move_elements<Bytes<unsigned long long>>(part, packs, 1);
+      move_elements<Bytes<unsigned long long>>(part, 1);
     } else if (places % 4 == 0) {
-      move_elements<Bytes<unsigned>>(part, packs, 1);
+      move_elements<Bytes<unsigned>>(part, 1);
     } else if (places % 2 == 0) {
-      move_elements<Bytes<unsigned short>>(part, packs, 1);
+      move_elements<Bytes<unsigned short>>(part, 1);
     } else {
-      move_elements<Bytes<unsigned char>>(part, packs, 1);
+      move_elements<Bytes<unsigned char>>(part, 1);
     }
   }
 };
@@ -238,22 +232,24 @@ HVD_DEVICE void move(const KernelWork& work, bool packs) {
       if (piece.begin >= tile_end) break;
       const KernelSize from = tile > piece.begin ? tile - piece.begin : 0;
       const KernelSize whole = piece.bytes / 16 * 16;
-      Part part{piece.at, work.packed + piece.begin, from, smaller(tile_end - piece.begin, whole)};
-      const bool aligned = (part.tensor | part.buffer) % 16 == 0;
+      const KernelSize packed = work.packed + piece.begin;
+      Part part{packs ? piece.at : packed, packs ? packed : piece.at, from,
+                smaller(tile_end - piece.begin, whole)};
+      const bool aligned = (part.source | part.target) % 16 == 0;
       if (part.from < part.to) {
         if (aligned) {
-          move_vectors<Kind>(part, packs, factor);
+          move_vectors<Kind>(part, factor);
         } else {
-          Unaligned<Kind>::move(part, packs, factor);
+          Unaligned<Kind>::move(part, factor);
         }
       }
       // The last bytes, which are no whole vector, and behind them the padding.
       if (piece.bytes == whole || from > whole || tile_end - piece.begin <= whole) continue;
       part.from = whole;
       part.to = piece.bytes;
-      Unaligned<Kind>::move(part, packs, factor);
+      Unaligned<Kind>::move(part, factor);
       if (packs) {
-        auto* const padding = reinterpret_cast<unsigned char*>(part.buffer + piece.bytes);
+        auto* const padding = reinterpret_cast<unsigned char*>(packed + piece.bytes);
         if (threadIdx.x < whole + 16 - piece.bytes) padding[threadIdx.x] = 0;
       }
     }

@@ -24,7 +24,7 @@ std::int64_t Engine::submit_change(OpKind kind, const char* name, std::vector<st
 }
 
 std::int64_t Engine::join(int device) {
-  if (device >= 0 && !gpus_.options().cuda.empty()) gpus_.use(device);
+  if (device >= 0 && gpus_.any()) gpus_.use(device);
   return submit_change(OpKind::kJoin, kJoinName, {});
 }
 

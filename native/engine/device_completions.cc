@@ -42,7 +42,8 @@ DeviceCompletions::DeviceCompletions(Hooks hooks, Nanos patience)
   pthread_setname_np(thread_.native_handle(), "hvdtune-gpu");
 }
 
-DeviceCompletions::~DeviceCompletions() {
+void DeviceCompletions::stop() {
+  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

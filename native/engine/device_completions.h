@@ -32,8 +32,7 @@ class DeviceCompletions {
 
   /// `patience`: 0 = without limit.
   DeviceCompletions(Hooks hooks, Nanos patience);
-  /// Batches under way have kGrace to end; then they are let go as they are.
-  ~DeviceCompletions();
+  ~DeviceCompletions() { stop(); }
   DeviceCompletions(const DeviceCompletions&) = delete;
   DeviceCompletions& operator=(const DeviceCompletions&) = delete;
 
@@ -43,6 +42,10 @@ class DeviceCompletions {
   [[nodiscard]] bool any_done() const { return any_done_.load(std::memory_order_acquire); }
   /// What is done, in the order in which it was, with its status.
   std::vector<std::unique_ptr<DeviceBatch>> take();
+
+  /// Ends the thread, before add() is called again. Batches under way have kGrace to end; then they
+  /// have failed. take() gives the last of them. Again: does nothing.
+  void stop();
 
   /// Waits until nothing is under way, which take() may still have; false at the deadline.
   bool wait_until_idle(Nanos deadline);

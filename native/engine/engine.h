@@ -165,7 +165,7 @@ class Engine final : private CoordinatorObserver {
   /// handle, whose operation ends then, with the last rank to join as its number. Until then this
   /// rank can submit nothing to the whole job: Error(kInvalidArgument), also for a second join().
   /// `device`: the GPU on which zeros for tensors on GPUs are made, if this rank has had none
-  /// there; of no matter where there is no CUDA driver.
+  /// there; of no matter where there is no GPU.
   std::int64_t join(int device = wire::kOnHost);
   /// All ranks of the job ask for the same new process set, whether they are in it or not. Ends
   /// with its number; with Error(kInvalidArgument) on every rank when they differ or when there

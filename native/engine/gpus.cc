@@ -34,6 +34,15 @@ std::shared_ptr<const Device> Gpus::use(int index) {
   return use_locked(index);
 }
 
+bool Gpus::any() {
+  const std::lock_guard lock(mutex_);
+  try {
+    return driver()->devices() > 0;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 std::shared_ptr<const Device> Gpus::in_use() {
   const std::lock_guard lock(mutex_);
   return in_use_;

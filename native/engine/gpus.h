@@ -30,6 +30,9 @@ class Gpus {
   /// The GPU `index`, which is the one in use from now on. Throws Error(kInvalidArgument): no CUDA
   /// driver, no such GPU, another one is in use. Error(kAborted) where the GPU cannot be used.
   std::shared_ptr<const Device> use(int index);
+  /// Whether there is a driver that works and sees a GPU. Loads it. Whoever needs one learns from
+  /// use() why there is none.
+  bool any();
   /// Null before the first use().
   std::shared_ptr<const Device> in_use();
   /// The GPU in whose memory an address is; the one in use, or the first, for no address (0).

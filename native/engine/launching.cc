@@ -170,6 +170,7 @@ void Engine::trace(const DeviceBatch& batch, const DeviceTimes& times) {
 void Engine::stop_gpus() {
   if (completions_) {
     completions_->wait_until_idle(monotonic_now() + kEndPatience);
+    completions_->stop();  // before the last look: somebody may wait for what is given up
     finish_launched();
     completions_.reset();
   }

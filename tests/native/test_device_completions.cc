@@ -152,6 +152,19 @@ TEST(what_is_under_way_at_the_end_is_waited_for) {
   CHECK(job.told_done > 0);
 }
 
+TEST(what_was_under_way_when_it_was_stopped_is_handed_back) {
+  const Faults faults("slow=50");
+  Gpu gpu;
+  Job job;
+  DeviceCompletions completions(job.hooks(), 0);
+  completions.add(gpu.batch(2));
+  completions.stop();
+  completions.stop();
+  const auto done = completions.take();
+  CHECK_EQ(done.size(), 1U);
+  CHECK(done.front()->status.ok());
+}
+
 TEST(times_of_a_batch_are_in_their_order) {
   const Faults faults("slow=5");
   Gpu gpu;

@@ -256,4 +256,9 @@ TEST(a_rank_that_has_joined_brings_zeros) {
   }
 }
 
+TEST(the_device_of_a_join_is_of_no_matter_without_a_gpu) {
+  const Faults faults("no-device");  // the driver is there, as in many containers
+  run_job(2, [](int rank, Engine& engine) { finish(engine, engine.join(rank)); }, with(Way::kNccl));
+}
+
 }  // namespace hvdtune::testing

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/half.h"
+#include "collective/exchange_texts.h"
 #include "collective/nccl_communicator.h"
 #include "fake_gpu.h"
 #include "shm_world.h"
@@ -90,10 +91,6 @@ std::vector<T> numbers(std::size_t count, int member) {
   }
   return values;
 }
-
-}  // namespace
-
-namespace {
 
 /// One of two processes: the second dies when the first waits for it. What the first tells its
 /// parent.
@@ -393,6 +390,17 @@ void check_refused(int first, int second, const char* text, NcclOptions options 
   CHECK_EQ(communicators_left(), 0);
 }
 
+/// Member 1 of two, on GPU 1: says all that connect() says before NCCL connects, and does not
+/// connect.
+void say_all_but_connect(Communicator& control) {
+  const auto device = fake_device(1);
+  std::int64_t uuid[2];
+  std::memcpy(uuid, &device->uuid(), sizeof uuid);
+  (void)control.exchange({23000, uuid[0], uuid[1], 0});
+  (void)first_problem(control, "");
+  (void)control.exchange(std::vector<std::int64_t>(16));
+}
+
 }  // namespace
 
 TEST(members_on_one_gpu_are_told_what_to_do) {
@@ -466,14 +474,8 @@ TEST(a_member_that_never_connects_is_waited_for_no_longer_than_allowed) {
   options.timeout = kSecond;
   world.run([&](int rank, Communicator& control) {
     if (rank == 1) {
-      // It says all that connect() says, but does not connect.
-      const auto device = fake_device(1);
-      std::int64_t uuid[2];
-      std::memcpy(uuid, &device->uuid(), sizeof uuid);
-      (void)control.exchange({23000, uuid[0], uuid[1], 0});
-      (void)control.exchange(std::vector<std::int64_t>(32));
-      (void)control.exchange(std::vector<std::int64_t>(16));
-      (void)control.exchange(std::vector<std::int64_t>(32));
+      say_all_but_connect(control);
+      (void)first_problem(control, "");
       return;
     }
     CHECK_THROWS_WITH(NcclCommunicator::connect(control, fake_nccl(), fake_device(0), options),
@@ -492,14 +494,9 @@ TEST(an_abort_of_the_job_ends_the_connecting) {
   };
   world.run([&](int rank, Communicator& control) {
     if (rank == 1) {
-      const auto device = fake_device(1);
-      std::int64_t uuid[2];
-      std::memcpy(uuid, &device->uuid(), sizeof uuid);
-      (void)control.exchange({23000, uuid[0], uuid[1], 0});
-      (void)control.exchange(std::vector<std::int64_t>(32));
-      (void)control.exchange(std::vector<std::int64_t>(16));
+      say_all_but_connect(control);
       aborted = true;
-      (void)control.exchange(std::vector<std::int64_t>(32));
+      (void)first_problem(control, "");
       return;
     }
     CHECK_THROWS_WITH(NcclCommunicator::connect(control, fake_nccl(), fake_device(0), options),

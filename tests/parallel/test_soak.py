@@ -65,3 +65,27 @@ def test_differences_are_found() -> None:
     first, second = done.stdout.splitlines()
     assert "rank 1: program 1, operation 2: other bits than a lower rank's" in first
     assert "rank 0: program 1, operation 2: other bits than in the job of seed 4" in second
+
+
+def test_odd_seed_with_several_numbers_of_ranks_is_refused() -> None:
+    """Pairs begin with an even seed: it would compare jobs on 2 ranks with jobs on 3."""
+    refused = subprocess.run(
+        command("--np", 2, 3, "--seed", 13, "--minutes", 0),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert refused.returncode == 2, refused.stdout
+    assert "--seed 13 is odd, and --np 2 3 are several numbers of ranks" in refused.stderr
+    # A failure's job is run again with its own seed, and number of ranks.
+    code = (
+        "import runpy\n"
+        f"parse = runpy.run_path({str(SOAK)!r})['parse']\n"
+        "for words in ('--np 3 --seed 13', '--np 3 3 --seed 13', '--np 2 3 --seed 12', ''):\n"
+        "    print(parse(words.split()).seed)\n"
+    )
+    accepted = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert accepted.stdout.split() == ["13", "13", "12", "None"], accepted.stderr

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -10,7 +13,8 @@ import pytest
 from simulated_training import SimulatedStep
 
 from hvdtune import knobs
-from hvdtune.autotune.agent import Agent
+from hvdtune.autotune import agent
+from hvdtune.autotune.agent import Agent, address_of
 from hvdtune.autotune.offline import JobsEnded, RemoteEngine, RemoteStep
 
 LONG_AGO = float("-inf")
@@ -237,3 +241,49 @@ def test_an_engine_that_refuses_ends_it(engines) -> None:
     engine.apply({"cycle_time": 5.0})
     with pytest.raises(JobsEnded, match="refused settings: RuntimeError: no"):
         read_forever(engine, starts=False)
+
+
+@pytest.mark.parametrize(("at_once", "looks"), [(True, 1), (False, 20)])
+def test_short_steps_do_not_look_for_gpus_each(monkeypatch, at_once, looks):
+    """A look reads the process's whole memory map."""
+
+    class Clock:
+        now = 1000.0
+
+        def monotonic(self) -> float:
+            self.now += 0.0 if at_once else 2 * agent.BETWEEN_LOOKS_S
+            return self.now
+
+    class Counting(ShortEngine):
+        looks = 0
+
+        def uses_gpus(self) -> bool:
+            self.looks += 1
+            return super().uses_gpus()
+
+    monkeypatch.setattr(agent, "time", Clock())
+    engine = Counting(knobs.from_environ({}), steps=20, refuses=False, tensors=1)
+    name = f"@hvdtune-test-{os.getpid()}-{looks}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(address_of(name))
+        listener.listen()
+        served = Agent(engine, name)
+        driver, _ = listener.accept()
+        with driver, driver.makefile() as lines:
+            served.run()
+            told = [json.loads(line) for line in lines]
+    assert engine.looks == looks
+    assert [one["gpus"] for one in told[1:]] == [False] * 20
+
+
+def test_who_has_come_to_use_gpus_is_not_asked_again(monkeypatch):
+    engine = ShortEngine(knobs.from_environ({}), steps=0, refuses=False, tensors=1, gpus=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        name = f"@hvdtune-test-{os.getpid()}-gpus"
+        listener.bind(address_of(name))
+        listener.listen()
+        served = Agent(engine, name)
+        assert served._uses_gpus()
+        monkeypatch.setattr(engine, "uses_gpus", lambda: pytest.fail("asked again"))
+        assert served._uses_gpus()
+        served.run()

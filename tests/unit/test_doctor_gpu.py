@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import types
@@ -123,6 +124,17 @@ def test_a_library_that_never_answers(monkeypatch):
     monkeypatch.setattr(subprocess, "run", never)
     answer = gpus.ask(all_of("/lib/libcuda.so.1"), seconds=3)
     assert answer.cuda_problem == "no answer in 3 s"
+
+
+def test_what_a_library_prints_beside_the_answer_is_passed_over(monkeypatch):
+    def answered(said: str) -> Answer:
+        child = [sys.executable, "-c", f"print({said!r})"]
+        monkeypatch.setattr(gpus, "python_command", lambda *words: child)
+        return gpus.ask(all_of("/lib/libcuda.so.1"))
+
+    document = json.dumps(Answer(nccl_version=22707)._asdict())
+    assert answered(f"hello\n{document}\ngoodbye").nccl_version == 22707
+    assert answered("hello").cuda_problem == "the process that asked ended with status 0"
 
 
 class FakeNvml(types.ModuleType):

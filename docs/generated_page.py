@@ -1,0 +1,17 @@
+"""How the scripts of this folder write their pages, or say with --check that one is out of date."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def write(page: Path, text: str, script: str) -> int:
+    """Make ``text`` the whole of a page, as its ``script`` was started; the exit status."""
+    if "--check" not in sys.argv[1:]:
+        page.write_text(text, encoding="utf-8")
+        return 0
+    if page.exists() and page.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{page} is out of date: run python docs/{Path(script).name}")
+    return 1

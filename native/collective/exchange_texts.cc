@@ -1,0 +1,28 @@
+#include "collective/exchange_texts.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace hvdtune {
+
+std::vector<std::string> exchange_texts(Communicator& control, const std::string& mine) {
+  constexpr std::size_t kWords = kTextBytes / sizeof(std::int64_t);
+  std::vector<std::int64_t> words(kWords);
+  std::memcpy(words.data(), mine.data(), std::min(mine.size(), kTextBytes - 1));
+  const std::vector<std::int64_t> all = control.exchange(words);
+  std::vector<std::string> texts;
+  for (std::size_t at = 0; at < all.size(); at += kWords) {
+    texts.emplace_back(reinterpret_cast<const char*>(&all[at]));
+  }
+  return texts;
+}
+
+std::string first_problem(Communicator& control, const std::string& mine) {
+  for (std::string& text : exchange_texts(control, mine)) {
+    if (!text.empty()) return text;
+  }
+  return {};
+}
+
+}  // namespace hvdtune
