@@ -2,6 +2,8 @@
 
   python benchmarks/autotune/real.py                 what is missing; results-real.json, .md
   python benchmarks/autotune/real.py --seconds 170   as much of it as fits; start again to go on
+  python benchmarks/autotune/real.py --again --only "tiny np2"
+                                                     anew what another tuner ended with
 
 The whole takes about half an hour on two CPUs that do nothing else. Every training (see TRAININGS)
 runs on 2, 4 and 8 ranks:
@@ -25,6 +27,7 @@ machine disturb single rounds, never all. A step takes as long as on the slowest
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import math
@@ -87,6 +90,7 @@ COLUMNS = (
 )  # fmt: skip
 GOAL = 0.03  # a bad start ends this near to the best grid point
 CHECK_EVERY = 10  # steps between looks whether tuning is over
+AGAIN = "again"  # pieces measured with --again whose comparison has still to come
 
 
 NOTE = """\
@@ -104,6 +108,11 @@ def main() -> int:
     made.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after so long")
     made.add_argument("--only", default="", help="pieces whose name contains this")
     made.add_argument("--list", action="store_true", help="show what is missing and end")
+    made.add_argument(
+        "--again", action="store_true",
+        help="measure anew what was measured with another tuner (the figures there stay until the "
+        "comparison that belongs to them is done)",
+    )  # fmt: skip
     made.add_argument("--worker", type=Path, default=None, help=argparse.SUPPRESS)
     made.add_argument("--task", default="{}", help=argparse.SUPPRESS)
     args = made.parse_args()
@@ -115,8 +124,9 @@ def main() -> int:
     os.environ["HVDTUNE_AUTOTUNE_STORE"] = ""
     stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     began, failed = time.monotonic(), []
+    made_with = fingerprint()
     for name, task in pieces():
-        if name in stored or args.only not in name:
+        if args.only not in name or not is_missing(stored, name, made_with if args.again else None):
             continue
         if args.list:
             print(name)
@@ -127,7 +137,7 @@ def main() -> int:
         if found is None:
             failed.append(name)  # the others can still be measured
             continue
-        stored[name] = found
+        keep(stored, name, {**found, "made_with": made_with}, task)
         RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
         print(f"{name}: {found['seconds']:.0f} s", flush=True)
     if not args.list:
@@ -148,6 +158,48 @@ def pieces() -> list[tuple[str, dict[str, Any]]]:
     return [(name, {"part": "tune", **task}) for name, task in found]
 
 
+def fingerprint() -> str:
+    """A digest of the code that tunes."""
+    import hvdtune.autotune
+
+    folder = Path(next(iter(hvdtune.autotune.__path__)))
+    names = ("comparison", "cycle", "harm", "inference", "model", "optimiser", "record", "score")
+    names += ("session", "space", "tuner")
+    source = b"".join((folder / f"{name}.py").read_bytes() for name in names)
+    return hashlib.sha256(source).hexdigest()[:16]
+
+
+def is_missing(stored: dict[str, Any], name: str, made_with: str | None) -> bool:
+    """Whether a piece has to be measured; with `made_with`, also if it is of another tuner."""
+    known = [stored[name]] if name in stored else []
+    known += [stored[AGAIN][name]] if name in stored.get(AGAIN, {}) else []
+    return not any(made_with in (None, one.get("made_with")) for one in known)
+
+
+def keep(stored: dict[str, Any], name: str, found: dict[str, Any], task: dict[str, Any]) -> None:
+    """Take a piece that was measured.
+
+    A page tells outcomes and their comparison together. So where there is an older comparison, new
+    outcomes wait beside it, and take their places when it is replaced.
+    """
+    compared = f"{task['training']} np{task['np']} compare"
+    waiting: dict[str, Any] = stored.setdefault(AGAIN, {})
+    if name != compared and compared in stored:
+        waiting[name] = found
+    else:
+        stored[name] = found
+    if name == compared:
+        for one in tune_names(task):
+            stored[one] = waiting.pop(one, stored[one])
+    if not waiting:
+        del stored[AGAIN]
+
+
+def tune_names(task: dict[str, Any]) -> list[str]:
+    """The runs that a comparison compares."""
+    return [f"{task['training']} np{task['np']} tune {start}" for start in STARTS]
+
+
 def run_piece(task: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any] | None:
     """Run a piece's job and return what its rank 0 found.
 
@@ -156,10 +208,11 @@ def run_piece(task: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any] | 
     flags: list[str] = []
     began = time.monotonic()
     if task["part"] == "compare":
-        names = [f"{task['training']} np{task['np']} tune {start}" for start in STARTS]
-        if any(name not in stored for name in names):
+        newest = {**stored, **stored.get(AGAIN, {})}
+        names = tune_names(task)
+        if any(name not in newest for name in names):
             return None
-        tuned = [stored[name]["values"] for name in names]
+        tuned = [newest[name]["values"] for name in names]
         task["tried"] = all_settings(dict(zip(STARTS, tuned, strict=True)))
     with tempfile.TemporaryDirectory() as folder:
         results, log = Path(folder, "results.json"), Path(folder, "log.csv")

@@ -81,16 +81,19 @@ def sentence(
     verdict: str,
     *,
     changed: str = "",
+    ended: str = "",
     origin: str | None = None,
     elsewhere: Mapping[str, tuple[Value, Value]] | None = None,
     cost: Sequence[str] = (),
     stored: str | None = None,
+    unsure: float | None = None,
     pins: Mapping[str, str] | None = None,
 ) -> str:
     """One sentence about the whole matter.
 
-    `elsewhere`: what `hvdtune tune` has found for settings that a running job cannot change, as
-    (in force, found) by key.
+    `ended`: why tuning did not come to its end, if it did not. `elsewhere`: what `hvdtune tune` has
+    found for settings that a running job cannot change, as (in force, found) by key. `unsure`: the
+    margin, as a share, that was too wide for the outcome to be remembered.
     """
     text = verdict
     if origin:
@@ -103,8 +106,11 @@ def sentence(
         words = " ".join(f"{name}={value}" for name, value in as_environment(found).items())
         text += f"; hvdtune tune has found {changes(now, found)}, for which the job has to be "
         text += f"started with {words}"
+    text += f"; {ended}" if ended else ""
     text += f"; cost: {', '.join(cost)}" if cost else ""
     text += f"; remembered as {stored}" if stored else ""
+    if unsure:
+        text += f"; not remembered, because its margin is above {100 * unsure:g} %"
     if pins:
         text += f"; to pin it: {' '.join(f'{name}={value}' for name, value in pins.items())}"
     return text

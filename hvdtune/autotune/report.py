@@ -101,7 +101,8 @@ def _comparison(run: Run) -> str:
     )
     return pages.paragraph(
         f"In {len(run.pairs())} pairs of fresh samples the candidate saved {mid:.2f} % of the step "
-        f"time ({low:.2f} to {high:.2f} %)."
+        f"time ({low:.2f} to {high:.2f} %). That is of the pairs alone; the verdict's margin also "
+        "allows for several looks at them and for how samples scattered before."
     )
 
 

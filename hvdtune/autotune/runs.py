@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,10 +109,12 @@ def read(path: str | Path) -> list[Run]:
     Raises ValueError naming the file and what is wrong with it, OSError if it cannot be opened.
     """
     rows = log.read(path)
+    # Blank in every row: a setting that such a job does not have (NCCL's without NCCL).
+    known = [name for name in SETTINGS if any(row.get(name) for row in rows)]
     runs = [Run()]
     for at, row in enumerate(rows, start=1):
         try:
-            sample = _sample(row, at)
+            sample = _sample(row, at, known)
         except ValueError as error:
             raise ValueError(f"{path}, row {at}: {error}") from None
         if sample.phase == "final":
@@ -160,14 +162,14 @@ def _finish_horovods(run: Run) -> None:
         run.adopted = run.final.settings != run.start
 
 
-def _sample(row: Mapping[str, str], at: int) -> Sample:
+def _sample(row: Mapping[str, str], at: int, known: Sequence[str]) -> Sample:
     score, time = _number(row, "score"), _number(row, "step_time_ms")
     cost = time if "step_time_ms" in row else (1e3 / score if score else None)
     error = _number(row, "step_time_stderr_ms") or 0.0
     return Sample(
         number=int(_number(row, "sample") or at),
         phase=row.get("phase", "search"),
-        settings={name: _number(row, name) or 0.0 for name in SETTINGS if name in row},
+        settings={name: _number(row, name) or 0.0 for name in known},
         cost=cost if cost and cost > 0 else None,
         error=error,
         steps=int(_number(row, "steps") or 0),

@@ -466,43 +466,45 @@ class Session:
         self._conclude(self._tuner.outcome or outcome)
         self._is_unfinished = False
 
-    def _conclude(self, outcome: Outcome) -> None:
-        self._write(
-            outcome.sample,
-            len(self._tuner.history) + 1,
-            "final",
-            outcome.verdict,
-            outcome.adopted,
-        )
+    def _conclude(self, outcome: Outcome, ended: str = "") -> None:
+        whole = f"{outcome.verdict}; {ended}" if ended else outcome.verdict
+        self._write(outcome.sample, len(self._tuner.history) + 1, "final", whole, outcome.adopted)
         score = outcome.sample.score if outcome.sample else 0.0
         self._messenger.info(f"Autotuner: Best params {log.message(self._values(), score)}")
-        self._messenger.result(self._sentence(outcome))
+        self._messenger.result(self._sentence(outcome, whole, ended))
         self._is_told = True
 
-    def _sentence(self, outcome: Outcome) -> str:
-        seconds = time.monotonic() - self._began
-        cost = [f"{self._steps_seen} steps", f"{seconds:.1f} s"]
+    def _cost(self) -> list[str]:
+        cost = [f"{self._steps_seen} steps", f"{time.monotonic() - self._began:.1f} s"]
         if self._computing_ms is not None:
             computing = f"{self._computing_ms / 1e3:.1f} s"
             cost.append(f"optimiser {computing} in its own process")
+        return cost
+
+    def _sentence(self, outcome: Outcome, whole: str, ended: str) -> str:
+        start, stored = self._tuner.incumbent, None
         verified = self._found is not None and self._tuner.searched == 0
-        stored = None
         # Nothing was learned when there was nothing to compare; and that remembered settings could
         # not be verified in the noise does not make them wrong.
         # Nor does a disturbance that was searched again without a gain say anything about the rest.
         # And what was lost in noise had better be looked for again.
         is_clear = self._is_clear(outcome) and not verified and self._searches == 1
         is_news = outcome.adopted or is_clear
+        lost_in_noise = not (is_news or verified) and self._searches == 1 and outcome.margin
         if self._memory and is_news:
-            start = self._tuner.incumbent
-            stored = self._memory.remember(outcome, start, self._steps_seen, seconds)
+            seconds = time.monotonic() - self._began
+            told = replace(outcome, verdict=whole)
+            stored = self._memory.remember(told, start, self._steps_seen, seconds)
         return account.sentence(
             outcome.verdict,
-            changed=account.changes(self._tuner.incumbent, outcome.values),
+            # What the program has changed itself, the verdict says.
+            changed=account.changes(start, outcome.values) if outcome.adopted else "",
+            ended=ended,
             origin=self._found.origin if self._found and verified and outcome.adopted else None,
             elsewhere=self._found.elsewhere if self._found else None,
-            cost=cost,
+            cost=self._cost(),
             stored=stored,
+            unsure=CLEAR_MARGIN if self._memory and lost_in_noise else None,
             pins=account.as_environment(outcome.values) if outcome.adopted else None,
         )
 
@@ -533,7 +535,7 @@ class Session:
             # A comparison has come to its end before: what it found is worth having in the next
             # run, though this one may have been trying something else when it ended.
             self._in_force = {**self._in_force, **outcome.values}
-            self._conclude(replace(outcome, verdict=f"{outcome.verdict}; {why}"))
+            self._conclude(outcome, why)
             return
         in_force = ", ".join(
             f"{KNOBS[key].env} {account.value_words(key, value)}"
@@ -547,7 +549,7 @@ class Session:
             )
         last: Sample | None = self._window.sample() if self._window.kept else None
         self._write(last, len(self._tuner.history) + 1, "final", verdict, False)
-        self._messenger.result(verdict)
+        self._messenger.result(account.sentence(verdict, cost=self._cost()))
         self._is_told = True
 
     def _write(

@@ -231,7 +231,8 @@ def _store(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) ->
         setting = parse(knob, environ[knob.env], knob.env)
     store = open_store(setting)
     if store is None:
-        raise StoreError(f"{knob.env} is empty, so nothing is remembered; name a file")
+        given = "--autotune-store" if args.store is not None else knob.env
+        raise StoreError(f"{given} is empty, so nothing is remembered; name a file")
     return store
 
 

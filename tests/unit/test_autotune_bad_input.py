@@ -81,7 +81,9 @@ def test_a_setting_that_the_program_changes_stays_as_the_program_wants(
     )
     assert "→ 3 ms" in decision
     assert last(path)["cycle_time_ms"] == "3"
-    assert decision in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert f"{decision}; cost: " in told
+    assert told.count("→ 3 ms") == 1
 
 
 def test_what_was_being_tried_does_not_stay_when_the_program_changes_something_else(

@@ -100,7 +100,8 @@ def test_what_was_lost_in_noise_is_looked_for_again(store, tune, monkeypatch) ->
     monkeypatch.setattr(session, "CLEAR_MARGIN", 1e-6)
     _, rows, told = tune(flat)
     assert "no significant gain" in rows[-1]["decision"]
-    assert "remembered" not in told
+    assert "remembered as" not in told
+    assert "; not remembered, because its margin is above 0.0001 %" in told
     assert store.read() == {}
 
 

@@ -158,3 +158,37 @@ def test_all_pieces_have_a_limit() -> None:
     for _, task in real.pieces():
         limits = (real.TUNE_S, real.JUDGE_S)
         assert all(limit[task["np"]] < real.LONGEST_S for limit in limits)
+
+
+def test_pieces_of_another_tuner_can_be_measured_again() -> None:
+    kept = stored(9.0)
+    name = "tiny np2 tune both"
+    assert not real.is_missing(kept, name, None)
+    assert real.is_missing(kept, name, "now")  # nobody knows what it was made with
+    assert real.is_missing({}, name, None)
+    kept[name]["made_with"] = "now"
+    assert not real.is_missing(kept, name, "now")
+    assert real.is_missing(kept, name, "later")
+    assert real.fingerprint() == real.fingerprint()
+
+
+def test_new_outcomes_wait_for_the_comparison_that_belongs_to_them() -> None:
+    kept = stored(9.0)
+    before = real.report(kept)
+    tasks = dict(real.pieces())
+    new = {"steps": 123, "finished": True, "values": BETTER, "made_with": "now"}
+    for name in real.tune_names(tasks["tiny np2 compare"]):
+        real.keep(kept, name, new, tasks[name])
+        assert not real.is_missing(kept, name, "now")
+        assert real.is_missing(kept, "tiny np2 compare", "now")
+    assert real.report(kept) == before
+    real.keep(kept, "tiny np2 compare", {**found(), "made_with": "now"}, tasks["tiny np2 compare"])
+    assert real.AGAIN not in kept
+    assert real.report(kept).count("| 123 |") == len(real.STARTS)
+
+
+def test_first_outcomes_wait_for_nothing() -> None:
+    kept: dict[str, Any] = {}
+    name = "tiny np2 tune both"
+    real.keep(kept, name, {"steps": 1}, dict(real.pieces())[name])
+    assert kept == {name: {"steps": 1}}

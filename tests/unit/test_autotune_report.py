@@ -44,6 +44,9 @@ def test_a_page_with_everything_in_it(tuned: Path, capsys: pytest.CaptureFixture
     assert not re.search(r"<(link|img|iframe)|\b(src|href)=", tags)
     assert not re.search(r"<script[^>]*\bsrc=", text)
     assert re.search(r'<tr class=changed><td class="words">cycle_time_ms</td><td>1</td>', text)
+    assert "chunk_size_kb</td>" in text
+    assert "nccl" not in tags  # what such a job does not have is not listed as 0
+    assert "the verdict's margin also" in text or "the verdict&#x27;s margin also" in text
 
 
 def test_the_figures_show_the_samples(tuned: Path) -> None:

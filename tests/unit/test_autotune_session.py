@@ -211,7 +211,9 @@ def test_training_that_ends_early(
     assert "these settings were in force: HOROVOD_FUSION_THRESHOLD " in last["decision"]
     assert f"HOROVOD_CYCLE_TIME {cycle}, " in last["decision"]
     assert float(last["cycle_time_ms"]) == pytest.approx(engine.values["cycle_time"], rel=1e-4)
-    assert capfd.readouterr().err.count("\n") == 1
+    told = capfd.readouterr().err
+    assert told.count("\n") == 1
+    assert f"{last['decision']}; cost: {steps} steps, " in told
 
 
 def test_being_stopped_ends_soon(path: Path) -> None:
@@ -237,7 +239,9 @@ def test_what_was_confirmed_is_kept_when_training_ends(
     assert last["decision"].startswith("adopted: ")
     assert "tuning was not finished: training ended during search" in last["decision"]
     told = capfd.readouterr().err
-    assert "HOROVOD_CYCLE_TIME 25 ms → 1 ms" in told
+    # What has changed stands with the verdict, not with where tuning had come to.
+    assert "confidence: HOROVOD_CYCLE_TIME 25 ms → 1 ms; tuning was not finished: " in told
+    assert "; cost: 400 steps, " in told
     assert "to pin it: " in told
     assert tuning.unfinished
 

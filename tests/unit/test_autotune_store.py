@@ -334,6 +334,10 @@ def test_mistakes_are_one_sentence(store: Store, capsys: pytest.CaptureFixture[s
         "hvdtune autotune list: HVDTUNE_AUTOTUNE_STORE is empty, so nothing is remembered; "
         "name a file.\n"
     )
+    assert (
+        "autotune list: --autotune-store is empty,"
+        in call(capsys, "list", "--autotune-store", "")[2]
+    )
     store.path.write_text("{")
     status, out, err = call(capsys, "list", *where)
     assert (status, out, err.count("\n")) == (1, "", 1)
