@@ -234,6 +234,8 @@ def test_a_recording_that_still_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["report", str(path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "The recording of ranks 0, 1 has not ended in order: the job is still running" in text
+    assert "Ranks 0, 1: the recording has no end" in text
+    assert text.count("has no end") == 1
     assert "steps in" in text
 
 
