@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.command in ("merge", "view"):
         return _write(args)
     from hvdtune.timeline.capture_file import is_capture
-    from hvdtune.timeline.reader import read_trace
+    from hvdtune.timeline.reader import read_layout, read_trace
 
     if args.command == "summary" and args.rows < 1:
         raise ValueError(f"--rows {args.rows} is not accepted: give a number of at least 1")
@@ -64,12 +64,12 @@ def run(args: argparse.Namespace) -> int:
                 "summary reads timelines in Horovod's layout"
             )
         return _check_recording(args.file)
-    trace = read_trace(args.file)
     if args.command == "summary":
         from hvdtune.timeline.summary import summary
 
-        print(summary(trace, args.rows))
+        print(summary(read_layout(args.file), args.rows))
         return 0
+    trace = read_trace(args.file)
     for problem in trace.problems:
         print(f"{args.file}: {problem}")
     if trace.problems:

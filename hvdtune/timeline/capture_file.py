@@ -101,6 +101,12 @@ def is_capture(path: str | Path) -> bool:
     return False
 
 
+def as_recorded(path: Path) -> Path:
+    """Where it is: what a job has been told to call t.json.gz is t.json until the job has ended."""
+    plain = path.with_suffix("") if path.suffix == ".gz" else path
+    return plain if plain.exists() and not path.exists() else path
+
+
 def read_capture_file(path: str | Path, budget: Budget | None = None) -> CaptureFile:
     """Read one file, plain or gzip, cut off or damaged.
 
@@ -123,7 +129,7 @@ class Lines:
     """The lines of a file, each bounded. Afterwards `problem` says if it is cut off or damaged."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = as_recorded(path)
         self.problem = ""
         self.too_long = 0
         self.read = 0

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from hvdtune.timeline import words
 from hvdtune.timeline.align import (
     SAME,
     TIMES,
@@ -133,10 +134,19 @@ def assemble(
         bounds.append(clocks[rank].bound_over(*_span(one)))
         _move(one, clocks[rank])
         recording.ranks[rank] = one
-        recording.problems += [f"Rank {rank}: {problem}" for problem in one.problems]
+    recording.problems += _by_problem(recording)
     recording.clock_bound_ns = common_bound(bounds)
     _name_missing(recording)
     return recording
+
+
+def _by_problem(recording: Recording) -> list[str]:
+    """What is wrong with the ranks, each thing once with all ranks that it is wrong with."""
+    found: dict[str, list[int]] = {}
+    for rank, one in recording.ranks.items():
+        for problem in one.problems:
+            found.setdefault(problem, []).append(rank)
+    return [f"{words.ranks(which).capitalize()}: {problem}" for problem, which in found.items()]
 
 
 def _ranks_of(

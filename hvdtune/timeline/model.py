@@ -54,9 +54,11 @@ class Trace:
 
     `problems` has one sentence for everything that is not as it should be: events that cannot be
     read, ends without a begin, begins without an end. What they concern is left out of the lists.
+    `for_viewers`: hvdtune made it of a recording, to be looked at in trace viewers.
     """
 
     source: str
+    for_viewers: bool = False
     start_epoch_us: int | None = None
     event_count: int = 0
     tensors: list[str] = field(default_factory=list)

@@ -158,9 +158,7 @@ def quality(joint: Joint, steps: Steps, late: pd.DataFrame) -> Quality:
     recording = joint.recording
     dropped: dict[str, int] = {}
     records, shares = 0, [0.0]
-    problems = list(recording.problems)
     for one in recording.ranks.values():
-        problems += [problem for problem in one.problems if problem not in problems]
         for stream, count in one.dropped.items():
             if count:
                 dropped[stream] = dropped.get(stream, 0) + int(count)
@@ -185,5 +183,5 @@ def quality(joint: Joint, steps: Steps, late: pd.DataFrame) -> Quality:
         steps_ignored=steps.ignored,
         records=records,
         recording_overhead_share=float(max(shares)),
-        problems=tuple(problems),
+        problems=tuple(recording.problems),
     )

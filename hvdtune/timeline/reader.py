@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hvdtune.timeline.events import load_events
+from hvdtune.timeline.capture_file import VIEW
+from hvdtune.timeline.events import TimelineError, load_events
 from hvdtune.timeline.model import Instant, Span, Tick, Trace
 
 #: Problems of one kind that are listed one by one; the rest is counted.
@@ -30,6 +31,7 @@ def read_trace(path: str | Path) -> Trace:
     for event in events:
         phase = event["ph"]
         if phase == "M":
+            trace.for_viewers |= event.get("name") == VIEW
             continue
         if not _is_time(event.get("ts")):
             untimed += 1
@@ -47,6 +49,18 @@ def read_trace(path: str | Path) -> Trace:
     trace.ticks.sort(key=lambda tick: tick.time)
     trace.spans.sort(key=lambda span: (span.begin, -span.end))
     _shorten(problems)
+    return trace
+
+
+def read_layout(path: str | Path) -> Trace:
+    """The same of a timeline in Horovod's layout. What hvdtune has made of a recording for trace
+    viewers has other rows, of which no verdict can be made: TimelineError."""
+    trace = read_trace(path)
+    if trace.for_viewers:
+        raise TimelineError(
+            f"{path} shows some steps of a recording in trace viewers and has none of its records: "
+            "give hvdtune report the recording itself"
+        )
     return trace
 
 

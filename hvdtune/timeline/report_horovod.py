@@ -11,7 +11,7 @@ from hvdtune.timeline import analysis, summary, words
 from hvdtune.timeline.capture import KINDS
 from hvdtune.timeline.events import TimelineError
 from hvdtune.timeline.model import Trace
-from hvdtune.timeline.reader import read_trace
+from hvdtune.timeline.reader import read_layout
 from hvdtune.timeline.report_tables import Table, html
 
 Numbers = dict[str, Any]
@@ -34,7 +34,7 @@ FIRST_STEP_ONLY = (
 
 def document(path: str | Path) -> Numbers:
     """The numbers. Raises TimelineError if the file holds no operation of Horovod's."""
-    trace = read_trace(path)
+    trace = read_layout(path)
     operations = analysis.operations(trace)
     known = operations["op"].isin(OPERATIONS)
     if not known.any():

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from synthetic_capture import Job, write_capture
 
 from hvdtune.cli.main import main
 
@@ -40,6 +41,20 @@ def test_check_of_a_cut_off_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_bytes(HOROVOD.read_bytes()[:-5])
     assert main(["timeline", "check", str(path)]) == 1
     assert "cut off" in capsys.readouterr().out
+
+
+def test_what_was_made_for_viewers_is_sound_and_no_summary_is_made_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_capture(Job(ranks=2, steps=5), tmp_path)
+    part = str(tmp_path / "part.json")
+    assert main(["timeline", "view", str(tmp_path / "t.json"), "-o", part]) == 0
+    assert main(["timeline", "check", part]) == 0
+    capsys.readouterr()
+    assert main(["timeline", "summary", part]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "give hvdtune report the recording itself" in shown.err
 
 
 @pytest.mark.parametrize("verb", ["summary", "check"])

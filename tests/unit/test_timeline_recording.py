@@ -85,6 +85,15 @@ def test_compressed_files(tmp_path: Path) -> None:
     assert equal(read_recording(path).ranks[2].streams, recording(SMALL).ranks[2].streams)
 
 
+def test_what_will_be_compressed_is_read_by_that_name_while_the_job_runs(tmp_path: Path) -> None:
+    write_capture(SMALL, tmp_path, "t.json")
+    read = read_recording(tmp_path / "t.json.gz")
+    assert equal(read.ranks[2].streams, recording(SMALL).ranks[2].streams)
+    assert not read.problems
+    with pytest.raises(FileNotFoundError, match=r"u\.json\.gz"):
+        read_recording(tmp_path / "u.json.gz")
+
+
 def test_siblings_by_rank(tmp_path: Path) -> None:
     for name in ("t.json", "t.rank10.json", "t.rank2.json", "t.rank.json", "t.rank2.json.part"):
         (tmp_path / name).touch()

@@ -23,6 +23,7 @@ from hvdtune.timeline import (
     report_strips,
     words,
 )
+from hvdtune.timeline.merge import write_view
 from hvdtune.timeline.report_data import PARTS, analyse
 from hvdtune.timeline.verdict import findings
 
@@ -233,6 +234,8 @@ def test_a_recording_that_still_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["report", str(path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "The recording of ranks 0, 1 has not ended in order: the job is still running" in text
+    assert "Ranks 0, 1: the recording has no end" in text
+    assert text.count("has no end") == 1
     assert "steps in" in text
 
 
@@ -291,6 +294,7 @@ def test_horovods_own_timeline_gives_a_limited_report(
         (["empty.json"], 2, "empty.json is empty: nothing was recorded"),
         (["text.json"], 2, "text.json is no timeline"),
         (["kineto.json"], 2, "holds no operation of hvdtune or Horovod"),
+        (["view.json"], 2, "view.json shows some steps of a recording in trace viewers"),
         (["t.json", "kineto.json"], 2, "kineto.json is no recording of hvdtune"),
         (["t.json", "t.json"], 2, "rank 0 is in"),
         (["t.json", "other.json"], 2, "they do not belong together"),
@@ -314,6 +318,7 @@ def test_mistakes_get_one_sentence(
     (tmp_path / "text.json").write_text("Dear reader,\n")
     kernel = {"ph": "X", "name": "gemm", "cat": "kernel", "ts": 1, "dur": 5, "pid": 0, "tid": 7}
     (tmp_path / "kineto.json").write_text(json.dumps({"traceEvents": [kernel]}))
+    write_view("t.json", "view.json", (1, 3))
     assert main(["report", *arguments]) == status
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from synthetic_capture import Job, Late, Stall, planted, recording, step_seconds, tensors
 
@@ -113,6 +114,28 @@ def test_overlap_is_not_promised_where_no_cpu_is_left_for_it():
     for one in whole.ranks.values():
         one.identity.settings["HVDTUNE_OVERLAP"] = "auto"  # and the optimizer did not overlap
     assert "no overlap" not in {one.kind for one in findings(analyse(whole))}
+
+
+@pytest.mark.parametrize(
+    ("setting", "in_one_call", "advice"),
+    [
+        ("off", True, "HVDTUNE_OVERLAP=on (hvdtune run"),
+        ("auto", True, None),  # no CPU was left over, and how many there are is not recorded
+        ("auto", False, "Use hvd.DistributedOptimizer"),
+    ],
+)
+def test_who_uses_the_optimizer_is_not_told_to_use_it(setting, in_one_call, advice):
+    """Its step() waits for the last gradient by name, when it has submitted all at one time."""
+    whole = recording(replace(HEALTHY, overlap=False))
+    for one in whole.ranks.values():
+        one.identity.settings["HVDTUNE_OVERLAP"] = setting
+        one.waits["name"] = len(one.names) - 1
+        if in_one_call:
+            times = one.tensors["submitted"]
+            begins = np.r_[0, np.flatnonzero(np.diff(times) > 1_000_000) + 1]
+            times[:] = np.repeat(times[begins], np.diff(np.r_[begins, len(times)]))
+    told = [one.action for one in findings(analyse(whole)) if one.kind == "no overlap"]
+    assert [action.startswith(advice or "nothing") for action in told] == [True] * bool(advice)
 
 
 #: What PyTorch's face has and NumPy's has not.
