@@ -219,6 +219,7 @@ class EngineOptions:
         nccl_library: str,
         nccl_problem: str,
         nvrtc_library: str,
+        nvtx_library: str,
         nccl_streams: int,
         async_completion: bool,
         share_gpu: bool,

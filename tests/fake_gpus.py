@@ -21,7 +21,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 COMPILER = os.environ.get("CXX", "c++")
-TARGETS = ("fake_cuda", "fake_nccl", "fake_nvrtc")
+TARGETS = ("fake_cuda", "fake_nccl", "fake_nvrtc", "fake_nvtx")
 
 
 def build(folder: Path) -> Path:
@@ -73,6 +73,22 @@ def sharing(folder: Path) -> dict[str, str]:
         "HVDTUNE_SHARE_GPU": "1",
         "HVDTUNE_NVRTC_LIBRARY": str(folder / "libnvrtc.so"),
     }
+
+
+def profiled(folder: Path) -> dict[str, str]:
+    """What attaches the fake profiler, as a real one attaches itself."""
+    return {"NVTX_INJECTION64_PATH": str(folder / "libnvtx.so")}
+
+
+def seen_by_profiler() -> list[str]:
+    """What the fake profiler of this process has noted, line by line (libnvtx.cc)."""
+    library = ctypes.CDLL(os.environ["NVTX_INJECTION64_PATH"])
+    library.fake_nvtx_take.restype = library.fake_nvtx_open.restype = ctypes.c_size_t
+    text = ctypes.create_string_buffer(1 << 20)
+    taken = library.fake_nvtx_take(text, ctypes.c_size_t(len(text)))
+    assert taken < len(text)
+    assert library.fake_nvtx_open() == 0, "a range has not ended"
+    return text.value.decode().splitlines()
 
 
 def own_device() -> int:

@@ -38,9 +38,15 @@ class Machine:
         """The flag that so many ranks need where there are fewer GPUs."""
         return ["--share-gpu"] if self.device == "cuda" and count > self.gpus else []
 
-    def launcher(self, count: int, *flags: str) -> list[str]:
-        """The command that starts what follows it on `count` ranks."""
-        words = ["run", "-np", str(count), *self.sharing(count), *flags]
+    def launcher(self, count: int, *flags: str, share: bool | None = None) -> list[str]:
+        """The command that starts what follows it on `count` ranks.
+
+        `share`: whether with --share-gpu; None: where that many ranks need it.
+        """
+        sharing = self.sharing(count)
+        if share is not None:
+            sharing = ["--share-gpu"] if share and self.device == "cuda" else []
+        words = ["run", "-np", str(count), *sharing, *flags]
         return python_command("hvdtune.cli.main", *words)
 
     def variables(self, changes: Mapping[str, str] = {}) -> dict[str, str]:
@@ -59,20 +65,26 @@ class Machine:
         *,
         flags: Sequence[str] = (),
         changes: Mapping[str, str] = {},
+        share: bool | None = None,
         seconds: float = 240,
         may_fail: bool = False,
+        unsaid: str = "",
     ) -> Any:
         """Run one of this folder's rank programs; the JSON that its rank 0 has written.
 
-        Raises `JobFailed`; with `may_fail` only where nothing was written.
+        Raises `JobFailed`; with `may_fail` only where nothing was written, or `unsaid` was said.
         """
         with tempfile.TemporaryDirectory() as folder:
             result = Path(folder, "result.json")
             words = [*arguments, "--device", self.device, "--result", str(result)]
-            command = [*self.launcher(count, *flags), sys.executable, str(HERE / script), *words]
+            launcher = self.launcher(count, *flags, share=share)
+            command = [*launcher, sys.executable, str(HERE / script), *words]
             ended = output_of(command, self.variables(changes), seconds, check=not may_fail)
             if not result.exists():
                 raise JobFailed(f"{script} wrote no result: {last_lines(ended)}")
+            said = [line for line in ended.splitlines() if unsaid and unsaid in line]
+            if said:
+                raise JobFailed(said[0])
             return json.loads(result.read_text())
 
 

@@ -22,6 +22,8 @@ def options(settings: knobs.Settings) -> dict[str, Any]:
         "nccl_library": libraries.nccl.path or "",
         "nccl_problem": libraries.nccl.reason,
         "nvrtc_library": libraries.nvrtc.path or "",
+        # NVTX's own variable, in which a profiler names its library to the processes it watches.
+        "nvtx_library": os.environ.get("NVTX_INJECTION64_PATH", ""),
         "nccl_streams": settings.num_nccl_streams,
         "async_completion": settings.async_completion,
         "share_gpu": settings.share_gpu,

@@ -8,8 +8,11 @@
 
 namespace hvdtune {
 
-SharedLibrary::SharedLibrary(std::string what, const std::string& path)
-    : what_(std::move(what)), path_(path), handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+SharedLibrary::SharedLibrary(std::string what, const std::string& path, Binding binding)
+    : what_(std::move(what)),
+      path_(path),
+      handle_(
+          dlopen(path.c_str(), (binding == Binding::kNow ? RTLD_NOW : RTLD_LAZY) | RTLD_LOCAL)) {
   if (handle_ == nullptr) {
     throw Error(ErrorKind::kInvalidArgument,
                 what_ + " cannot be loaded: " + std::string(dlerror()));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace hvdtune {
@@ -7,9 +8,12 @@ namespace hvdtune {
 /// A library that is found at run time and never unloaded.
 class SharedLibrary {
  public:
+  /// kLazy: what it uses itself is looked for when it is called.
+  enum class Binding : std::uint8_t { kNow, kLazy };
+
   /// `what` is what users call it, e.g. "NCCL". Throws Error(kInvalidArgument) with the loader's
   /// reason.
-  SharedLibrary(std::string what, const std::string& path);
+  SharedLibrary(std::string what, const std::string& path, Binding binding = Binding::kNow);
 
   /// Puts the address of `symbol` into `function`. Throws Error(kInvalidArgument) where the library
   /// has none: `oldest` is the first version that has all that is looked for.

@@ -27,6 +27,18 @@ bool factors_are_one(const wire::Request& request) {
   return request.prescale == 1.0 && request.postscale == 1.0;
 }
 
+/// What a profiler calls it: "ALLREDUCE grad.17 and 58 more".
+std::string name_of(const DeviceBatch& batch) {
+  const wire::Request& head = batch.operations.front()->request;
+  std::size_t tensors = 0;
+  for (const OperationPtr& operation : batch.operations) {
+    tensors += operation->request.tensors.size();
+  }
+  std::string name = std::string(wire::operation_label(head)) + " " + head.name;
+  if (tensors > 1) name += " and " + std::to_string(tensors - 1) + " more";
+  return name;
+}
+
 std::size_t elements(std::size_t bytes, DType dtype) { return bytes / dtype_size(dtype); }
 
 }  // namespace
@@ -39,9 +51,12 @@ struct DeviceExecutor::Launch {
   Lane& lane;
   std::size_t lane_number;
   bool timed;
+  const Profiler* profiler;  // null: none
 
   [[nodiscard]] const wire::Request& head() const { return batch.operations.front()->request; }
   [[nodiscard]] CudaStream stream() const { return lane.stream.handle(); }
+  /// While the communicator is given the data: what the timeline calls it, too.
+  [[nodiscard]] ProfilerSpan moving() const { return {profiler, exchange.activity(head().kind)}; }
 };
 
 DeviceExecutor::DeviceExecutor(Gpus& gpus, const ProcessSets& sets, int rank,
@@ -92,6 +107,7 @@ DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
   connecting_ = monotonic_now();
   try {
     for (std::int64_t lane = 0; problem.empty() && lane < std::ranges::min(all); ++lane) {
+      const ProfilerSpan span(gpus_.profiler(), "INIT_NCCL");
       NcclOptions options;
       options.min_ctas = gpus_.options().min_ctas;
       options.max_ctas = gpus_.options().max_ctas;
@@ -187,13 +203,17 @@ std::unique_ptr<DeviceBatch> DeviceExecutor::launch(const wire::Schedule& schedu
   batch->operations = operations;
   const std::size_t number = schedule.batch % chosen.communicators.size();
   batch->exchange = chosen.communicators[number];
-  Launch launch{*batch, *batch->exchange, host, *lanes_[number], number, timed};
+  const Profiler* const profiler = gpus_.profiler();
+  Launch launch{*batch, *batch->exchange, host, *lanes_[number], number, timed, profiler};
+  const std::string name = profiler == nullptr ? std::string() : name_of(*batch);
+  const ProfilerSpan span(profiler, name.c_str());
   batch->connecting = std::exchange(connecting_, 0);
   batch->connected = std::exchange(connected_, 0);
   batch->launched = monotonic_now();
   try {
     for (const OperationPtr& operation : operations) {
       if (!operation->on_device) continue;
+      operation->on_device->queued.end();
       for (const SharedEvent& ready : operation->on_device->ready) launch.lane.stream.wait(*ready);
     }
     if (timed) {
@@ -276,6 +296,18 @@ void mark(Gpus& gpus, bool timed, SharedEvent& event, CudaStream stream) {
 
 }  // namespace
 
+void DeviceExecutor::pack(const Launch& launch, const std::vector<DevicePiece>& tensors,
+                          CudaPointer fused, DType dtype) {
+  const ProfilerSpan span(launch.profiler, "MEMCPY_IN_FUSION_BUFFER");
+  kernels_->pack(tensors, fused, dtype, 1.0, launch.stream());
+}
+
+void DeviceExecutor::unpack(const Launch& launch, CudaPointer fused,
+                            const std::vector<DevicePiece>& tensors, DType dtype) {
+  const ProfilerSpan span(launch.profiler, "MEMCPY_OUT_FUSION_BUFFER");
+  kernels_->unpack(fused, tensors, dtype, 1.0, launch.stream());
+}
+
 void DeviceExecutor::allreduce(Launch& launch) {
   const wire::Request& head = launch.head();
   const ReduceOp op = plain_reduction(head.reduce_op);
@@ -285,17 +317,21 @@ void DeviceExecutor::allreduce(Launch& launch) {
     const DType dtype = tensors.dtype;
     if (tensors.in.size() == 1) {
       const DevicePiece& in = tensors.in.front();
+      const ProfilerSpan moving = launch.moving();
       launch.exchange.allreduce(in.at, tensors.out.front().at, elements(in.bytes, dtype), dtype, op,
                                 factor, launch.stream());
     } else if (!tensors.in.empty()) {
       const std::size_t bytes = packed_bytes(tensors.in);
       const CudaPointer fused = buffer(launch, bytes);
-      kernels_->pack(tensors.in, fused, dtype, 1.0, launch.stream());
+      pack(launch, tensors.in, fused, dtype);
       mark(gpus_, launch.timed, launch.batch.packed, launch.stream());
-      launch.exchange.allreduce(fused, fused, elements(bytes, dtype), dtype, op, factor,
-                                launch.stream());
+      {
+        const ProfilerSpan moving = launch.moving();
+        launch.exchange.allreduce(fused, fused, elements(bytes, dtype), dtype, op, factor,
+                                  launch.stream());
+      }
       mark(gpus_, launch.timed, launch.batch.unpacking, launch.stream());
-      kernels_->unpack(fused, tensors.out, dtype, 1.0, launch.stream());
+      unpack(launch, fused, tensors.out, dtype);
     }
   }
 }
@@ -303,6 +339,7 @@ void DeviceExecutor::allreduce(Launch& launch) {
 void DeviceExecutor::broadcast(Launch& launch) {
   const int root = sets_.index_of(launch.head().process_set, launch.head().root);
   const Operation& operation = *launch.batch.operations.front();
+  const ProfilerSpan moving = launch.moving();
   for (std::size_t i = 0; i < operation.memory.size(); ++i) {
     const auto bytes = static_cast<std::size_t>(operation.request.tensors[i].bytes());
     if (bytes == 0) continue;
@@ -333,6 +370,7 @@ void DeviceExecutor::allgather(Launch& launch) {
       const CudaPointer in = device_address(operation->memory[i].in);
       if (total == 0 || unit == 0) continue;
       place_one_after_the_other(out, parts);
+      const ProfilerSpan moving = launch.moving();
       const std::size_t own = parts[static_cast<std::size_t>(launch.host.index())].bytes;
       if (std::ranges::all_of(parts, [own](const auto& part) { return part.bytes == own; })) {
         launch.exchange.allgather(in, out, own, launch.stream());
@@ -364,6 +402,7 @@ void DeviceExecutor::alltoall(Launch& launch) {
   place_one_after_the_other(device_address(operation.memory.front().in), send);
   place_one_after_the_other(add_output(operation, 0, received), receive);
   if (unit == 0 || std::ranges::all_of(splits, [](auto rows) { return rows == 0; })) return;
+  const ProfilerSpan moving = launch.moving();
   launch.exchange.exchange(send, receive, launch.stream());
 }
 
@@ -385,6 +424,7 @@ void DeviceExecutor::reducescatter(Launch& launch) {
     for (const auto& of_member : shares.in) block = std::max(block, packed_bytes(of_member));
     if (block == 0) continue;
     if (shares.whole) {
+      const ProfilerSpan moving = launch.moving();
       launch.exchange.reducescatter(shares.in.front().front().at, shares.out.front().at,
                                     elements(shares.out.front().bytes, dtype), dtype, op, factor,
                                     launch.stream());
@@ -393,15 +433,18 @@ void DeviceExecutor::reducescatter(Launch& launch) {
     // Shares of one length, one after the other.
     const CudaPointer fused = buffer(launch, block * static_cast<std::size_t>(members));
     for (int m = 0; m < members; ++m) {
-      kernels_->pack(shares.in[static_cast<std::size_t>(m)],
-                     fused + block * static_cast<std::size_t>(m), dtype, 1.0, launch.stream());
+      pack(launch, shares.in[static_cast<std::size_t>(m)],
+           fused + block * static_cast<std::size_t>(m), dtype);
     }
     mark(gpus_, launch.timed, launch.batch.packed, launch.stream());
     const CudaPointer own = fused + block * static_cast<std::size_t>(self);
-    launch.exchange.reducescatter(fused, own, elements(block, dtype), dtype, op, factor,
-                                  launch.stream());
+    {
+      const ProfilerSpan moving = launch.moving();
+      launch.exchange.reducescatter(fused, own, elements(block, dtype), dtype, op, factor,
+                                    launch.stream());
+    }
     mark(gpus_, launch.timed, launch.batch.unpacking, launch.stream());
-    kernels_->unpack(own, shares.out, dtype, 1.0, launch.stream());
+    unpack(launch, own, shares.out, dtype);
   }
 }
 

@@ -73,6 +73,10 @@ class DeviceExecutor {
   void enroll(const Way& way, std::size_t lane);
   void withdraw(const Way& way, std::size_t lane);
   void enqueue(Launch& launch);
+  void pack(const Launch& launch, const std::vector<DevicePiece>& tensors, CudaPointer fused,
+            DType dtype);
+  void unpack(const Launch& launch, CudaPointer fused, const std::vector<DevicePiece>& tensors,
+              DType dtype);
   void allreduce(Launch& launch);
   void allgather(Launch& launch);
   void broadcast(Launch& launch);

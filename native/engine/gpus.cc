@@ -26,7 +26,17 @@ std::shared_ptr<const Device> Gpus::use_locked(int index) {
   in_use_ = Device::open(driver(), index);
   events_.emplace(in_use_, false);
   timed_events_.emplace(in_use_, true);
+  attach_profiler();
   return in_use_;
+}
+
+void Gpus::attach_profiler() {
+  if (options_.profiler.empty()) return;
+  try {
+    profiler_ = &Profiler::attach(options_.profiler);
+  } catch (const Error& error) {
+    HVD_LOG(kWarning) << "no NVTX ranges (NVTX_INJECTION64_PATH): " << error.what();
+  }
 }
 
 std::shared_ptr<const Device> Gpus::use(int index) {
@@ -62,6 +72,9 @@ std::shared_ptr<OnDevice> Gpus::accept(const wire::Request& request,
             "be part of one; submit it outside of the capture");
       }
       accepted->ready.emplace_back(events_->take())->record(stream);
+    }
+    if (profiler() != nullptr) {
+      accepted->queued = ProfilerRange(profiler(), ("QUEUE " + request.name).c_str());
     }
   } catch (const Error& error) {
     throw Error(error.kind(), "tensor " + request.name + ": " + error.what());

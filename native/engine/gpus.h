@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,6 +36,9 @@ class Gpus {
   bool any();
   /// Null before the first use().
   std::shared_ptr<const Device> in_use();
+  /// The profiler that is to be told what is done with the GPU; null where there is none, and
+  /// before the first use().
+  [[nodiscard]] const Profiler* profiler() const { return profiler_.load(); }
   /// The GPU in whose memory an address is; the one in use, or the first, for no address (0).
   /// Throws Error(kInvalidArgument) where it is in none's.
   int device_of(CudaPointer pointer);
@@ -48,6 +52,7 @@ class Gpus {
  private:
   const std::shared_ptr<const CudaDriver>& driver();
   std::shared_ptr<const Device> use_locked(int index);
+  void attach_profiler();
 
   const DeviceOptions options_;
   std::mutex mutex_;
@@ -55,6 +60,7 @@ class Gpus {
   std::shared_ptr<const Device> in_use_;
   std::optional<EventPool> events_;
   std::optional<EventPool> timed_events_;
+  std::atomic<const Profiler*> profiler_ = nullptr;
   bool warned_ = false;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/profiler.h"
 #include "device/stream.h"
 
 namespace hvdtune {
@@ -40,6 +41,8 @@ struct OnDevice {
   std::shared_ptr<const Device> device;
   /// The tensors can be used when all of them are reached.
   std::vector<SharedEvent> ready;
+  /// For a profiler: until a GPU or the host begins with it.
+  ProfilerRange queued;
   // Results, as those of Operation.
   std::vector<DeviceBuffer> outputs;
   bool launched = false;  ///< a GPU works on it, or has

@@ -58,6 +58,7 @@ Staging::Batch::Batch(Staging& staging, const std::vector<OperationPtr>& operati
     return operation->on_device != nullptr;
   };
   if (std::ranges::none_of(operations, on_device)) return;
+  const ProfilerSpan span(staging.gpus_.profiler(), "MEMCPY_IN_HOST_BUFFER");
   std::byte* place = staging.memory(staging.tensors_, std::max(bytes, kLine));
   DeviceStream& stream = staging.stream();
   given_.resize(operations.size());
@@ -65,6 +66,7 @@ Staging::Batch::Batch(Staging& staging, const std::vector<OperationPtr>& operati
   for (std::size_t o = 0; o < operations.size(); ++o) {
     Operation& operation = *operations[o];
     if (!operation.on_device) continue;
+    operation.on_device->queued.end();
     for (const SharedEvent& ready : operation.on_device->ready) stream.wait(*ready);
     for (std::size_t i = 0; i < operation.memory.size(); ++i) {
       const std::size_t length = tensor_bytes(operation, i);
@@ -93,6 +95,7 @@ Staging::Batch::~Batch() {
 
 void Staging::Batch::copy_out() {
   if (given_.empty()) return;
+  const ProfilerSpan span(staging_.gpus_.profiler(), "MEMCPY_OUT_HOST_BUFFER");
   DeviceStream& stream = staging_.stream();
   const Device& device = stream.device();
   std::size_t bytes = 0;

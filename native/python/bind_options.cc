@@ -78,6 +78,7 @@ DeviceOptions make_device_options(const py::kwargs& values) {
   options.nccl = text("nccl_library");
   options.no_nccl = text("nccl_problem");
   options.nvrtc = text("nvrtc_library");
+  options.profiler = text("nvtx_library");
   options.streams = values["nccl_streams"].cast<int>();
   options.async_completion = values["async_completion"].cast<bool>();
   options.share_gpu = values["share_gpu"].cast<bool>();

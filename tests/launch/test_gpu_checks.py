@@ -32,9 +32,11 @@ class Answers(Machine):
         super().__init__(gpus=1)
         object.__setattr__(self, "answers", answers)
         object.__setattr__(self, "asked", [])
+        object.__setattr__(self, "shared", [])
 
     def result_of(self, script: str, count: int, arguments=(), **others: Any) -> Any:
         self.asked.append((script, count, others.get("changes", {})))
+        self.shared.append(others.get("share"))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -167,18 +169,34 @@ def test_the_sanitizer(tmp_path, monkeypatch):
         parts.sanitizer(GPU, lambda: made)
 
 
-def test_conformance_is_asked_of_both_ways_and_all_counts():
+def test_conformance_is_asked_of_all_ways_and_all_counts():
     fine = {"cases": 900, "failures": []}
-    machine = Answers([fine] * 6)
+    machine = Answers([fine] * 9)
     assert parts.conformance(machine).state == PASSED
-    assert [count for _, count, _ in machine.asked] == [1, 1, 2, 2, 4, 4]
-    assert "HVDTUNE_NCCL_LIBRARY" in machine.asked[1][2]
+    assert [count for _, count, _ in machine.asked] == [1, 1, 1, 2, 2, 2, 4, 4, 4]
+    without = ["HVDTUNE_NCCL_LIBRARY" in changes for _, _, changes in machine.asked]
+    assert without == 3 * [False, True, True]
+    assert machine.shared == 3 * [None, True, False]
     wrong = {"cases": 900, "failures": ["rank 1: sum torch.float16.7: off by 3"]}
-    found = parts.conformance(Answers([fine, fine, fine, JobFailed("died"), wrong, fine]))
+    answers = [*[fine] * 4, JobFailed("died"), fine, wrong, fine, fine]
+    found = parts.conformance(Answers(answers))
     assert found.state == FAILED
-    assert found.said == "2 wrong; the first: 2 ranks, host: died."
-    assert found.table[4] == ("2", "host", "-", "did not end well")
-    assert found.table[5] == ("4", "NCCL", "900", "1")
+    assert found.said == "2 wrong; the first: 2 ranks, CUDA IPC: died."
+    assert found.table[5] == ("2", "CUDA IPC", "-", "did not end well")
+    assert found.table[7] == ("4", "NCCL", "900", "1")
+
+
+def test_a_job_that_took_another_way_is_told(tmp_path, monkeypatch):
+    script = program(
+        tmp_path,
+        "import sys\nopen(sys.argv[sys.argv.index('--result') + 1], 'w').write('[1]')\n"
+        "print('tensors on GPUs travel through host memory: no NCCL')",
+    )
+    monkeypatch.setattr(Machine, "launcher", lambda *words, **others: [])
+    monkeypatch.setattr(jobs, "HERE", tmp_path)
+    assert GPU.result_of(script.name, 1, unsaid="something else") == [1]
+    with pytest.raises(JobFailed, match="host memory: no NCCL"):
+        GPU.result_of(script.name, 1, unsaid=parts.PLANES[0].unsaid)
 
 
 @pytest.mark.parametrize(("per_tensor", "state"), [(0.02, PASSED), (0.005, FAILED)])
@@ -206,6 +224,8 @@ def test_the_timeline_is_judged_by_medians(recorded, state):
 def test_jobs_share_a_gpu_where_there_are_fewer():
     assert "--share-gpu" in GPU.launcher(2)
     assert "--share-gpu" not in GPU.launcher(1)
+    assert "--share-gpu" in GPU.launcher(1, share=True)
+    assert "--share-gpu" not in GPU.launcher(2, share=False)
     assert "--share-gpu" not in Machine(gpus=0, device="cpu").launcher(2)
 
 

@@ -7,10 +7,14 @@
 // Before cuda.h, which gives names like cuMemAlloc to the functions' later versions.
 #include "device/cuda_driver.h"
 #include "device/nccl_library.h"
+#include "device/nvtx.h"
 
 #include <cuda.h>
 #if __has_include(<nccl.h>)
 #include <nccl.h>
+#endif
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
 #endif
 
 namespace {
@@ -30,6 +34,11 @@ template <class Result, class... Arguments>
 struct Shape<Result (*)(Arguments...)> {
   using Type =
       std::tuple<std::type_identity<Passed<Result>>, std::type_identity<Passed<Arguments>>...>;
+};
+
+template <class... Arguments>
+struct Shape<void (*)(Arguments...)> {
+  using Type = std::tuple<std::type_identity<void>, std::type_identity<Passed<Arguments>>...>;
 };
 
 template <class Ours, class Theirs>
@@ -196,6 +205,49 @@ static_assert(equal(hvdtune::NcclOp::kSum, ncclSum));
 static_assert(equal(hvdtune::NcclOp::kProd, ncclProd));
 static_assert(equal(hvdtune::NcclOp::kMax, ncclMax));
 static_assert(equal(hvdtune::NcclOp::kMin, ncclMin));
+#endif
+
+#ifdef NVTX_VERSION
+namespace nvtx = hvdtune::nvtx;
+
+static_assert(sizeof(nvtx::EventAttributes) == sizeof(nvtxEventAttributes_t));
+#define ATTRIBUTE(ours, theirs) \
+  static_assert(offsetof(nvtx::EventAttributes, ours) == offsetof(nvtxEventAttributes_t, theirs))
+ATTRIBUTE(version, version);
+ATTRIBUTE(size, size);
+ATTRIBUTE(category, category);
+ATTRIBUTE(color_type, colorType);
+ATTRIBUTE(color, color);
+ATTRIBUTE(payload_type, payloadType);
+ATTRIBUTE(payload, payload);
+ATTRIBUTE(message_type, messageType);
+ATTRIBUTE(message, message);
+static_assert(sizeof(nvtx::ExportTableCallbacks) == sizeof(NvtxExportTableCallbacks));
+static_assert(sizeof(nvtx::ExportTableVersionInfo) == sizeof(NvtxExportTableVersionInfo));
+static_assert(offsetof(nvtx::ExportTableVersionInfo, SetInjectionNvtxVersion) ==
+              offsetof(NvtxExportTableVersionInfo, SetInjectionNvtxVersion));
+static_assert(nvtx::kVersion == NVTX_VERSION && nvtx::kAscii == NVTX_MESSAGE_TYPE_ASCII);
+static_assert(nvtx::kCallbacks == NVTX_ETID_CALLBACKS &&
+              nvtx::kVersionInfo == NVTX_ETID_VERSIONINFO);
+static_assert(nvtx::kModules == NVTX_CB_MODULE_SIZE && nvtx::kCore2 == NVTX_CB_MODULE_CORE2);
+static_assert(nvtx::kModuleSizes[NVTX_CB_MODULE_CORE] == NVTX_CBID_CORE_SIZE);
+static_assert(nvtx::kModuleSizes[NVTX_CB_MODULE_CUDA] == NVTX_CBID_CUDA_SIZE);
+static_assert(nvtx::kModuleSizes[NVTX_CB_MODULE_OPENCL] == NVTX_CBID_OPENCL_SIZE);
+static_assert(nvtx::kModuleSizes[NVTX_CB_MODULE_CUDART] == NVTX_CBID_CUDART_SIZE);
+static_assert(nvtx::kModuleSizes[NVTX_CB_MODULE_CORE2] == NVTX_CBID_CORE2_SIZE);
+static_assert(nvtx::kModuleSizes[NVTX_CB_MODULE_SYNC] == NVTX_CBID_SYNC_SIZE);
+static_assert(nvtx::kDomainRangeStartEx == NVTX_CBID_CORE2_DomainRangeStartEx);
+static_assert(nvtx::kDomainRangeEnd == NVTX_CBID_CORE2_DomainRangeEnd);
+static_assert(nvtx::kDomainRangePushEx == NVTX_CBID_CORE2_DomainRangePushEx);
+static_assert(nvtx::kDomainRangePop == NVTX_CBID_CORE2_DomainRangePop);
+static_assert(nvtx::kDomainCreateA == NVTX_CBID_CORE2_DomainCreateA);
+static_assert(kSame<nvtx::GetExportTable, NvtxGetExportTableFunc_t>);
+static_assert(kSame<nvtx::InitializeInjection, NvtxInitializeInjectionNvtxFunc_t>);
+static_assert(kSame<nvtx::CreateDomain, nvtxDomainCreateA_impl_fntype>);
+static_assert(kSame<nvtx::StartRange, nvtxDomainRangeStartEx_impl_fntype>);
+static_assert(kSame<nvtx::EndRange, nvtxDomainRangeEnd_impl_fntype>);
+static_assert(kSame<nvtx::PushRange, nvtxDomainRangePushEx_impl_fntype>);
+static_assert(kSame<nvtx::PopRange, nvtxDomainRangePop_impl_fntype>);
 #endif
 
 }  // namespace

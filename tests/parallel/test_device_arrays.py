@@ -185,6 +185,29 @@ class CudaTensor:
         return 3
 
 
+def test_a_profiler_that_names_itself_is_told_of_batches(fakes: Path) -> None:
+    environment = fake_gpus.environment(fakes, nccl=True) | fake_gpus.profiled(fakes)
+    for lines in run_ranks(2, device_arrays.profiled, env=environment).values:
+        said = [line.split(maxsplit=1)[1] for line in lines]  # without the thread
+        assert not [line for line in lines if line.startswith("misuse")]
+        batch = said.index("push hvdtune ALLREDUCE grouped_allreduce.many and 2 more")
+        phases = ("MEMCPY_IN_FUSION_BUFFER", "NCCL_ALLREDUCE", "MEMCPY_OUT_FUSION_BUFFER")
+        inside = [line for phase in phases for line in (f"push hvdtune {phase}", "pop")]
+        spans = [line for line in said[batch + 1 :] if not line.startswith(("start", "end"))]
+        assert spans[:6] == inside
+        for name in ("grouped_allreduce.many", "allreduce.one", "allreduce.scaled"):
+            assert sum(line.endswith(f"hvdtune QUEUE {name}") for line in said) == 3
+        assert said.count("push hvdtune MEMCPY_IN_HOST_BUFFER") == 3  # what NCCL cannot do
+
+
+def test_a_profiler_that_cannot_be_loaded_is_one_warning(fakes: Path) -> None:
+    environment = fake_gpus.environment(fakes, nccl=True)
+    environment["NVTX_INJECTION64_PATH"] = "/nowhere/libprofiler.so"
+    for rank in run_ranks(2, device_arrays.recorded, env=environment).ranks:
+        assert rank.stderr.count("no NVTX ranges (NVTX_INJECTION64_PATH): ") == 1
+        assert "/nowhere/libprofiler.so" in rank.stderr
+
+
 def test_a_cuda_tensor_is_its_address_and_the_current_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,6 +15,7 @@ from fake_gpus import (
     capturing,
     new_stream,
     own_device,
+    seen_by_profiler,
     set_faults,
     values_of,
 )
@@ -274,6 +275,12 @@ def recorded() -> None:
         hvd.allgather(tensors[0], name="gathered")
         hvd.allreduce_(tensors[0], name="scaled", op=hvd.Max, prescale_factor=2.0)
     hvd.shutdown()
+
+
+def profiled() -> list[str]:
+    """What a profiler is told of three steps."""
+    recorded()
+    return seen_by_profiler()
 
 
 def text_of(call: Callable[[], Any]) -> tuple[str, str]:
