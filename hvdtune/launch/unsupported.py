@@ -12,4 +12,3 @@ MPI = (
     "functions are started without mpirun: leave it out (hvdtune run --mpi, and mpirun -np N "
     "python train.py, start scripts)"
 )
-JSRUN = "under jsrun, this version connects the processes of one host"
