@@ -226,9 +226,12 @@ def _build(
     local_rank, local_size = local or pair
     if cross is None:
         cross = (rank // local_size, max(1, -(-size // local_size)))
+    # Where the ranks' own launcher names no job, the one that has started it may; else they are
+    # children of one process.
+    job_id = job_id or environ.get("HVDTUNE_JOB_ID") or _parent_identity()
     return Topology(
         rank, size, local_rank, local_size, *cross,
-        hostname=hostname_of(environ), job_id=job_id or _parent_identity(), launcher=launcher,
+        hostname=hostname_of(environ), job_id=job_id, launcher=launcher,
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """A training job as an object of Kubernetes: the MPIJob of Kubeflow's MPI Operator, version 2.
 
-The operator starts worker pods that run sshd, writes a hostfile, and then a launcher pod, whose
-mpirun reaches the workers by ssh.
+The operator starts worker pods that run sshd, writes a hostfile, and then a launcher pod, which
+reaches the workers by ssh: mpirun does where there is one of them. Processes of several need to be
+told where rank 0 is, and a key, which mpirun does not; so `hvdtune run` starts them.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hvdtune.launch import unsupported
 from hvdtune.launch.errors import LaunchError
 
 _NAME = r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?"
 _QUANTITY = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_MOST_RANKS = 64
+# Where the operator puts it: a worker's name and "slots=N" in each line.
+_HOSTFILE = "/etc/mpi/hostfile"
 
 
 class MpiJobSpec(NamedTuple):
@@ -52,11 +55,13 @@ def mpijob(spec: MpiJobSpec) -> dict[str, Any]:
     launcher: dict[str, Any] = {
         "name": "launcher",
         "image": spec.image,
-        "command": ["mpirun"],
-        "args": _mpirun_arguments(spec),
+        "command": ["mpirun"] if spec.workers == 1 else ["hvdtune", "run"],
+        "args": _mpirun_arguments(spec) if spec.workers == 1 else _our_arguments(spec),
     }
     if spec.environment:
         launcher["env"] = [{"name": k, "value": v} for k, v in sorted(spec.environment.items())]
+    # Of a worker that is not there yet no name is known, which ends `hvdtune run`.
+    waits = {"launcherCreationPolicy": "WaitForWorkersReady"} if spec.workers > 1 else {}
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
@@ -64,6 +69,7 @@ def mpijob(spec: MpiJobSpec) -> dict[str, Any]:
         "spec": {
             "slotsPerWorker": spec.slots,
             "mpiImplementation": "OpenMPI",
+            **waits,
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
             "mpiReplicaSpecs": {
                 "Launcher": _replicas(1, launcher),
@@ -91,6 +97,12 @@ def _mpirun_arguments(spec: MpiJobSpec) -> list[str]:
     return [*words, *spec.command]
 
 
+def _our_arguments(spec: MpiJobSpec) -> list[str]:
+    """Its environment, which the variables are in, reaches the processes."""
+    count = str(spec.workers * spec.slots)
+    return ["-np", count, "--hostfile", _HOSTFILE, *spec.command]
+
+
 def _check(spec: MpiJobSpec) -> None:
     for flag, name in (("--name", spec.name), ("--namespace", spec.namespace)):
         if name is not None and not re.fullmatch(_NAME, name):
@@ -107,5 +119,8 @@ def _check(spec: MpiJobSpec) -> None:
     for name in spec.environment:
         if not re.fullmatch(_VARIABLE, name):
             raise LaunchError(f"-e {name}: this is not the name of a variable.")
-    if spec.workers > 1:
-        raise LaunchError(f"--workers is {spec.workers}, but {unsupported.WORKERS}.")
+    if spec.workers > 1 and spec.workers * spec.slots > _MOST_RANKS:
+        raise LaunchError(
+            f"--workers {spec.workers} with --slots {spec.slots} are {spec.workers * spec.slots} "
+            f"processes, but a job on several hosts can have {_MOST_RANKS}."
+        )

@@ -46,10 +46,8 @@ def over_ssh(
     return variables(address, free_port(address) if local else _some_port(), interfaces)
 
 
-def over_mpirun(
-    hosts: Sequence[str], interfaces: Sequence[str], dry: bool = False
-) -> dict[str, str]:
-    """The same for a job that mpirun starts on `hosts`, of which nothing is known but the names.
+def by_names(hosts: Sequence[str], interfaces: Sequence[str], dry: bool = False) -> dict[str, str]:
+    """The same for a job that mpirun or jsrun starts, of whose hosts only the names are known.
 
     Nothing for a job on one host. In a `dry` run only the variables' names are true.
     """

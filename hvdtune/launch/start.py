@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from hvdtune.launch import environment as environments
 from hvdtune.launch import interfaces as network
-from hvdtune.launch import unsupported
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.hosts import Host, Slot, assign_ranks, is_local
 from hvdtune.launch.ssh import Ssh
@@ -94,7 +93,6 @@ def _start_external(request: Request, slots: Sequence[Slot]) -> int:
 
     with tempfile.NamedTemporaryFile("w", prefix="hvdtune-ranks-") as file:
         words, environment, content = _external(request, slots, file.name)
-        _require_one_host(slots)
         file.write(content)
         file.flush()
         return run_external(words, environment, verbose=request.verbose)
@@ -188,16 +186,15 @@ def _external(
     request: Request, slots: Sequence[Slot], rankfile: str, dry: bool = False
 ) -> tuple[list[str], dict[str, str], str]:
     """The command of mpirun or jsrun, its environment, and what is to be in its `rankfile`."""
+    from hvdtune.launch import lsf, rendezvous
+
     environment = environments.without_place(request.environment)
+    if request.method is Method.JSRUN:
+        lsf.require_jsrun(environment)
+    names = list(dict.fromkeys(slot.hostname for slot in slots))
+    environment |= rendezvous.by_names(names, request.interfaces, dry)
     if request.method is Method.MPIRUN:
-        from hvdtune.launch import rendezvous
-
-        names = list(dict.fromkeys(slot.hostname for slot in slots))
-        environment |= rendezvous.over_mpirun(names, request.interfaces, dry)
         return _mpirun(request, environment), environment, ""
-    from hvdtune.launch import lsf
-
-    lsf.require_jsrun(environment)
     content = ""
     if not request.binding_args:
         content = lsf.rankfile(slots, request.hosts, lsf.node_of(environment, request.ssh))
@@ -237,16 +234,6 @@ def _mpirun(request: Request, environment: Mapping[str, str]) -> list[str]:
     for flag in mpi.without_effect(flavour, job):
         _tell(f"{flag} has no effect with {flavour.value}.")
     return mpi.compose(flavour, job)
-
-
-def _require_one_host(slots: Sequence[Slot]) -> None:
-    """Refuse what the ranks would refuse once they are there."""
-    names = list(dict.fromkeys(slot.hostname for slot in slots))
-    if len(names) > 1 and not all(is_local(name) for name in names):
-        raise LaunchError(
-            f"{unsupported.JSRUN}; {', '.join(names)} are not all this one "
-            "(--dry-run prints the command)."
-        )
 
 
 def _tell(sentence: str) -> None:

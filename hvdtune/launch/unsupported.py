@@ -12,8 +12,3 @@ MPI = (
     "functions are started without mpirun: leave it out (hvdtune run --mpi, and mpirun -np N "
     "python train.py, start scripts)"
 )
-JSRUN = "under jsrun, this version connects the processes of one host"
-WORKERS = (
-    "the MPI Operator does not tell the processes of several worker pods where rank 0 is: give 1, "
-    "with more --slots"
-)

@@ -31,7 +31,9 @@ JSRUN = """#!{python}
 import json, os, sys
 words = sys.argv[1:]
 ranks = open(words[1]).read() if words[0] == "--erf_input" else None
-json.dump([words, ranks, len(os.environ["HVDTUNE_SECRET"])], open({told!r}, "w"))
+address, port = (os.environ.get("HOROVOD_GLOO_RENDEZVOUS_" + name) for name in ("ADDR", "PORT"))
+seen = [words, ranks, len(os.environ["HVDTUNE_SECRET"]), address, port is not None]
+json.dump(seen, open({told!r}, "w"))
 sys.exit(6)
 """
 
@@ -73,7 +75,7 @@ RANKS = (
 def test_jsrun_is_given_a_file_of_ranks(lsf):
     ended, told = lsf("--mpi-args=-x A", "--tcp", "python", "a b")
     assert (ended.returncode, ended.stderr) == (6, "")
-    words, ranks, secret = told
+    words, ranks, secret = told[:3]
     assert words[0] == "--erf_input"
     assert words[2:] == ["--smpiargs", "-tcp -x A", "python", "a b"]
     assert ranks == RANKS.format("localhost")
@@ -97,11 +99,13 @@ def test_a_dry_run_shows_the_file(lsf):
     assert file[6].startswith("rank: 2: { hostname: far2; cpu: {0-43}")
 
 
-def test_several_hosts_are_refused(lsf):
-    ended, told = lsf("true", nodes="far2, far1")
-    assert told is None
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == (
-        "hvdtune run: under jsrun, this version connects the processes of one host; far1, far2 are "
-        "not all this one (--dry-run prints the command).\n"
-    )
+def test_ranks_on_several_hosts_are_told_where_rank_0_is(lsf):
+    ended, told = lsf("true", nodes="localhost, 198.51.100.7")
+    assert (ended.returncode, ended.stderr) == (6, "")
+    # Sorted by their names.
+    assert told[3:] == ["198.51.100.7", True]
+
+
+def test_ranks_on_one_host_need_no_address(lsf):
+    _, told = lsf("true")
+    assert told[3:] == [None, False]

@@ -7,49 +7,22 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from apart import write_places
 from mpis import MPIS, OPEN_MPI, Mpi
+from planes import GLOO, require_gloo, run_on
 from rank_programs import data_planes, numpy_matrix, sets, torch_join
 from rank_programs import hosts as programs
-from ranks import Program, RanksResult, run_ranks, run_under, start_ranks
-
-import hvdtune
+from ranks import Program, run_ranks, start_ranks
 
 HIERARCHY = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
 WAYS: dict[str, dict[str, str]] = {"flat": {}, "hosts first": HIERARCHY}
-GLOO = "Gloo"
 PLANES = [GLOO, *MPIS]
 # Ranks of each host.
 LAYOUTS = {"1+3": [1, 3], "2+1+2": [2, 1, 2]}
-
-
-def run_on(
-    plane: Mpi | str, hosts: Sequence[int], folder: Path, program: Program, *args: Any,
-    env: dict[str, str] | None = None, check: bool = True,
-) -> RanksResult:  # fmt: skip
-    """Run a program on "hosts" with so many ranks each, whose tensors a library carries."""
-    settings = {**(env or {}), "HOROVOD_CPU_OPERATIONS": "GLOO" if plane == GLOO else "MPI"}
-    if isinstance(plane, str):
-        require_gloo()
-        return run_ranks(
-            sum(hosts), program, *args, env=settings, hosts=hosts, timeout=240, check=check
-        )
-    plane.require()
-    if plane is not OPEN_MPI:  # the tests' own is found without being named
-        settings["HVDTUNE_MPI_LIBRARY"] = plane.library
-    command = [*plane.command(sum(hosts)), *write_places(folder / "places", hosts)]
-    return run_under(command, program, *args, env=settings, timeout=240, check=check)
-
-
-def require_gloo() -> None:
-    if not hvdtune.gloo_built():
-        pytest.skip("hvdtune was built without Gloo (Debian: libgloo-dev)")
 
 
 @cache

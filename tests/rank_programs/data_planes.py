@@ -11,6 +11,7 @@ from rank_programs import numpy_matrix, sets
 from rank_programs.mistakes import outcome
 
 import hvdtune as hvd
+from hvdtune.core import world
 
 OPERATIONS = (
     numpy_matrix.grouped_gathers,
@@ -101,3 +102,23 @@ def one_cannot() -> Any:
     if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
         os.environ["HVDTUNE_MPI_LIBRARY"] = "/none"
     return outcome(hvd.init)
+
+
+def everything_both_ways() -> dict[str, Any]:
+    """All operations, each against NumPy: all with all, then each host first."""
+    seen: dict[str, Any] = {}
+    for way, value in (("flat", "0"), ("hosts first", "1")):
+        os.environ["HOROVOD_HIERARCHICAL_ALLREDUCE"] = value
+        os.environ["HOROVOD_HIERARCHICAL_ALLGATHER"] = value
+        whole = numpy_matrix.Report()
+        for program in (*numpy_matrix.OPERATIONS, *OPERATIONS):
+            report = program()
+            whole.cases += report.cases
+            whole.faults += report.faults
+            whole.digests += report.digests
+        seen[way] = whole
+        hvd.init()  # each of them has shut down
+        seen["enabled"] = (hvd.mpi_enabled(), hvd.gloo_enabled())
+        seen["hosts"] = world.engine().hosts()
+        hvd.shutdown()
+    return seen

@@ -17,8 +17,9 @@ SCHEMA = {
         "runPolicy": "RunPolicy",
         "mpiReplicaSpecs*": "Replicas",
         "sshAuthMountPath": str,
-        "waitForWorkers": bool,
-        "mpiImplementation": ("OpenMPI", "Intel"),
+        "launcherCreationPolicy": ("AtStartup", "WaitForWorkersReady"),
+        "mpiImplementation": ("OpenMPI", "Intel", "MPICH"),
+        "runLauncherAsWorker": bool,
     },
     "RunPolicy": {
         "cleanPodPolicy": ("", "All", "Running", "None"),
@@ -85,7 +86,7 @@ FLAGS = (
 
 
 def test_only_fields_that_there_are(capsys):
-    for line in ("--name d --image i --slots 1 true", FLAGS):
+    for line in ("--name d --image i --slots 1 true", FLAGS, f"--workers 3 {FLAGS}"):
         assert faults(printed(capsys, line), "MPIJob") == []
 
 
@@ -93,10 +94,10 @@ def test_the_check_of_fields_can_fail(capsys):
     job = printed(capsys, FLAGS)
     job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["args"] = "x"
     del job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
-    job["spec"].update(slotsPerWorker="4", mpiImplementation="MPICH", cleanPodPolicy="All")
+    job["spec"].update(slotsPerWorker="4", mpiImplementation="LAM", cleanPodPolicy="All")
     assert sorted(faults(job, "MPIJob")) == [
         "MPIJob.spec has cleanPodPolicy",
-        "MPIJob.spec.mpiImplementation is 'MPICH'",
+        "MPIJob.spec.mpiImplementation is 'LAM'",
         "MPIJob.spec.mpiReplicaSpecs.Launcher.template.spec.containers[0].args is no list",
         "MPIJob.spec.mpiReplicaSpecs.Worker has no template",
         "MPIJob.spec.slotsPerWorker is '4'",
@@ -128,6 +129,23 @@ def test_what_was_asked_for_is_there(capsys):
     assert replicas["Worker"]["replicas"] == 1
 
 
+def test_several_workers_are_hosts_of_our_launcher(capsys):
+    """It tells the processes where rank 0 is, and they have a key in common."""
+    job = printed(capsys, f"--workers 3 {FLAGS}")
+    assert job["spec"]["launcherCreationPolicy"] == "WaitForWorkersReady"
+    replicas = job["spec"]["mpiReplicaSpecs"]
+    assert replicas["Worker"]["replicas"] == 3
+    [launcher] = replicas["Launcher"]["template"]["spec"]["containers"]
+    assert launcher["command"] == ["hvdtune", "run"]
+    assert launcher["args"] == [
+        *("-np", "12", "--hostfile", "/etc/mpi/hostfile"),
+        *("python", "train.py", "--epochs", "3", "x y"),
+    ]
+    assert {"name": "A", "value": "b c"} in launcher["env"]
+    [worker] = replicas["Worker"]["template"]["spec"]["containers"]
+    assert worker["resources"]["limits"]["nvidia.com/gpu"] == 2
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -140,8 +158,8 @@ def test_what_was_asked_for_is_there(capsys):
         ("--name d --image i --slots 1 -e A true", "-e A: give NAME=VALUE"),
         ("--name d --image i --slots 1 -e 1A=2 true", "-e 1A: this is not the name"),
         (
-            "--name d --image i --slots 2 --workers 2 true",
-            "does not tell the processes of several worker pods",
+            "--name d --image i --slots 8 --workers 9 true",
+            "--workers 9 with --slots 8 are 72 processes, but a job on several hosts can have 64",
         ),
         ("--image i --slots 2 true", "--name"),
     ],

@@ -132,9 +132,9 @@ def test_interfaces_decide() -> None:
 
 
 def test_mpirun_is_told_names_and_a_port() -> None:
-    assert rendezvous.over_mpirun(["localhost"], []) == {}
-    assert rendezvous.over_mpirun(["far1.invalid"], []) == {}
-    found = rendezvous.over_mpirun(["127.0.0.1", "127.0.0.2"], [])
+    assert rendezvous.by_names(["localhost"], []) == {}
+    assert rendezvous.by_names(["far1.invalid"], []) == {}
+    found = rendezvous.by_names(["127.0.0.1", "127.0.0.2"], [])
     assert found == {}
-    dry = rendezvous.over_mpirun(["far1.invalid", "far2.invalid"], [], dry=True)
+    dry = rendezvous.by_names(["far1.invalid", "far2.invalid"], [], dry=True)
     assert dry["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "far1.invalid"

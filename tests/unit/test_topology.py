@@ -80,6 +80,14 @@ def test_open_mpi():
     assert topology.hostname == socket.gethostname()
 
 
+def test_who_has_started_the_launcher_may_name_the_job():
+    """As under jsrun: ranks of several hosts are no children of one process."""
+    unnamed = {name: text for name, text in OPEN_MPI.items() if name != "PMIX_NAMESPACE"}
+    assert detect({**unnamed, "HVDTUNE_JOB_ID": "abc"}).job_id == "abc"
+    assert detect({**OPEN_MPI, "HVDTUNE_JOB_ID": "abc"}).job_id == OPEN_MPI["PMIX_NAMESPACE"]
+    assert detect(unnamed).job_id
+
+
 def test_mpich_and_intel_mpi():
     topology = detect(
         {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}

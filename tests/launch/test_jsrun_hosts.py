@@ -1,0 +1,84 @@
+"""`hvdtune run --jsrun` on two hosts, with a program in the place of jsrun that starts the ranks.
+
+It does what jsrun's manual says: every rank of the file on its host, with the environment of the
+caller and the place in Spectrum MPI's variables.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+import pytest
+from hosts_rig import hosts_rig, why_not
+from rank_programs import launched
+from ranks import start_under
+
+REASON = why_not()
+pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+TOOLS = {
+    "allocation": 'printf "compute_nodes: [hosta, hostb]\\nisolated_cores: 0\\n"',
+    "node": (
+        'printf "Record_1:\\n  discovered_cores: 4\\n  discovered_sockets: 1\\n'
+        '  discovered_gpus: 2\\n"'
+    ),
+    "lscpu-there": 'echo "Thread(s) per core:  1"',
+}
+LAUNCHER = """
+import sys
+from hvdtune.launch import lsf
+lsf.ALLOCATION_QUERY, lsf.NODE_QUERY = {folder!r} + "/allocation", {folder!r} + "/node"
+from hvdtune.cli.main import main
+sys.exit(main(["run", "--jsrun", *sys.argv[1:]]))
+"""
+JSRUN = """#!{python}
+import json, os, re, shlex, subprocess, sys
+START = (
+    "import json, os, sys; os.environ.update(json.load(open(sys.argv[1]))); "
+    "os.environ.update(word.split('=') for word in sys.argv[2].split()); "
+    "os.execvp(sys.argv[3], sys.argv[3:])"
+)
+assert sys.argv[1] == "--erf_input"
+places = re.findall(r"^rank: (\\d+): {{ hostname: (\\S+);", open(sys.argv[2]).read(), re.M)
+with open({folder!r} + "/environment", "w") as file:
+    json.dump(dict(os.environ), file)
+started, there = [], {{}}
+for rank, host in places:
+    local = there[host] = there.get(host, -1) + 1
+    size = sum(other == host for _, other in places)
+    place = f"OMPI_COMM_WORLD_RANK={{rank}} OMPI_COMM_WORLD_SIZE={{len(places)}} "
+    place += f"OMPI_COMM_WORLD_LOCAL_RANK={{local}} OMPI_COMM_WORLD_LOCAL_SIZE={{size}}"
+    words = [sys.executable, "-c", START, file.name, place, *sys.argv[3:]]
+    started.append(subprocess.Popen([*{client!r}, host, shlex.join(words)]))
+sys.exit(max([one.wait() for one in started]))
+"""
+
+
+@pytest.fixture(scope="module")
+def rig():
+    with hosts_rig(2) as running:
+        yield running
+
+
+def test_a_job_on_two_hosts(rig, tmp_path):
+    client = [*shlex.split(rig.client), "-o", "StrictHostKeyChecking=no"]
+    jsrun = JSRUN.format(python=sys.executable, folder=str(tmp_path), client=client)
+    tools = {**{name: f"#!/bin/sh\n{text}\n" for name, text in TOOLS.items()}, "jsrun": jsrun}
+    for name, text in tools.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    environment = {
+        **rig.environment(tmp_path / "cache"),
+        **{"LSB_JOBID": "1", "CSM_ALLOCATION_ID": "7", "HOROVOD_CYCLE_TIME": "3"},
+        **{"HVDTUNE_SSH_COMMAND": str(tmp_path / "lscpu-there")},  # for nothing else
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    launcher = [sys.executable, "-c", LAUNCHER.format(folder=str(tmp_path))]
+    command = rig.on("hosta", launcher)
+    with start_under(command, launched.told, "HOROVOD_CYCLE_TIME", env=environment) as ranks:
+        values = ranks.wait().values
+    assert [value["host"] for value in values] == ["hosta", "hosta", "hostb", "hostb"]
+    assert [value["rank"] for value in values] == [0, 1, 2, 3]
+    assert all(value["sum"] == 6.0 for value in values)
+    assert all(value["variables"] == {"HOROVOD_CYCLE_TIME": "3"} for value in values)

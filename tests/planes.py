@@ -1,0 +1,39 @@
+"""Runs rank programs on "hosts" of this machine, whose tensors MPI or Gloo carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apart import write_places
+from mpis import OPEN_MPI, Mpi
+from ranks import Program, RanksResult, run_ranks, run_under
+
+import hvdtune
+
+GLOO = "Gloo"
+
+
+def run_on(
+    plane: Mpi | str, hosts: Sequence[int], folder: Path, program: Program, *args: Any,
+    env: dict[str, str] | None = None, check: bool = True, timeout: float = 240,
+) -> RanksResult:  # fmt: skip
+    """Run a program on "hosts" with so many ranks each, whose tensors a library carries."""
+    settings = {**(env or {}), "HOROVOD_CPU_OPERATIONS": "GLOO" if plane == GLOO else "MPI"}
+    if isinstance(plane, str):
+        require_gloo()
+        return run_ranks(
+            sum(hosts), program, *args, env=settings, hosts=hosts, timeout=timeout, check=check
+        )
+    plane.require()
+    if plane is not OPEN_MPI:  # the tests' own is found without being named
+        settings["HVDTUNE_MPI_LIBRARY"] = plane.library
+    command = [*plane.command(sum(hosts)), *write_places(folder / "places", hosts)]
+    return run_under(command, program, *args, env=settings, timeout=timeout, check=check)
+
+
+def require_gloo() -> None:
+    if not hvdtune.gloo_built():
+        pytest.skip("hvdtune was built without Gloo (Debian: libgloo-dev)")
