@@ -29,8 +29,10 @@ namespace hvdtune {
 /// always room where a record arrives, since rank 0 leaves it for the slowest.
 ///
 /// When the job is aborted on one host, it is on all: by the leaders' mesh, whose notices also tell
-/// that a host is gone. When the job is over, a bridge ends by itself once its host's ranks have
-/// read the end and closed their recordings; rank 0's once all others have.
+/// that a host is gone. When the job is over, a bridge ends by itself once its host's ranks, and
+/// those of all hosts below it, have read the end and closed their recordings. One that stop() has
+/// ended before that passes nothing on any more: rank 0's arena then does not learn of recordings
+/// that are closed later below it.
 ///
 /// Two threads: one sleeps on the arena's bridge_bell() and sends, one sleeps on the connections
 /// and receives.
