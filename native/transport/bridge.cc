@@ -347,8 +347,8 @@ void Bridge::receive_all() {
     // Behind the data: what a host has said before it went.
     if (entries[1].revents != 0) leaders_->look();
     push_backlog();
-    ring_readers();
     pass_on_more();
+    ring_readers();
   }
 }
 

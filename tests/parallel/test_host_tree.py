@@ -98,16 +98,15 @@ def test_a_host_in_the_middle_that_stands_still_is_waited_for(tmp_path: Path) ->
     assert result.values == ("finished",) * 4
 
 
-def test_hosts_that_disagree_are_told(tmp_path: Path) -> None:
+def test_hosts_that_disagree_are_told() -> None:
     prefix = [[], ["env", "HVDTUNE_HOST_FANOUT=2"], []]
     with start_ranks(
         3, programs.init_alone, hosts=[1, 1, 1], prefix=lambda rank: prefix[rank],
         env={"HOROVOD_START_TIMEOUT": "20"},
     ) as ranks:  # fmt: skip
         result = ranks.wait(60)
-    assert all("HVDTUNE_HOST_FANOUT=2 there" in value for value in result.values[:1]), (
-        result.describe()
-    )
+    assert all("HVDTUNE_HOST_FANOUT" in value for value in result.values), result.describe()
+    assert "HVDTUNE_HOST_FANOUT=2 there" in result.values[0], result.describe()
 
 
 def test_all_ranks_are_recorded_and_joined(tmp_path: Path) -> None:
