@@ -43,7 +43,7 @@ class DeviceCompletions {
   /// What is done, in the order in which it was, with its status.
   std::vector<std::unique_ptr<DeviceBatch>> take();
 
-  /// Ends the thread, add() must not be called after it. Batches under way have kGrace to end; then they
+  /// Ends the thread; no add() may follow. Batches under way have kGrace to end; then they
   /// have failed. take() gives the last of them. Again: does nothing.
   void stop();
 
