@@ -271,8 +271,11 @@ std::string Engine::answer(std::string_view question) {
   if (question == "status") return status();
   constexpr std::string_view kStacks = "stacks";
   if (question.starts_with(kStacks)) return stacks_text(question.substr(kStacks.size()));
-  if (command_) return command_(question);
-  throw Error(ErrorKind::kInvalidArgument, "the job does not know this question");
+  // What is no command gets no turn of the interpreter, for which training would have to wait.
+  constexpr std::string_view kCommands = "timeline-";
+  if (command_ && question.starts_with(kCommands)) return command_(question);
+  throw Error(ErrorKind::kInvalidArgument,
+              "the job does not know this question: it runs another version of hvdtune");
 }
 
 /// `which`: a rank, or nothing for all.
