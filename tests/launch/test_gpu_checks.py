@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from gpu.outcome import FAILED, PASSED, SKIPPED, Outcome, Results  # noqa: E402
 
 sys.path.remove(str(BENCHMARKS))
 
+LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
 GPU = Machine(gpus=1, cuda="/lib/libcuda.so.1")
 
 
@@ -219,6 +221,32 @@ def test_the_timeline_is_judged_by_medians(recorded, state):
     machine = Answers([step(s) for s in (0.01, recorded, 0.5, 0.01, 0.01, recorded)])
     assert parts.timeline(machine).state == state
     assert ["HOROVOD_TIMELINE" in changes for _, _, changes in machine.asked] == [False, True] * 3
+
+
+@pytest.mark.skipif(not LONG, reason="takes up to 100 s: HVDTUNE_TEST_LONG=1")
+def test_tuning_is_run_to_its_end():
+    found = parts.autotune(Machine(gpus=0, device="cpu"))
+    assert found.state == PASSED, found
+    assert re.search(r"^\d+ samples; num_nccl_streams tried with ", found.said), found.said
+
+
+@pytest.mark.parametrize(
+    ("gpus", "streams", "ctas", "state"),
+    [
+        (1, "12", "00", PASSED),
+        (1, "11", "00", FAILED),
+        (2, "12", "00", FAILED),
+        (2, "12", "08", PASSED),
+    ],
+)
+def test_tuning_has_to_move_what_it_can(monkeypatch, gpus, streams, ctas, state):
+    rows = [
+        {"phase": phase, "decision": "kept", "num_nccl_streams": one, "nccl_max_ctas": other}
+        for phase, one, other in zip(("search", "final"), streams, ctas, strict=True)
+    ]
+    monkeypatch.setattr(parts, "output_of", lambda *_: "")
+    monkeypatch.setattr(parts.log, "read", lambda _: rows)
+    assert parts.autotune(Machine(gpus=gpus)).state == state
 
 
 def test_jobs_share_a_gpu_where_there_are_fewer():

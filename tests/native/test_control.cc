@@ -90,7 +90,7 @@ TEST(a_job_tells_its_status_and_stacks) {
   run_job(3, [&](int rank, Engine& engine) {
     engine.set_stack_source([rank] { return "stack of " + std::to_string(rank); });
     engine.serve(name, "\"job\":\"the one\"", [](std::string_view question) {
-      if (question == "hello") return std::string("hello");
+      if (question == "timeline-hello") return std::string("hello");
       throw Error(ErrorKind::kInvalidArgument, "what?");
     });
     std::vector<float> data(1000, 1);
@@ -121,8 +121,9 @@ TEST(a_job_tells_its_status_and_stacks) {
       CHECK(one.find("stack of 2") == std::string::npos);
       check_contains(ask(name, "stacks 7"), "-there is no rank 7; the job's are 0 to 2");
       check_contains(ask(name, "stacks x"), "-there is no rank x");
-      CHECK_EQ(ask(name, "hello"), std::string("+hello"));
-      CHECK_EQ(ask(name, "bye"), std::string("-what?"));
+      CHECK_EQ(ask(name, "timeline-hello"), std::string("+hello"));
+      CHECK_EQ(ask(name, "timeline-bye"), std::string("-what?"));
+      check_contains(ask(name, "hello"), "-the job does not know this question");
     }
     std::vector<float> more(1000, 1);
     const auto known = engine.submit(in_place(OpKind::kAllreduce, "a", data));
