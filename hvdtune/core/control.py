@@ -35,7 +35,10 @@ def serve(engine: _native.Engine, topology: Topology) -> None:
 
 
 def answer(question: str) -> str:
-    """Do what was asked; a sentence about it. Raises ValueError for what cannot be done."""
+    """Do what was asked; a sentence about it. Raises ValueError for what cannot be done.
+
+    The engine passes on what begins with "timeline-" (`Engine::serve`), and answers the rest.
+    """
     from hvdtune.core import world
 
     verb, _, rest = question.partition(" ")

@@ -16,7 +16,8 @@ from hvdtune.launch.errors import LaunchError
 _NAME = r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?"
 _QUANTITY = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-_MOST_RANKS = 64
+# _native.MAX_RANKS, which need not be there where a job is described.
+MOST_RANKS = 64
 # Where the operator puts it: a worker's name and "slots=N" in each line.
 _HOSTFILE = "/etc/mpi/hostfile"
 
@@ -119,8 +120,8 @@ def _check(spec: MpiJobSpec) -> None:
     for name in spec.environment:
         if not re.fullmatch(_VARIABLE, name):
             raise LaunchError(f"-e {name}: this is not the name of a variable.")
-    if spec.workers > 1 and spec.workers * spec.slots > _MOST_RANKS:
+    if spec.workers > 1 and spec.workers * spec.slots > MOST_RANKS:
         raise LaunchError(
             f"--workers {spec.workers} with --slots {spec.slots} are {spec.workers * spec.slots} "
-            f"processes, but a job on several hosts can have {_MOST_RANKS}."
+            f"processes, but a job on several hosts can have {MOST_RANKS}."
         )

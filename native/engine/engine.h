@@ -258,8 +258,8 @@ class Engine final : private CoordinatorObserver {
   /// A line of status() by another part of the program; an empty text takes it away.
   void note(const std::string& key, const std::string& text) { status_.note(key, text); }
   /// Rank 0: other processes of this user may ask, at the abstract socket `name`. `identity`: what
-  /// is put in front of the status, the inside of a JSON object. `command` answers what the engine
-  /// does not know itself, on the server's thread; what it throws goes to the asker as a sentence.
+  /// is put in front of the status, the inside of a JSON object. `command` answers what begins with
+  /// "timeline-", on the server's thread; what it throws goes to the asker as a sentence.
   /// Where the name is taken, nobody can ask.
   void serve(const std::string& name, std::string identity,
              std::function<std::string(std::string_view)> command);

@@ -9,24 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from lsf_stand_ins import answers, place
 from ranks import clean_environment
 
 # Two nodes, one of them this host: 22 cores for jobs, 4 threads each, 2 GPUs.
-TOOLS = {
-    "allocation": 'printf "compute_nodes: [%s]\\nisolated_cores: 0\\n" "$NODES"',
-    "node": (
-        'printf "Record_1:\\n  discovered_cores: 22\\n  discovered_sockets: 1\\n'
-        '  discovered_gpus: 2\\n"'
-    ),
-    "fake-ssh": 'echo "Thread(s) per core:  4"',
-}
-LAUNCHER = """
-import sys
-from hvdtune.launch import lsf
-lsf.ALLOCATION_QUERY, lsf.NODE_QUERY = {folder!r} + "/allocation", {folder!r} + "/node"
-from hvdtune.cli.main import main
-sys.exit(main(["run", "--jsrun", *sys.argv[1:]]))
-"""
+TOOLS = {**answers("$NODES", 22), "fake-ssh": 'echo "Thread(s) per core:  4"'}
 JSRUN = """#!{python}
 import json, os, sys
 words = sys.argv[1:]
@@ -41,12 +28,8 @@ sys.exit(6)
 @pytest.fixture
 def lsf(tmp_path: Path):
     """Runs `hvdtune run --jsrun` in a job of LSF's; its result has what jsrun was `told`."""
-    for name, text in {
-        **{name: f"#!/bin/sh\n{text}\n" for name, text in TOOLS.items()},
-        "jsrun": JSRUN.format(python=sys.executable, told=str(tmp_path / "told")),
-    }.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    jsrun = JSRUN.format(python=sys.executable, told=str(tmp_path / "told"))
+    launcher = place(tmp_path, TOOLS, jsrun)
 
     def run(*words: str, nodes: str = "localhost", **variables: str):
         environment = {
@@ -54,9 +37,8 @@ def lsf(tmp_path: Path):
             **{"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path)},
             **{"HVDTUNE_SSH_COMMAND": str(tmp_path / "fake-ssh"), **variables},
         }
-        code = LAUNCHER.format(folder=str(tmp_path))
         ended = subprocess.run(
-            [sys.executable, "-c", code, *words],
+            [*launcher, *words],
             env=clean_environment(environment), capture_output=True, text=True, check=False,
         )  # fmt: skip
         told = tmp_path / "told"

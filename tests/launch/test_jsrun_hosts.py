@@ -12,26 +12,13 @@ import sys
 
 import pytest
 from hosts_rig import hosts_rig, why_not
+from lsf_stand_ins import answers, place
 from rank_programs import launched
 from ranks import start_under
 
 REASON = why_not()
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
-TOOLS = {
-    "allocation": 'printf "compute_nodes: [hosta, hostb]\\nisolated_cores: 0\\n"',
-    "node": (
-        'printf "Record_1:\\n  discovered_cores: 4\\n  discovered_sockets: 1\\n'
-        '  discovered_gpus: 2\\n"'
-    ),
-    "lscpu-there": 'echo "Thread(s) per core:  1"',
-}
-LAUNCHER = """
-import sys
-from hvdtune.launch import lsf
-lsf.ALLOCATION_QUERY, lsf.NODE_QUERY = {folder!r} + "/allocation", {folder!r} + "/node"
-from hvdtune.cli.main import main
-sys.exit(main(["run", "--jsrun", *sys.argv[1:]]))
-"""
+TOOLS = {**answers("hosta, hostb", 4), "lscpu-there": 'echo "Thread(s) per core:  1"'}
 JSRUN = """#!{python}
 import json, os, re, shlex, subprocess, sys
 START = (
@@ -64,17 +51,13 @@ def rig():
 def test_a_job_on_two_hosts(rig, tmp_path):
     client = [*shlex.split(rig.client), "-o", "StrictHostKeyChecking=no"]
     jsrun = JSRUN.format(python=sys.executable, folder=str(tmp_path), client=client)
-    tools = {**{name: f"#!/bin/sh\n{text}\n" for name, text in TOOLS.items()}, "jsrun": jsrun}
-    for name, text in tools.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    launcher = place(tmp_path, TOOLS, jsrun)
     environment = {
         **rig.environment(tmp_path / "cache"),
         **{"LSB_JOBID": "1", "CSM_ALLOCATION_ID": "7", "HOROVOD_CYCLE_TIME": "3"},
         **{"HVDTUNE_SSH_COMMAND": str(tmp_path / "lscpu-there")},  # for nothing else
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
     }
-    launcher = [sys.executable, "-c", LAUNCHER.format(folder=str(tmp_path))]
     command = rig.on("hosta", launcher)
     with start_under(command, launched.told, "HOROVOD_CYCLE_TIME", env=environment) as ranks:
         values = ranks.wait().values

@@ -5,7 +5,9 @@ import shlex
 import pytest
 import yaml
 
+from hvdtune import _native
 from hvdtune.cli.main import main
+from hvdtune.launch import kubernetes
 
 # kubeflow.org/v2beta1 as its swagger.json has it, and of Kubernetes' core what a pod here needs:
 # name -> type, with a star where the field must be there. A text names another table.
@@ -174,3 +176,7 @@ def test_mistakes_are_one_sentence(capsys, line, words):
     assert told.out == ""
     assert told.err.count("\n") == 1
     assert words in told.err
+
+
+def test_the_most_ranks_are_the_engines():
+    assert kubernetes.MOST_RANKS == _native.MAX_RANKS
