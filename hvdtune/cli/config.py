@@ -88,7 +88,9 @@ def _autotuner_words(row: dict[str, Any]) -> str:
         return "fixed"
     if KNOBS[row["setting"]].between_hosts:
         return "may move it on several hosts"
-    return "hvdtune tune may move it" if KNOBS[row["setting"]].restart else "may move it"
+    knob = KNOBS[row["setting"]]
+    # What is for GPUs is not known to do anything when the autotuner of a run begins.
+    return "hvdtune tune may move it" if knob.restart or knob.on_gpus else "may move it"
 
 
 def _value_words(row: dict[str, Any]) -> str:
