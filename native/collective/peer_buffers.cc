@@ -12,20 +12,20 @@ namespace hvdtune {
 namespace {
 
 /// What a member tells the others about its buffer.
-struct Offer {
+struct BufferOffer {
   std::int64_t host;  ///< a hash of it
   CudaMemoryHandle buffer;
 };
 
-constexpr std::size_t kOfferWords = sizeof(Offer) / sizeof(std::int64_t);
-static_assert(sizeof(Offer) % sizeof(std::int64_t) == 0);
+constexpr std::size_t kBufferOfferWords = sizeof(BufferOffer) / sizeof(std::int64_t);
+static_assert(sizeof(BufferOffer) % sizeof(std::int64_t) == 0);
 
 }  // namespace
 
 PeerBuffers::PeerBuffers(Communicator& control, const std::shared_ptr<const Device>& device,
                          std::size_t bytes) {
   std::string problem;
-  Offer offer{};
+  BufferOffer offer{};
   offer.host = static_cast<std::int64_t>(std::hash<std::string>{}(host_id("")));
   try {
     own_ = DeviceMemory(device, bytes);
@@ -35,10 +35,10 @@ PeerBuffers::PeerBuffers(Communicator& control, const std::shared_ptr<const Devi
   }
   all_or_none(control, problem);
 
-  std::vector<std::int64_t> words(kOfferWords);
+  std::vector<std::int64_t> words(kBufferOfferWords);
   std::memcpy(words.data(), &offer, sizeof offer);
   const std::vector<std::int64_t> all = control.exchange(words);
-  std::vector<Offer> offers(static_cast<std::size_t>(control.size()));
+  std::vector<BufferOffer> offers(static_cast<std::size_t>(control.size()));
   std::memcpy(offers.data(), all.data(), all.size() * sizeof(all[0]));
   try {
     for (std::size_t member = 0; member < offers.size(); ++member) {
