@@ -24,16 +24,17 @@ namespace hvdtune {
 /// round r, as a member's kernels run one after the other; so nobody writes a half in round r+2
 /// that somebody still reads in round r.
 ///
-/// Kernels that wait for other GPUs need what NCCL's need: a place on every GPU. Each member has a
-/// GPU of its own; all enqueue everything that waits, NCCL's collectives too, in the order of the
-/// schedule, so what comes first waits for nothing that comes later; a kernel has 32 blocks at
-/// most, beside which a GPU has room for NCCL's. A block waits for one block of each other member,
-/// so a kernel whose blocks do not all run at once still ends.
+/// Kernels that wait for other GPUs need what NCCL's need: a place on every GPU at the same time.
+/// Each member has a GPU of its own; all members enqueue everything that waits, NCCL's collectives
+/// too, in the order of the schedule, so what comes first waits for nothing that comes later; and a
+/// kernel of 32 blocks at most takes no more room than NCCL's would have taken in its stream. A
+/// block waits for one block of each other member, so a kernel whose blocks do not all run at once
+/// still ends.
 ///
 /// abort() sets a word of page-locked memory, at which waiting blocks look now and then: a kernel
 /// that waits for a dead member ends without a result.
 ///
-/// One thread at a time, except failure() and abort().
+/// One thread at a time, except failure(), give_up() and abort().
 class PeerAllreduce {
  public:
   /// The longest message, in bytes.
