@@ -109,9 +109,7 @@ def entry(knob: Knob) -> str:
     if knob.requires:
         facts.append(f"Does nothing without [`{KNOBS[knob.requires].env}`](#{anchor(knob)}).")
     if knob.tunable:
-        # What is for GPUs is not known to do anything when the autotuner of a run begins.
-        offline = knob.restart or knob.on_gpus
-        who = "Tunable by `hvdtune tune` only" if offline else "Tunable"
+        who = "Tunable by `hvdtune tune` only" if knob.tuned_offline else "Tunable"
         facts.append(f"{who}: {tuning_words(knob)}.")
     if knob.between_hosts:
         facts.append("Does nothing in a job on one host.")

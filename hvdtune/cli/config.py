@@ -88,9 +88,8 @@ def _autotuner_words(row: dict[str, Any]) -> str:
         return "fixed"
     if KNOBS[row["setting"]].between_hosts:
         return "may move it on several hosts"
-    knob = KNOBS[row["setting"]]
-    # What is for GPUs is not known to do anything when the autotuner of a run begins.
-    return "hvdtune tune may move it" if knob.restart or knob.on_gpus else "may move it"
+    offline = KNOBS[row["setting"]].tuned_offline
+    return "hvdtune tune may move it" if offline else "may move it"
 
 
 def _value_words(row: dict[str, Any]) -> str:
