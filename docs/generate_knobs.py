@@ -61,7 +61,8 @@ def default_words(knob: Knob) -> str:
     if knob.kind == "bool":
         return "on (`1`)" if knob.default else "off (`0`)"
     if knob.kind == "size":
-        return "chosen by the engine (`0`)" if knob.default == 0 else size_words(knob.default)
+        zero = "chosen by the engine (`0`)" if knob.zero_is_auto else "off (`0`)"
+        return zero if knob.default == 0 else size_words(knob.default)
     number = f"{knob.default:g}" if knob.kind == "float" else str(knob.default)
     return f"`{number}`" + (f" {knob.unit}" if knob.unit else "")
 
@@ -108,7 +109,7 @@ def entry(knob: Knob) -> str:
     if knob.requires:
         facts.append(f"Does nothing without [`{KNOBS[knob.requires].env}`](#{anchor(knob)}).")
     if knob.tunable:
-        who = "Tunable by `hvdtune tune` only" if knob.restart else "Tunable"
+        who = "Tunable by `hvdtune tune` only" if knob.tuned_offline else "Tunable"
         facts.append(f"{who}: {tuning_words(knob)}.")
     if knob.between_hosts:
         facts.append("Does nothing in a job on one host.")

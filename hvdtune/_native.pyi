@@ -186,6 +186,7 @@ class EngineOptions:
         cycle_time_ms: float,
         chunk_size: int,
         one_shot_limit: int,
+        nccl_bypass_limit: int,
         writing: str,
         reduction_threads: int,
         spin_us: int,
@@ -436,15 +437,21 @@ class Engine:
         one_shot_limit: int | None = None,
         hierarchical_allreduce: bool | None = None,
         hierarchical_allgather: bool | None = None,
+        nccl_bypass_limit: int | None = None,
     ) -> int:
         """Rank 0: settings for all ranks from one batch on; the number of their epoch.
 
         What is None stays as it was asked for last, in force or still under way.
         """
 
-    def settings(self) -> tuple[int, int, float, int, int, bool, bool]:
+    def can_bypass_nccl(self) -> bool:
+        """Whether short batches on GPUs can go past NCCL: known once some have gone by NCCL, in a
+        job whose limit is not 0 or that is tuned."""
+
+    def settings(self) -> tuple[int, int, float, int, int, bool, bool, int]:
         """Those in force: epoch, fusion threshold, cycle time in ms, chunk size, one-shot limit,
-        whether allreduces and allgathers go within each host first."""
+        whether allreduces and allgathers go within each host first, the limit of what goes past
+        NCCL in bytes."""
 
 def configure_logging(level: str, hide_time: bool) -> None:
     """What is printed, and whether with the time."""

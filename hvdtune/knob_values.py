@@ -67,6 +67,12 @@ class Knob(NamedTuple):
     since: str = "0.1"
 
     @property
+    def tuned_offline(self) -> bool:
+        """Whether `hvdtune tune` alone moves it: a job would have to start anew, or it is not known
+        to do anything when the autotuner of a run begins, which is before tensors are on GPUs."""
+        return self.tunable and (self.restart or self.on_gpus)
+
+    @property
     def section(self) -> str:
         """The YAML section this setting belongs to; "" for those without a YAML key."""
         return self.yaml.split(".")[0] if self.yaml and "." in self.yaml else ""

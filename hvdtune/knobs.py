@@ -317,6 +317,14 @@ _TABLE = (
         on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 32),
     ),
     Knob(
+        "nccl_bypass_limit", "HVDTUNE_NCCL_BYPASS_LIMIT", "size", 0,
+        "With NCCL, largest batch that ranks of one host reduce by reading each other's GPU memory "
+        "instead; each needs a GPU that reaches those of the others. 0: none. Not tried on real "
+        "GPUs so far.",
+        yaml="library_options.nccl_bypass_limit", unit="bytes", minimum=0, maximum=MIB,
+        on_gpus=True, tunable=True, scale="log", tune_range=(4096, MIB),
+    ),
+    Knob(
         "async_completion", "HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", False,
         "With NCCL, an operation is done once it is enqueued: the stream that uses its result "
         "waits for the GPU, not the host.",

@@ -75,6 +75,15 @@ def sharing(folder: Path) -> dict[str, str]:
     }
 
 
+def bypassing(folder: Path, limit: int, faults: str = "") -> dict[str, str]:
+    """The environment of ranks with NCCL whose batches of up to `limit` bytes go past it."""
+    return {
+        **environment(folder, nccl=True, faults=faults),
+        "HVDTUNE_NCCL_BYPASS_LIMIT": str(limit),
+        "HVDTUNE_NVRTC_LIBRARY": str(folder / "libnvrtc.so"),
+    }
+
+
 def profiled(folder: Path) -> dict[str, str]:
     """What attaches the fake profiler, as a real one attaches itself."""
     return {"NVTX_INJECTION64_PATH": str(folder / "libnvtx.so")}

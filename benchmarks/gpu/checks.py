@@ -25,7 +25,7 @@ from gpu.outcome import FAILED, Outcome, Results
 
 PAGE = ROOT / "docs" / "gpu-results.md"
 #: Parts that need a GPU even for a try.
-ON_GPU_ONLY = ("copies", "sanitizer", "plugin")
+ON_GPU_ONLY = ("copies", "sanitizer", "bypass", "plugin")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +54,16 @@ PLANES = (
     Plane("CUDA IPC", _NO_NCCL, share=True, unsaid=_STAGED),
     Plane("host", _NO_NCCL, share=False),
 )
+#: The largest limit, and what is said where no batch goes past NCCL.
+_BYPASS = {"HVDTUNE_NCCL_BYPASS_LIMIT": str(1 << 20)}
+_NO_BYPASS = "short batches go by NCCL, too"
+
+
+def planes_of(machine: Machine, count: int) -> Iterator[Plane]:
+    """The ways that tensors of so many ranks have."""
+    yield from PLANES
+    if 2 <= count <= machine.gpus:
+        yield Plane("past NCCL", _BYPASS, unsaid=_STAGED)
 
 
 def conformance(machine: Machine) -> Outcome:
@@ -62,7 +72,7 @@ def conformance(machine: Machine) -> Outcome:
     rows = [("ranks", "tensors travel by", "results compared", "wrong")]
     wrong: list[str] = []
     for count in (1, 2, 4):
-        for plane in PLANES:
+        for plane in planes_of(machine, count):
             variables = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", **plane.changes}
             try:
                 found = machine.result_of(
@@ -164,6 +174,39 @@ def comparison(machine: Machine) -> Outcome:
     return Outcome(PASSED if ratio > 1 else FAILED, said, rows)
 
 
+def bypass(machine: Machine) -> Outcome:
+    """Short allreduces past NCCL beside those by NCCL, on two GPUs."""
+    if machine.gpus < 2:
+        return Outcome(SKIPPED, "it takes two GPUs that reach each other's memory.")
+    times: list[dict[int, float]] = []
+    for changes in ({}, _BYPASS):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "bench.json")
+            words = ["bench", "--device", "cuda", "-np", "2", "--workload", "none"]
+            words += ["-b", "1K", "-e", "1M", "-f", "4", "--json", str(path)]
+            command = [*python_command("hvdtune.cli.main"), *words]
+            said = output_of(command, machine.variables(changes), 120)
+            document = json.loads(path.read_text())
+        for line in said.splitlines():
+            if changes and _NO_BYPASS in line:
+                return Outcome(SKIPPED, f"{line[line.index(_NO_BYPASS) :]}.")
+        if document["wrong"]:
+            return Outcome(FAILED, f"{document['wrong']} results were wrong.")
+        times.append({
+            int(row["size_bytes"]): float((row["in_place"] or row["out_of_place"])["time"]["p50"])
+            for row in document["sweep"]
+        })  # fmt: skip
+    by_nccl, past = times
+    rows = [("bytes", "by NCCL, µs", "past NCCL, µs", "ratio")]
+    for size in sorted(by_nccl):
+        both = by_nccl[size], past[size]
+        rows.append((str(size), *(f"{1e6 * one:.1f}" for one in both), f"{both[0] / both[1]:.2f}"))
+    faster = [size for size in by_nccl if past[size] < by_nccl[size]]
+    if not faster:
+        return Outcome(FAILED, "2 ranks: past NCCL nothing is faster than by it.", rows)
+    return Outcome(PASSED, f"2 ranks: faster past NCCL up to {max(faster)} bytes.", rows)
+
+
 def timeline(machine: Machine) -> Outcome:
     """Steps with and without a recording, taking turns."""
     times: dict[bool, list[float]] = {False: [], True: []}
@@ -255,6 +298,7 @@ PARTS = (
     Part("copies", "Pack and unpack", copies),
     Part("sanitizer", "compute-sanitizer", sanitizer),
     Part("comparison", "Fused, per tensor, buckets", comparison),
+    Part("bypass", "Short batches past NCCL", bypass),
     Part("timeline", "Overhead of the timeline", timeline),
     Part("autotune", "Autotune", autotune),
     Part("plugin", "NCCL's tuner plugin", plugin),

@@ -217,7 +217,5 @@ def open_memory(
         fixed=fixed_settings(settings),
         engine=engine_settings(settings),
     )
-    standing = {
-        key: getattr(settings, key) for key, knob in KNOBS.items() if knob.tunable and knob.restart
-    }
+    standing = {key: getattr(settings, key) for key, knob in KNOBS.items() if knob.tuned_offline}
     return Memory(kept, describe, program, messenger.warn, uses=uses, standing=standing)

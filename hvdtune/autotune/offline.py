@@ -212,6 +212,8 @@ class RemoteEngine:
                 if "settings" in message:
                     self._online = self._online or dict(message["settings"])
                     self._tell()
+                elif "more" in message:
+                    self._online = {**message["more"], **self._online}
                 elif "error" in message:
                     self._fail(f"the engine refused settings: {message['error']}")
                 else:

@@ -88,7 +88,8 @@ def _autotuner_words(row: dict[str, Any]) -> str:
         return "fixed"
     if KNOBS[row["setting"]].between_hosts:
         return "may move it on several hosts"
-    return "hvdtune tune may move it" if KNOBS[row["setting"]].restart else "may move it"
+    offline = KNOBS[row["setting"]].tuned_offline
+    return "hvdtune tune may move it" if offline else "may move it"
 
 
 def _value_words(row: dict[str, Any]) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from hvdtune.core import cuda_libraries, world
 from hvdtune.core.exceptions import HorovodInternalError
 
-_WHOLE = ("fusion_threshold", "chunk_size", "one_shot_limit")  # bytes
+_BYPASS = "nccl_bypass_limit"
+_WHOLE = ("fusion_threshold", "chunk_size", "one_shot_limit", _BYPASS)  # bytes
 _BETWEEN_HOSTS = ("hierarchical_allreduce", "hierarchical_allgather")
 _changing = threading.Lock()
 _changes = 0  # asked for in this process
@@ -65,10 +66,12 @@ def stop_watching() -> None:
 def current() -> dict[str, float]:
     """The settings in force on this rank, by knob: sizes in bytes, the cycle time in ms.
 
-    Those about hosts only where they can do something: see `_hosts_can_go_first`.
+    Those about hosts only where they can do something: see `_hosts_can_go_first`. That about NCCL
+    once it is known that it can: when batches have gone by NCCL.
     """
-    now = world.engine().settings()
-    _, fusion_threshold, cycle_time_ms, chunk_size, one_shot_limit, *between_hosts = now
+    engine = world.engine()
+    now = engine.settings()
+    _, fusion_threshold, cycle_time_ms, chunk_size, one_shot_limit, *between_hosts, bypass = now
     flags = zip(_BETWEEN_HOSTS, between_hosts, strict=True) if _hosts_can_go_first() else ()
     return {
         "fusion_threshold": fusion_threshold,
@@ -76,6 +79,7 @@ def current() -> dict[str, float]:
         "chunk_size": chunk_size,
         "one_shot_limit": one_shot_limit,
         **dict(flags),
+        **({_BYPASS: bypass} if engine.can_bypass_nccl() else {}),
     }
 
 
@@ -96,8 +100,8 @@ def uses_gpus() -> bool:
 def apply(values: Mapping[str, float]) -> int:
     """Rank 0: change settings for all ranks, at one place in the schedule. Returns the epoch.
 
-    `values` may hold any of the keys of `current`; the others stay as they were asked for last,
-    also where that change is still under way.
+    `values` may hold any of the keys of `current`, and that about NCCL always; the others stay as
+    they were asked for last, also where that change is still under way.
     """
     with _changing:
         epoch = _apply(values)

@@ -23,6 +23,7 @@ _VARIABLES = {
     "cycle_time_ms": CYCLE,
     "chunk_size": "HVDTUNE_CHUNK_SIZE",
     "one_shot_limit": "HVDTUNE_ONE_SHOT_LIMIT",
+    "nccl_bypass_limit": "HVDTUNE_NCCL_BYPASS_LIMIT",
     "hierarchical_allreduce": "HOROVOD_HIERARCHICAL_ALLREDUCE",
     "hierarchical_allgather": "HOROVOD_HIERARCHICAL_ALLGATHER",
 }

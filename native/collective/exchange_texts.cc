@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/error.h"
+
 namespace hvdtune {
 
 std::vector<std::string> exchange_texts(Communicator& control, const std::string& mine) {
@@ -23,6 +25,11 @@ std::string first_problem(Communicator& control, const std::string& mine) {
     if (!text.empty()) return text;
   }
   return {};
+}
+
+void all_or_none(Communicator& control, const std::string& mine) {
+  const std::string first = first_problem(control, mine);
+  if (!first.empty()) throw Error(ErrorKind::kInvalidArgument, first);
 }
 
 }  // namespace hvdtune

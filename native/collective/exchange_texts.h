@@ -18,4 +18,8 @@ std::vector<std::string> exchange_texts(Communicator& control, const std::string
 /// Communicator::exchange().
 std::string first_problem(Communicator& control, const std::string& mine);
 
+/// If a member has a problem, all throw the first one's, as Error(kInvalidArgument). Collective;
+/// throws as Communicator::exchange() besides.
+void all_or_none(Communicator& control, const std::string& mine);
+
 }  // namespace hvdtune

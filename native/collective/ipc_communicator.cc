@@ -7,15 +7,12 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "collective/exchange_texts.h"
-#include "transport/host_id.h"
 
 namespace hvdtune {
 namespace {
 
 /// What a member tells the others about itself.
 struct Offer {
-  std::int64_t host;  ///< a hash of it
-  CudaMemoryHandle buffer;
   CudaEventHandle events[4];  ///< written and read, of each half
 };
 
@@ -36,7 +33,8 @@ std::unique_ptr<IpcCommunicator> IpcCommunicator::connect(Communicator& control,
   } catch (const Error& error) {
     problem = error.what();
   }
-  made->all_or_none(problem);
+  all_or_none(control, problem);
+  made->buffers_.emplace(control, made->device_, 2 * options.window_bytes);
   made->share();
   made->connected_ = true;
   return made;
@@ -62,24 +60,20 @@ void IpcCommunicator::open() {
   if (!kernels_->compiled()) {
     throw Error(ErrorKind::kInvalidArgument, "CUDA IPC needs kernels: " + kernels_->why_not());
   }
-  buffer_ = DeviceMemory(device_, 2 * options_.window_bytes);
   members_.resize(static_cast<std::size_t>(size_));
   Member& own = members_[static_cast<std::size_t>(index_)];
-  own.buffer = buffer_.pointer();
   for (Half& half : own.halves) {
     half.written = std::make_unique<PeerEvent>(device_);
     half.read = std::make_unique<PeerEvent>(device_);
   }
 }
 
-/// Collective: everybody opens what the others have.
+/// Collective: everybody opens the others' events.
 void IpcCommunicator::share() {
   std::string problem;
   Offer offer{};
   const Member& own = members_[static_cast<std::size_t>(index_)];
-  offer.host = static_cast<std::int64_t>(std::hash<std::string>{}(host_id("")));
   try {
-    offer.buffer = export_memory(*device_, buffer_);
     for (std::size_t half = 0; half < 2; ++half) {
       offer.events[2 * half] = own.halves[half].written->handle();
       offer.events[2 * half + 1] = own.halves[half].read->handle();
@@ -90,38 +84,23 @@ void IpcCommunicator::share() {
   std::vector<std::int64_t> words(kOfferWords);
   std::memcpy(words.data(), &offer, sizeof offer);
   const std::vector<std::int64_t> all = control_.exchange(words);
-  all_or_none(problem);
+  all_or_none(control_, problem);
   std::vector<Offer> offers(members_.size());
   std::memcpy(offers.data(), all.data(), all.size() * sizeof(all[0]));
   try {
     for (std::size_t other = 0; other < members_.size(); ++other) {
-      const Offer& theirs = offers[other];
-      if (theirs.host != offers[0].host) {
-        throw Error(ErrorKind::kInvalidArgument,
-                    "CUDA IPC is for ranks of one host, and members 0 "
-                    "and " +
-                        std::to_string(other) + " are on different ones");
-      }
       if (other == static_cast<std::size_t>(index_)) continue;
-      Member& member = members_[other];
-      member.memory = std::make_unique<PeerMemory>(device_, theirs.buffer);
-      member.buffer = member.memory->pointer();
+      const Offer& theirs = offers[other];
       for (std::size_t half = 0; half < 2; ++half) {
-        member.halves[half].written = std::make_unique<PeerEvent>(device_, theirs.events[2 * half]);
-        member.halves[half].read =
-            std::make_unique<PeerEvent>(device_, theirs.events[2 * half + 1]);
+        Half& opened = members_[other].halves[half];
+        opened.written = std::make_unique<PeerEvent>(device_, theirs.events[2 * half]);
+        opened.read = std::make_unique<PeerEvent>(device_, theirs.events[2 * half + 1]);
       }
     }
   } catch (const Error& error) {
     problem = error.what();
   }
-  all_or_none(problem);
-}
-
-/// Collective: if a member has a problem, all throw the first one's.
-void IpcCommunicator::all_or_none(const std::string& problem) {
-  const std::string first = first_problem(control_, problem);
-  if (!first.empty()) throw Error(ErrorKind::kInvalidArgument, first);
+  all_or_none(control_, problem);
 }
 
 IpcCommunicator::~IpcCommunicator() {
@@ -220,7 +199,7 @@ void IpcCommunicator::end(CudaStream stream) {
 }
 
 CudaPointer IpcCommunicator::half_of(int member) const {
-  return members_[static_cast<std::size_t>(member)].buffer + round_ % 2 * options_.window_bytes;
+  return buffers_->at(member) + round_ % 2 * options_.window_bytes;
 }
 
 std::vector<CudaPointer> IpcCommunicator::halves(std::size_t offset) const {

@@ -10,6 +10,7 @@
 
 #include "collective/communicator.h"
 #include "collective/device_communicator.h"
+#include "collective/peer_buffers.h"
 #include "device/device_kernels.h"
 #include "device/ipc.h"
 
@@ -76,8 +77,6 @@ class IpcCommunicator final : public DeviceCommunicator {
     std::unique_ptr<PeerEvent> read;     ///< this member has read everybody's
   };
   struct Member {
-    std::unique_ptr<PeerMemory> memory;  ///< null: this one
-    CudaPointer buffer = 0;
     std::array<Half, 2> halves;
   };
 
@@ -94,7 +93,6 @@ class IpcCommunicator final : public DeviceCommunicator {
   void reduce_share(std::size_t count, DType dtype, ReduceOp op, double factor,
                     std::vector<DevicePiece>& shares, CudaStream stream);
   void check_supported(DType dtype, ReduceOp op, double factor) const;
-  void all_or_none(const std::string& problem);
   template <class Body>
   void guarded(const char* what, Body&& body);
 
@@ -104,7 +102,7 @@ class IpcCommunicator final : public DeviceCommunicator {
   IpcOptions options_;
   int size_;
   int index_;
-  DeviceMemory buffer_;
+  std::optional<PeerBuffers> buffers_;
   std::vector<Member> members_;
   bool connected_ = false;
   std::size_t round_ = 0;

@@ -29,6 +29,7 @@ enum class CudaResult : int {
   kInvalidImage = 200,
   kInvalidContext = 201,
   kNoBinaryForGpu = 209,
+  kPeerAccessUnsupported = 217,
   kInvalidHandle = 400,
   kNotFound = 500,
   kNotReady = 600,

@@ -34,6 +34,12 @@ ReduceStep step_of(ReduceOp op) {
   }
 }
 
+/// As many as have something to do when each thread reduces one vector.
+KernelSize reducing_blocks(KernelSize bytes) {
+  constexpr KernelSize kBlockBytes = KernelSize{kKernelThreads} * 16;
+  return (bytes + kBlockBytes - 1) / kBlockBytes;
+}
+
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
@@ -99,9 +105,13 @@ bool DeviceKernels::load(const void* image, const std::string& origin) {
     const auto dtype = static_cast<DType>(code);
     if (scales(dtype)) find(scaling_[static_cast<std::size_t>(code)], dtype_name(dtype));
     if (result != CudaResult::kSuccess) break;
-    const std::string name = std::string("hvdtune_reduce_") + dtype_name(dtype);
-    result = driver.cuModuleGetFunction(&reducing_[static_cast<std::size_t>(code)], module,
-                                        name.c_str());
+    const auto at = static_cast<std::size_t>(code);
+    for (const auto& [function, prefix] : {std::pair{&reducing_[at], "hvdtune_reduce_"},
+                                           std::pair{&meeting_[at], "hvdtune_meet_"}}) {
+      if (result != CudaResult::kSuccess) break;
+      const std::string name = std::string(prefix) + dtype_name(dtype);
+      result = driver.cuModuleGetFunction(function, module, name.c_str());
+    }
   }
   if (result != CudaResult::kSuccess) {
     driver.cuModuleUnload(module);
@@ -169,21 +179,34 @@ void DeviceKernels::reduce(std::span<const CudaPointer> sources, CudaPointer out
   work.step = step_of(op);
   work.sources = static_cast<int>(sources.size());
   std::ranges::copy(sources, work.source);
-  constexpr KernelSize kBlockBytes = KernelSize{kKernelThreads} * 16;
-  launch(reducing_[static_cast<std::size_t>(dtype)], (work.bytes + kBlockBytes - 1) / kBlockBytes,
-         &work, stream);
+  launch(reducing_[static_cast<std::size_t>(dtype)], reducing_blocks(work.bytes), &work, stream);
+}
+
+KernelSize DeviceKernels::meet(MeetingWork work, DType dtype, ReduceOp op, CudaStream stream) {
+  HVD_CHECK(compiled() && work.reduce.sources <= kMostKernelSources);
+  work.reduce.step = step_of(op);
+  // Not as many as this GPU would take: the same on all members.
+  const KernelSize blocks =
+      std::min<KernelSize>(reducing_blocks(work.reduce.bytes), kMeetingBlocks);
+  launch_blocks(meeting_[static_cast<std::size_t>(dtype)], blocks, &work, stream);
+  return blocks;
 }
 
 /// As many blocks as there are parts of the work, but no more than run at once.
 void DeviceKernels::launch(CudaFunction function, KernelSize parts, const void* work,
                            CudaStream stream) {
   const KernelSize most = kBlocksEach * static_cast<unsigned>(device_->multiprocessors());
-  const auto blocks = static_cast<unsigned>(std::min(parts, most));
+  launch_blocks(function, std::min(parts, most), work, stream);
+}
+
+void DeviceKernels::launch_blocks(CudaFunction function, KernelSize blocks, const void* work,
+                                  CudaStream stream) {
   void* parameters[] = {const_cast<void*>(work)};  // read before the call returns
   const Device::Current current(*device_);
-  device_->driver().check(device_->driver().cuLaunchKernel(function, blocks, 1, 1, kKernelThreads,
-                                                           1, 1, 0, stream, parameters, nullptr),
-                          "cuLaunchKernel");
+  const CudaDriver& driver = device_->driver();
+  driver.check(driver.cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1, kKernelThreads,
+                                     1, 1, 0, stream, parameters, nullptr),
+               "cuLaunchKernel");
 }
 
 void DeviceKernels::copy_each(Direction direction, std::span<const DevicePiece> pieces,

@@ -63,6 +63,12 @@ class DeviceKernels {
   void reduce(std::span<const CudaPointer> sources, CudaPointer out, std::size_t count, DType dtype,
               ReduceOp op, double scale, CudaStream stream);
 
+  /// One launch in which the kernels of several GPUs wait for each other (MeetingWork); `work` is
+  /// complete but for its step. Sources as in reduce(); `out` may be `in`. Each member has a
+  /// GPU of its own, and all members launch the same. Returns its number of blocks. Throws
+  /// Error(kAborted).
+  KernelSize meet(MeetingWork work, DType dtype, ReduceOp op, CudaStream stream);
+
  private:
   /// The kernels of one type, or those that only copy.
   struct Functions {
@@ -76,6 +82,7 @@ class DeviceKernels {
   void run(Direction direction, std::span<const DevicePiece> pieces, CudaPointer packed,
            DType dtype, double scale, CudaStream stream);
   void launch(CudaFunction function, KernelSize parts, const void* work, CudaStream stream);
+  void launch_blocks(CudaFunction function, KernelSize blocks, const void* work, CudaStream stream);
   void copy_each(Direction direction, std::span<const DevicePiece> pieces, CudaPointer packed,
                  CudaStream stream);
 
@@ -84,6 +91,7 @@ class DeviceKernels {
   Functions copying_;
   std::array<Functions, kDTypeCount> scaling_;  ///< by DType; none for bool
   std::array<CudaFunction, kDTypeCount> reducing_{};
+  std::array<CudaFunction, kDTypeCount> meeting_{};
   std::string why_not_;
   std::string origin_ = "copies";
 };

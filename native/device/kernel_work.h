@@ -48,4 +48,26 @@ struct ReduceWork {
   KernelSize source[kMostKernelSources];  ///< addresses; multiples of 16
 };
 
+/// Blocks of a meeting at most; how many they are depends on its bytes alone, as block b of one
+/// member waits for block b of every other.
+inline constexpr int kMeetingBlocks = 32;
+
+/// A number that only grows, for each block and member: `arrived` in the round of this number, and
+/// `left` it. They lie in the memory of the member that looks at them; the others write them.
+struct MeetingFlags {
+  KernelSize arrived[kMeetingBlocks][kMostKernelSources];
+  KernelSize left[kMeetingBlocks][kMostKernelSources];
+};
+
+/// A reduction of what the members' kernels bring while they run: each copies `in` into its own
+/// source, tells the others, waits for them, and reduces all sources.
+struct MeetingWork {
+  ReduceWork reduce;  ///< each member's source
+  KernelSize in;
+  KernelSize flags[kMostKernelSources];  ///< address of each member's MeetingFlags
+  KernelSize over;                       ///< address of an unsigned; not 0: nobody waits any more
+  KernelSize round;                      ///< counted from 1
+  int self;
+};
+
 }  // namespace hvdtune

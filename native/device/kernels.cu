@@ -1,6 +1,6 @@
-// Many tensors into one buffer and back, in one launch, multiplied by a number on the way. Compiled
-// by nvcc while hvdtune is built, where there is one, and otherwise by NVRTC while it runs; the
-// tests also run this text on the host.
+// Many tensors into one buffer and back, in one launch, multiplied by a number on the way; and what
+// several members have, reduced. Compiled by nvcc while hvdtune is built, where there is one, and
+// otherwise by NVRTC while it runs; the tests also run this text on the host.
 
 #include "device/kernel_work.h"
 
@@ -14,6 +14,18 @@
 #else
 #define HVD_PARAMETER const
 #endif
+#define HVD_PAUSE()
+// What a block's threads do in turn, each when all have done what comes before.
+#define HVD_MEETING_KERNEL(name, Kind)                                \
+  HVD_REDUCING_KERNEL name(HVD_PARAMETER hvdtune::MeetingWork work) { \
+    hvdtune::bring<Kind::Element>(work);                              \
+    __syncthreads();                                                  \
+    hvdtune::arrive(work);                                            \
+    if (__syncthreads_or(!hvdtune::meet(work))) return;               \
+    hvdtune::reduce<Kind>(work.reduce);                               \
+    __syncthreads();                                                  \
+    hvdtune::leave(work);                                             \
+  }
 #endif
 
 namespace hvdtune {
@@ -355,8 +367,112 @@ HVD_DEVICE void reduce(const ReduceWork& work) {
   }
 }
 
+// ---- reducing what other GPUs bring in the meantime
+// ----------------------------------------------
+
+/// What was written before is there for whoever sees `value`, on whatever GPU.
+HVD_DEVICE void announce(KernelSize place, KernelSize value) {
+#if !defined(__CUDACC__)
+  __atomic_store_n(reinterpret_cast<KernelSize*>(place), value, __ATOMIC_RELEASE);
+#elif __CUDA_ARCH__ >= 700
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(place), "l"(value) : "memory");
+#else
+  __threadfence_system();
+  *reinterpret_cast<volatile KernelSize*>(place) = value;
+#endif
+}
+
+HVD_DEVICE KernelSize look(KernelSize place) {
+#if !defined(__CUDACC__)
+  return __atomic_load_n(reinterpret_cast<const KernelSize*>(place), __ATOMIC_ACQUIRE);
+#elif __CUDA_ARCH__ >= 700
+  KernelSize value = 0;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(place) : "memory");
+  return value;
+#else
+  const KernelSize value = *reinterpret_cast<volatile const KernelSize*>(place);
+  __threadfence_system();
+  return value;
+#endif
+}
+
+/// The host's word that nobody comes any more. Far away: seldom looked at.
+HVD_DEVICE bool is_over(const MeetingWork& work) {
+  return *reinterpret_cast<volatile const unsigned*>(work.over) != 0;
+}
+
+HVD_DEVICE KernelSize arrived(const MeetingWork& work, int at, int who) {
+  const auto* flags = reinterpret_cast<const MeetingFlags*>(work.flags[at]);
+  return reinterpret_cast<KernelSize>(&flags->arrived[blockIdx.x][who]);
+}
+
+HVD_DEVICE KernelSize left(const MeetingWork& work, int at, int who) {
+  const auto* flags = reinterpret_cast<const MeetingFlags*>(work.flags[at]);
+  return reinterpret_cast<KernelSize>(&flags->left[blockIdx.x][who]);
+}
+
+/// What reduce_with() reads of this member in the same block, into its source.
+template <class Element>
+HVD_DEVICE void bring(const MeetingWork& work) {
+  constexpr int kLanes = 16 / sizeof(Element);
+  const KernelSize own = work.reduce.source[work.self];
+  const KernelSize together = KernelSize{gridDim.x} * kKernelThreads * 16;
+  KernelSize at = (KernelSize{blockIdx.x} * kKernelThreads + threadIdx.x) * 16;
+  for (; at < work.reduce.bytes; at += together) {
+    if (work.in % 16 == 0 && work.reduce.bytes - at >= 16) {
+      *reinterpret_cast<uint4*>(own + at) = *reinterpret_cast<const uint4*>(work.in + at);
+      continue;
+    }
+#pragma unroll
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (lane * sizeof(Element) >= work.reduce.bytes - at) break;
+      reinterpret_cast<Element*>(own + at)[lane] =
+          reinterpret_cast<const Element*>(work.in + at)[lane];
+    }
+  }
+}
+
+/// A thread for each member tells it that this block has come.
+HVD_DEVICE void arrive(const MeetingWork& work) {
+  const auto member = static_cast<int>(threadIdx.x);
+  if (member < work.reduce.sources) announce(arrived(work, member, work.self), work.round);
+}
+
+/// … and waits until that member's has. False: in vain.
+HVD_DEVICE bool meet(const MeetingWork& work) {
+  constexpr unsigned kLooks = 1024;  // between two at the host's word
+  const auto member = static_cast<int>(threadIdx.x);
+  if (member >= work.reduce.sources) return true;
+  const KernelSize place = arrived(work, work.self, member);
+  for (unsigned looks = 1; look(place) < work.round; ++looks) {
+    if (looks % kLooks == 0 && is_over(work)) return false;
+    HVD_PAUSE();
+  }
+  return true;
+}
+
+/// … and tells it that this block has read what that member has brought.
+HVD_DEVICE void leave(const MeetingWork& work) {
+  const auto member = static_cast<int>(threadIdx.x);
+  if (member < work.reduce.sources) announce(left(work, member, work.self), work.round);
+}
+
 }  // namespace
 }  // namespace hvdtune
+
+#define HVD_MEETING(name, Kind) HVD_MEETING_KERNEL(hvdtune_meet_##name, hvdtune::Kind)
+
+HVD_MEETING(bool, Bool)
+HVD_MEETING(uint8, Uint8)
+HVD_MEETING(int8, Int8)
+HVD_MEETING(uint16, Uint16)
+HVD_MEETING(int16, Int16)
+HVD_MEETING(int32, Int32)
+HVD_MEETING(int64, Int64)
+HVD_MEETING(float16, Float16)
+HVD_MEETING(float32, Float32)
+HVD_MEETING(float64, Float64)
+HVD_MEETING(bfloat16, Bfloat16)
 
 #define HVD_REDUCTION(name, Kind)                                                     \
   HVD_REDUCING_KERNEL hvdtune_reduce_##name(HVD_PARAMETER hvdtune::ReduceWork work) { \

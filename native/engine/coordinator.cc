@@ -473,6 +473,7 @@ std::uint64_t Coordinator::change_settings(const SettingsChange& change) {
   now.cycle_time = change.cycle_time.value_or(now.cycle_time);
   now.chunk_size = change.chunk_size.value_or(now.chunk_size);
   now.one_shot_limit = change.one_shot_limit.value_or(now.one_shot_limit);
+  now.nccl_bypass_limit = change.nccl_bypass_limit.value_or(now.nccl_bypass_limit);
   now.hierarchical_allreduce = change.hierarchical_allreduce.value_or(now.hierarchical_allreduce);
   now.hierarchical_allgather = change.hierarchical_allgather.value_or(now.hierarchical_allgather);
   wire::Schedule schedule;

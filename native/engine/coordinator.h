@@ -48,6 +48,7 @@ struct SettingsChange {
   std::optional<Nanos> cycle_time = {};
   std::optional<std::int64_t> chunk_size = {};
   std::optional<std::int64_t> one_shot_limit = {};
+  std::optional<std::int64_t> nccl_bypass_limit = {};
   std::optional<bool> hierarchical_allreduce = {};
   std::optional<bool> hierarchical_allgather = {};
 };

@@ -127,6 +127,7 @@ DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
     problem = error.what();
   }
   connected_ = monotonic_now();
+  way.by_nccl = problem.empty();
   if (!problem.empty()) {
     connecting_ = connected_ = 0;  // no batch of NCCL's comes of it
     if (gpus_.options().share_gpu) connect_by_ipc(host, way, problem);
@@ -155,6 +156,7 @@ void DeviceExecutor::connect_by_ipc(Communicator& host, Way& way, std::string& p
 const DeviceExecutor::Way& DeviceExecutor::way(std::uint32_t set, Communicator& host) {
   if (ways_.size() <= set) ways_.resize(set + 1);
   if (!ways_[set]) ways_[set] = connect(host);
+  connect_bypasses(*ways_[set], host);
   return *ways_[set];
 }
 
@@ -178,6 +180,9 @@ bool DeviceExecutor::takes(const std::vector<OperationPtr>& operations, Communic
 void DeviceExecutor::abort() {
   for (const auto& way : ways_) {
     if (!way) continue;
+    for (const auto& bypass : way->bypasses) {
+      if (bypass) bypass->abort();
+    }
     for (const auto& communicator : way->communicators) communicator->abort();
   }
 }
@@ -202,7 +207,7 @@ std::unique_ptr<DeviceBatch> DeviceExecutor::launch(const wire::Schedule& schedu
   batch->schedule = schedule;
   batch->operations = operations;
   const std::size_t number = schedule.batch % chosen.communicators.size();
-  batch->exchange = chosen.communicators[number];
+  batch->exchange = exchange_for(chosen, number, operations);
   const Profiler* const profiler = gpus_.profiler();
   Launch launch{*batch, *batch->exchange, host, *lanes_[number], number, timed, profiler};
   const std::string name = profiler == nullptr ? std::string() : name_of(*batch);

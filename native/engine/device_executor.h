@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "collective/bypass_communicator.h"
 #include "collective/communicator.h"
 #include "collective/nccl_communicator.h"
 #include "device/device_kernels.h"
@@ -39,6 +40,12 @@ class DeviceExecutor {
                                       const std::vector<OperationPtr>& operations,
                                       Communicator& host, bool timed);
 
+  /// From the next batch on: bytes of the largest allreduce that goes past NCCL where that can be,
+  /// 0 = none. The same on all members, at the same place of the schedule.
+  void set_bypass_limit(std::int64_t bytes) { bypass_limit_ = bytes; }
+  /// Whether batches of the whole job can go past NCCL; false as long as nobody has asked.
+  [[nodiscard]] bool can_bypass() const;
+
   /// Nothing of the set is under way.
   void remove_set(std::uint32_t set);
 
@@ -61,11 +68,17 @@ class DeviceExecutor {
   /// A process set's way: a communicator for each lane; none: through host memory.
   struct Way {
     std::vector<std::shared_ptr<DeviceCommunicator>> communicators;
+    /// For short batches, past the communicator of the lane; null: there is none.
+    std::vector<std::shared_ptr<BypassCommunicator>> bypasses;
+    bool by_nccl = false;
   };
   struct Launch;
 
   const Way& way(std::uint32_t set, Communicator& host);
   Way connect(Communicator& host);
+  void connect_bypasses(Way& way, Communicator& host);
+  [[nodiscard]] std::shared_ptr<DeviceCommunicator> exchange_for(
+      const Way& way, std::size_t lane, const std::vector<OperationPtr>& operations) const;
   void connect_by_ipc(Communicator& host, Way& way, std::string& problem);
   std::string open_nccl();
   void open_kernels();
@@ -91,6 +104,8 @@ class DeviceExecutor {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::shared_ptr<const NcclLibrary> nccl_;
   std::shared_ptr<DeviceKernels> kernels_;
+  std::int64_t bypass_limit_ = 0;
+  bool told_no_bypass_ = false;
   Nanos connecting_ = 0;  // when members began and ended to connect, until a batch tells of it
   Nanos connected_ = 0;
 };

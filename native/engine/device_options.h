@@ -20,6 +20,7 @@ struct DeviceOptions {
   int min_ctas = 0;  ///< of NCCL; 0 = its choice
   int max_ctas = 0;
   bool share_gpu = false;  ///< ranks may be on one GPU
+  bool tuned = false;      ///< find out whether batches can go past NCCL, also where none does
   /// Of NCCL's connecting and of waits for other ranks within its calls.
   Nanos timeout = 120 * kSecond;
 };

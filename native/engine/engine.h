@@ -283,6 +283,9 @@ class Engine final : private CoordinatorObserver {
   /// Why the job cannot go on, or kOk.
   [[nodiscard]] Status state();
   [[nodiscard]] Gpus& gpus() { return gpus_; }
+  /// Whether wire::RuntimeSettings::nccl_bypass_limit can do something: known once batches go by
+  /// NCCL, where it is not 0 or the job is tuned. Any thread.
+  [[nodiscard]] bool can_bypass_nccl() const { return can_bypass_nccl_; }
 
  private:
   [[nodiscard]] bool is_coordinator() const { return rank_ == 0; }
@@ -445,6 +448,7 @@ class Engine final : private CoordinatorObserver {
   Staging staging_;  // under drive_mutex_, as what works with NCCL is
   Executor executor_;
   std::optional<DeviceExecutor> device_executor_;  // once there was a batch for it
+  std::atomic<bool> can_bypass_nccl_ = false;
   std::optional<DeviceCompletions> completions_;
   std::optional<Coordinator> coordinator_;  // rank 0
   std::optional<StallWatch> stalls_;        // rank 0

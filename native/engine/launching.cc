@@ -65,6 +65,7 @@ bool Engine::launch(const wire::Schedule& schedule, const std::vector<OperationP
   Communicator& host = executor_.communicator(schedule.process_set);
   const bool recorded = recorder_.active();
   std::unique_ptr<DeviceBatch> launched;
+  device_executor_->set_bypass_limit(applied_.nccl_bypass_limit);
   try {
     if (!device_executor_->takes(batch, host)) return false;
     launched = device_executor_->launch(schedule, batch, host, recorded || timeline_.active());
@@ -72,6 +73,7 @@ bool Engine::launch(const wire::Schedule& schedule, const std::vector<OperationP
     wait_for_cause(arena_);
     throw;
   }
+  if (!can_bypass_nccl_) can_bypass_nccl_ = device_executor_->can_bypass();
   if (!completions_) watch_gpu();
   launched->tensors = tensors;
   launched->recorded = recorded;

@@ -79,6 +79,7 @@ std::string settings_text(const wire::RuntimeSettings& settings) {
          ",\"cycle_time_ms\":" + std::string(cycle.data(), end) +
          ",\"chunk_size\":" + std::to_string(settings.chunk_size) +
          ",\"one_shot_limit\":" + std::to_string(settings.one_shot_limit) +
+         ",\"nccl_bypass_limit\":" + std::to_string(settings.nccl_bypass_limit) +
          ",\"hierarchical_allreduce\":" + json_flag(settings.hierarchical_allreduce) +
          ",\"hierarchical_allgather\":" + json_flag(settings.hierarchical_allgather) + "}";
 }

@@ -82,6 +82,7 @@ DeviceOptions make_device_options(const py::kwargs& values) {
   options.streams = values["nccl_streams"].cast<int>();
   options.async_completion = values["async_completion"].cast<bool>();
   options.share_gpu = values["share_gpu"].cast<bool>();
+  options.tuned = values["watch_steps"].cast<bool>();
   return options;
 }
 
@@ -119,6 +120,7 @@ EngineOptions make_options(const py::kwargs& values) {
   options.settings.cycle_time = from_seconds(real("cycle_time_ms") / 1e3);
   options.settings.chunk_size = number("chunk_size");
   options.settings.one_shot_limit = number("one_shot_limit");
+  options.settings.nccl_bypass_limit = number("nccl_bypass_limit");
   options.writing = writing_named(text("writing"));
   options.reduction_threads = static_cast<int>(number("reduction_threads"));
   options.spin = number("spin_us") < 0 ? -1 : number("spin_us") * kMicrosecond;

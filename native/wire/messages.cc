@@ -7,7 +7,7 @@ namespace {
 
 void encode_settings(Encoder& out, const RuntimeSettings& settings) {
   out.put(settings.epoch).put(settings.fusion_threshold).put(settings.cycle_time);
-  out.put(settings.chunk_size).put(settings.one_shot_limit);
+  out.put(settings.chunk_size).put(settings.one_shot_limit).put(settings.nccl_bypass_limit);
   out.put(settings.hierarchical_allreduce).put(settings.hierarchical_allgather);
 }
 
@@ -18,6 +18,7 @@ RuntimeSettings decode_settings(Decoder& in) {
   settings.cycle_time = in.get<Nanos>();
   settings.chunk_size = in.get<std::int64_t>();
   settings.one_shot_limit = in.get<std::int64_t>();
+  settings.nccl_bypass_limit = in.get<std::int64_t>();
   settings.hierarchical_allreduce = in.get<std::uint8_t>() != 0;
   settings.hierarchical_allgather = in.get<std::uint8_t>() != 0;
   return settings;

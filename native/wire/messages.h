@@ -137,6 +137,8 @@ struct RuntimeSettings {
   Nanos cycle_time = kMillisecond;
   std::int64_t chunk_size = 0;      ///< bytes; 0 = chosen by the engine
   std::int64_t one_shot_limit = 0;  ///< bytes; 0 = chosen by the engine
+  /// Bytes of the largest batch on GPUs that goes past NCCL; 0 = none does.
+  std::int64_t nccl_bypass_limit = 0;
   /// Within each host first, where ranks are on several; see Hierarchy.
   bool hierarchical_allreduce = false;
   bool hierarchical_allgather = false;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -186,6 +187,48 @@ def test_conformance_is_asked_of_all_ways_and_all_counts():
     assert found.said == "2 wrong; the first: 2 ranks, CUDA IPC: died."
     assert found.table[5] == ("2", "CUDA IPC", "-", "did not end well")
     assert found.table[7] == ("4", "NCCL", "900", "1")
+
+
+def test_conformance_is_asked_past_nccl_where_each_rank_has_a_gpu():
+    def names(gpus: int, count: int) -> list[str]:
+        return [plane.name for plane in parts.planes_of(Machine(gpus=gpus), count)]
+
+    assert names(4, 4) == names(4, 2) == ["NCCL", "CUDA IPC", "host", "past NCCL"]
+    assert names(4, 1) == names(2, 4) == names(1, 2) == ["NCCL", "CUDA IPC", "host"]
+
+
+@pytest.mark.parametrize(
+    ("past", "said", "wrong", "state", "words"),
+    [
+        ((5.0, 30.0), "", 0, PASSED, "2 ranks: faster past NCCL up to 1024 bytes."),
+        ((25.0, 30.0), "", 0, FAILED, "2 ranks: past NCCL nothing is faster than by it."),
+        ((5.0, 30.0), "", 3, FAILED, "3 results were wrong."),
+        (
+            (5.0, 30.0), "[0]: short batches go by NCCL, too: no peers", 0, SKIPPED,
+            "short batches go by NCCL, too: no peers.",
+        ),
+    ],
+)  # fmt: skip
+def test_short_batches_past_nccl_are_judged(monkeypatch, past, said, wrong, state, words):
+    def output_of(command, environment, seconds):
+        times = past if "HVDTUNE_NCCL_BYPASS_LIMIT" in environment else (20.0, 20.0)
+        sweep = [
+            {"size_bytes": size, "in_place": {"time": {"p50": time / 1e6}}, "out_of_place": None}
+            for size, time in zip((1024, 4096), times, strict=True)
+        ]
+        path = Path(command[command.index("--json") + 1])
+        path.write_text(json.dumps({"sweep": sweep, "wrong": wrong}))
+        return said
+
+    monkeypatch.setattr(parts, "output_of", output_of)
+    assert parts.bypass(Machine(gpus=1)).state == SKIPPED
+    found = parts.bypass(Machine(gpus=2))
+    assert (found.state, found.said) == (state, words)
+    if state == PASSED:
+        assert found.table[1:] == [
+            ("1024", "20.0", "5.0", "4.00"),
+            ("4096", "20.0", "30.0", "0.67"),
+        ]
 
 
 def test_a_job_that_took_another_way_is_told(tmp_path, monkeypatch):

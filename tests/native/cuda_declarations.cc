@@ -116,6 +116,7 @@ static_assert(equal(CudaResult::kInvalidDevice, CUDA_ERROR_INVALID_DEVICE));
 static_assert(equal(CudaResult::kInvalidImage, CUDA_ERROR_INVALID_IMAGE));
 static_assert(equal(CudaResult::kInvalidContext, CUDA_ERROR_INVALID_CONTEXT));
 static_assert(equal(CudaResult::kNoBinaryForGpu, CUDA_ERROR_NO_BINARY_FOR_GPU));
+static_assert(equal(CudaResult::kPeerAccessUnsupported, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED));
 static_assert(equal(CudaResult::kInvalidHandle, CUDA_ERROR_INVALID_HANDLE));
 static_assert(equal(CudaResult::kNotFound, CUDA_ERROR_NOT_FOUND));
 static_assert(equal(CudaResult::kNotReady, CUDA_ERROR_NOT_READY));

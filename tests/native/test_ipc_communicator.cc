@@ -4,131 +4,39 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
-#include <cstring>
 #include <new>
+#include <thread>
 
 #include "collective/ipc_communicator.h"
-#include "collective/kernels.h"
-#include "collective/shm_communicator.h"
-#include "fake_gpu.h"
-#include "transport/arena.h"
+#include "gpu_processes.h"
 
 using namespace hvdtune;           // NOLINT: a test
 using namespace hvdtune::testing;  // NOLINT
-
-// Ranks are processes here: a process cannot open its own memory. They are forked, so this program
-// has no other threads and never loads the fake driver itself.
 
 namespace {
 
 constexpr std::size_t kWindow = 8192;
 
 /// What a rank of a test has.
-struct Rank {
-  int index;
-  int size;
-  Arena& arena;
-  Communicator& control;
-  std::shared_ptr<const Device> device;
-  std::shared_ptr<DeviceKernels> kernels;
+struct Rank : GpuRank {
   std::unique_ptr<IpcCommunicator> ipc;
-  std::unique_ptr<DeviceStream> stream;
 };
 
 using Body = std::function<void(Rank&)>;
 
-int run_rank(const std::shared_ptr<Arena>& arena, int rank, int size, int gpus, bool connects,
-             const Body& body) {
-  try {
-    std::vector<int> all;
-    for (int member = 0; member < size; ++member) all.push_back(member);
-    ShmCommunicator control(arena, all, rank, 0, Patience{});
-    {
-      Rank here{rank, size, *arena, control, fake_device(rank % gpus), nullptr, nullptr, nullptr};
-      here.kernels =
-          std::make_shared<DeviceKernels>(here.device, Nvrtc::open(fake_path("libnvrtc.so")));
-      here.stream = std::make_unique<DeviceStream>(here.device);
-      if (connects) {
-        here.ipc = IpcCommunicator::connect(control, here.device, here.kernels,
-                                            {.window_bytes = kWindow, .one_shot_limit = 4000});
-      }
-      body(here);
-    }
-    const FakeCudaLive left = live();
-    CHECK_EQ(left.memory + left.events + left.streams + left.modules + left.contexts, 0U);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-    arena->abort("a test failed");
-    return 1;
-  }
-}
-
-/// body() in `size` processes on `gpus` GPUs; the exit statuses as of waitpid().
 std::vector<int> statuses(int size, int gpus, bool connects, const Body& body) {
-  const std::string devices = "devices=" + std::to_string(gpus);
-  const Faults faults(devices.c_str());
-  const auto arena = Arena::create(size);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < size; ++rank) {
-    const pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) _exit(run_rank(arena, rank, size, gpus, connects, body));
-    children.push_back(child);
-  }
-  std::vector<int> all;
-  for (const pid_t child : children) {
-    all.push_back(-1);
-    CHECK_EQ(waitpid(child, &all.back(), 0), child);
-  }
-  return all;
+  return gpu_statuses(size, gpus, [&](GpuRank& has) {
+    Rank rank{has, nullptr};
+    if (connects) {
+      rank.ipc = IpcCommunicator::connect(rank.control, rank.device, rank.kernels,
+                                          {.window_bytes = kWindow, .one_shot_limit = 4000});
+    }
+    body(rank);
+  });
 }
 
 void in_processes(int size, int gpus, const Body& body, bool connects = true) {
   for (const int status : statuses(size, gpus, connects, body)) CHECK_EQ(status, 0);
-}
-
-template <class T>
-struct OnGpu {
-  OnGpu(const Rank& rank, const std::vector<T>& values)
-      : device(rank.device), count(values.size()), memory(device, count * sizeof(T) + 16) {
-    put(*device, memory.pointer(), values);
-  }
-  [[nodiscard]] CudaPointer at(std::size_t index = 0) const {
-    return memory.pointer() + index * sizeof(T);
-  }
-  [[nodiscard]] DevicePiece piece(std::size_t first, std::size_t many) const {
-    return {at(first), many * sizeof(T)};
-  }
-  [[nodiscard]] std::vector<T> values() const { return get<T>(*device, memory.pointer(), count); }
-
-  std::shared_ptr<const Device> device;
-  std::size_t count;
-  DeviceMemory memory;
-};
-
-/// What `member` brings: bytes that any rank can make.
-std::vector<std::uint8_t> bytes_of(DType dtype, std::size_t bytes, int member) {
-  std::vector<std::uint8_t> values(bytes);
-  for (std::size_t index = 0; index < bytes; ++index) {
-    const auto value = static_cast<std::uint8_t>(index * 7 + static_cast<std::size_t>(member) * 13);
-    // Exponents in the middle: no NaN, whose payload GPUs do not keep.
-    values[index] = dtype == DType::kBool ? value & 1 : value & 0x3f;
-  }
-  return values;
-}
-
-std::vector<std::uint8_t> reduced(DType dtype, ReduceOp op, std::size_t bytes, int members,
-                                  double factor) {
-  std::vector<std::vector<std::uint8_t>> all;
-  std::vector<const void*> sources;
-  for (int member = 0; member < members; ++member) all.push_back(bytes_of(dtype, bytes, member));
-  for (const auto& each : all) sources.push_back(each.data());
-  std::vector<std::uint8_t> result(bytes);
-  reduce_kernel(dtype, op)(result.data(), sources.data(), members, bytes / dtype_size(dtype),
-                           factor);
-  return result;
 }
 
 }  // namespace

@@ -22,15 +22,6 @@ from hvdtune.torch.buffers import as_buffer
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="session")
-def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the fake libraries."""
-    try:
-        return fake_gpus.build(tmp_path_factory.mktemp("fakes"))
-    except RuntimeError as problem:
-        pytest.skip(str(problem))
-
-
 @pytest.fixture
 def staged(fakes: Path) -> dict[str, str]:
     """The environment of ranks that have a driver, and no NCCL."""

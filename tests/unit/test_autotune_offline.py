@@ -31,9 +31,12 @@ class ShortEngine:
     EngineStopped = Stopped
 
     def __init__(
-        self, settings: knobs.Settings, steps: int, refuses: bool, tensors: int, gpus: bool = False
-    ) -> None:
+        self, settings: knobs.Settings, steps: int, refuses: bool, tensors: int, gpus: bool = False,
+        late: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        """`late`: settings that can act from the first step on."""
         self.values = {"cycle_time": settings.cycle_time, "chunk_size": settings.chunk_size}
+        self._late = {key: getattr(settings, key) for key in late}
         self.left = steps
         self.epoch = 0
         self._refuses = refuses
@@ -59,6 +62,7 @@ class ShortEngine:
             raise Stopped
         self._go_on.wait(0.001)  # leaves the processor to the other end
         self.left -= 1
+        self.values = {**self._late, **self.values}
         # The duration tells the test what was in force.
         duration = int(1000 * self.values["cycle_time"])
         return [SimulatedStep(duration, epoch=self.epoch, tensors=self._tensors)]
@@ -99,16 +103,18 @@ class Jobs:
     """Starts jobs and remembers them."""
 
     def __init__(
-        self, steps: int = 10**9, status: int = 0, tensors: int = 10, gpus: bool = False
-    ) -> None:
+        self, steps: int = 10**9, status: int = 0, tensors: int = 10, gpus: bool = False,
+        late: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self.started: list[Job] = []
-        self.gpus = gpus
+        self.gpus, self.late = gpus, late
         self.steps, self.status, self.tensors, self.refuses = steps, status, tensors, False
 
     def __call__(self, environment: Mapping[str, str]) -> Job:
         job = Job(
             environment, self.steps,
             status=self.status, refuses=self.refuses, tensors=self.tensors, gpus=self.gpus,
+            late=self.late,
         )  # fmt: skip
         self.started.append(job)
         return job
@@ -195,6 +201,22 @@ def test_settings_of_nccl_are_searched_only_where_gpus_are_used(engines) -> None
     steps_of(engine, number, 1)
     assert jobs.started[1].environment["HOROVOD_NUM_NCCL_STREAMS"] == "3"
     assert jobs.started[1].environment["NCCL_MAX_CTAS"] == "8"
+
+
+def test_what_can_act_only_once_there_are_batches_is_searched_too(engines) -> None:
+    jobs = Jobs(late=("nccl_bypass_limit",), tensors=3000)
+    engine = remote(engines, jobs, restart={"cache_capacity": 1024})
+    engine.start(time.monotonic() + PATIENCE_S)
+    assert engine.current()["nccl_bypass_limit"] == 0
+    number = engine.apply({"nccl_bypass_limit": 8192})
+    steps_of(engine, number, 1)
+    assert jobs.started[0].engine.values["nccl_bypass_limit"] == 8192
+    assert len(jobs.started) == 1
+    # The next start begins with it, though its engine does not know at first that it can act.
+    number = engine.apply({"nccl_bypass_limit": 8192, "cache_capacity": 4096})
+    steps_of(engine, number, 1)
+    assert jobs.started[1].settings.nccl_bypass_limit == 8192
+    assert engine.current()["nccl_bypass_limit"] == 8192
 
 
 def test_a_cache_that_all_tensors_fit_into_is_left_alone(engines) -> None:

@@ -108,6 +108,8 @@ constexpr ResultText kResults[] = {
     {CudaResult::kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {CudaResult::kInvalidImage, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {CudaResult::kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {CudaResult::kPeerAccessUnsupported, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+     "peer access is not supported between these two devices"},
     {CudaResult::kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CudaResult::kNotFound, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CudaResult::kNotReady, "CUDA_ERROR_NOT_READY", "device not ready"},

@@ -12,6 +12,7 @@ namespace {
 
 struct MemoryName {
   int pid;
+  int device;
   Memory::Export what;
 };
 
@@ -43,7 +44,7 @@ FAKE_EXPORT CudaResult cuIpcGetMemHandle(CudaMemoryHandle* handle, CudaPointer p
   if (fault("no-ipc")) return CudaResult::kNotSupported;
   const auto what = context->memory->share(pointer);
   if (!what) return CudaResult::kInvalidValue;
-  *handle = to_handle<CudaMemoryHandle>(MemoryName{getpid(), *what});
+  *handle = to_handle<CudaMemoryHandle>(MemoryName{getpid(), context->device, *what});
   return CudaResult::kSuccess;
 }
 
@@ -55,6 +56,9 @@ FAKE_EXPORT CudaResult cuIpcOpenMemHandle_v2(CudaPointer* pointer, CudaMemoryHan
   const auto name = from_handle<MemoryName>(handle);
   // A process does not open its own memory.
   if (name.pid == getpid()) return CudaResult::kInvalidContext;
+  if (name.device != context->device && fault("no-peer")) {
+    return CudaResult::kPeerAccessUnsupported;
+  }
   auto memory = ForeignMemory::open(name.pid, name.what);
   if (!memory) return CudaResult::kInvalidHandle;
   *pointer = memory->pointer();

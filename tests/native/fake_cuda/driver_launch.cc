@@ -35,7 +35,9 @@ FAKE_EXPORT CudaResult cuModuleGetFunction(CudaFunction* function, CudaModule mo
   const auto of = driver().modules.find(module);
   if (!of) return CudaResult::kInvalidHandle;
   const HostKernel kernel = host_kernel(name);
-  if (kernel.moves == nullptr && kernel.reduces == nullptr) return CudaResult::kNotFound;
+  if (kernel.moves == nullptr && kernel.reduces == nullptr && kernel.meets == nullptr) {
+    return CudaResult::kNotFound;
+  }
   auto made = std::make_shared<Function>();
   made->context = of->context;
   made->module = of;
@@ -76,6 +78,18 @@ bool translate(ReduceWork& work, bool) {
   return out != nullptr;
 }
 
+bool translate(MeetingWork& work, bool packs) {
+  if (!translate(work.reduce, packs)) return false;
+  const auto real = [](KernelSize& address, std::size_t bytes) {
+    address = reinterpret_cast<KernelSize>(any_memory(address, bytes));
+    return address != 0;
+  };
+  for (int member = 0; member < work.reduce.sources; ++member) {
+    if (!real(work.flags[member], sizeof(MeetingFlags))) return false;
+  }
+  return real(work.in, work.reduce.bytes) && real(work.over, sizeof(unsigned));
+}
+
 /// What the stream does: the parameters as they are now, the memory as it is then.
 template <class Work>
 Task task(const Function& function, const void* parameters, unsigned blocks) {
@@ -107,8 +121,12 @@ FAKE_EXPORT CudaResult cuLaunchKernel(CudaFunction handle, unsigned blocks, unsi
                      threads_y == 1 && threads_z == 1;
   if (!sizes || parameters == nullptr || extra != nullptr) return CudaResult::kInvalidValue;
   if (fault("fail-launch")) return CudaResult::kLaunchFailed;
-  stream->enqueue(function->kernel.moves != nullptr
-                      ? task<KernelWork>(*function, parameters[0], blocks)
-                      : task<ReduceWork>(*function, parameters[0], blocks));
+  if (function->kernel.moves != nullptr) {
+    stream->enqueue(task<KernelWork>(*function, parameters[0], blocks));
+  } else if (function->kernel.reduces != nullptr) {
+    stream->enqueue(task<ReduceWork>(*function, parameters[0], blocks));
+  } else {
+    stream->enqueue(task<MeetingWork>(*function, parameters[0], blocks));
+  }
   return CudaResult::kSuccess;
 }

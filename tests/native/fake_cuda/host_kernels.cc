@@ -1,6 +1,8 @@
 #include "host_kernels.h"
 
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "base/half.h"
 
@@ -27,6 +29,11 @@ struct alignas(16) uint4 {
 #define HVD_KERNEL static void
 #define HVD_REDUCING_KERNEL static void
 #define HVD_PARAMETER const
+#define HVD_PAUSE() std::this_thread::sleep_for(std::chrono::microseconds(5))
+#define HVD_MEETING_KERNEL(name, Kind)                                              \
+  static constexpr fake_cuda::HostMeeting name = {&hvdtune::bring<Kind::Element>,   \
+                                                  &hvdtune::arrive, &hvdtune::meet, \
+                                                  &hvdtune::reduce<Kind>, &hvdtune::leave};
 
 // Tensors of all types are read and written as what they are moved as.
 #include "device/kernels.cu"
@@ -39,9 +46,9 @@ const std::map<std::string, HostKernel>& kernels() {
   {"hvdtune_pack_" #name, {hvdtune_pack_##name, nullptr}}, {    \
     "hvdtune_unpack_" #name, { hvdtune_unpack_##name, nullptr } \
   }
-#define REDUCES(name)                                           \
-  {                                                             \
-    "hvdtune_reduce_" #name, { nullptr, hvdtune_reduce_##name } \
+#define REDUCES(name)                                                 \
+  {"hvdtune_reduce_" #name, {nullptr, hvdtune_reduce_##name}}, {      \
+    "hvdtune_meet_" #name, { nullptr, nullptr, &hvdtune_meet_##name } \
   }
   static const auto* const all = new std::map<std::string, HostKernel>{
       MOVES(copy),      MOVES(uint8),     MOVES(int8),    MOVES(uint16),    MOVES(int16),
@@ -75,6 +82,22 @@ void run_on_host(const HostKernel& kernel, const hvdtune::KernelWork& work, unsi
 
 void run_on_host(const HostKernel& kernel, const hvdtune::ReduceWork& work, unsigned blocks) {
   run_all(kernel.reduces, work, blocks);
+}
+
+void run_on_host(const HostKernel& kernel, const hvdtune::MeetingWork& work, unsigned blocks) {
+  const auto all_threads = [](const auto& step) {
+    for (threadIdx.x = 0; threadIdx.x < hvdtune::kKernelThreads; ++threadIdx.x) step();
+  };
+  gridDim.x = blocks;
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+    all_threads([&] { kernel.meets->bring(work); });
+    all_threads([&] { kernel.meets->arrive(work); });
+    bool all = true;
+    all_threads([&] { all = kernel.meets->meet(work) && all; });
+    if (!all) continue;
+    all_threads([&] { kernel.meets->reduce(work.reduce); });
+    all_threads([&] { kernel.meets->leave(work); });
+  }
 }
 
 }  // namespace fake_cuda
