@@ -221,6 +221,10 @@ class EngineOptions:
         nvrtc_library: str,
         nvtx_library: str,
         nccl_streams: int,
+        nccl_min_ctas: int,
+        nccl_max_ctas: int,
+        nccl_cga_cluster_size: int,
+        nccl_cta_policy: int,
         async_completion: bool,
         share_gpu: bool,
     ) -> None: ...

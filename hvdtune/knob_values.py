@@ -33,7 +33,8 @@ class Knob(NamedTuple):
     opposite. `requires` is the key of the setting without which this one does nothing. `inert`
     says why a setting that exists for compatibility has no effect; it is empty for the others.
     `between_hosts` marks those that do nothing in a job on one host, `on_gpus` those that do
-    nothing without tensors on GPUs.
+    nothing without tensors on GPUs. `at_most` is the key of the setting that this one's value must
+    not exceed, unless one of them is 0.
     `empty_counts` marks those for which an empty variable says something ("none of them").
     `tune_range` and `scale` are for the autotuner and only present on tunable settings; `restart`
     marks those that only a new start of the job changes, so that `hvdtune tune` alone moves them.
@@ -55,6 +56,7 @@ class Knob(NamedTuple):
     yaml_inverted: bool = False
     zero_is_auto: bool = False
     requires: str | None = None
+    at_most: str | None = None
     inert: str = ""
     between_hosts: bool = False
     on_gpus: bool = False

@@ -17,6 +17,11 @@ namespace {
 
 /// The first NCCL that lets members share a GPU.
 constexpr int kSharesGpus = 23000;
+/// NCCL_CTA_POLICY_ZERO, and the first NCCL that has it.
+constexpr int kZeroCtas = 2;
+constexpr int kHasZeroCtas = 22800;
+/// More thread blocks no collective of NCCL's has; where a GPU has fewer, NCCL lowers it.
+constexpr int kMostCtas = 64;
 
 /// NCCL's type for data of `dtype`, if it can reduce them. bool: as bytes 0 and 1.
 std::optional<NcclType> nccl_type(DType dtype) {
@@ -218,11 +223,31 @@ bool NcclCommunicator::supports(DType dtype, ReduceOp op, double factor) const {
 
 void NcclCommunicator::fail(const std::string& why) const { throw Error(ErrorKind::kAborted, why); }
 
-void NcclCommunicator::join(const NcclUniqueId& id) {
-  NcclConfig config;
+NcclConfig NcclCommunicator::config() const {
+  NcclConfig config(library_->version());
   config.blocking = 0;
-  if (options_.min_ctas > 0) config.min_ctas = options_.min_ctas;
   if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
+  if (options_.min_ctas > 0) {
+    config.min_ctas = options_.min_ctas;
+    // NCCL takes "unset" for a number here, and refuses a least without a most.
+    if (options_.max_ctas <= 0) config.max_ctas = kMostCtas;
+  }
+  if (options_.cga_cluster_size >= 0) config.cga_cluster_size = options_.cga_cluster_size;
+  if (options_.cta_policy >= 0) {
+    const int since = options_.cta_policy < kZeroCtas ? kNcclHasPolicies : kHasZeroCtas;
+    if (library_->version() >= since) {
+      config.cta_policy = options_.cta_policy;
+    } else {
+      HVD_LOG(kWarning) << "NCCL_CTA_POLICY has no effect: NCCL "
+                        << nccl_version_text(library_->version()) << " has no such policy, NCCL "
+                        << nccl_version_text(since) << " has";
+    }
+  }
+  return config;
+}
+
+void NcclCommunicator::join(const NcclUniqueId& id) {
+  NcclConfig config = this->config();
   NcclResult result{};
   {
     const std::lock_guard lock(mutex_);

@@ -16,9 +16,11 @@
 namespace hvdtune {
 
 struct NcclOptions {
-  int min_ctas = 0;        ///< thread blocks a collective uses at least; 0 = NCCL's choice
-  int max_ctas = 0;        ///< … and at most; 0 = NCCL's choice
-  bool share_gpu = false;  ///< members may be on one GPU (NCCL 2.30 or later)
+  int min_ctas = 0;           ///< thread blocks a collective uses at least; 0 = NCCL's choice
+  int max_ctas = 0;           ///< … and at most; 0 = NCCL's choice
+  int cga_cluster_size = -1;  ///< thread blocks in a cluster; -1 = NCCL's choice
+  int cta_policy = -1;        ///< NCCL_CTA_POLICY_*, 0 to 2; -1 = NCCL's choice
+  bool share_gpu = false;     ///< members may be on one GPU (NCCL 2.30 or later)
   /// Of connecting, and of every wait for other members.
   Nanos timeout = 60 * kSecond;
   /// Looked at during every wait: why the job is aborted, if it is. Any thread.
@@ -69,6 +71,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   using Reduction = std::function<NcclResult(NcclComm comm, NcclType type, NcclOp op)>;
 
   void join(const NcclUniqueId& id);
+  [[nodiscard]] NcclConfig config() const;
   void issue(const char* what, const Call& call);
   void settle(const char* what);
   void reduce(const char* what, DType dtype, ReduceOp op, double factor, const Reduction& call);

@@ -8,7 +8,6 @@
 namespace hvdtune {
 namespace {
 
-constexpr int kOldestNccl = 21900;
 constexpr const char* kOldestNcclText = "NCCL 2.19";
 
 }  // namespace

@@ -47,20 +47,38 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-/// The part of ncclConfig_t that NCCL 2.19 knows; later versions take it as it is, as `size` and
-/// `version` say what it is. kUnset: NCCL's own choice.
+inline constexpr int kOldestNccl = 21900;
+/// The first NCCL whose ncclConfig_t has a policy for thread blocks.
+inline constexpr int kNcclHasPolicies = 22700;
+
+/// ncclConfig_t as far as NCCL 2.27 knows it. NCCL only ever appends to it, and takes an older one
+/// as `size` and `version` say what it is. kUnset: NCCL's own choice.
 struct NcclConfig {
   static constexpr int kUnset = INT_MIN;
 
-  std::size_t size = sizeof(NcclConfig);
+  std::size_t size;
   unsigned magic = 0xcafebeef;
-  unsigned version = 21900;
+  unsigned version;
   int blocking = kUnset;
   int cga_cluster_size = kUnset;
   int min_ctas = kUnset;
   int max_ctas = kUnset;
   const char* net_name = nullptr;
   int split_share = kUnset;
+  // From here on they are later versions'; 2.27 knows all.
+  int traffic_class = kUnset;
+  const char* comm_name = nullptr;
+  int collnet_enable = kUnset;
+  int cta_policy = kUnset;
+  int shrink_share = kUnset;
+  int nvls_ctas = kUnset;
+
+  /// For a library of `library_version` (2.19 or later): nothing in it that this one does not know.
+  /// What 2.19 knows ends where `comm_name` begins: alignment fills it up to there.
+  explicit NcclConfig(int library_version)
+      : size(library_version < kNcclHasPolicies ? offsetof(NcclConfig, comm_name)
+                                                : sizeof(NcclConfig)),
+        version(library_version < kNcclHasPolicies ? kOldestNccl : kNcclHasPolicies) {}
 };
 
 /// The functions of libnccl.so.2, found at run time; never unloaded. Members have the names of the

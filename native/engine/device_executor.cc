@@ -111,6 +111,8 @@ DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
       NcclOptions options;
       options.min_ctas = gpus_.options().min_ctas;
       options.max_ctas = gpus_.options().max_ctas;
+      options.cga_cluster_size = gpus_.options().cga_cluster_size;
+      options.cta_policy = gpus_.options().cta_policy;
       options.share_gpu = gpus_.options().share_gpu;
       options.timeout = gpus_.options().timeout;
       options.aborted = aborted_;

@@ -19,6 +19,8 @@ struct DeviceOptions {
   bool async_completion = false;
   int min_ctas = 0;  ///< of NCCL; 0 = its choice
   int max_ctas = 0;
+  int cga_cluster_size = -1;  ///< … -1 = its choice
+  int cta_policy = -1;
   bool share_gpu = false;  ///< ranks may be on one GPU
   /// Of NCCL's connecting and of waits for other ranks within its calls.
   Nanos timeout = 120 * kSecond;

@@ -80,6 +80,10 @@ DeviceOptions make_device_options(const py::kwargs& values) {
   options.nvrtc = text("nvrtc_library");
   options.profiler = text("nvtx_library");
   options.streams = values["nccl_streams"].cast<int>();
+  options.min_ctas = values["nccl_min_ctas"].cast<int>();
+  options.max_ctas = values["nccl_max_ctas"].cast<int>();
+  options.cga_cluster_size = values["nccl_cga_cluster_size"].cast<int>();
+  options.cta_policy = values["nccl_cta_policy"].cast<int>();
   options.async_completion = values["async_completion"].cast<bool>();
   options.share_gpu = values["share_gpu"].cast<bool>();
   return options;

@@ -22,10 +22,14 @@ std::shared_ptr<const NcclLibrary> fake_nccl() {
   return NcclLibrary::open(fake_path("libnccl.so.2"));
 }
 
-int communicators_left() {
+/// A function of the fake NCCL that NcclLibrary does not know.
+template <class Function>
+Function* fake_nccl_function(const char* name) {
   void* const library = dlopen(fake_path("libnccl.so.2").c_str(), RTLD_NOW);
-  return reinterpret_cast<int (*)()>(dlsym(library, "fake_nccl_live"))();
+  return reinterpret_cast<Function*>(dlsym(library, name));
 }
+
+int communicators_left() { return fake_nccl_function<int()>("fake_nccl_live")(); }
 
 /// What a member of a test has.
 struct Member {
@@ -366,11 +370,71 @@ TEST(names_of_activities_are_horovod_s) {
   });
 }
 
-TEST(limits_of_thread_blocks_reach_nccl) {
+namespace {
+
+/// How NCCL was told to make the communicators of two members.
+NcclConfig config_of(const NcclOptions& options, const char* faults = "devices=2") {
+  {
+    World world(2);
+    const Faults versions(faults);
+    world.run([&](int rank, Communicator& control) {
+      const auto nccl = NcclCommunicator::connect(control, fake_nccl(), fake_device(rank), options);
+      CHECK(!nccl->failure());
+    });
+  }
+  NcclConfig config(23000);
+  fake_nccl_function<void(NcclConfig*)>("fake_nccl_config")(&config);
+  return config;
+}
+
+}  // namespace
+
+TEST(what_is_set_of_a_communicator_reaches_nccl) {
+  NcclConfig config = config_of({});
+  CHECK_EQ(config.version, 22700U);
+  CHECK_EQ(config.blocking, 0);
+  for (const int field : {config.min_ctas, config.max_ctas, config.cga_cluster_size,
+                          config.cta_policy, config.traffic_class, config.nvls_ctas}) {
+    CHECK_EQ(field, NcclConfig::kUnset);
+  }
   NcclOptions options;
-  options.min_ctas = 1;
+  options.min_ctas = 2;
   options.max_ctas = 4;
-  on_members(2, [](Member& member) { CHECK(!member.nccl.failure()); }, options);
+  options.cga_cluster_size = 0;
+  options.cta_policy = 2;
+  config = config_of(options);
+  CHECK_EQ(config.min_ctas, 2);
+  CHECK_EQ(config.max_ctas, 4);
+  CHECK_EQ(config.cga_cluster_size, 0);
+  CHECK_EQ(config.cta_policy, 2);
+}
+
+TEST(a_least_number_of_thread_blocks_needs_no_most) {
+  NcclOptions options;
+  options.min_ctas = 8;
+  const NcclConfig config = config_of(options);
+  CHECK_EQ(config.min_ctas, 8);
+  CHECK(config.max_ctas >= 32);
+}
+
+TEST(an_older_nccl_is_told_nothing_that_it_does_not_know) {
+  NcclOptions options;
+  options.max_ctas = 4;
+  options.cta_policy = 1;
+  NcclConfig config = config_of(options, "devices=2,nccl=21903");
+  CHECK_EQ(config.version, 21900U);
+  CHECK_EQ(config.size, 48U);
+  CHECK_EQ(config.max_ctas, 4);
+  config = config_of(options, "devices=2,nccl=22707");
+  CHECK_EQ(config.cta_policy, 1);
+  options.cta_policy = 2;  // 2.28 has it
+  config = config_of(options, "devices=2,nccl=22707");
+  CHECK_EQ(config.cta_policy, NcclConfig::kUnset);
+}
+
+TEST(limits_of_thread_blocks_must_fit) {
+  NcclOptions options;
+  options.max_ctas = 4;
   options.min_ctas = 8;  // more than the most
   CHECK_THROWS_WITH(on_members(
                         2, [](Member&) {}, options),

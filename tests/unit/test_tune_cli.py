@@ -57,7 +57,8 @@ def test_the_job_gets_the_users_settings_but_no_tuner_of_its_own(
     assert not {"HOROVOD_AUTOTUNE_LOG", "HVDTUNE_AUTOTUNE_STORE"} & set(environ)
     # The first start begins where the user says; later ones with what is in force.
     assert environ["HVDTUNE_AUTOTUNE_START"] == "chunk_size=65536"
-    restarting = {"cache_capacity": 1024, "num_nccl_streams": 1, "nccl_max_ctas": 0}
+    ctas = {"nccl_min_ctas": 0, "nccl_max_ctas": 0}
+    restarting = {"cache_capacity": 1024, "num_nccl_streams": 1, **ctas}
     assert tune._restarting(settings) == restarting
     assert tune._command(args) == ["x"]
 

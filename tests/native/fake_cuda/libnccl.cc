@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <utility>
@@ -158,20 +159,63 @@ FAKE_EXPORT NcclResult ncclGetUniqueId(NcclUniqueId* id) {
   return NcclResult::kSuccess;
 }
 
+namespace {
+
+/// What NCCL has against a configuration, or null. It may say nothing that this version does not
+/// know; as in NCCL, a least number of thread blocks needs a most.
+const char* problem_of(const NcclConfig* config) {
+  const long own = setting("nccl", 23000);
+  if (config == nullptr || config->magic != 0xcafebeef || config->version < 21400 ||
+      config->version > own) {
+    return "ncclConfig_t is not initialised";
+  }
+  const bool has_policies = config->version >= kNcclHasPolicies;
+  if (config->size != (has_policies ? sizeof(NcclConfig) : offsetof(NcclConfig, comm_name))) {
+    return "the size of ncclConfig_t";
+  }
+  const auto allowed = [](int ctas) { return ctas == NcclConfig::kUnset || ctas > 0; };
+  if (!allowed(config->min_ctas) || !allowed(config->max_ctas) ||
+      config->min_ctas > config->max_ctas) {
+    return "minCTAs and maxCTAs";
+  }
+  if (config->cga_cluster_size != NcclConfig::kUnset && config->cga_cluster_size < 0) {
+    return "cgaClusterSize";
+  }
+  const int policies = own >= 22800 ? 3 : 1;
+  if (has_policies && config->cta_policy != NcclConfig::kUnset &&
+      (config->cta_policy < 0 || config->cta_policy > policies)) {
+    return "CTAPolicy";
+  }
+  return nullptr;
+}
+
+std::mutex config_mutex;
+NcclConfig last_config(21900);
+
+void note(const NcclConfig& config) {
+  NcclConfig copy(static_cast<int>(config.version));
+  std::memcpy(&copy, &config, config.size);
+  const std::lock_guard lock(config_mutex);
+  last_config = copy;
+}
+
+}  // namespace
+
+/// For tests: how the last communicator was to be.
+FAKE_EXPORT void fake_nccl_config(NcclConfig* config) {
+  const std::lock_guard lock(config_mutex);
+  *config = last_config;
+}
+
 FAKE_EXPORT NcclResult ncclCommInitRankConfig(NcclComm* handle, int size, NcclUniqueId id, int rank,
                                               NcclConfig* config) {
   if (size < 1 || size > kMostMembers || rank < 0 || rank >= size) {
     return refuse(NcclResult::kInvalidArgument, "rank or size");
   }
-  if (config == nullptr || config->size != sizeof(NcclConfig) || config->magic != 0xcafebeef ||
-      config->version < 21400) {
-    return refuse(NcclResult::kInvalidArgument, "ncclConfig_t is not initialised");
+  if (const char* const problem = problem_of(config); problem != nullptr) {
+    return refuse(NcclResult::kInvalidArgument, problem);
   }
-  const auto allowed = [](int ctas) { return ctas == NcclConfig::kUnset || ctas > 0; };
-  const int most = config->max_ctas == NcclConfig::kUnset ? INT_MAX : config->max_ctas;
-  if (!allowed(config->min_ctas) || !allowed(config->max_ctas) || config->min_ctas > most) {
-    return refuse(NcclResult::kInvalidArgument, "minCTAs and maxCTAs");
-  }
+  note(*config);
   const int device = current_device();
   if (device < 0) return refuse(NcclResult::kUnhandledCudaError, "no GPU is current");
   const auto comm = std::make_shared<Comm>(size, rank, device, config->blocking != 0);
