@@ -59,6 +59,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   void exchange(std::span<const DevicePiece> send, std::span<const DevicePiece> receive,
                 CudaStream stream) override;
   void enroll(const DevicePiece& memory) override;
+  /// As a symmetric window, where NCCL (2.27 or later) has such; otherwise as enroll(), on all
+  /// members. Memory of ncclMemAlloc. What NCCL says at once is no error.
+  void enroll_together(const DevicePiece& memory, Communicator& control) override;
   void withdraw(const DevicePiece& memory) override;
   [[nodiscard]] std::optional<std::string> failure() const override;
   void abort() override;
@@ -72,6 +75,7 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   void join(const NcclUniqueId& id);
   [[nodiscard]] NcclConfig config() const;
+  bool open_window(const DevicePiece& memory);
   void issue(const char* what, const Call& call);
   void settle(const char* what);
   void reduce(const char* what, DType dtype, ReduceOp op, double factor, const Reduction& call);
@@ -88,6 +92,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   NcclComm comm_ = nullptr;  ///< null: aborted
   mutable std::string failure_;
   std::map<std::pair<CudaPointer, std::size_t>, void*> enrolled_;
+  /// NCCL may fill in a window later; where it is stays the same until then.
+  std::map<std::pair<CudaPointer, std::size_t>, NcclWindow> windows_;
 };
 
 }  // namespace hvdtune

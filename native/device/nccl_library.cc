@@ -9,6 +9,7 @@ namespace hvdtune {
 namespace {
 
 constexpr const char* kOldestNcclText = "NCCL 2.19";
+constexpr int kNcclHasWindows = 22700;
 
 }  // namespace
 
@@ -56,6 +57,10 @@ NcclLibrary::NcclLibrary(const std::string& path) : path_(path) {
   find(ncclMemFree, "ncclMemFree");
   find(ncclCommRegister, "ncclCommRegister");
   find(ncclCommDeregister, "ncclCommDeregister");
+  if (version_ < kNcclHasWindows) return;
+  library.find_if_there(ncclCommWindowRegister, "ncclCommWindowRegister");
+  library.find_if_there(ncclCommWindowDeregister, "ncclCommWindowDeregister");
+  if (ncclCommWindowDeregister == nullptr) ncclCommWindowRegister = nullptr;
 }
 
 std::string NcclLibrary::describe(NcclResult result, NcclComm comm) const {

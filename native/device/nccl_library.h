@@ -9,7 +9,8 @@
 
 namespace hvdtune {
 
-using NcclComm = struct NcclCommOpaque*;  ///< ncclComm_t
+using NcclComm = struct NcclCommOpaque*;      ///< ncclComm_t
+using NcclWindow = struct NcclWindowOpaque*;  ///< ncclWindow_t
 
 /// ncclResult_t
 enum class NcclResult : int {
@@ -42,6 +43,9 @@ enum class NcclOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 
 /// ncclScalarResidence_t: the scalar is read before the call returns.
 inline constexpr int kNcclScalarHostImmediate = 1;
+
+/// NCCL_WIN_COLL_SYMMETRIC: collectives use the window at the same place on all members.
+inline constexpr int kNcclSymmetricWindow = 1;
 
 struct NcclUniqueId {
   char bytes[128];
@@ -132,6 +136,11 @@ class NcclLibrary {
   NcclResult (*ncclMemFree)(void* memory);
   NcclResult (*ncclCommRegister)(NcclComm comm, void* memory, std::size_t bytes, void** handle);
   NcclResult (*ncclCommDeregister)(NcclComm comm, void* handle);
+
+  // From 2.27 on; both null before.
+  NcclResult (*ncclCommWindowRegister)(NcclComm comm, void* memory, std::size_t bytes,
+                                       NcclWindow* window, int flags) = nullptr;
+  NcclResult (*ncclCommWindowDeregister)(NcclComm comm, NcclWindow window) = nullptr;
 
  private:
   explicit NcclLibrary(const std::string& path);

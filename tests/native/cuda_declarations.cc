@@ -178,6 +178,11 @@ NCCL(ncclMemAlloc);
 NCCL(ncclMemFree);
 NCCL(ncclCommRegister);
 NCCL(ncclCommDeregister);
+#if NCCL_VERSION_CODE >= 22700
+NCCL(ncclCommWindowRegister);
+NCCL(ncclCommWindowDeregister);
+static_assert(equal(hvdtune::kNcclSymmetricWindow, NCCL_WIN_COLL_SYMMETRIC));
+#endif
 
 // Of NCCL 2.27 or later ours is the beginning; of an older one so far as that goes.
 #if NCCL_VERSION_CODE >= 22700

@@ -10,82 +10,12 @@
 #include "base/half.h"
 #include "collective/exchange_texts.h"
 #include "collective/nccl_communicator.h"
-#include "fake_gpu.h"
-#include "shm_world.h"
+#include "nccl_members.h"
 
 using namespace hvdtune;           // NOLINT: a test
 using namespace hvdtune::testing;  // NOLINT
 
 namespace {
-
-std::shared_ptr<const NcclLibrary> fake_nccl() {
-  return NcclLibrary::open(fake_path("libnccl.so.2"));
-}
-
-/// A function of the fake NCCL that NcclLibrary does not know.
-template <class Function>
-Function* fake_nccl_function(const char* name) {
-  void* const library = dlopen(fake_path("libnccl.so.2").c_str(), RTLD_NOW);
-  return reinterpret_cast<Function*>(dlsym(library, name));
-}
-
-int communicators_left() { return fake_nccl_function<int()>("fake_nccl_live")(); }
-
-/// What a member of a test has.
-struct Member {
-  int index;
-  int size;
-  std::shared_ptr<const Device> device;
-  std::shared_ptr<const NcclLibrary> library;
-  NcclCommunicator& nccl;
-  DeviceStream& stream;
-};
-
-/// body() on so many members, threads of this process with a GPU each.
-void on_members(int size, const std::function<void(Member&)>& body, NcclOptions options = {}) {
-  const std::string gpus = "devices=" + std::to_string(size);
-  const Faults faults(gpus.c_str());
-  World world(size);
-  options.aborted = [&]() -> std::optional<std::string> {
-    if (!world.arena().aborted()) return {};
-    return world.arena().abort_status().text;
-  };
-  world.run([&](int rank, Communicator& control) {
-    const auto device = fake_device(rank);
-    const auto library = fake_nccl();
-    const auto nccl = NcclCommunicator::connect(control, library, device, options);
-    DeviceStream stream(device);
-    Member member{rank, size, device, library, *nccl, stream};
-    try {
-      body(member);
-    } catch (...) {
-      nccl->abort();
-      throw;
-    }
-  });
-  CHECK_EQ(communicators_left(), 0);
-  CHECK_EQ(live().memory, 0U);
-  CHECK_EQ(live().contexts, 0U);
-}
-
-template <class T>
-struct OnGpu {
-  OnGpu(const Member& member, std::vector<T> values)
-      : device(member.device), count(values.size()), memory(device, count * sizeof(T)) {
-    put(*device, memory.pointer(), values);
-  }
-  [[nodiscard]] CudaPointer at(std::size_t index = 0) const {
-    return memory.pointer() + index * sizeof(T);
-  }
-  [[nodiscard]] std::vector<T> values() const { return get<T>(*device, memory.pointer(), count); }
-  [[nodiscard]] DevicePiece piece(std::size_t first, std::size_t many) const {
-    return {at(first), many * sizeof(T)};
-  }
-
-  std::shared_ptr<const Device> device;
-  std::size_t count;
-  DeviceMemory memory;
-};
 
 template <class T>
 std::vector<T> numbers(std::size_t count, int member) {
@@ -344,23 +274,6 @@ TEST(large_data_and_several_streams_keep_their_order) {
   });
 }
 
-TEST(registered_memory_is_given_back_in_time) {
-  on_members(2, [](Member& member) {
-    NcclMemory memory(member.library, member.device, 4096);
-    const DevicePiece whole{memory.pointer(), memory.bytes()};
-    member.nccl.enroll(whole);
-    member.nccl.enroll(whole);
-    member.device->clear(whole.at, whole.bytes, member.stream.handle());
-    member.nccl.allreduce(whole.at, whole.at, 1024, DType::kFloat32, ReduceOp::kSum, 1.0,
-                          member.stream.handle());
-    member.stream.synchronize();
-    member.nccl.withdraw(whole);
-    member.nccl.withdraw(whole);
-    memory = NcclMemory();
-    CHECK(!member.nccl.failure());
-  });
-}
-
 TEST(names_of_activities_are_horovod_s) {
   on_members(1, [](Member& member) {
     const auto name = [&](OpKind kind) { return std::string(member.nccl.activity(kind)); };
@@ -368,77 +281,6 @@ TEST(names_of_activities_are_horovod_s) {
     CHECK_EQ(name(OpKind::kBroadcast), std::string("NCCL_BCAST"));
     CHECK_EQ(name(OpKind::kAlltoall), std::string("NCCL_ALLTOALL"));
   });
-}
-
-namespace {
-
-/// How NCCL was told to make the communicators of two members.
-NcclConfig config_of(const NcclOptions& options, const char* faults = "devices=2") {
-  {
-    World world(2);
-    const Faults versions(faults);
-    world.run([&](int rank, Communicator& control) {
-      const auto nccl = NcclCommunicator::connect(control, fake_nccl(), fake_device(rank), options);
-      CHECK(!nccl->failure());
-    });
-  }
-  NcclConfig config(23000);
-  fake_nccl_function<void(NcclConfig*)>("fake_nccl_config")(&config);
-  return config;
-}
-
-}  // namespace
-
-TEST(what_is_set_of_a_communicator_reaches_nccl) {
-  NcclConfig config = config_of({});
-  CHECK_EQ(config.version, 22700U);
-  CHECK_EQ(config.blocking, 0);
-  for (const int field : {config.min_ctas, config.max_ctas, config.cga_cluster_size,
-                          config.cta_policy, config.traffic_class, config.nvls_ctas}) {
-    CHECK_EQ(field, NcclConfig::kUnset);
-  }
-  NcclOptions options;
-  options.min_ctas = 2;
-  options.max_ctas = 4;
-  options.cga_cluster_size = 0;
-  options.cta_policy = 2;
-  config = config_of(options);
-  CHECK_EQ(config.min_ctas, 2);
-  CHECK_EQ(config.max_ctas, 4);
-  CHECK_EQ(config.cga_cluster_size, 0);
-  CHECK_EQ(config.cta_policy, 2);
-}
-
-TEST(a_least_number_of_thread_blocks_needs_no_most) {
-  NcclOptions options;
-  options.min_ctas = 8;
-  const NcclConfig config = config_of(options);
-  CHECK_EQ(config.min_ctas, 8);
-  CHECK(config.max_ctas >= 32);
-}
-
-TEST(an_older_nccl_is_told_nothing_that_it_does_not_know) {
-  NcclOptions options;
-  options.max_ctas = 4;
-  options.cta_policy = 1;
-  NcclConfig config = config_of(options, "devices=2,nccl=21903");
-  CHECK_EQ(config.version, 21900U);
-  CHECK_EQ(config.size, 48U);
-  CHECK_EQ(config.max_ctas, 4);
-  config = config_of(options, "devices=2,nccl=22707");
-  CHECK_EQ(config.cta_policy, 1);
-  options.cta_policy = 2;  // 2.28 has it
-  config = config_of(options, "devices=2,nccl=22707");
-  CHECK_EQ(config.cta_policy, NcclConfig::kUnset);
-}
-
-TEST(limits_of_thread_blocks_must_fit) {
-  NcclOptions options;
-  options.max_ctas = 4;
-  options.min_ctas = 8;  // more than the most
-  CHECK_THROWS_WITH(on_members(
-                        2, [](Member&) {}, options),
-                    Failure, "INIT_NCCL failed: invalid argument (minCTAs and maxCTAs)");
 }
 
 namespace {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <atomic>
+#include <climits>
 #include <cstddef>
 #include <cstring>
 #include <iterator>
@@ -33,6 +35,19 @@ struct RegisteredMemory {
 
 RegisteredMemory& registered() {
   static auto* const all = new RegisteredMemory;
+  return *all;
+}
+
+/// Memory of ncclMemAlloc, with its length; and all windows, of whichever communicator.
+struct WindowMemory {
+  std::mutex mutex;
+  std::map<CudaPointer, std::size_t> allocated;
+  std::map<CudaPointer, NcclComm> windows;
+  std::atomic<int> collectives = 0;  ///< whose data were in windows
+};
+
+WindowMemory& window_memory() {
+  static auto* const all = new WindowMemory;
   return *all;
 }
 
@@ -74,6 +89,15 @@ NcclResult issue(const std::shared_ptr<Comm>& comm, Work work, std::shared_ptr<S
   return NcclResult::kSuccess;
 }
 
+/// Where an address is in a window of the communicator, counted from 1; 0: in none.
+std::uint64_t place_in_window(Comm& comm, CudaPointer at) {
+  const std::lock_guard lock(comm.mutex);
+  for (const auto& [begin, bytes] : comm.windows) {
+    if (at >= begin && at < begin + bytes) return at - begin + 1;
+  }
+  return 0;
+}
+
 struct Range {
   const void* at;
   std::size_t bytes;
@@ -102,6 +126,9 @@ NcclResult collective(NcclComm handle, CudaStream stream_handle, Work work,
       return done(refuse(NcclResult::kInvalidArgument, "not memory of this GPU"));
     }
   }
+  work.step.in_window = place_in_window(*comm, work.in);
+  work.step.out_window = place_in_window(*comm, work.out);
+  if (work.step.in_window > 0 && work.step.out_window > 0) ++window_memory().collectives;
   return done(issue(comm, std::move(work), std::move(stream)));
 }
 
@@ -155,6 +182,9 @@ FAKE_EXPORT const char* ncclGetLastError(NcclComm handle) {
 
 FAKE_EXPORT NcclResult ncclGetUniqueId(NcclUniqueId* id) {
   if (fault("no-id")) return refuse(NcclResult::kSystemError, "no network interface");
+  if (static_cast<long>(comms().size()) >= setting("comms", LONG_MAX)) {
+    return refuse(NcclResult::kSystemError, "no memory for a communicator");
+  }
   *id = Meeting::create();
   return NcclResult::kSuccess;
 }
@@ -250,6 +280,8 @@ NcclResult end(NcclComm handle, bool aborts) {
   for (void* const memory : comm->registered) {
     if (--registered().count[memory] == 0) registered().count.erase(memory);
   }
+  const std::lock_guard of_windows(window_memory().mutex);
+  std::erase_if(window_memory().windows, [&](const auto& one) { return one.second == handle; });
   return NcclResult::kSuccess;
 }
 
@@ -379,6 +411,8 @@ FAKE_EXPORT NcclResult ncclMemAlloc(void** memory, std::size_t bytes) {
     return refuse(NcclResult::kUnhandledCudaError, "out of memory");
   }
   *memory = reinterpret_cast<void*>(pointer);
+  const std::lock_guard lock(window_memory().mutex);
+  window_memory().allocated[pointer] = bytes;
   return NcclResult::kSuccess;
 }
 
@@ -388,6 +422,11 @@ FAKE_EXPORT NcclResult ncclMemFree(void* memory) {
     if (registered().count.contains(memory)) {
       return refuse(NcclResult::kInvalidUsage, "it is still registered");
     }
+    const std::lock_guard of_windows(window_memory().mutex);
+    if (window_memory().windows.contains(address(memory))) {
+      return refuse(NcclResult::kInvalidUsage, "it is still a window");
+    }
+    window_memory().allocated.erase(address(memory));
   }
   return cuMemFree_v2(address(memory)) == CudaResult::kSuccess ? NcclResult::kSuccess
                                                                : NcclResult::kInvalidArgument;
@@ -419,8 +458,62 @@ FAKE_EXPORT NcclResult ncclCommDeregister(NcclComm handle, void* registration) {
   return NcclResult::kSuccess;
 }
 
-/// For tests: communicators that are not destroyed yet, and registrations.
+FAKE_EXPORT NcclResult ncclCommWindowRegister(NcclComm handle, void* memory, std::size_t bytes,
+                                              NcclWindow* window, int flags) {
+  const auto comm = comms().find(handle);
+  if (!comm || window == nullptr) return refuse(NcclResult::kInvalidArgument, "what is null");
+  if (const NcclResult ready = comm->ready(); ready != NcclResult::kSuccess) return ready;
+  if (current_device() != comm->device()) {
+    return refuse(NcclResult::kInvalidUsage, "another GPU is current");
+  }
+  if (fault("no-window")) return refuse(NcclResult::kInvalidUsage, "no windows here");
+  const CudaPointer at = address(memory);
+  {
+    const std::lock_guard lock(window_memory().mutex);
+    const auto whole = window_memory().allocated.find(at);
+    if (flags != kNcclSymmetricWindow || whole == window_memory().allocated.end() ||
+        whole->second < bytes || memory_of(comm->device(), at, bytes) == nullptr) {
+      return refuse(NcclResult::kInvalidArgument,
+                    "not a symmetric window of ncclMemAlloc's memory");
+    }
+    if (window_memory().windows.contains(at)) {
+      return refuse(NcclResult::kInvalidUsage, "it is a window already");
+    }
+    if (!fault("null-window")) window_memory().windows[at] = handle;
+  }
+  *window = nullptr;
+  return comm->open_window(bytes, [comm, at, bytes, window] {
+    if (fault("null-window")) return;
+    const std::lock_guard lock(comm->mutex);
+    comm->windows[at] = bytes;
+    *window = reinterpret_cast<NcclWindow>(at);
+  });
+}
+
+FAKE_EXPORT NcclResult ncclCommWindowDeregister(NcclComm handle, NcclWindow window) {
+  const auto comm = comms().find(handle);
+  if (!comm) return refuse(NcclResult::kInvalidArgument, "no such communicator");
+  const auto at = reinterpret_cast<CudaPointer>(window);
+  const std::lock_guard lock(comm->mutex);
+  if (comm->windows.erase(at) == 0) return refuse(NcclResult::kInvalidArgument, "no such window");
+  const std::lock_guard of_all(window_memory().mutex);
+  window_memory().windows.erase(at);
+  return NcclResult::kSuccess;
+}
+
+/// For tests: how many collectives had their data in windows.
+FAKE_EXPORT int fake_nccl_in_windows() { return window_memory().collectives; }
+
+/// For tests: how many communicators were ever given something.
+FAKE_EXPORT int fake_nccl_used() { return Comm::used; }
+
+/// For tests: communicators that are not destroyed yet.
+FAKE_EXPORT int fake_nccl_communicators() { return static_cast<int>(comms().size()); }
+
+/// For tests: communicators that are not destroyed yet, registrations and windows.
 FAKE_EXPORT int fake_nccl_live() {
   const std::lock_guard lock(registered().mutex);
-  return static_cast<int>(comms().size() + registered().count.size());
+  const std::lock_guard of_windows(window_memory().mutex);
+  return static_cast<int>(comms().size() + registered().count.size() +
+                          window_memory().windows.size());
 }
