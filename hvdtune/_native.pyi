@@ -440,15 +440,19 @@ class Engine:
         one_shot_limit: int | None = None,
         hierarchical_allreduce: bool | None = None,
         hierarchical_allgather: bool | None = None,
+        nccl_streams: int | None = None,
     ) -> int:
         """Rank 0: settings for all ranks from one batch on; the number of their epoch.
 
         What is None stays as it was asked for last, in force or still under way.
         """
 
-    def settings(self) -> tuple[int, int, float, int, int, bool, bool]:
+    def settings(self) -> tuple[int, int, float, int, int, bool, bool, int]:
         """Those in force: epoch, fusion threshold, cycle time in ms, chunk size, one-shot limit,
-        whether allreduces and allgathers go within each host first."""
+        whether allreduces and allgathers go within each host first, NCCL streams."""
+
+    def uses_nccl(self) -> bool:
+        """Whether a batch of this rank's has gone to NCCL."""
 
 def configure_logging(level: str, hide_time: bool) -> None:
     """What is printed, and whether with the time."""

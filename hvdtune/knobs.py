@@ -307,7 +307,7 @@ _TABLE = (
         "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "int", 1,
         "NCCL streams, and communicators, used in turn: as many batches run beside each other.",
         flags=("--num-nccl-streams",), yaml="library_options.num_nccl_streams", unit="streams",
-        minimum=0, on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 4),
+        minimum=0, on_gpus=True, tunable=True, scale="log", tune_range=(1, 4),
     ),
     Knob(
         "nccl_min_ctas", "NCCL_MIN_CTAS", "int", 0,

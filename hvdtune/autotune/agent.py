@@ -5,6 +5,7 @@ engine is up. The socket has a name instead of a path (Linux calls it abstract):
 too long for it, and nothing is left behind. One JSON object a line:
 
     agent → driver   {"settings": {key: value}}                     first, what is in force
+                     {"more": {key: value}}                         what can act only now
                      {"steps": [[duration_ns, bytes, tensors, number, named], …], "gpus": bool}
                      {"error": "…"}                                 a change was refused
     driver → agent   {"apply": {key: value}, "number": n}
@@ -123,12 +124,17 @@ class Agent:
     def run(self) -> None:
         """Serve. Raises nothing: training goes on, whatever becomes of the driver."""
         try:
-            self._lines.send({"settings": dict(self._engine.current())})
+            known = dict(self._engine.current())
+            self._lines.send({"settings": known})
             while not self._stop.is_set():
                 steps = self._engine.read_steps(READ_TIMEOUT_S)
                 for request in self._lines.received():
                     self._apply(request)
                 if steps:
+                    now = self._engine.current()
+                    if more := {key: now[key] for key in now if key not in known}:
+                        known |= more
+                        self._lines.send({"more": more})
                     told = [self._told(step) for step in steps]
                     self._lines.send({"steps": told, "gpus": self._uses_gpus()})
         except self._engine.EngineStopped:
@@ -149,7 +155,7 @@ class Agent:
         wanted: dict[str, Value] = request["apply"]
         in_force = self._engine.current()
         epoch = 0
-        if any(in_force[key] != value for key, value in wanted.items()) or self._changes:
+        if any(in_force.get(key) != value for key, value in wanted.items()) or self._changes:
             try:
                 epoch = self._engine.apply(wanted)
             except Exception as error:

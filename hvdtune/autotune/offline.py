@@ -102,6 +102,10 @@ class RemoteEngine:
         """The settings in force."""
         return {**self._online, **self._restart}
 
+    def peek(self) -> Values:
+        """The same: here nobody else changes settings."""
+        return self.current()
+
     def asked(self) -> Values:
         """Nothing: the program's own changes stay in its process."""
         return {}
@@ -212,6 +216,8 @@ class RemoteEngine:
                 if "settings" in message:
                     self._online = self._online or dict(message["settings"])
                     self._tell()
+                elif "more" in message:
+                    self._online = {**message["more"], **self._online}
                 elif "error" in message:
                     self._fail(f"the engine refused settings: {message['error']}")
                 else:

@@ -170,7 +170,7 @@ class Space:
         return self.allowed(values)
 
     def allowed(self, values: Values) -> Values:
-        """The same, with what exceeds another setting's value (`Dimension.at_most`) lowered to it."""
+        """The same, with what exceeds another setting's value (`at_most`) lowered to it."""
         found = dict(values)
         for dimension in self.dimensions:
             most = found.get(dimension.at_most, 0)
@@ -259,9 +259,7 @@ def build(settings: Settings, can_act: Iterable[str], knobs: Mapping[str, Knob] 
     return Space(tuple(dimension for dimension in found if dimension.low < dimension.high))
 
 
-def _within_fixed(
-    dimension: Dimension, settings: Settings, knobs: Mapping[str, Knob]
-) -> Dimension:
+def _within_fixed(dimension: Dimension, settings: Settings, knobs: Mapping[str, Knob]) -> Dimension:
     """The dimension without what settings that the user has fixed leave no room for."""
     low, high = dimension.low, dimension.high
     for other in knobs.values():

@@ -12,6 +12,7 @@ from hvdtune.core import cuda_libraries, world
 from hvdtune.core.exceptions import HorovodInternalError
 
 _WHOLE = ("fusion_threshold", "chunk_size", "one_shot_limit")  # bytes
+_STREAMS = "num_nccl_streams"
 _BETWEEN_HOSTS = ("hierarchical_allreduce", "hierarchical_allgather")
 _changing = threading.Lock()
 _changes = 0  # asked for in this process
@@ -65,10 +66,12 @@ def stop_watching() -> None:
 def current() -> dict[str, float]:
     """The settings in force on this rank, by knob: sizes in bytes, the cycle time in ms.
 
-    Those about hosts only where they can do something: see `_hosts_can_go_first`.
+    Those about hosts only where they can do something (see `_hosts_can_go_first`), and NCCL's
+    streams once a batch has gone to NCCL.
     """
-    now = world.engine().settings()
-    _, fusion_threshold, cycle_time_ms, chunk_size, one_shot_limit, *between_hosts = now
+    engine = world.engine()
+    now = engine.settings()
+    _, fusion_threshold, cycle_time_ms, chunk_size, one_shot_limit, *between_hosts, streams = now
     flags = zip(_BETWEEN_HOSTS, between_hosts, strict=True) if _hosts_can_go_first() else ()
     return {
         "fusion_threshold": fusion_threshold,
@@ -76,6 +79,7 @@ def current() -> dict[str, float]:
         "chunk_size": chunk_size,
         "one_shot_limit": one_shot_limit,
         **dict(flags),
+        **({_STREAMS: streams} if engine.uses_nccl() else {}),
     }
 
 
@@ -96,8 +100,8 @@ def uses_gpus() -> bool:
 def apply(values: Mapping[str, float]) -> int:
     """Rank 0: change settings for all ranks, at one place in the schedule. Returns the epoch.
 
-    `values` may hold any of the keys of `current`; the others stay as they were asked for last,
-    also where that change is still under way.
+    `values` may hold any of the keys of `current`, and NCCL's streams before they are among them;
+    the others stay as they were asked for last, also where that change is still under way.
     """
     with _changing:
         epoch = _apply(values)
@@ -129,13 +133,15 @@ def _apply(values: Mapping[str, float]) -> int:
     global _changes
 
     flags = _BETWEEN_HOSTS if _hosts_can_go_first() else ()
-    unknown = set(values) - set(_WHOLE) - {"cycle_time"} - set(flags)
+    unknown = set(values) - {*_WHOLE, "cycle_time", _STREAMS, *flags}
     if unknown:
         raise ValueError(f"not tunable while running: {', '.join(sorted(unknown))}")
     wanted: dict[str, Any] = {key: int(values[key]) for key in _WHOLE if key in values}
     wanted |= {key: bool(values[key]) for key in flags if key in values}
     if "cycle_time" in values:
         wanted["cycle_time_ms"] = float(values["cycle_time"])
+    if _STREAMS in values:
+        wanted["nccl_streams"] = int(values[_STREAMS])
     epoch = world.engine().change_settings(**wanted)
     _changes += 1
     return epoch

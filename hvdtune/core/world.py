@@ -42,6 +42,7 @@ _AGREED = (
     "chunk_size",
     "one_shot_limit",
     "disable_group_fusion",
+    "num_nccl_streams",
     "autotune",
     "dynamic_process_sets",
     "cpu_operations",

@@ -25,6 +25,7 @@ _VARIABLES = {
     "one_shot_limit": "HVDTUNE_ONE_SHOT_LIMIT",
     "hierarchical_allreduce": "HOROVOD_HIERARCHICAL_ALLREDUCE",
     "hierarchical_allgather": "HOROVOD_HIERARCHICAL_ALLGATHER",
+    "num_nccl_streams": "HOROVOD_NUM_NCCL_STREAMS",
 }
 
 

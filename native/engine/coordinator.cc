@@ -475,6 +475,7 @@ std::uint64_t Coordinator::change_settings(const SettingsChange& change) {
   now.one_shot_limit = change.one_shot_limit.value_or(now.one_shot_limit);
   now.hierarchical_allreduce = change.hierarchical_allreduce.value_or(now.hierarchical_allreduce);
   now.hierarchical_allgather = change.hierarchical_allgather.value_or(now.hierarchical_allgather);
+  now.nccl_streams = change.nccl_streams.value_or(now.nccl_streams);
   wire::Schedule schedule;
   schedule.type = wire::ScheduleType::kSettings;
   schedule.settings = now;

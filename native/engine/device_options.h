@@ -14,7 +14,6 @@ struct DeviceOptions {
   std::string no_nccl = "no NCCL was looked for";
   std::string nvrtc;     ///< NVRTC's path; empty: none
   std::string profiler;  ///< path of a profiler's library that takes NVTX ranges; empty: none
-  int streams = 1;       ///< batches that run beside each other, each with an NCCL communicator
   /// Operations are done when they are enqueued; whoever reads a result lets his stream wait.
   bool async_completion = false;
   int min_ctas = 0;  ///< of NCCL; 0 = its choice

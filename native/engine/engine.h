@@ -283,6 +283,8 @@ class Engine final : private CoordinatorObserver {
   /// Why the job cannot go on, or kOk.
   [[nodiscard]] Status state();
   [[nodiscard]] Gpus& gpus() { return gpus_; }
+  /// Whether a batch of this rank's has gone to NCCL. Any thread.
+  [[nodiscard]] bool uses_nccl() const { return uses_nccl_; }
 
  private:
   [[nodiscard]] bool is_coordinator() const { return rank_ == 0; }
@@ -445,6 +447,7 @@ class Engine final : private CoordinatorObserver {
   Staging staging_;  // under drive_mutex_, as what works with NCCL is
   Executor executor_;
   std::optional<DeviceExecutor> device_executor_;  // once there was a batch for it
+  std::atomic<bool> uses_nccl_ = false;
   std::optional<DeviceCompletions> completions_;
   std::optional<Coordinator> coordinator_;  // rank 0
   std::optional<StallWatch> stalls_;        // rank 0

@@ -65,6 +65,7 @@ bool Engine::launch(const wire::Schedule& schedule, const std::vector<OperationP
   Communicator& host = executor_.communicator(schedule.process_set);
   const bool recorded = recorder_.active();
   std::unique_ptr<DeviceBatch> launched;
+  device_executor_->use_streams(applied_.nccl_streams);
   try {
     if (!device_executor_->takes(batch, host)) return false;
     launched = device_executor_->launch(schedule, batch, host, recorded || timeline_.active());
@@ -72,6 +73,7 @@ bool Engine::launch(const wire::Schedule& schedule, const std::vector<OperationP
     wait_for_cause(arena_);
     throw;
   }
+  if (device_executor_->uses_nccl()) uses_nccl_ = true;
   if (!completions_) watch_gpu();
   launched->tensors = tensors;
   launched->recorded = recorded;

@@ -31,7 +31,13 @@ class ShortEngine:
     EngineStopped = Stopped
 
     def __init__(
-        self, settings: knobs.Settings, steps: int, refuses: bool, tensors: int, gpus: bool = False
+        self,
+        settings: knobs.Settings,
+        steps: int,
+        refuses: bool,
+        tensors: int,
+        gpus: bool = False,
+        late: Mapping[str, float] | None = None,
     ) -> None:
         self.values = {"cycle_time": settings.cycle_time, "chunk_size": settings.chunk_size}
         self.left = steps
@@ -39,6 +45,7 @@ class ShortEngine:
         self._refuses = refuses
         self._tensors = tensors
         self._gpus = gpus
+        self._late = dict(late or {})  # what can act from the first step on
         self._go_on = threading.Event()
 
     def current(self) -> dict[str, float]:
@@ -58,6 +65,7 @@ class ShortEngine:
         if self.left == 0:
             raise Stopped
         self._go_on.wait(0.001)  # leaves the processor to the other end
+        self.values = {**self._late, **self.values}
         self.left -= 1
         # The duration tells the test what was in force.
         duration = int(1000 * self.values["cycle_time"])
@@ -99,16 +107,22 @@ class Jobs:
     """Starts jobs and remembers them."""
 
     def __init__(
-        self, steps: int = 10**9, status: int = 0, tensors: int = 10, gpus: bool = False
+        self,
+        steps: int = 10**9,
+        status: int = 0,
+        tensors: int = 10,
+        gpus: bool = False,
+        late: Mapping[str, float] | None = None,
     ) -> None:
         self.started: list[Job] = []
-        self.gpus = gpus
+        self.gpus, self.late = gpus, late
         self.steps, self.status, self.tensors, self.refuses = steps, status, tensors, False
 
     def __call__(self, environment: Mapping[str, str]) -> Job:
         job = Job(
             environment, self.steps,
             status=self.status, refuses=self.refuses, tensors=self.tensors, gpus=self.gpus,
+            late=self.late,
         )  # fmt: skip
         self.started.append(job)
         return job
@@ -182,7 +196,7 @@ def test_some_settings_need_a_new_start(engines) -> None:
 
 
 def test_settings_of_nccl_are_searched_only_where_gpus_are_used(engines) -> None:
-    nccl = {"num_nccl_streams": 1, "nccl_max_ctas": 0}
+    nccl = {"nccl_min_ctas": 0, "nccl_max_ctas": 0}
     assert all(knobs.KNOBS[key].on_gpus and knobs.KNOBS[key].restart for key in nccl)
     engine = remote(engines, Jobs(), restart=nccl)
     engine.start(time.monotonic() + PATIENCE_S)
@@ -191,10 +205,25 @@ def test_settings_of_nccl_are_searched_only_where_gpus_are_used(engines) -> None
     engine = remote(engines, jobs, restart=nccl)
     engine.start(time.monotonic() + PATIENCE_S)
     assert {key: engine.current()[key] for key in nccl} == nccl
-    number = engine.apply({"num_nccl_streams": 3, "nccl_max_ctas": 8})
+    number = engine.apply({"nccl_min_ctas": 2, "nccl_max_ctas": 8})
     steps_of(engine, number, 1)
-    assert jobs.started[1].environment["HOROVOD_NUM_NCCL_STREAMS"] == "3"
+    assert jobs.started[1].environment["NCCL_MIN_CTAS"] == "2"
     assert jobs.started[1].environment["NCCL_MAX_CTAS"] == "8"
+
+
+def test_what_can_act_only_by_and_by_is_searched_too(engines) -> None:
+    """Whether batches go by NCCL a job knows with its first steps."""
+    jobs = Jobs(steps=60, late={"num_nccl_streams": 1})
+    engine = remote(engines, jobs)
+    engine.start(time.monotonic() + PATIENCE_S)
+    assert engine.current() == {"cycle_time": 1.0, "chunk_size": 0, "num_nccl_streams": 1}
+    number = engine.apply({"cycle_time": 5.0, "num_nccl_streams": 3})
+    steps_of(engine, number, 100)
+    assert len(jobs.started) >= 2
+    assert jobs.started[0].engine.values["num_nccl_streams"] == 3
+    # The next start begins with it.
+    assert jobs.started[1].settings.num_nccl_streams == 3
+    assert not jobs.started[1].settings.is_fixed("num_nccl_streams")
 
 
 def test_a_cache_that_all_tensors_fit_into_is_left_alone(engines) -> None:
