@@ -222,6 +222,11 @@ class EngineOptions:
         nvrtc_library: str,
         nvtx_library: str,
         nccl_streams: int,
+        nccl_min_ctas: int,
+        nccl_max_ctas: int,
+        nccl_cga_cluster_size: int,
+        nccl_cta_policy: int,
+        tunes_nccl_bypass: bool,
         async_completion: bool,
         share_gpu: bool,
     ) -> None: ...
@@ -438,6 +443,7 @@ class Engine:
         hierarchical_allreduce: bool | None = None,
         hierarchical_allgather: bool | None = None,
         nccl_bypass_limit: int | None = None,
+        nccl_streams: int | None = None,
     ) -> int:
         """Rank 0: settings for all ranks from one batch on; the number of their epoch.
 
@@ -446,12 +452,15 @@ class Engine:
 
     def can_bypass_nccl(self) -> bool:
         """Whether short batches on GPUs can go past NCCL: known once some have gone by NCCL, in a
-        job whose limit is not 0 or that is tuned."""
+        job whose limit is not 0 or whose limit is tuned."""
 
-    def settings(self) -> tuple[int, int, float, int, int, bool, bool, int]:
+    def settings(self) -> tuple[int, int, float, int, int, bool, bool, int, int]:
         """Those in force: epoch, fusion threshold, cycle time in ms, chunk size, one-shot limit,
-        whether allreduces and allgathers go within each host first, the limit of what goes past
-        NCCL in bytes."""
+        whether allreduces and allgathers go within each host first, NCCL streams, the limit of
+        what goes past NCCL in bytes."""
+
+    def uses_nccl(self) -> bool:
+        """Whether a batch of this rank's has gone to NCCL."""
 
 def configure_logging(level: str, hide_time: bool) -> None:
     """What is printed, and whether with the time."""

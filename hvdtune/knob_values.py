@@ -33,10 +33,12 @@ class Knob(NamedTuple):
     opposite. `requires` is the key of the setting without which this one does nothing. `inert`
     says why a setting that exists for compatibility has no effect; it is empty for the others.
     `between_hosts` marks those that do nothing in a job on one host, `on_gpus` those that do
-    nothing without tensors on GPUs.
+    nothing without tensors on GPUs. `at_most` is the key of the setting that this one's value must
+    not exceed, unless one of them is 0.
     `empty_counts` marks those for which an empty variable says something ("none of them").
     `tune_range` and `scale` are for the autotuner and only present on tunable settings; `restart`
-    marks those that only a new start of the job changes, so that `hvdtune tune` alone moves them.
+    marks those that only a new start of the job changes, so that `hvdtune tune` alone moves them;
+    `offline` those that it alone moves though a job could, as no run should try them by itself.
     """
 
     key: str
@@ -55,6 +57,7 @@ class Knob(NamedTuple):
     yaml_inverted: bool = False
     zero_is_auto: bool = False
     requires: str | None = None
+    at_most: str | None = None
     inert: str = ""
     between_hosts: bool = False
     on_gpus: bool = False
@@ -62,15 +65,15 @@ class Knob(NamedTuple):
     internal: bool = False
     tunable: bool = False
     restart: bool = False
+    offline: bool = False
     scale: str | None = None
     tune_range: tuple[float, float] | None = None
     since: str = "0.1"
 
     @property
     def tuned_offline(self) -> bool:
-        """Whether `hvdtune tune` alone moves it: a job would have to start anew, or it is not known
-        to do anything when the autotuner of a run begins, which is before tensors are on GPUs."""
-        return self.tunable and (self.restart or self.on_gpus)
+        """Whether `hvdtune tune` alone moves it."""
+        return self.tunable and (self.restart or self.offline)
 
     @property
     def section(self) -> str:

@@ -307,7 +307,15 @@ _TABLE = (
         "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "int", 1,
         "NCCL streams, and communicators, used in turn: as many batches run beside each other.",
         flags=("--num-nccl-streams",), yaml="library_options.num_nccl_streams", unit="streams",
-        minimum=0, on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 4),
+        minimum=0, on_gpus=True, tunable=True, scale="log", tune_range=(1, 4),
+    ),
+    Knob(
+        "nccl_min_ctas", "NCCL_MIN_CTAS", "int", 0,
+        "NCCL's own setting: least thread blocks (CTAs), and so channels, of a collective; at most "
+        "NCCL_MAX_CTAS. 0: NCCL's choice.",
+        yaml="library_options.nccl_min_ctas", minimum=1, maximum=64, zero_is_auto=True,
+        at_most="nccl_max_ctas",
+        on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 32),
     ),
     Knob(
         "nccl_max_ctas", "NCCL_MAX_CTAS", "int", 0,
@@ -322,7 +330,21 @@ _TABLE = (
         "instead; each needs a GPU that reaches those of the others. 0: none. Not tried on real "
         "GPUs so far.",
         yaml="library_options.nccl_bypass_limit", unit="bytes", minimum=0, maximum=MIB,
-        on_gpus=True, tunable=True, scale="log", tune_range=(4096, MIB),
+        on_gpus=True, tunable=True, offline=True, scale="log", tune_range=(4096, MIB),
+    ),
+    Knob(
+        "nccl_cga_cluster_size", "NCCL_CGA_CLUSTER_SIZE", "int", -1,
+        "NCCL's own setting, for GPUs of compute capability 9.0 and above: thread blocks in a "
+        "cluster; 0: no clusters, -1: NCCL's choice.",
+        yaml="library_options.nccl_cga_cluster_size", minimum=-1, maximum=8, on_gpus=True,
+    ),
+    Knob(
+        "nccl_cta_policy", "NCCL_CTA_POLICY", "choice", None,
+        "NCCL's own setting, from NCCL 2.27 on: whether it looks for speed (DEFAULT, 0), does with "
+        "few thread blocks where buffers are registered (EFFICIENCY, 1), or, from 2.28 on, with "
+        "none where it can (ZERO, 2). If nothing is set: NCCL's choice.",
+        yaml="library_options.nccl_cta_policy",
+        choices=("DEFAULT", "EFFICIENCY", "ZERO", "0", "1", "2"), on_gpus=True,
     ),
     Knob(
         "async_completion", "HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", False,
@@ -498,6 +520,15 @@ def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
 
 def check_together(values: Mapping[str, Any]) -> None:
     """Refuse values that are only acceptable together with others. Raises `KnobError`."""
+    for knob in KNOBS.values():
+        if knob.at_most is None:
+            continue
+        value, most = values[knob.key], values[knob.at_most]
+        if value and most and value > most:
+            raise KnobError(
+                f"{knob.env} is {value}, more than {KNOBS[knob.at_most].env}, which is {most}: "
+                f"give at most {most}, or 0 to leave the choice to NCCL."
+            )
     limit = values["autotune_harm_limit"]
     if values["autotune"] and isinstance(limit, str) and not values["autotune_expected_steps"]:
         raise KnobError(

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from hvdtune.autotune.inference import Estimate
 from hvdtune.autotune.score import Sample
+from hvdtune.knobs import Settings
 
 # A candidate is abandoned if its first whole step takes ABANDON_AT_ONCE times the incumbent's, if
 # the better of two takes ABANDON_RATIO times, or if the mean of a few steps is slower by
@@ -23,6 +24,7 @@ ABANDON_AT_ONCE = 10.0
 ABANDON_RATIO = 1.3
 ABANDON_LOSS = 0.05
 ABANDON_STEPS = 3
+USUAL_SHARE = 0.01  # of the run is what slow candidates may cost
 SEARCH_SHARE = 0.9  # of the limit: the search ends there, as the comparison may cost something, too
 
 
@@ -90,3 +92,16 @@ class Harm:
             return False
         loss = math.log(sample.step_time_ms) - usual.value
         return loss > ABANDON_LOSS + 3 * math.hypot(sample.relative_error, usual.error)
+
+
+def harm_limit_steps(settings: Settings) -> float:
+    """What slow candidates may cost in the whole run, in steps' time.
+
+    A share of the run where its length is known, 1 % if the user has not said how large a one.
+    """
+    limit, expected = settings.autotune_harm_limit, settings.autotune_expected_steps
+    if isinstance(limit, str):
+        return float(limit.rstrip("%")) / 100 * expected
+    if expected and not settings.is_fixed("autotune_harm_limit"):
+        return USUAL_SHARE * expected
+    return float(limit)

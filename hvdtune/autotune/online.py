@@ -53,6 +53,10 @@ class _SharedEngine:
         self._changes = self._tuning.changes()
         return self._tuning.current()
 
+    def peek(self) -> Mapping[str, Value]:
+        """The settings in force. Who asks knows of no change that he did not know of before."""
+        return self._tuning.current()
+
     def asked(self) -> Mapping[str, Value]:
         """What the program has changed since the tuning began. Who asks knows of it: see above."""
         self._changes = self._tuning.changes()

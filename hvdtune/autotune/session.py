@@ -10,19 +10,20 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from hvdtune.autotune import account, log, space
 from hvdtune.autotune.client import ServiceClient, ServiceError
 from hvdtune.autotune.cycle import Joiner, Part
 from hvdtune.autotune.cycle import Step as WholeStep
+from hvdtune.autotune.harm import harm_limit_steps
 from hvdtune.autotune.memory import Found, Memory
 from hvdtune.autotune.messages import Messenger
+from hvdtune.autotune.roles import Engine, Optimiser, Writer
 from hvdtune.autotune.score import Sample, Window
 from hvdtune.autotune.space import Space, Value, Values
-from hvdtune.autotune.tuner import Answer, Measurement, Outcome, Request, Tuner, TunerConfig
+from hvdtune.autotune.tuner import Measurement, Outcome, Tuner, TunerConfig
 from hvdtune.autotune.watch import Watch
 from hvdtune.knobs import KNOBS, Settings
 
@@ -34,7 +35,6 @@ PAUSE_S = 0.02  # steps shorter than this are read several at a time, to leave t
 IN_FORCE_LOOKS, IN_FORCE_S = 20, 0.01
 GIVE_WAY_TRIES = 3
 CLEAR_MARGIN = 0.05  # of the gain; "nothing is faster" is only remembered when it is known so well
-USUAL_SHARE = 0.01  # of the run is what slow candidates may cost
 USED_UP = 0.9  # of the limit: the rest is too little for a search
 WATCH_PAUSE_S = 0.2  # between looks at what has come, when tuning is over
 WATCH_SAMPLES = 8  # candidates of a search that a change has started
@@ -45,54 +45,6 @@ _LOGGED = (
     "torus_allreduce",
     "cache_capacity",
 )
-
-
-class Engine(Protocol):
-    """What the session needs of the engine (`hvdtune.core.tuning` is it)."""
-
-    @property
-    def EngineStopped(self) -> type[Exception]:
-        """Raised by `read_steps` when the engine is shut down."""
-
-    def read_steps(self, timeout_s: float) -> Sequence[Part]:
-        """The steps since the last call; waits for one, at most `timeout_s` seconds."""
-
-    def apply(self, values: Mapping[str, Value]) -> int:
-        """Put settings into force on all ranks; the number of the epoch they begin.
-
-        If somebody else has changed settings meanwhile nothing is done, and it is an earlier one.
-        """
-
-    def current(self) -> Mapping[str, Value]:
-        """The settings in force."""
-
-    def asked(self) -> Mapping[str, Value]:
-        """What others than the session have asked for since the start: the newest values."""
-
-
-class Optimiser(Protocol):
-    """What the session needs of the optimiser (`client.ServiceClient` is it)."""
-
-    computing_ms: float
-
-    def ask(self, request: Request) -> None:
-        """Send a question."""
-
-    def poll(self) -> Answer | None:
-        """The answer, if it has come."""
-
-    def close(self) -> None:
-        """End the optimiser."""
-
-
-class Writer(Protocol):
-    """Where the rows of the log go (`log.LogWriter` is one)."""
-
-    def write(self, row: log.Row) -> None:
-        """Write a row."""
-
-    def close(self) -> None:
-        """There will be no more rows."""
 
 
 class Session:
@@ -215,6 +167,8 @@ class Session:
                 self._unfinished()
                 return
             parts = self._engine.read_steps(READ_TIMEOUT_S)
+            if parts and not self._tuner.history:
+                self._widen()
             if self._epoch is None and parts:
                 self._expect(parts[0].epoch)
             newest = max((part.epoch for part in parts), default=0)
@@ -222,7 +176,7 @@ class Session:
                 self._give_way(newest)
                 break
             # A change from before the first step was read begins no epoch that is still to come.
-            if self._is_overtaken and parts and dict(self._engine.current()) != self._in_force:
+            if self._is_overtaken and parts and self._known() != self._in_force:
                 self._give_way(parts[-1].epoch)
                 break
             self._parts_seen += len(parts)
@@ -248,6 +202,32 @@ class Session:
             if self._memory is not None:
                 self._memory.add(step)
 
+    def _widen(self) -> None:
+        """What can act may be known with the first steps only: whether batches go by NCCL.
+
+        Nothing has been measured before, so tuning begins anew.
+        """
+        now = self._engine.peek()
+        more = {key: value for key, value in now.items() if key not in self._in_force}
+        if not more:
+            return
+        self._in_force |= more
+        self._first = dict(self._in_force)
+        self._space = space.build(self._settings, self._in_force)
+        config = _config(self._settings, self._harm_before)
+        self._tuner = Tuner(
+            self._space, self._in_force, space.shipped_defaults(self._space), config
+        )
+        if self._epoch is not None:
+            self._expect(self._epoch)
+        self._dismiss_optimiser()
+        self._start()
+
+    def _known(self) -> Values:
+        """What is in force of the settings that this knows."""
+        now = self._engine.current()
+        return {key: now[key] for key in self._in_force}
+
     def _expect(self, epoch: int) -> None:
         self._epoch = epoch
         self._window = Window(epoch, self._steps, 0)
@@ -259,11 +239,11 @@ class Session:
         and what had been shown to be faster before was so beside other settings.
         """
         self._epoch = epoch
-        now = dict(self._engine.current())
+        now = self._known()
         for _ in range(IN_FORCE_LOOKS):  # the step may be known before what it ran with
             if now != self._in_force or self._stop.wait(IN_FORCE_S):
                 break
-            now = dict(self._engine.current())
+            now = self._known()
         changed = account.changes(self._in_force, now)
         for _ in range(GIVE_WAY_TRIES):  # they may go on changing settings
             asked = self._engine.asked()
@@ -573,19 +553,6 @@ class Session:
                     accepted=accepted,
                 )
             )
-
-
-def harm_limit_steps(settings: Settings) -> float:
-    """What slow candidates may cost in the whole run, in steps' time.
-
-    A share of the run where its length is known, 1 % if the user has not said how large a one.
-    """
-    limit, expected = settings.autotune_harm_limit, settings.autotune_expected_steps
-    if isinstance(limit, str):
-        return float(limit.rstrip("%")) / 100 * expected
-    if expected and not settings.is_fixed("autotune_harm_limit"):
-        return USUAL_SHARE * expected
-    return float(limit)
 
 
 def _config(settings: Settings, harm_before: float = 0.0) -> TunerConfig:

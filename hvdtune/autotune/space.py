@@ -22,7 +22,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hvdtune.knobs import KNOBS, Knob, Settings
@@ -46,6 +46,7 @@ class Dimension:
     high: float
     zero: str = "none"  # "none", "off" or "auto"
     quantum: int = 0  # values are whole multiples of it; 0: any number, three significant digits
+    at_most: str = ""  # the key of another setting, whose value this one's never exceeds, unless 0
 
     @property
     def width(self) -> int:
@@ -166,7 +167,16 @@ class Space:
         for dimension in self.dimensions:
             values[dimension.key] = dimension.decode(point[at : at + dimension.width])
             at += dimension.width
-        return values
+        return self.allowed(values)
+
+    def allowed(self, values: Values) -> Values:
+        """The same, with what exceeds another setting's value (`at_most`) lowered to it."""
+        found = dict(values)
+        for dimension in self.dimensions:
+            most = found.get(dimension.at_most, 0)
+            if most and found[dimension.key] > most:
+                found[dimension.key] = most
+        return found
 
     def spread(
         self, count: int, seed: int, around: Mapping[str, Value], share: float = 1.0
@@ -241,13 +251,24 @@ def build(settings: Settings, can_act: Iterable[str], knobs: Mapping[str, Knob] 
     `can_act` holds the keys that the engine can change while it runs.
     """
     able = set(can_act)
-    return Space(
-        tuple(
-            _dimension(knob)
-            for key, knob in knobs.items()
-            if knob.tunable and key in able and not settings.is_fixed(key)
-        )
+    found = (
+        _within_fixed(_dimension(knob), settings, knobs)
+        for key, knob in knobs.items()
+        if knob.tunable and key in able and not settings.is_fixed(key)
     )
+    return Space(tuple(dimension for dimension in found if dimension.low < dimension.high))
+
+
+def _within_fixed(dimension: Dimension, settings: Settings, knobs: Mapping[str, Knob]) -> Dimension:
+    """The dimension without what settings that the user has fixed leave no room for."""
+    low, high = dimension.low, dimension.high
+    for other in knobs.values():
+        bound = getattr(settings, other.key) if settings.is_fixed(other.key) else 0
+        if bound and dimension.at_most == other.key:
+            high = min(high, bound)
+        if bound and other.at_most == dimension.key:
+            low = max(low, bound)
+    return replace(dimension, low=low, high=high)
 
 
 def shipped_defaults(space: Space, knobs: Mapping[str, Knob] = KNOBS) -> Values:
@@ -267,7 +288,9 @@ def _dimension(knob: Knob) -> Dimension:
         # A size of zero switches something off; a time of zero is just a short time.
         zero = "off" if knob.kind == "size" and knob.minimum == 0 else "none"
     quantum = {"size": _SIZE_QUANTUM, "int": 1}.get(knob.kind, 0)
-    return Dimension(knob.key, knob.scale, float(low), float(high), zero, quantum)
+    return Dimension(
+        knob.key, knob.scale, float(low), float(high), zero, quantum, knob.at_most or ""
+    )
 
 
 def _radical_inverse(number: int, base: int) -> float:

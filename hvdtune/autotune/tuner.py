@@ -538,7 +538,7 @@ class Tuner:
 
     def _next_queued(self) -> Values | None:
         while self._queue:
-            values = {**self._incumbent, **self._queue.pop(0)}
+            values = self._space.allowed({**self._incumbent, **self._queue.pop(0)})
             if values != self._incumbent and self._record.find(values) is None:
                 return values
         return None

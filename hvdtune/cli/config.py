@@ -88,8 +88,9 @@ def _autotuner_words(row: dict[str, Any]) -> str:
         return "fixed"
     if KNOBS[row["setting"]].between_hosts:
         return "may move it on several hosts"
-    offline = KNOBS[row["setting"]].tuned_offline
-    return "hvdtune tune may move it" if offline else "may move it"
+    if KNOBS[row["setting"]].tuned_offline:
+        return "hvdtune tune may move it"
+    return "may move it on GPUs" if KNOBS[row["setting"]].on_gpus else "may move it"
 
 
 def _value_words(row: dict[str, Any]) -> str:

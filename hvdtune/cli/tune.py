@@ -216,14 +216,18 @@ def _settings(args: argparse.Namespace) -> tuple[dict[str, str], Settings]:
 
 
 def _restarting(settings: Settings) -> dict[str, Any]:
-    """The settings that a new start changes and that are free, with their values."""
+    """The settings that a new start changes and that are free, with their values.
+
+    Where ranks share a GPU the launcher sees to it that their thread blocks have room.
+    """
     from hvdtune.knobs import KNOBS
 
     return {
         key: getattr(settings, key)
         for key, knob in KNOBS.items()
         if knob.tunable and knob.restart and not settings.is_fixed(key)
-    }
+        and not (knob.on_gpus and settings.share_gpu)
+    }  # fmt: skip
 
 
 def _memory(

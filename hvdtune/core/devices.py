@@ -8,6 +8,8 @@ from typing import Any
 from hvdtune import knobs
 from hvdtune.core import cuda_libraries
 
+_POLICIES = ("DEFAULT", "EFFICIENCY", "ZERO")  # NCCL_CTA_POLICY_*, 0 to 2
+
 
 def options(settings: knobs.Settings) -> dict[str, Any]:
     """The engine's options for tensors on GPUs.
@@ -25,6 +27,19 @@ def options(settings: knobs.Settings) -> dict[str, Any]:
         # NVTX's own variable, in which a profiler names its library to the processes it watches.
         "nvtx_library": os.environ.get("NVTX_INJECTION64_PATH", ""),
         "nccl_streams": settings.num_nccl_streams,
+        "nccl_min_ctas": settings.nccl_min_ctas,
+        "nccl_max_ctas": settings.nccl_max_ctas,
+        "nccl_cga_cluster_size": settings.nccl_cga_cluster_size,
+        "nccl_cta_policy": _policy(settings.nccl_cta_policy),
+        # What only `hvdtune tune` moves need not be there for others.
+        "tunes_nccl_bypass": settings.autotune_driver is not None,
         "async_completion": settings.async_completion,
         "share_gpu": settings.share_gpu,
     }
+
+
+def _policy(name: str | None) -> int:
+    """NCCL's number of a policy; -1 for its choice."""
+    if name is None:
+        return -1
+    return int(name) if name.isdecimal() else _POLICIES.index(name)

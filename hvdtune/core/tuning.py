@@ -11,7 +11,7 @@ from typing import Any
 from hvdtune.core import cuda_libraries, world
 from hvdtune.core.exceptions import HorovodInternalError
 
-_BYPASS = "nccl_bypass_limit"
+_BYPASS, _STREAMS = "nccl_bypass_limit", "num_nccl_streams"
 _WHOLE = ("fusion_threshold", "chunk_size", "one_shot_limit", _BYPASS)  # bytes
 _BETWEEN_HOSTS = ("hierarchical_allreduce", "hierarchical_allgather")
 _changing = threading.Lock()
@@ -66,13 +66,13 @@ def stop_watching() -> None:
 def current() -> dict[str, float]:
     """The settings in force on this rank, by knob: sizes in bytes, the cycle time in ms.
 
-    Those about hosts only where they can do something: see `_hosts_can_go_first`. That about NCCL
-    once it is known that it can: when batches have gone by NCCL.
+    Those about hosts only where they can do something (see `_hosts_can_go_first`), NCCL's streams
+    once a batch has gone to NCCL, and what goes past NCCL once it is known that something can.
     """
     engine = world.engine()
     now = engine.settings()
-    _, fusion_threshold, cycle_time_ms, chunk_size, one_shot_limit, *between_hosts, bypass = now
-    flags = zip(_BETWEEN_HOSTS, between_hosts, strict=True) if _hosts_can_go_first() else ()
+    _, fusion_threshold, cycle_time_ms, chunk_size, one_shot_limit, *flags_now, streams, bypass = now
+    flags = zip(_BETWEEN_HOSTS, flags_now, strict=True) if _hosts_can_go_first() else ()
     return {
         "fusion_threshold": fusion_threshold,
         "cycle_time": cycle_time_ms,
@@ -80,6 +80,7 @@ def current() -> dict[str, float]:
         "one_shot_limit": one_shot_limit,
         **dict(flags),
         **({_BYPASS: bypass} if engine.can_bypass_nccl() else {}),
+        **({_STREAMS: streams} if engine.uses_nccl() else {}),
     }
 
 
@@ -100,8 +101,8 @@ def uses_gpus() -> bool:
 def apply(values: Mapping[str, float]) -> int:
     """Rank 0: change settings for all ranks, at one place in the schedule. Returns the epoch.
 
-    `values` may hold any of the keys of `current`, and that about NCCL always; the others stay as
-    they were asked for last, also where that change is still under way.
+    `values` may hold any of the keys of `current`, and those about NCCL before they are among
+    them; the others stay as they were asked for last, also where that change is still under way.
     """
     with _changing:
         epoch = _apply(values)
@@ -133,13 +134,15 @@ def _apply(values: Mapping[str, float]) -> int:
     global _changes
 
     flags = _BETWEEN_HOSTS if _hosts_can_go_first() else ()
-    unknown = set(values) - set(_WHOLE) - {"cycle_time"} - set(flags)
+    unknown = set(values) - {*_WHOLE, "cycle_time", _STREAMS, *flags}
     if unknown:
         raise ValueError(f"not tunable while running: {', '.join(sorted(unknown))}")
     wanted: dict[str, Any] = {key: int(values[key]) for key in _WHOLE if key in values}
     wanted |= {key: bool(values[key]) for key in flags if key in values}
     if "cycle_time" in values:
         wanted["cycle_time_ms"] = float(values["cycle_time"])
+    if _STREAMS in values:
+        wanted["nccl_streams"] = int(values[_STREAMS])
     epoch = world.engine().change_settings(**wanted)
     _changes += 1
     return epoch

@@ -43,6 +43,7 @@ _AGREED = (
     "one_shot_limit",
     "nccl_bypass_limit",
     "disable_group_fusion",
+    "num_nccl_streams",
     "autotune",
     "dynamic_process_sets",
     "cpu_operations",
@@ -216,6 +217,7 @@ def _engine_options(
     agreed = (*_AGREED, *(_AGREED_BETWEEN_HOSTS if meeting["network_host"] else ()))
     agreement = [f"{knobs.KNOBS[key].env}={getattr(settings, key)}" for key in agreed]
     agreement.append(f"HOROVOD_TIMELINE={'set' if settings.timeline else 'unset'}")
+    agreement.append(f"HVDTUNE_AUTOTUNE_DRIVER={'set' if settings.autotune_driver else 'unset'}")
     agreement.append(agreed_sets.replace("\n", " "))
     affinity = settings.thread_affinity
     return _native.EngineOptions(

@@ -17,7 +17,8 @@ def variables(environ: Mapping[str, str], ranks: int, *, here: bool) -> dict[str
     """What NCCL needs to be told in the workers' environment; what `environ` has already stays.
 
     The ranks of one GPU take turns, and each waits inside its kernels for the others: few thread
-    blocks (CTAs) leave room for all. NVLink SHARP has no way for two ranks of one GPU.
+    blocks (CTAs) leave room for all, though never fewer than NCCL_MIN_CTAS asks for. NVLink SHARP
+    has no way for two ranks of one GPU.
 
     Args:
         environ: the workers' environment as far as it is known.
@@ -33,6 +34,8 @@ def variables(environ: Mapping[str, str], ranks: int, *, here: bool) -> dict[str
     if here:
         _require(cuda_libraries.find(environ, everything=True).nccl)
     ctas = 4 if ranks <= 2 else 2 if ranks <= 4 else 1
+    least = environ.get("NCCL_MIN_CTAS", "").strip()
+    ctas = max(ctas, int(least)) if least.isdecimal() else ctas
     wanted = {_ENABLE: "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": str(ctas)}
     return {name: value for name, value in wanted.items() if name == _ENABLE or name not in environ}
 

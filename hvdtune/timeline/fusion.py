@@ -26,6 +26,7 @@ _VARIABLES = {
     "nccl_bypass_limit": "HVDTUNE_NCCL_BYPASS_LIMIT",
     "hierarchical_allreduce": "HOROVOD_HIERARCHICAL_ALLREDUCE",
     "hierarchical_allgather": "HOROVOD_HIERARCHICAL_ALLGATHER",
+    "num_nccl_streams": "HOROVOD_NUM_NCCL_STREAMS",
 }
 
 

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/op_kind.h"
+#include "collective/communicator.h"
 #include "device/device_piece.h"
 
 namespace hvdtune {
@@ -60,6 +61,13 @@ class DeviceCommunicator {
   /// such memory. It is taken back before the memory is freed. Does nothing where there is nothing
   /// to gain. Does not wait for other members.
   virtual void enroll(const DevicePiece& memory) = 0;
+  /// The same, for memory that is equally long on all members and that collectives use at the same
+  /// place on all of them. Collective: all members do it at the same place among their calls, and
+  /// nothing else goes over `control` meanwhile. Throws as a call does.
+  virtual void enroll_together(const DevicePiece& memory, Communicator& control) {
+    (void)control;
+    enroll(memory);
+  }
   virtual void withdraw(const DevicePiece& memory) = 0;
 
   /// Why what is enqueued will not be done, if anything is known to have failed, one sentence. Any

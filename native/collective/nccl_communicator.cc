@@ -17,6 +17,11 @@ namespace {
 
 /// The first NCCL that lets members share a GPU.
 constexpr int kSharesGpus = 23000;
+/// NCCL_CTA_POLICY_ZERO, and the first NCCL that has it.
+constexpr int kZeroCtas = 2;
+constexpr int kHasZeroCtas = 22800;
+/// More thread blocks no collective of NCCL's has; where a GPU has fewer, NCCL lowers it.
+constexpr int kMostCtas = 64;
 
 /// NCCL's type for data of `dtype`, if it can reduce them. bool: as bytes 0 and 1.
 std::optional<NcclType> nccl_type(DType dtype) {
@@ -218,11 +223,31 @@ bool NcclCommunicator::supports(DType dtype, ReduceOp op, double factor) const {
 
 void NcclCommunicator::fail(const std::string& why) const { throw Error(ErrorKind::kAborted, why); }
 
-void NcclCommunicator::join(const NcclUniqueId& id) {
-  NcclConfig config;
+NcclConfig NcclCommunicator::config() const {
+  NcclConfig config(library_->version());
   config.blocking = 0;
-  if (options_.min_ctas > 0) config.min_ctas = options_.min_ctas;
   if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
+  if (options_.min_ctas > 0) {
+    config.min_ctas = options_.min_ctas;
+    // NCCL takes "unset" for a number here, and refuses a least without a most.
+    if (options_.max_ctas <= 0) config.max_ctas = kMostCtas;
+  }
+  if (options_.cga_cluster_size >= 0) config.cga_cluster_size = options_.cga_cluster_size;
+  if (options_.cta_policy >= 0) {
+    const int since = options_.cta_policy < kZeroCtas ? kNcclHasPolicies : kHasZeroCtas;
+    if (library_->version() >= since) {
+      config.cta_policy = options_.cta_policy;
+    } else {
+      HVD_LOG(kWarning) << "NCCL_CTA_POLICY has no effect: NCCL "
+                        << nccl_version_text(library_->version()) << " has no such policy, NCCL "
+                        << nccl_version_text(since) << " has";
+    }
+  }
+  return config;
+}
+
+void NcclCommunicator::join(const NcclUniqueId& id) {
+  NcclConfig config = this->config();
   NcclResult result{};
   {
     const std::lock_guard lock(mutex_);
@@ -394,13 +419,67 @@ void NcclCommunicator::enroll(const DevicePiece& memory) {
   }
 }
 
-void NcclCommunicator::withdraw(const DevicePiece& memory) {
+void NcclCommunicator::enroll_together(const DevicePiece& memory, Communicator& control) {
+  const auto all = [&control](bool flag) {
+    const auto said = control.exchange({flag ? 1 : 0});
+    return std::ranges::find(said, 0) == said.end();
+  };
+  // Ranks that share a GPU are for development: the plainest way will do.
+  const bool offered = library_->ncclCommWindowRegister != nullptr && !options_.share_gpu;
+  if (memory.bytes == 0 || !all(offered)) return enroll(memory);
+  const bool opened = open_window(memory);
+  if (all(opened)) return;
+  withdraw(memory);
+  enroll(memory);
+}
+
+/// Whether NCCL has made a window of the memory: it may say no, or make none.
+bool NcclCommunicator::open_window(const DevicePiece& memory) {
+  const auto key = std::pair{memory.at, memory.bytes};
+  NcclResult result{};
+  {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) fail("ncclCommWindowRegister: NCCL was aborted");
+    const Device::Current current(*device_);
+    result = library_->ncclCommWindowRegister(comm_, address(memory.at), memory.bytes,
+                                              &windows_[key], kNcclSymmetricWindow);
+    if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) {
+      HVD_LOG(kDebug) << "ncclCommWindowRegister: " << library_->describe(result, comm_)
+                      << "; the buffer is registered without a window";
+      windows_.erase(key);
+      return false;
+    }
+  }
+  if (result == NcclResult::kInProgress) settle("ncclCommWindowRegister");
   const std::lock_guard lock(mutex_);
-  const auto found = enrolled_.find({memory.at, memory.bytes});
-  if (comm_ == nullptr || found == enrolled_.end()) return;
-  const Device::Current current(*device_);
-  library_->ncclCommDeregister(comm_, found->second);
-  enrolled_.erase(found);
+  const auto found = windows_.find(key);
+  if (found == windows_.end()) fail("ncclCommWindowRegister: NCCL was aborted");
+  if (found->second != nullptr) return true;
+  windows_.erase(found);
+  return false;
+}
+
+void NcclCommunicator::withdraw(const DevicePiece& memory) {
+  const auto key = std::pair{memory.at, memory.bytes};
+  NcclResult result = NcclResult::kSuccess;
+  {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) return;
+    const Device::Current current(*device_);
+    if (const auto found = enrolled_.find(key); found != enrolled_.end()) {
+      library_->ncclCommDeregister(comm_, found->second);
+      enrolled_.erase(found);
+    }
+    if (const auto found = windows_.find(key); found != windows_.end()) {
+      result = library_->ncclCommWindowDeregister(comm_, found->second);
+      windows_.erase(found);
+    }
+  }
+  if (result != NcclResult::kInProgress) return;
+  try {
+    settle("ncclCommWindowDeregister");
+  } catch (const Error&) {  // the job is over; the next call says so
+  }
 }
 
 std::optional<std::string> NcclCommunicator::failure() const {
@@ -428,6 +507,7 @@ void NcclCommunicator::abort() {
   }
   comm_ = nullptr;
   enrolled_.clear();
+  windows_.clear();
 }
 
 }  // namespace hvdtune

@@ -16,9 +16,11 @@
 namespace hvdtune {
 
 struct NcclOptions {
-  int min_ctas = 0;        ///< thread blocks a collective uses at least; 0 = NCCL's choice
-  int max_ctas = 0;        ///< … and at most; 0 = NCCL's choice
-  bool share_gpu = false;  ///< members may be on one GPU (NCCL 2.30 or later)
+  int min_ctas = 0;           ///< thread blocks a collective uses at least; 0 = NCCL's choice
+  int max_ctas = 0;           ///< … and at most; 0 = NCCL's choice
+  int cga_cluster_size = -1;  ///< thread blocks in a cluster; -1 = NCCL's choice
+  int cta_policy = -1;        ///< NCCL_CTA_POLICY_*, 0 to 2; -1 = NCCL's choice
+  bool share_gpu = false;     ///< members may be on one GPU (NCCL 2.30 or later)
   /// Of connecting, and of every wait for other members.
   Nanos timeout = 60 * kSecond;
   /// Looked at during every wait: why the job is aborted, if it is. Any thread.
@@ -57,6 +59,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   void exchange(std::span<const DevicePiece> send, std::span<const DevicePiece> receive,
                 CudaStream stream) override;
   void enroll(const DevicePiece& memory) override;
+  /// As a symmetric window, where NCCL (2.27 or later) has such; otherwise as enroll(), on all
+  /// members. Memory of ncclMemAlloc. What NCCL says at once is no error.
+  void enroll_together(const DevicePiece& memory, Communicator& control) override;
   void withdraw(const DevicePiece& memory) override;
   [[nodiscard]] std::optional<std::string> failure() const override;
   void abort() override;
@@ -69,6 +74,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   using Reduction = std::function<NcclResult(NcclComm comm, NcclType type, NcclOp op)>;
 
   void join(const NcclUniqueId& id);
+  [[nodiscard]] NcclConfig config() const;
+  bool open_window(const DevicePiece& memory);
   void issue(const char* what, const Call& call);
   void settle(const char* what);
   void reduce(const char* what, DType dtype, ReduceOp op, double factor, const Reduction& call);
@@ -85,6 +92,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   NcclComm comm_ = nullptr;  ///< null: aborted
   mutable std::string failure_;
   std::map<std::pair<CudaPointer, std::size_t>, void*> enrolled_;
+  /// NCCL may fill in a window later; where it is stays the same until then.
+  std::map<std::pair<CudaPointer, std::size_t>, NcclWindow> windows_;
 };
 
 }  // namespace hvdtune

@@ -8,8 +8,8 @@
 namespace hvdtune {
 namespace {
 
-constexpr int kOldestNccl = 21900;
 constexpr const char* kOldestNcclText = "NCCL 2.19";
+constexpr int kNcclHasWindows = 22700;
 
 }  // namespace
 
@@ -57,6 +57,10 @@ NcclLibrary::NcclLibrary(const std::string& path) : path_(path) {
   find(ncclMemFree, "ncclMemFree");
   find(ncclCommRegister, "ncclCommRegister");
   find(ncclCommDeregister, "ncclCommDeregister");
+  if (version_ < kNcclHasWindows) return;
+  library.find_if_there(ncclCommWindowRegister, "ncclCommWindowRegister");
+  library.find_if_there(ncclCommWindowDeregister, "ncclCommWindowDeregister");
+  if (ncclCommWindowDeregister == nullptr) ncclCommWindowRegister = nullptr;
 }
 
 std::string NcclLibrary::describe(NcclResult result, NcclComm comm) const {

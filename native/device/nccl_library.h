@@ -9,7 +9,8 @@
 
 namespace hvdtune {
 
-using NcclComm = struct NcclCommOpaque*;  ///< ncclComm_t
+using NcclComm = struct NcclCommOpaque*;      ///< ncclComm_t
+using NcclWindow = struct NcclWindowOpaque*;  ///< ncclWindow_t
 
 /// ncclResult_t
 enum class NcclResult : int {
@@ -43,24 +44,45 @@ enum class NcclOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 /// ncclScalarResidence_t: the scalar is read before the call returns.
 inline constexpr int kNcclScalarHostImmediate = 1;
 
+/// NCCL_WIN_COLL_SYMMETRIC: collectives use the window at the same place on all members.
+inline constexpr int kNcclSymmetricWindow = 1;
+
 struct NcclUniqueId {
   char bytes[128];
 };
 
-/// The part of ncclConfig_t that NCCL 2.19 knows; later versions take it as it is, as `size` and
-/// `version` say what it is. kUnset: NCCL's own choice.
+inline constexpr int kOldestNccl = 21900;
+/// The first NCCL whose ncclConfig_t has a policy for thread blocks.
+inline constexpr int kNcclHasPolicies = 22700;
+
+/// ncclConfig_t as far as NCCL 2.27 knows it. NCCL only ever appends to it, and takes an older one
+/// as `size` and `version` say what it is. kUnset: NCCL's own choice.
 struct NcclConfig {
   static constexpr int kUnset = INT_MIN;
 
-  std::size_t size = sizeof(NcclConfig);
+  std::size_t size;
   unsigned magic = 0xcafebeef;
-  unsigned version = 21900;
+  unsigned version;
   int blocking = kUnset;
   int cga_cluster_size = kUnset;
   int min_ctas = kUnset;
   int max_ctas = kUnset;
   const char* net_name = nullptr;
   int split_share = kUnset;
+  // From here on they are later versions'; 2.27 knows all.
+  int traffic_class = kUnset;
+  const char* comm_name = nullptr;
+  int collnet_enable = kUnset;
+  int cta_policy = kUnset;
+  int shrink_share = kUnset;
+  int nvls_ctas = kUnset;
+
+  /// For a library of `library_version` (2.19 or later): nothing in it that this one does not know.
+  /// What 2.19 knows ends where `comm_name` begins: alignment fills it up to there.
+  explicit NcclConfig(int library_version)
+      : size(library_version < kNcclHasPolicies ? offsetof(NcclConfig, comm_name)
+                                                : sizeof(NcclConfig)),
+        version(library_version < kNcclHasPolicies ? kOldestNccl : kNcclHasPolicies) {}
 };
 
 /// The functions of libnccl.so.2, found at run time; never unloaded. Members have the names of the
@@ -114,6 +136,11 @@ class NcclLibrary {
   NcclResult (*ncclMemFree)(void* memory);
   NcclResult (*ncclCommRegister)(NcclComm comm, void* memory, std::size_t bytes, void** handle);
   NcclResult (*ncclCommDeregister)(NcclComm comm, void* handle);
+
+  // From 2.27 on; both null before.
+  NcclResult (*ncclCommWindowRegister)(NcclComm comm, void* memory, std::size_t bytes,
+                                       NcclWindow* window, int flags) = nullptr;
+  NcclResult (*ncclCommWindowDeregister)(NcclComm comm, NcclWindow window) = nullptr;
 
  private:
   explicit NcclLibrary(const std::string& path);

@@ -19,8 +19,10 @@ SharedLibrary::SharedLibrary(std::string what, const std::string& path, Binding 
   }
 }
 
+void* SharedLibrary::address_if_there(const char* symbol) const { return dlsym(handle_, symbol); }
+
 void* SharedLibrary::address(const char* symbol, const char* oldest) const {
-  void* const found = dlsym(handle_, symbol);
+  void* const found = address_if_there(symbol);
   if (found == nullptr) {
     throw Error(ErrorKind::kInvalidArgument, what_ + " at " + path_ + " has no " + symbol +
                                                  ": hvdtune needs " + oldest + " or later");

@@ -21,8 +21,14 @@ class SharedLibrary {
   void find(Function*& function, const char* symbol, const char* oldest) const {
     function = reinterpret_cast<Function*>(address(symbol, oldest));
   }
+  /// The same; null where the library has none.
+  template <class Function>
+  void find_if_there(Function*& function, const char* symbol) const {
+    function = reinterpret_cast<Function*>(address_if_there(symbol));
+  }
 
  private:
+  [[nodiscard]] void* address_if_there(const char* symbol) const;
   [[nodiscard]] void* address(const char* symbol, const char* oldest) const;
 
   std::string what_;

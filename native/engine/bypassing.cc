@@ -9,7 +9,7 @@ namespace hvdtune {
 /// For each lane that NCCL has, once somebody may want it. Collective: the limit is the same on all
 /// members whenever they come here, and so is what has been asked before.
 void DeviceExecutor::connect_bypasses(Way& way, Communicator& host) {
-  if (!way.by_nccl || (bypass_limit_ <= 0 && !gpus_.options().tuned)) return;
+  if (!way.by_nccl || (bypass_limit_ <= 0 && !gpus_.options().tunes_bypass)) return;
   for (std::size_t lane = way.bypasses.size(); lane < way.communicators.size(); ++lane) {
     way.bypasses.emplace_back();
     // What has kept the members from it for one lane does so for all.

@@ -476,6 +476,7 @@ std::uint64_t Coordinator::change_settings(const SettingsChange& change) {
   now.nccl_bypass_limit = change.nccl_bypass_limit.value_or(now.nccl_bypass_limit);
   now.hierarchical_allreduce = change.hierarchical_allreduce.value_or(now.hierarchical_allreduce);
   now.hierarchical_allgather = change.hierarchical_allgather.value_or(now.hierarchical_allgather);
+  now.nccl_streams = change.nccl_streams.value_or(now.nccl_streams);
   wire::Schedule schedule;
   schedule.type = wire::ScheduleType::kSettings;
   schedule.settings = now;

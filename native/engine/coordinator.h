@@ -51,6 +51,7 @@ struct SettingsChange {
   std::optional<std::int64_t> nccl_bypass_limit = {};
   std::optional<bool> hierarchical_allreduce = {};
   std::optional<bool> hierarchical_allgather = {};
+  std::optional<std::int32_t> nccl_streams = {};
 };
 
 /// Decides what all ranks do next. Pure bookkeeping: announcements in, schedule entries out; it

@@ -47,14 +47,15 @@ std::size_t elements(std::size_t bytes, DType dtype) { return bytes / dtype_size
 struct DeviceExecutor::Launch {
   DeviceBatch& batch;
   DeviceCommunicator& exchange;
+  DeviceCommunicator& home;  // that knows the fusion buffer
   Communicator& host;
-  Lane& lane;
-  std::size_t lane_number;
+  DeviceStream& lane;
+  FusionBuffer& fused;
   bool timed;
   const Profiler* profiler;  // null: none
 
   [[nodiscard]] const wire::Request& head() const { return batch.operations.front()->request; }
-  [[nodiscard]] CudaStream stream() const { return lane.stream.handle(); }
+  [[nodiscard]] CudaStream stream() const { return lane.handle(); }
   /// While the communicator is given the data: what the timeline calls it, too.
   [[nodiscard]] ProfilerSpan moving() const { return {profiler, exchange.activity(head().kind)}; }
 };
@@ -97,8 +98,7 @@ void DeviceExecutor::open_kernels() {
 /// The same for all members: what they have is compared first.
 DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
   std::string problem = open_nccl();
-  const auto streams = static_cast<std::int64_t>(std::max(gpus_.options().streams, 1));
-  const std::vector<std::int64_t> all = host.exchange({problem.empty() ? streams : 0});
+  const std::vector<std::int64_t> all = host.exchange({problem.empty() ? 1 : 0});
   const auto without = std::ranges::find(all, 0);
   if (without != all.end() && problem.empty()) {
     problem = "member " + std::to_string(without - all.begin()) + " of the process set has no NCCL";
@@ -106,34 +106,51 @@ DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
   Way way;
   connecting_ = monotonic_now();
   try {
-    for (std::int64_t lane = 0; problem.empty() && lane < std::ranges::min(all); ++lane) {
-      const ProfilerSpan span(gpus_.profiler(), "INIT_NCCL");
-      NcclOptions options;
-      options.min_ctas = gpus_.options().min_ctas;
-      options.max_ctas = gpus_.options().max_ctas;
-      options.share_gpu = gpus_.options().share_gpu;
-      options.timeout = gpus_.options().timeout;
-      options.aborted = aborted_;
-      way.communicators.push_back(
-          NcclCommunicator::connect(host, nccl_, gpus_.in_use(), std::move(options)));
-      if (lanes_.size() < way.communicators.size()) {
-        lanes_.push_back(std::make_unique<Lane>(gpus_.in_use()));
-      }
-      enroll(way, static_cast<std::size_t>(lane));
-    }
+    if (problem.empty()) way.communicators.push_back(connect_by_nccl(host));
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kInvalidArgument) throw;  // not all members know it
-    way.communicators.clear();
     problem = error.what();
   }
   connected_ = monotonic_now();
   way.by_nccl = problem.empty();
+  uses_nccl_ = uses_nccl_ || way.by_nccl;
   if (!problem.empty()) {
     connecting_ = connected_ = 0;  // no batch of NCCL's comes of it
     if (gpus_.options().share_gpu) connect_by_ipc(host, way, problem);
     if (way.communicators.empty()) gpus_.warn_staged(rank_, problem);
   }
   return way;
+}
+
+std::shared_ptr<DeviceCommunicator> DeviceExecutor::connect_by_nccl(Communicator& host) {
+  const ProfilerSpan span(gpus_.profiler(), "INIT_NCCL");
+  NcclOptions options;
+  options.min_ctas = gpus_.options().min_ctas;
+  options.max_ctas = gpus_.options().max_ctas;
+  options.cga_cluster_size = gpus_.options().cga_cluster_size;
+  options.cta_policy = gpus_.options().cta_policy;
+  options.share_gpu = gpus_.options().share_gpu;
+  options.timeout = gpus_.options().timeout;
+  options.aborted = aborted_;
+  return NcclCommunicator::connect(host, nccl_, gpus_.in_use(), std::move(options));
+}
+
+/// A communicator for every stream. Where NCCL has no more of them the set does with those that
+/// there are: all members know it, and more streams are only faster.
+void DeviceExecutor::connect_lanes(Communicator& host, Way& way) {
+  if (!way.by_nccl || way.is_complete || way.communicators.size() >= streams_) return;
+  if (connecting_ == 0) connecting_ = monotonic_now();
+  try {
+    while (way.communicators.size() < streams_) {
+      way.communicators.push_back(connect_by_nccl(host));
+    }
+  } catch (const Error& error) {
+    if (aborted_()) throw;
+    way.is_complete = true;
+    HVD_LOG_RANK(kWarning, rank_) << "batches run on " << way.communicators.size()
+                                  << " NCCL streams, not on " << streams_ << ": " << error.what();
+  }
+  connected_ = monotonic_now();
 }
 
 /// Where ranks may share a GPU and NCCL does not let them, they read each other's memory if they
@@ -146,16 +163,16 @@ void DeviceExecutor::connect_by_ipc(Communicator& host, Way& way, std::string& p
   try {
     way.communicators.push_back(
         IpcCommunicator::connect(host, gpus_.in_use(), kernels_, IpcOptions{}));
-    if (lanes_.empty()) lanes_.push_back(std::make_unique<Lane>(gpus_.in_use()));
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kInvalidArgument) throw;  // not all members know it
     problem += "; " + std::string(error.what());
   }
 }
 
-const DeviceExecutor::Way& DeviceExecutor::way(std::uint32_t set, Communicator& host) {
+DeviceExecutor::Way& DeviceExecutor::way(std::uint32_t set, Communicator& host) {
   if (ways_.size() <= set) ways_.resize(set + 1);
   if (!ways_[set]) ways_[set] = connect(host);
+  connect_lanes(host, *ways_[set]);
   connect_bypasses(*ways_[set], host);
   return *ways_[set];
 }
@@ -189,7 +206,10 @@ void DeviceExecutor::abort() {
 
 void DeviceExecutor::remove_set(std::uint32_t set) {
   if (set >= ways_.size() || !ways_[set]) return;
-  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) withdraw(*ways_[set], lane);
+  const Way& gone = *ways_[set];
+  for (std::size_t lane = 0; lane < gone.buffers.size(); ++lane) {
+    gone.communicators[lane]->withdraw(gone.buffers[lane].piece());
+  }
   ways_[set].reset();
 }
 
@@ -202,14 +222,18 @@ DeviceExecutor::~DeviceExecutor() {
 std::unique_ptr<DeviceBatch> DeviceExecutor::launch(const wire::Schedule& schedule,
                                                     const std::vector<OperationPtr>& operations,
                                                     Communicator& host, bool timed) {
-  const Way& chosen = way(schedule.process_set, host);
+  Way& chosen = way(schedule.process_set, host);
   auto batch = std::make_unique<DeviceBatch>();
   batch->schedule = schedule;
   batch->operations = operations;
-  const std::size_t number = schedule.batch % chosen.communicators.size();
+  const std::size_t number = schedule.batch % std::min(streams_, chosen.communicators.size());
   batch->exchange = exchange_for(chosen, number, operations);
+  while (lanes_.size() <= number) lanes_.push_back(std::make_unique<DeviceStream>(gpus_.in_use()));
+  if (chosen.buffers.size() <= number) chosen.buffers.resize(number + 1);
   const Profiler* const profiler = gpus_.profiler();
-  Launch launch{*batch, *batch->exchange, host, *lanes_[number], number, timed, profiler};
+  Launch launch{*batch, *batch->exchange, *chosen.communicators[number],
+                host,   *lanes_[number],  chosen.buffers[number],
+                timed,  profiler};
   const std::string name = profiler == nullptr ? std::string() : name_of(*batch);
   const ProfilerSpan span(profiler, name.c_str());
   batch->connecting = std::exchange(connecting_, 0);
@@ -219,7 +243,7 @@ std::unique_ptr<DeviceBatch> DeviceExecutor::launch(const wire::Schedule& schedu
     for (const OperationPtr& operation : operations) {
       if (!operation->on_device) continue;
       operation->on_device->queued.end();
-      for (const SharedEvent& ready : operation->on_device->ready) launch.lane.stream.wait(*ready);
+      for (const SharedEvent& ready : operation->on_device->ready) launch.lane.wait(*ready);
     }
     if (timed) {
       batch->begin = gpus_.event(true);
@@ -255,39 +279,27 @@ void DeviceExecutor::enqueue(Launch& launch) {
   }
 }
 
-/// The lane's fusion buffer, which its communicators know. What is in it may be written over when
-/// the stream comes to it.
+/// The set's fusion buffer on the lane, which its communicator knows. What is in it may be written
+/// over when the stream comes to it. Grows at the same batch, and to the same length, on all
+/// members: they have the same batches of the set, and the same lanes.
 CudaPointer DeviceExecutor::buffer(Launch& launch, std::size_t bytes) {
-  Lane& lane = launch.lane;
-  if (lane.piece().bytes >= bytes) return lane.piece().at;
-  const std::size_t before = lane.piece().bytes;
+  FusionBuffer& held = launch.fused;
+  const std::size_t before = held.piece().bytes;
+  if (before >= bytes) return held.piece().at;
   if (before > 0) {
-    lane.stream.synchronize();  // the batches before use it; this happens a few times
-    for (const auto& way : ways_) {
-      if (way) withdraw(*way, launch.lane_number);
-    }
-    lane.buffer = {};
-    lane.plain_buffer = {};
+    launch.lane.synchronize();  // the batches before use it; this happens a few times
+    launch.host.barrier();      // … and those of other members, who may read it
+    launch.home.withdraw(held.piece());
+    held = {};
   }
   const std::size_t wanted = std::max({bytes, 2 * before, kLeastBuffer});
   if (nccl_) {
-    lane.buffer = NcclMemory(nccl_, gpus_.in_use(), wanted);
+    held.of_nccl = NcclMemory(nccl_, gpus_.in_use(), wanted);
   } else {
-    lane.plain_buffer = DeviceMemory(gpus_.in_use(), wanted);
+    held.plain = DeviceMemory(gpus_.in_use(), wanted);
   }
-  for (const auto& way : ways_) {
-    if (way) enroll(*way, launch.lane_number);
-  }
-  return lane.piece().at;
-}
-
-/// Lets a set's communicator know the buffer of its lane.
-void DeviceExecutor::enroll(const Way& way, std::size_t lane) {
-  if (lane < way.communicators.size()) way.communicators[lane]->enroll(lanes_[lane]->piece());
-}
-
-void DeviceExecutor::withdraw(const Way& way, std::size_t lane) {
-  if (lane < way.communicators.size()) way.communicators[lane]->withdraw(lanes_[lane]->piece());
+  launch.home.enroll_together(held.piece(), launch.host);
+  return held.piece().at;
 }
 
 namespace {
@@ -435,14 +447,15 @@ void DeviceExecutor::reducescatter(Launch& launch) {
                                     launch.stream());
       continue;
     }
-    // Shares of one length, one after the other.
-    const CudaPointer fused = buffer(launch, block * static_cast<std::size_t>(members));
+    // Shares of one length, one after the other; behind them the result, at the same place on all
+    // members, as windows want it.
+    const CudaPointer fused = buffer(launch, block * static_cast<std::size_t>(members + 1));
     for (int m = 0; m < members; ++m) {
       pack(launch, shares.in[static_cast<std::size_t>(m)],
            fused + block * static_cast<std::size_t>(m), dtype);
     }
     mark(gpus_, launch.timed, launch.batch.packed, launch.stream());
-    const CudaPointer own = fused + block * static_cast<std::size_t>(self);
+    const CudaPointer own = fused + block * static_cast<std::size_t>(members);
     {
       const ProfilerSpan moving = launch.moving();
       launch.exchange.reducescatter(fused, own, elements(block, dtype), dtype, op, factor,

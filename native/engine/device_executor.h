@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,9 +17,9 @@
 
 namespace hvdtune {
 
-/// Gives batches of tensors on GPUs to NCCL: several beside each other, each on a stream with a
-/// communicator and a fusion buffer of its own (a *lane*). Nothing waits for a GPU. One thread at a
-/// time, except abort().
+/// Gives batches of tensors on GPUs to NCCL: several beside each other, each on a stream of its own
+/// (a *lane*), where every process set has a communicator and a fusion buffer. Nothing waits for a
+/// GPU. One thread at a time, except abort().
 class DeviceExecutor {
  public:
   /// `aborted`: why the job is over, if it is; any thread. What is given outlives it.
@@ -28,6 +29,13 @@ class DeviceExecutor {
   ~DeviceExecutor();
   DeviceExecutor(const DeviceExecutor&) = delete;
   DeviceExecutor& operator=(const DeviceExecutor&) = delete;
+
+  /// Batches run beside each other on so many streams, from the next one on: the same on all
+  /// members, who change it at the same place in the schedule. Where a set has fewer communicators
+  /// its members connect at its next batch; those that are not used any more stay.
+  void use_streams(int streams) { streams_ = static_cast<std::size_t>(std::max(streams, 1)); }
+  /// Whether a set's batches go by NCCL.
+  [[nodiscard]] bool uses_nccl() const { return uses_nccl_; }
 
   /// Whether launch() takes the batch; the same on all members. Otherwise its tensors must travel
   /// through host memory: there is no NCCL on some member, or NCCL has no such operation. The first
@@ -53,38 +61,37 @@ class DeviceExecutor {
   void abort();
 
  private:
-  /// One stream, and what goes there.
-  struct Lane {
-    explicit Lane(const std::shared_ptr<const Device>& device) : stream(device) {}
-    DeviceStream stream;
-    NcclMemory buffer;
-    DeviceMemory plain_buffer;  // where there is no NCCL
+  struct FusionBuffer {
+    NcclMemory of_nccl;
+    DeviceMemory plain;  // where there is no NCCL
 
     [[nodiscard]] DevicePiece piece() const {
-      if (plain_buffer.bytes() > 0) return {plain_buffer.pointer(), plain_buffer.bytes()};
-      return {buffer.pointer(), buffer.bytes()};
+      if (plain.bytes() > 0) return {plain.pointer(), plain.bytes()};
+      return {of_nccl.pointer(), of_nccl.bytes()};
     }
   };
   /// A process set's way: a communicator for each lane; none: through host memory.
   struct Way {
+    std::vector<FusionBuffer> buffers;  ///< by lane, as far as they have been needed
     std::vector<std::shared_ptr<DeviceCommunicator>> communicators;
     /// For short batches, past the communicator of the lane; null: there is none.
     std::vector<std::shared_ptr<BypassCommunicator>> bypasses;
     bool by_nccl = false;
+    bool is_complete = false;  ///< there can be no further communicator
   };
   struct Launch;
 
-  const Way& way(std::uint32_t set, Communicator& host);
+  Way& way(std::uint32_t set, Communicator& host);
   Way connect(Communicator& host);
   void connect_bypasses(Way& way, Communicator& host);
   [[nodiscard]] std::shared_ptr<DeviceCommunicator> exchange_for(
       const Way& way, std::size_t lane, const std::vector<OperationPtr>& operations) const;
+  std::shared_ptr<DeviceCommunicator> connect_by_nccl(Communicator& host);
+  void connect_lanes(Communicator& host, Way& way);
   void connect_by_ipc(Communicator& host, Way& way, std::string& problem);
   std::string open_nccl();
   void open_kernels();
   CudaPointer buffer(Launch& launch, std::size_t bytes);
-  void enroll(const Way& way, std::size_t lane);
-  void withdraw(const Way& way, std::size_t lane);
   void enqueue(Launch& launch);
   void pack(const Launch& launch, const std::vector<DevicePiece>& tensors, CudaPointer fused,
             DType dtype);
@@ -101,11 +108,13 @@ class DeviceExecutor {
   const int rank_;
   const std::function<std::optional<std::string>()> aborted_;
   std::vector<std::optional<Way>> ways_;  // by process set; none: not known yet
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<DeviceStream>> lanes_;
   std::shared_ptr<const NcclLibrary> nccl_;
   std::shared_ptr<DeviceKernels> kernels_;
   std::int64_t bypass_limit_ = 0;
   bool told_no_bypass_ = false;
+  std::size_t streams_ = 1;
+  bool uses_nccl_ = false;
   Nanos connecting_ = 0;  // when members began and ended to connect, until a batch tells of it
   Nanos connected_ = 0;
 };

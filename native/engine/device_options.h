@@ -14,13 +14,14 @@ struct DeviceOptions {
   std::string no_nccl = "no NCCL was looked for";
   std::string nvrtc;     ///< NVRTC's path; empty: none
   std::string profiler;  ///< path of a profiler's library that takes NVTX ranges; empty: none
-  int streams = 1;       ///< batches that run beside each other, each with an NCCL communicator
   /// Operations are done when they are enqueued; whoever reads a result lets his stream wait.
   bool async_completion = false;
   int min_ctas = 0;  ///< of NCCL; 0 = its choice
   int max_ctas = 0;
+  int cga_cluster_size = -1;  ///< … -1 = its choice
+  int cta_policy = -1;
   bool share_gpu = false;  ///< ranks may be on one GPU
-  bool tuned = false;      ///< find out whether batches can go past NCCL, also where none does
+  bool tunes_bypass = false;  ///< find out whether batches can go past NCCL, also where none does
   /// Of NCCL's connecting and of waits for other ranks within its calls.
   Nanos timeout = 120 * kSecond;
 };

@@ -286,6 +286,8 @@ class Engine final : private CoordinatorObserver {
   /// Whether wire::RuntimeSettings::nccl_bypass_limit can do something: known once batches go by
   /// NCCL, where it is not 0 or the job is tuned. Any thread.
   [[nodiscard]] bool can_bypass_nccl() const { return can_bypass_nccl_; }
+  /// Whether a batch of this rank's has gone to NCCL. Any thread.
+  [[nodiscard]] bool uses_nccl() const { return uses_nccl_; }
 
  private:
   [[nodiscard]] bool is_coordinator() const { return rank_ == 0; }
@@ -449,6 +451,7 @@ class Engine final : private CoordinatorObserver {
   Executor executor_;
   std::optional<DeviceExecutor> device_executor_;  // once there was a batch for it
   std::atomic<bool> can_bypass_nccl_ = false;
+  std::atomic<bool> uses_nccl_ = false;
   std::optional<DeviceCompletions> completions_;
   std::optional<Coordinator> coordinator_;  // rank 0
   std::optional<StallWatch> stalls_;        // rank 0

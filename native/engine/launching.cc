@@ -66,6 +66,7 @@ bool Engine::launch(const wire::Schedule& schedule, const std::vector<OperationP
   const bool recorded = recorder_.active();
   std::unique_ptr<DeviceBatch> launched;
   device_executor_->set_bypass_limit(applied_.nccl_bypass_limit);
+  device_executor_->use_streams(applied_.nccl_streams);
   try {
     if (!device_executor_->takes(batch, host)) return false;
     launched = device_executor_->launch(schedule, batch, host, recorded || timeline_.active());
@@ -74,6 +75,7 @@ bool Engine::launch(const wire::Schedule& schedule, const std::vector<OperationP
     throw;
   }
   if (!can_bypass_nccl_) can_bypass_nccl_ = device_executor_->can_bypass();
+  if (device_executor_->uses_nccl()) uses_nccl_ = true;
   if (!completions_) watch_gpu();
   launched->tensors = tensors;
   launched->recorded = recorded;

@@ -81,7 +81,8 @@ std::string settings_text(const wire::RuntimeSettings& settings) {
          ",\"one_shot_limit\":" + std::to_string(settings.one_shot_limit) +
          ",\"nccl_bypass_limit\":" + std::to_string(settings.nccl_bypass_limit) +
          ",\"hierarchical_allreduce\":" + json_flag(settings.hierarchical_allreduce) +
-         ",\"hierarchical_allgather\":" + json_flag(settings.hierarchical_allgather) + "}";
+         ",\"hierarchical_allgather\":" + json_flag(settings.hierarchical_allgather) +
+         ",\"num_nccl_streams\":" + std::to_string(settings.nccl_streams) + "}";
 }
 
 bool same_request(const wire::TimelineOrder& a, const wire::TimelineOrder& b) {

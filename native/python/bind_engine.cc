@@ -122,6 +122,7 @@ std::uint64_t change_settings(Engine& engine, std::optional<std::int64_t> fusion
                               std::optional<std::int64_t> one_shot_limit,
                               std::optional<bool> hierarchical_allreduce,
                               std::optional<bool> hierarchical_allgather,
+                              std::optional<std::int32_t> nccl_streams,
                               std::optional<std::int64_t> nccl_bypass_limit) {
   SettingsChange change;
   change.fusion_threshold = fusion_threshold;
@@ -133,6 +134,7 @@ std::uint64_t change_settings(Engine& engine, std::optional<std::int64_t> fusion
   change.hierarchical_allreduce = hierarchical_allreduce;
   change.hierarchical_allgather = hierarchical_allgather;
   change.nccl_bypass_limit = nccl_bypass_limit;
+  change.nccl_streams = nccl_streams;
   const py::gil_scoped_release release;
   return engine.change_settings(change);
 }
@@ -142,7 +144,7 @@ py::tuple settings(Engine& engine) {
   return py::make_tuple(s.epoch, s.fusion_threshold,
                         static_cast<double>(s.cycle_time) / static_cast<double>(kMillisecond),
                         s.chunk_size, s.one_shot_limit, s.hierarchical_allreduce,
-                        s.hierarchical_allgather, s.nccl_bypass_limit);
+                        s.hierarchical_allgather, s.nccl_streams, s.nccl_bypass_limit);
 }
 
 /// Asks, and waits if the caller does; what the wish came to.
@@ -348,8 +350,9 @@ void bind_engine(py::module_& module) {
       .def("change_settings", &change_settings, py::arg("fusion_threshold") = py::none(),
            py::arg("cycle_time_ms") = py::none(), py::arg("chunk_size") = py::none(),
            py::arg("one_shot_limit") = py::none(), py::arg("hierarchical_allreduce") = py::none(),
-           py::arg("hierarchical_allgather") = py::none(),
+           py::arg("hierarchical_allgather") = py::none(), py::arg("nccl_streams") = py::none(),
            py::arg("nccl_bypass_limit") = py::none())
+      .def("uses_nccl", &Engine::uses_nccl)
       .def("can_bypass_nccl", &Engine::can_bypass_nccl)
       .def("settings", &settings);
 }

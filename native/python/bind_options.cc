@@ -79,10 +79,13 @@ DeviceOptions make_device_options(const py::kwargs& values) {
   options.no_nccl = text("nccl_problem");
   options.nvrtc = text("nvrtc_library");
   options.profiler = text("nvtx_library");
-  options.streams = values["nccl_streams"].cast<int>();
+  options.min_ctas = values["nccl_min_ctas"].cast<int>();
+  options.max_ctas = values["nccl_max_ctas"].cast<int>();
+  options.cga_cluster_size = values["nccl_cga_cluster_size"].cast<int>();
+  options.cta_policy = values["nccl_cta_policy"].cast<int>();
   options.async_completion = values["async_completion"].cast<bool>();
   options.share_gpu = values["share_gpu"].cast<bool>();
-  options.tuned = values["watch_steps"].cast<bool>();
+  options.tunes_bypass = values["tunes_nccl_bypass"].cast<bool>();
   return options;
 }
 
@@ -121,6 +124,7 @@ EngineOptions make_options(const py::kwargs& values) {
   options.settings.chunk_size = number("chunk_size");
   options.settings.one_shot_limit = number("one_shot_limit");
   options.settings.nccl_bypass_limit = number("nccl_bypass_limit");
+  options.settings.nccl_streams = static_cast<std::int32_t>(number("nccl_streams"));
   options.writing = writing_named(text("writing"));
   options.reduction_threads = static_cast<int>(number("reduction_threads"));
   options.spin = number("spin_us") < 0 ? -1 : number("spin_us") * kMicrosecond;

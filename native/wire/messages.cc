@@ -9,6 +9,7 @@ void encode_settings(Encoder& out, const RuntimeSettings& settings) {
   out.put(settings.epoch).put(settings.fusion_threshold).put(settings.cycle_time);
   out.put(settings.chunk_size).put(settings.one_shot_limit).put(settings.nccl_bypass_limit);
   out.put(settings.hierarchical_allreduce).put(settings.hierarchical_allgather);
+  out.put(settings.nccl_streams);
 }
 
 RuntimeSettings decode_settings(Decoder& in) {
@@ -21,6 +22,7 @@ RuntimeSettings decode_settings(Decoder& in) {
   settings.nccl_bypass_limit = in.get<std::int64_t>();
   settings.hierarchical_allreduce = in.get<std::uint8_t>() != 0;
   settings.hierarchical_allgather = in.get<std::uint8_t>() != 0;
+  settings.nccl_streams = in.get<std::int32_t>();
   return settings;
 }
 

@@ -142,6 +142,7 @@ struct RuntimeSettings {
   /// Within each host first, where ranks are on several; see Hierarchy.
   bool hierarchical_allreduce = false;
   bool hierarchical_allgather = false;
+  std::int32_t nccl_streams = 1;  ///< batches on GPUs that run beside each other
 
   bool operator==(const RuntimeSettings&) const = default;
 };

@@ -81,6 +81,13 @@ def test_more_ranks_have_fewer_thread_blocks(nccl, ranks, ctas):
     assert share_gpu.variables(environ, ranks, here=True)["NCCL_MAX_CTAS"] == ctas
 
 
+def test_the_least_number_of_thread_blocks_has_room(nccl):
+    environ = {"HVDTUNE_NCCL_LIBRARY": nccl("2.30.3"), "NCCL_MIN_CTAS": "8"}
+    assert share_gpu.variables(environ, 2, here=True)["NCCL_MAX_CTAS"] == "8"
+    environ["NCCL_MIN_CTAS"] = "2"
+    assert share_gpu.variables(environ, 2, here=True)["NCCL_MAX_CTAS"] == "4"
+
+
 def test_the_nccl_of_other_hosts_is_left_to_them(nccl):
     environ = {"HVDTUNE_NCCL_LIBRARY": nccl("2.19.3")}
     assert share_gpu.variables(environ, 2, here=False)["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"

@@ -179,8 +179,24 @@ NCCL(ncclMemAlloc);
 NCCL(ncclMemFree);
 NCCL(ncclCommRegister);
 NCCL(ncclCommDeregister);
+#if NCCL_VERSION_CODE >= 22700
+NCCL(ncclCommWindowRegister);
+NCCL(ncclCommWindowDeregister);
+static_assert(equal(hvdtune::kNcclSymmetricWindow, NCCL_WIN_COLL_SYMMETRIC));
+#endif
 
-// Ours ends where that of NCCL 2.19 does.
+// Of NCCL 2.27 or later ours is the beginning; of an older one so far as that goes.
+#if NCCL_VERSION_CODE >= 22700
+static_assert(sizeof(NcclConfig) <= sizeof(ncclConfig_t));
+static_assert(offsetof(NcclConfig, traffic_class) == offsetof(ncclConfig_t, trafficClass));
+static_assert(offsetof(NcclConfig, comm_name) == offsetof(ncclConfig_t, commName));
+static_assert(offsetof(NcclConfig, collnet_enable) == offsetof(ncclConfig_t, collnetEnable));
+static_assert(offsetof(NcclConfig, cta_policy) == offsetof(ncclConfig_t, CTAPolicy));
+static_assert(offsetof(NcclConfig, shrink_share) == offsetof(ncclConfig_t, shrinkShare));
+static_assert(offsetof(NcclConfig, nvls_ctas) == offsetof(ncclConfig_t, nvlsCTAs));
+#endif
+static_assert(offsetof(NcclConfig, comm_name) <= sizeof(ncclConfig_t));
+static_assert(offsetof(NcclConfig, cga_cluster_size) == offsetof(ncclConfig_t, cgaClusterSize));
 static_assert(offsetof(NcclConfig, blocking) == offsetof(ncclConfig_t, blocking));
 static_assert(offsetof(NcclConfig, min_ctas) == offsetof(ncclConfig_t, minCTAs));
 static_assert(offsetof(NcclConfig, max_ctas) == offsetof(ncclConfig_t, maxCTAs));

@@ -46,6 +46,13 @@ Function* fake_function(const char* name) {
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
+/// A function of the fake NCCL that NcclLibrary does not know.
+template <class Function>
+Function* fake_nccl_function(const char* name) {
+  void* const library = dlopen(fake_path("libnccl.so.2").c_str(), RTLD_NOW);
+  return reinterpret_cast<Function*>(dlsym(library, name));
+}
+
 inline FakeCudaLive live() { return fake_function<FakeCudaLive()>("fake_cuda_live")(); }
 
 /// Brings values to a GPU and back, in the order of stream 0.

@@ -456,6 +456,7 @@ TEST(changes_of_settings_that_follow_each_other_do_not_undo_one_another) {
   CHECK_EQ(out[1].settings.cycle_time, 3 * kMillisecond);
   CHECK_EQ(out[2].settings.cycle_time, 3 * kMillisecond);
   CHECK_EQ(out[2].settings.one_shot_limit, 4096);
+  CHECK_EQ(out[2].settings.nccl_streams, 1);
   CHECK(out[2].settings.hierarchical_allgather && !out[1].settings.hierarchical_allgather);
   CHECK(!out[2].settings.hierarchical_allreduce);
 }

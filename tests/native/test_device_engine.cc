@@ -1,5 +1,6 @@
 // Engines with tensors on GPUs: fake ones, with and without a fake NCCL.
 #include <algorithm>
+#include <thread>
 
 #include "engine_job.h"
 #include "fake_gpu.h"
@@ -50,7 +51,7 @@ Adjust with(Way way, int streams = 1) {
   return [way, streams](EngineOptions& options) {
     options.gpus.cuda = fake_path("libcuda.so.1");
     if (way == Way::kNccl) options.gpus.nccl = fake_path("libnccl.so.2");
-    options.gpus.streams = streams;
+    options.settings.nccl_streams = streams;
     options.gpus.timeout = 20 * kSecond;
   };
 }
@@ -234,6 +235,199 @@ TEST(process_sets_have_their_own_communicators) {
       },
       with(Way::kNccl));
   check_nothing_left();
+}
+
+namespace {
+
+int communicators() { return fake_nccl_function<int()>("fake_nccl_communicators")(); }
+int communicators_used() { return fake_nccl_function<int()>("fake_nccl_used")(); }
+int collectives_in_windows() { return fake_nccl_function<int()>("fake_nccl_in_windows")(); }
+
+/// Rank 0 changes the streams; returns when this rank has them.
+void move_streams(int rank, Engine& engine, int streams) {
+  if (rank == 0) engine.change_settings({.nccl_streams = streams});
+  while (engine.settings().nccl_streams != streams) std::this_thread::yield();
+}
+
+/// So many tensors at a time, each a batch of its own; all members' sums.
+void reduce_beside_each_other(int rank, Engine& engine, int count) {
+  std::vector<std::unique_ptr<OnGpu<float>>> tensors;
+  std::vector<std::int64_t> handles;
+  for (int t = 0; t < count; ++t) {
+    const std::vector<float> values(1000, static_cast<float>(rank + t));
+    tensors.push_back(std::make_unique<OnGpu<float>>(rank, values));
+    Submission one = in_place_on_gpu("t" + std::to_string(t), rank, *tensors.back());
+    handles.push_back(engine.submit(std::move(one)));
+  }
+  for (int t = 0; t < count; ++t) {
+    const auto at = static_cast<std::size_t>(t);
+    finish(engine, handles[at]);
+    CHECK(tensors[at]->values() == std::vector<float>(1000, static_cast<float>(3 * t + 3)));
+  }
+}
+
+/// As with(), and nothing is fused.
+Adjust unfused(int streams) {
+  return [streams](EngineOptions& options) {
+    with(Way::kNccl, streams)(options);
+    options.settings.fusion_threshold = 0;
+  };
+}
+
+}  // namespace
+
+TEST(streams_are_moved_in_a_running_job) {
+  const Faults faults("devices=4");
+  const int used = communicators_used();
+  run_job(
+      3,
+      [used](int rank, Engine& engine) {
+        CHECK(!engine.uses_nccl());
+        const auto check = [&](int streams, int there, int ever_used) {
+          if (streams > 0) move_streams(rank, engine, streams);
+          reduce_beside_each_other(rank, engine, 9);
+          CHECK(engine.uses_nccl());
+          Submission barrier;
+          barrier.request.kind = OpKind::kBarrier;
+          barrier.request.name = "barrier";
+          finish(engine, engine.submit(std::move(barrier)));
+          CHECK_EQ(communicators(), there);
+          CHECK_EQ(communicators_used() - used, ever_used);
+          barrier = {};
+          barrier.request.kind = OpKind::kBarrier;
+          barrier.request.name = "barrier";
+          finish(engine, engine.submit(std::move(barrier)));
+        };
+        check(0, 3, 3);
+        check(3, 9, 9);  // of different streams the members would wait for each other for ever
+        check(1, 9, 9);
+        check(4, 12, 12);
+        check(2, 12, 12);
+      },
+      unfused(1));
+  check_nothing_left();
+}
+
+TEST(streams_are_moved_while_batches_are_under_way) {
+  const Faults faults("devices=4");
+  run_job(
+      3,
+      [](int rank, Engine& engine) {
+        for (int round = 0; round < 12; ++round) {
+          if (rank == 0) engine.change_settings({.nccl_streams = 1 + round * 7 % 4});
+          reduce_beside_each_other(rank, engine, 6);
+        }
+      },
+      unfused(2));
+  check_nothing_left();
+}
+
+TEST(streams_that_cannot_be_had_are_done_without) {
+  const Faults faults("devices=4,comms=6");
+  run_job(
+      3,
+      [](int rank, Engine& engine) {
+        reduce_beside_each_other(rank, engine, 4);
+        move_streams(rank, engine, 4);
+        for (int round = 0; round < 3; ++round) reduce_beside_each_other(rank, engine, 9);
+        CHECK_EQ(communicators(), 6);
+        Submission barrier;
+        barrier.request.kind = OpKind::kBarrier;
+        barrier.request.name = "barrier";
+        finish(engine, engine.submit(std::move(barrier)));
+      },
+      unfused(1));
+  check_nothing_left();
+}
+
+TEST(an_abort_beside_a_change_of_streams_ends_everything) {
+  const Faults faults("devices=4,slow=20");
+  for (const int victim : {0, 1}) {
+    run_job(
+        3,
+        [victim](int rank, Engine& engine) {
+          const OnGpu<float> one(rank, std::vector<float>(1000, 1.0F));
+          finish(engine, engine.submit(in_place_on_gpu("first", rank, one)));
+          const std::string why =
+              "rank " + std::to_string(victim) + " ended the job: a test wants it";
+          std::vector<std::unique_ptr<OnGpu<float>>> tensors;
+          std::vector<std::int64_t> handles;
+          try {
+            for (int t = 0; t < 6; ++t) {
+              const std::vector<float> values(100, 1.0F);
+              tensors.push_back(std::make_unique<OnGpu<float>>(rank, values));
+              handles.push_back(
+                  engine.submit(in_place_on_gpu("t" + std::to_string(t), rank, *tensors.back())));
+              if (t == 2 && rank == 0) engine.change_settings({.nccl_streams = 4});
+            }
+            if (rank == victim) engine.abort("a test wants it");
+          } catch (const Error& error) {  // the victim was faster
+            check_contains(error.what(), why);
+          }
+          for (const std::int64_t handle : handles) {
+            CHECK(engine.wait(handle, monotonic_now() + kPatience));
+            const OperationPtr operation = engine.take(handle);
+            if (!operation->status.ok()) check_contains(operation->status.text, why);
+          }
+        },
+        unfused(1));
+    check_nothing_left();
+  }
+}
+
+TEST(fusion_buffers_are_windows_of_their_process_set) {
+  const Faults faults("devices=4");
+  const int before = collectives_in_windows();
+  const auto grouped = [](int rank, Engine& engine, std::uint32_t set, std::size_t count) {
+    const OnGpu<float> one(rank, std::vector<float>(count, 1.0F));
+    const OnGpu<float> other(rank, std::vector<float>(count, 2.0F));
+    Submission group = in_place_on_gpu("group", rank, one);
+    group.request.process_set = set;
+    group.request.grouped = true;
+    group.request.tensors.push_back(group.request.tensors.front());
+    group.memory.push_back({other.at(), other.at()});
+    finish(engine, engine.submit(std::move(group)));
+    const float members = set == 0 ? 3.0F : 2.0F;
+    CHECK(one.values() == std::vector<float>(count, members));
+    CHECK(other.values() == std::vector<float>(count, 2 * members));
+  };
+  run_job(
+      3,
+      [&](int rank, Engine& engine) {
+        std::vector<std::uint32_t> sets;
+        for (const std::vector<std::int32_t>& ranks :
+             {std::vector<std::int32_t>{0, 1}, std::vector<std::int32_t>{0, 2}}) {
+          const OperationPtr made = finish(engine, engine.add_process_set(ranks));
+          sets.push_back(static_cast<std::uint32_t>(made->numbers.front()));
+        }
+        // What one set needs the other's members know nothing of.
+        for (const std::size_t count : {1000U, 2000000U}) {
+          if (rank != 2) grouped(rank, engine, sets[0], count);
+          if (rank != 1) grouped(rank, engine, sets[1], 1000);
+          grouped(rank, engine, 0, 3000);
+        }
+        finish(engine, engine.remove_process_set(sets[0]));
+        grouped(rank, engine, 0, 1500000);
+      },
+      with(Way::kNccl, 2));
+  CHECK_EQ(collectives_in_windows() - before, 2 * (2 + 2 + 3) + 3);
+  check_nothing_left();
+}
+
+TEST(fusion_buffers_that_become_no_windows_serve_as_well) {
+  for (const char* const wrong :
+       {"devices=4,no-window", "devices=4,null-window", "devices=4,nccl=22105"}) {
+    const Faults faults(wrong);
+    const int before = collectives_in_windows();
+    run_job(
+        3,
+        [](int rank, Engine& engine) {
+          for (int round = 0; round < 2; ++round) reduce_beside_each_other(rank, engine, 6);
+        },
+        with(Way::kNccl, 2));
+    CHECK_EQ(collectives_in_windows(), before);
+    check_nothing_left();
+  }
 }
 
 TEST(a_rank_that_has_joined_brings_zeros) {

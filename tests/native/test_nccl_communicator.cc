@@ -10,78 +10,12 @@
 #include "base/half.h"
 #include "collective/exchange_texts.h"
 #include "collective/nccl_communicator.h"
-#include "fake_gpu.h"
-#include "shm_world.h"
+#include "nccl_members.h"
 
 using namespace hvdtune;           // NOLINT: a test
 using namespace hvdtune::testing;  // NOLINT
 
 namespace {
-
-std::shared_ptr<const NcclLibrary> fake_nccl() {
-  return NcclLibrary::open(fake_path("libnccl.so.2"));
-}
-
-int communicators_left() {
-  void* const library = dlopen(fake_path("libnccl.so.2").c_str(), RTLD_NOW);
-  return reinterpret_cast<int (*)()>(dlsym(library, "fake_nccl_live"))();
-}
-
-/// What a member of a test has.
-struct Member {
-  int index;
-  int size;
-  std::shared_ptr<const Device> device;
-  std::shared_ptr<const NcclLibrary> library;
-  NcclCommunicator& nccl;
-  DeviceStream& stream;
-};
-
-/// body() on so many members, threads of this process with a GPU each.
-void on_members(int size, const std::function<void(Member&)>& body, NcclOptions options = {}) {
-  const std::string gpus = "devices=" + std::to_string(size);
-  const Faults faults(gpus.c_str());
-  World world(size);
-  options.aborted = [&]() -> std::optional<std::string> {
-    if (!world.arena().aborted()) return {};
-    return world.arena().abort_status().text;
-  };
-  world.run([&](int rank, Communicator& control) {
-    const auto device = fake_device(rank);
-    const auto library = fake_nccl();
-    const auto nccl = NcclCommunicator::connect(control, library, device, options);
-    DeviceStream stream(device);
-    Member member{rank, size, device, library, *nccl, stream};
-    try {
-      body(member);
-    } catch (...) {
-      nccl->abort();
-      throw;
-    }
-  });
-  CHECK_EQ(communicators_left(), 0);
-  CHECK_EQ(live().memory, 0U);
-  CHECK_EQ(live().contexts, 0U);
-}
-
-template <class T>
-struct OnGpu {
-  OnGpu(const Member& member, std::vector<T> values)
-      : device(member.device), count(values.size()), memory(device, count * sizeof(T)) {
-    put(*device, memory.pointer(), values);
-  }
-  [[nodiscard]] CudaPointer at(std::size_t index = 0) const {
-    return memory.pointer() + index * sizeof(T);
-  }
-  [[nodiscard]] std::vector<T> values() const { return get<T>(*device, memory.pointer(), count); }
-  [[nodiscard]] DevicePiece piece(std::size_t first, std::size_t many) const {
-    return {at(first), many * sizeof(T)};
-  }
-
-  std::shared_ptr<const Device> device;
-  std::size_t count;
-  DeviceMemory memory;
-};
 
 template <class T>
 std::vector<T> numbers(std::size_t count, int member) {
@@ -340,23 +274,6 @@ TEST(large_data_and_several_streams_keep_their_order) {
   });
 }
 
-TEST(registered_memory_is_given_back_in_time) {
-  on_members(2, [](Member& member) {
-    NcclMemory memory(member.library, member.device, 4096);
-    const DevicePiece whole{memory.pointer(), memory.bytes()};
-    member.nccl.enroll(whole);
-    member.nccl.enroll(whole);
-    member.device->clear(whole.at, whole.bytes, member.stream.handle());
-    member.nccl.allreduce(whole.at, whole.at, 1024, DType::kFloat32, ReduceOp::kSum, 1.0,
-                          member.stream.handle());
-    member.stream.synchronize();
-    member.nccl.withdraw(whole);
-    member.nccl.withdraw(whole);
-    memory = NcclMemory();
-    CHECK(!member.nccl.failure());
-  });
-}
-
 TEST(names_of_activities_are_horovod_s) {
   on_members(1, [](Member& member) {
     const auto name = [&](OpKind kind) { return std::string(member.nccl.activity(kind)); };
@@ -364,17 +281,6 @@ TEST(names_of_activities_are_horovod_s) {
     CHECK_EQ(name(OpKind::kBroadcast), std::string("NCCL_BCAST"));
     CHECK_EQ(name(OpKind::kAlltoall), std::string("NCCL_ALLTOALL"));
   });
-}
-
-TEST(limits_of_thread_blocks_reach_nccl) {
-  NcclOptions options;
-  options.min_ctas = 1;
-  options.max_ctas = 4;
-  on_members(2, [](Member& member) { CHECK(!member.nccl.failure()); }, options);
-  options.min_ctas = 8;  // more than the most
-  CHECK_THROWS_WITH(on_members(
-                        2, [](Member&) {}, options),
-                    Failure, "INIT_NCCL failed: invalid argument (minCTAs and maxCTAs)");
 }
 
 namespace {

@@ -62,6 +62,14 @@ def test_all_operations_on_a_shared_gpu(np: int, asynchronous: int, fakes: Path)
         assert "host memory" not in rank.stderr
 
 
+@pytest.mark.parametrize(("nccl", "tunable"), [(True, (False, True)), (False, (False, False))])
+def test_streams_change_while_the_job_runs_where_batches_go_by_nccl(
+    nccl: bool, tunable: tuple[bool, bool], fakes: Path
+) -> None:
+    gpus = fake_gpus.environment(fakes, nccl=nccl)
+    assert run_ranks(3, device_arrays.streams, env=gpus).values == (tunable,) * 3
+
+
 def test_process_sets(gpus: dict[str, str]) -> None:
     run_ranks(4, device_arrays.process_sets, env=gpus)
 

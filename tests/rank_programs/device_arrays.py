@@ -227,6 +227,29 @@ def all_operations() -> None:
     hvd.shutdown()
 
 
+def streams() -> tuple[bool, bool]:
+    """Arrays reduced beside each other while the streams change.
+
+    Returns whether these are tunable before the first batch, and after it.
+    """
+    from hvdtune.core import tuning
+
+    hvd.init()
+    before = "num_nccl_streams" in tuning.current()
+    fused()
+    after = "num_nccl_streams" in tuning.current()
+    for wanted in (3, 1, 4):
+        hvd.barrier()
+        if hvd.rank() == 0:
+            tuning.apply({"num_nccl_streams": wanted})
+        hvd.barrier()
+        fused()
+        if after:
+            assert tuning.current()["num_nccl_streams"] == wanted
+    hvd.shutdown()
+    return before, after
+
+
 def process_sets() -> None:
     """Sets that are there from the beginning, and that come and go."""
     evens = hvd.ProcessSet(range(0, int(os.environ["HOROVOD_SIZE"]), 2))

@@ -188,7 +188,7 @@ def test_some_settings_need_a_new_start(engines) -> None:
 
 
 def test_settings_of_nccl_are_searched_only_where_gpus_are_used(engines) -> None:
-    nccl = {"num_nccl_streams": 1, "nccl_max_ctas": 0}
+    nccl = {"nccl_min_ctas": 0, "nccl_max_ctas": 0}
     assert all(knobs.KNOBS[key].on_gpus and knobs.KNOBS[key].restart for key in nccl)
     engine = remote(engines, Jobs(), restart=nccl)
     engine.start(time.monotonic() + PATIENCE_S)
@@ -197,9 +197,9 @@ def test_settings_of_nccl_are_searched_only_where_gpus_are_used(engines) -> None
     engine = remote(engines, jobs, restart=nccl)
     engine.start(time.monotonic() + PATIENCE_S)
     assert {key: engine.current()[key] for key in nccl} == nccl
-    number = engine.apply({"num_nccl_streams": 3, "nccl_max_ctas": 8})
+    number = engine.apply({"nccl_min_ctas": 2, "nccl_max_ctas": 8})
     steps_of(engine, number, 1)
-    assert jobs.started[1].environment["HOROVOD_NUM_NCCL_STREAMS"] == "3"
+    assert jobs.started[1].environment["NCCL_MIN_CTAS"] == "2"
     assert jobs.started[1].environment["NCCL_MAX_CTAS"] == "8"
 
 
@@ -217,6 +217,21 @@ def test_what_can_act_only_once_there_are_batches_is_searched_too(engines) -> No
     steps_of(engine, number, 1)
     assert jobs.started[1].settings.nccl_bypass_limit == 8192
     assert engine.current()["nccl_bypass_limit"] == 8192
+
+
+def test_what_can_act_only_by_and_by_is_searched_too(engines) -> None:
+    """Whether batches go by NCCL a job knows with its first steps."""
+    jobs = Jobs(steps=60, late=("num_nccl_streams",))
+    engine = remote(engines, jobs)
+    engine.start(time.monotonic() + PATIENCE_S)
+    assert engine.current() == {"cycle_time": 1.0, "chunk_size": 0, "num_nccl_streams": 1}
+    number = engine.apply({"cycle_time": 5.0, "num_nccl_streams": 3})
+    steps_of(engine, number, 100)
+    assert len(jobs.started) >= 2
+    assert jobs.started[0].engine.values["num_nccl_streams"] == 3
+    # The next start begins with it.
+    assert jobs.started[1].settings.num_nccl_streams == 3
+    assert not jobs.started[1].settings.is_fixed("num_nccl_streams")
 
 
 def test_a_cache_that_all_tensors_fit_into_is_left_alone(engines) -> None:

@@ -18,9 +18,10 @@ from simulated_training import (
 from hvdtune import knobs
 from hvdtune.autotune import account, log
 from hvdtune.autotune.client import ServiceError
+from hvdtune.autotune.harm import harm_limit_steps
 from hvdtune.autotune.memory import Found
 from hvdtune.autotune.messages import Messenger
-from hvdtune.autotune.session import Session, harm_limit_steps
+from hvdtune.autotune.session import Session
 from hvdtune.autotune.space import Space
 from hvdtune.autotune.tuner import Answer, Request
 
@@ -75,6 +76,9 @@ class SimulatedEngine:
         return dict(self.wanted)
 
     def current(self) -> dict[str, float]:
+        return dict(self.values)
+
+    def peek(self) -> dict[str, float]:
         return dict(self.values)
 
 
@@ -161,6 +165,44 @@ def test_what_the_log_says_is_what_is_in_force(name: str, path: Path) -> None:
     assert float(last["tensor_fusion_threshold"]) == pytest.approx(megabytes, rel=1e-4)
     assert float(last["chunk_size_kb"]) == pytest.approx(engine.values["chunk_size"] / 1024)
     assert engine.left > 0
+
+
+class LateEngine(SimulatedEngine):
+    """One in which batches go by NCCL from the second step on."""
+
+    def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+        if self.left < 100_000:
+            self.values = {"num_nccl_streams": 1, **self.values}
+        return super().read_steps(timeout_s)
+
+
+def test_what_can_act_only_by_and_by_is_searched_too(path: Path) -> None:
+    engine = LateEngine(lambda values: 1.0 if values.get("num_nccl_streams", 1) == 1 else 0.8)
+    session(engine, path).run()
+    rows = log.read(path)
+    assert [row["sample"] for row in rows] == [str(1 + at) for at in range(len(rows))]
+    assert len({row["num_nccl_streams"] for row in rows}) > 1
+    assert rows[-1]["accepted"] == "1"
+    assert engine.values["num_nccl_streams"] > 1
+
+
+def test_what_can_act_by_and_by_and_is_fixed_stays(path: Path) -> None:
+    engine = LateEngine(lambda values: 1.0 if values.get("num_nccl_streams", 1) == 1 else 0.8)
+    session(engine, path, {"HOROVOD_NUM_NCCL_STREAMS": "1"}).run()
+    assert {row["num_nccl_streams"] for row in log.read(path)} == {"1"}
+
+
+def test_a_change_of_the_program_before_that_is_given_way_to(path: Path) -> None:
+    class Meddling(LateEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            if self.left == 99_990:
+                self.meddle({"cycle_time": 7.0})
+            return super().read_steps(timeout_s)
+
+    engine = Meddling(flat)
+    session(engine, path).run()
+    assert engine.values["cycle_time"] == 7.0
+    assert "the program has changed settings itself" in log.read(path)[-1]["decision"]
 
 
 def test_no_gain_leaves_everything_as_it_was(path: Path) -> None:

@@ -126,6 +126,46 @@ def test_probes_change_one_setting_each_and_stay_out_of_the_centres_cell() -> No
     assert all(one.get("fusion_threshold") != 0 for one in probes)
 
 
+LEAST = Dimension("nccl_min_ctas", "log", 1, 32, "auto", 1, at_most="nccl_max_ctas")
+MOST = Dimension("nccl_max_ctas", "log", 1, 32, "auto", 1)
+
+
+def test_what_exceeds_another_setting_is_lowered_to_it() -> None:
+    both = Space((LEAST, MOST))
+    assert space.build(knobs.from_environ({}), both.keys) == both
+    rng = random.Random(4)
+    for _ in range(500):
+        values = both.decode([rng.random() for _ in range(both.width)])
+        assert not values["nccl_max_ctas"] or values["nccl_min_ctas"] <= values["nccl_max_ctas"]
+    assert both.allowed({"nccl_min_ctas": 8, "nccl_max_ctas": 4}) == {
+        "nccl_min_ctas": 4, "nccl_max_ctas": 4,
+    }  # fmt: skip
+    automatic = {"nccl_min_ctas": 8, "nccl_max_ctas": 0}
+    assert both.allowed(automatic) == automatic
+    assert Space.from_json(both.to_json()) == both
+
+
+@pytest.mark.parametrize(
+    ("fixed", "key", "low", "high"),
+    [
+        ({"NCCL_MAX_CTAS": "8"}, "nccl_min_ctas", 1, 8),
+        ({"NCCL_MAX_CTAS": "64"}, "nccl_min_ctas", 1, 32),
+        ({"NCCL_MAX_CTAS": "0"}, "nccl_min_ctas", 1, 32),
+        ({"NCCL_MIN_CTAS": "8"}, "nccl_max_ctas", 8, 32),
+    ],
+)
+def test_a_fixed_setting_bounds_the_other(
+    fixed: dict[str, str], key: str, low: int, high: int
+) -> None:
+    [only] = space.build(knobs.from_environ(fixed), [key]).dimensions
+    assert (only.key, only.low, only.high) == (key, low, high)
+
+
+def test_what_a_fixed_setting_leaves_no_room_for_is_left_out() -> None:
+    settings = knobs.from_environ({"NCCL_MAX_CTAS": "1"})
+    assert space.build(settings, ["nccl_min_ctas", "nccl_max_ctas"]).dimensions == ()
+
+
 def test_settings_outside_the_range_keep_their_distance() -> None:
     assert CYCLE.encode(100.0)[0] > 1.2
     assert CYCLE.decode(CYCLE.encode(100.0)) == 25.0

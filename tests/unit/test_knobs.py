@@ -87,6 +87,21 @@ def test_a_bad_value_names_setting_value_and_what_is_accepted(variable, text, wa
     assert wanted in message
 
 
+@pytest.mark.parametrize(("least", "most"), [("4", "4"), ("8", "0"), ("0", "1")])
+def test_a_least_value_within_the_most_is_taken(least, most):
+    knobs.check_together(from_environ({"NCCL_MIN_CTAS": least, "NCCL_MAX_CTAS": most}).as_dict())
+
+
+def test_a_least_value_above_the_most_is_one_sentence():
+    settings = from_environ({"NCCL_MIN_CTAS": "8", "NCCL_MAX_CTAS": "4"})
+    with pytest.raises(KnobError) as error:
+        knobs.check_together(settings.as_dict())
+    assert str(error.value) == (
+        "NCCL_MIN_CTAS is 8, more than NCCL_MAX_CTAS, which is 4: give at most 4, or 0 to leave "
+        "the choice to NCCL."
+    )
+
+
 def test_zero_leaves_the_chunk_size_to_the_engine():
     assert from_environ({"HVDTUNE_CHUNK_SIZE": "0"}).chunk_size == 0
 

@@ -6,6 +6,7 @@ import argparse
 
 import pytest
 
+from hvdtune import knobs
 from hvdtune.cli import tune
 from hvdtune.cli.main import main
 
@@ -57,8 +58,10 @@ def test_the_job_gets_the_users_settings_but_no_tuner_of_its_own(
     assert not {"HOROVOD_AUTOTUNE_LOG", "HVDTUNE_AUTOTUNE_STORE"} & set(environ)
     # The first start begins where the user says; later ones with what is in force.
     assert environ["HVDTUNE_AUTOTUNE_START"] == "chunk_size=65536"
-    restarting = {"cache_capacity": 1024, "num_nccl_streams": 1, "nccl_max_ctas": 0}
+    restarting = {"cache_capacity": 1024, "nccl_min_ctas": 0, "nccl_max_ctas": 0}
     assert tune._restarting(settings) == restarting
+    shared = knobs.from_environ({"HVDTUNE_SHARE_GPU": "1"})
+    assert tune._restarting(shared) == {"cache_capacity": 1024}
     assert tune._command(args) == ["x"]
 
 

@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <atomic>
+#include <climits>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <utility>
@@ -32,6 +35,19 @@ struct RegisteredMemory {
 
 RegisteredMemory& registered() {
   static auto* const all = new RegisteredMemory;
+  return *all;
+}
+
+/// Memory of ncclMemAlloc, with its length; and all windows, of whichever communicator.
+struct WindowMemory {
+  std::mutex mutex;
+  std::map<CudaPointer, std::size_t> allocated;
+  std::map<CudaPointer, NcclComm> windows;
+  std::atomic<int> collectives = 0;  ///< whose data were in windows
+};
+
+WindowMemory& window_memory() {
+  static auto* const all = new WindowMemory;
   return *all;
 }
 
@@ -73,6 +89,15 @@ NcclResult issue(const std::shared_ptr<Comm>& comm, Work work, std::shared_ptr<S
   return NcclResult::kSuccess;
 }
 
+/// Where an address is in a window of the communicator, counted from 1; 0: in none.
+std::uint64_t place_in_window(Comm& comm, CudaPointer at) {
+  const std::lock_guard lock(comm.mutex);
+  for (const auto& [begin, bytes] : comm.windows) {
+    if (at >= begin && at < begin + bytes) return at - begin + 1;
+  }
+  return 0;
+}
+
 struct Range {
   const void* at;
   std::size_t bytes;
@@ -101,6 +126,9 @@ NcclResult collective(NcclComm handle, CudaStream stream_handle, Work work,
       return done(refuse(NcclResult::kInvalidArgument, "not memory of this GPU"));
     }
   }
+  work.step.in_window = place_in_window(*comm, work.in);
+  work.step.out_window = place_in_window(*comm, work.out);
+  if (work.step.in_window > 0 && work.step.out_window > 0) ++window_memory().collectives;
   return done(issue(comm, std::move(work), std::move(stream)));
 }
 
@@ -154,8 +182,59 @@ FAKE_EXPORT const char* ncclGetLastError(NcclComm handle) {
 
 FAKE_EXPORT NcclResult ncclGetUniqueId(NcclUniqueId* id) {
   if (fault("no-id")) return refuse(NcclResult::kSystemError, "no network interface");
+  if (static_cast<long>(comms().size()) >= setting("comms", LONG_MAX)) {
+    return refuse(NcclResult::kSystemError, "no memory for a communicator");
+  }
   *id = Meeting::create();
   return NcclResult::kSuccess;
+}
+
+namespace {
+
+/// What NCCL has against a configuration, or null. It may say nothing that this version does not
+/// know; as in NCCL, a least number of thread blocks needs a most.
+const char* problem_of(const NcclConfig* config) {
+  const long own = setting("nccl", 23000);
+  if (config == nullptr || config->magic != 0xcafebeef || config->version < 21400 ||
+      config->version > own) {
+    return "ncclConfig_t is not initialised";
+  }
+  const bool has_policies = config->version >= kNcclHasPolicies;
+  if (config->size != (has_policies ? sizeof(NcclConfig) : offsetof(NcclConfig, comm_name))) {
+    return "the size of ncclConfig_t";
+  }
+  const auto allowed = [](int ctas) { return ctas == NcclConfig::kUnset || ctas > 0; };
+  if (!allowed(config->min_ctas) || !allowed(config->max_ctas) ||
+      config->min_ctas > config->max_ctas) {
+    return "minCTAs and maxCTAs";
+  }
+  if (config->cga_cluster_size != NcclConfig::kUnset && config->cga_cluster_size < 0) {
+    return "cgaClusterSize";
+  }
+  const int policies = own >= 22800 ? 3 : 1;
+  if (has_policies && config->cta_policy != NcclConfig::kUnset &&
+      (config->cta_policy < 0 || config->cta_policy > policies)) {
+    return "CTAPolicy";
+  }
+  return nullptr;
+}
+
+std::mutex config_mutex;
+NcclConfig last_config(21900);
+
+void note(const NcclConfig& config) {
+  NcclConfig copy(static_cast<int>(config.version));
+  std::memcpy(&copy, &config, config.size);
+  const std::lock_guard lock(config_mutex);
+  last_config = copy;
+}
+
+}  // namespace
+
+/// For tests: how the last communicator was to be.
+FAKE_EXPORT void fake_nccl_config(NcclConfig* config) {
+  const std::lock_guard lock(config_mutex);
+  *config = last_config;
 }
 
 FAKE_EXPORT NcclResult ncclCommInitRankConfig(NcclComm* handle, int size, NcclUniqueId id, int rank,
@@ -163,15 +242,10 @@ FAKE_EXPORT NcclResult ncclCommInitRankConfig(NcclComm* handle, int size, NcclUn
   if (size < 1 || size > kMostMembers || rank < 0 || rank >= size) {
     return refuse(NcclResult::kInvalidArgument, "rank or size");
   }
-  if (config == nullptr || config->size != sizeof(NcclConfig) || config->magic != 0xcafebeef ||
-      config->version < 21400) {
-    return refuse(NcclResult::kInvalidArgument, "ncclConfig_t is not initialised");
+  if (const char* const problem = problem_of(config); problem != nullptr) {
+    return refuse(NcclResult::kInvalidArgument, problem);
   }
-  const auto allowed = [](int ctas) { return ctas == NcclConfig::kUnset || ctas > 0; };
-  const int most = config->max_ctas == NcclConfig::kUnset ? INT_MAX : config->max_ctas;
-  if (!allowed(config->min_ctas) || !allowed(config->max_ctas) || config->min_ctas > most) {
-    return refuse(NcclResult::kInvalidArgument, "minCTAs and maxCTAs");
-  }
+  note(*config);
   const int device = current_device();
   if (device < 0) return refuse(NcclResult::kUnhandledCudaError, "no GPU is current");
   const auto comm = std::make_shared<Comm>(size, rank, device, config->blocking != 0);
@@ -206,6 +280,8 @@ NcclResult end(NcclComm handle, bool aborts) {
   for (void* const memory : comm->registered) {
     if (--registered().count[memory] == 0) registered().count.erase(memory);
   }
+  const std::lock_guard of_windows(window_memory().mutex);
+  std::erase_if(window_memory().windows, [&](const auto& one) { return one.second == handle; });
   return NcclResult::kSuccess;
 }
 
@@ -335,6 +411,8 @@ FAKE_EXPORT NcclResult ncclMemAlloc(void** memory, std::size_t bytes) {
     return refuse(NcclResult::kUnhandledCudaError, "out of memory");
   }
   *memory = reinterpret_cast<void*>(pointer);
+  const std::lock_guard lock(window_memory().mutex);
+  window_memory().allocated[pointer] = bytes;
   return NcclResult::kSuccess;
 }
 
@@ -344,6 +422,11 @@ FAKE_EXPORT NcclResult ncclMemFree(void* memory) {
     if (registered().count.contains(memory)) {
       return refuse(NcclResult::kInvalidUsage, "it is still registered");
     }
+    const std::lock_guard of_windows(window_memory().mutex);
+    if (window_memory().windows.contains(address(memory))) {
+      return refuse(NcclResult::kInvalidUsage, "it is still a window");
+    }
+    window_memory().allocated.erase(address(memory));
   }
   return cuMemFree_v2(address(memory)) == CudaResult::kSuccess ? NcclResult::kSuccess
                                                                : NcclResult::kInvalidArgument;
@@ -375,8 +458,62 @@ FAKE_EXPORT NcclResult ncclCommDeregister(NcclComm handle, void* registration) {
   return NcclResult::kSuccess;
 }
 
-/// For tests: communicators that are not destroyed yet, and registrations.
+FAKE_EXPORT NcclResult ncclCommWindowRegister(NcclComm handle, void* memory, std::size_t bytes,
+                                              NcclWindow* window, int flags) {
+  const auto comm = comms().find(handle);
+  if (!comm || window == nullptr) return refuse(NcclResult::kInvalidArgument, "what is null");
+  if (const NcclResult ready = comm->ready(); ready != NcclResult::kSuccess) return ready;
+  if (current_device() != comm->device()) {
+    return refuse(NcclResult::kInvalidUsage, "another GPU is current");
+  }
+  if (fault("no-window")) return refuse(NcclResult::kInvalidUsage, "no windows here");
+  const CudaPointer at = address(memory);
+  {
+    const std::lock_guard lock(window_memory().mutex);
+    const auto whole = window_memory().allocated.find(at);
+    if (flags != kNcclSymmetricWindow || whole == window_memory().allocated.end() ||
+        whole->second < bytes || memory_of(comm->device(), at, bytes) == nullptr) {
+      return refuse(NcclResult::kInvalidArgument,
+                    "not a symmetric window of ncclMemAlloc's memory");
+    }
+    if (window_memory().windows.contains(at)) {
+      return refuse(NcclResult::kInvalidUsage, "it is a window already");
+    }
+    if (!fault("null-window")) window_memory().windows[at] = handle;
+  }
+  *window = nullptr;
+  return comm->open_window(bytes, [comm, at, bytes, window] {
+    if (fault("null-window")) return;
+    const std::lock_guard lock(comm->mutex);
+    comm->windows[at] = bytes;
+    *window = reinterpret_cast<NcclWindow>(at);
+  });
+}
+
+FAKE_EXPORT NcclResult ncclCommWindowDeregister(NcclComm handle, NcclWindow window) {
+  const auto comm = comms().find(handle);
+  if (!comm) return refuse(NcclResult::kInvalidArgument, "no such communicator");
+  const auto at = reinterpret_cast<CudaPointer>(window);
+  const std::lock_guard lock(comm->mutex);
+  if (comm->windows.erase(at) == 0) return refuse(NcclResult::kInvalidArgument, "no such window");
+  const std::lock_guard of_all(window_memory().mutex);
+  window_memory().windows.erase(at);
+  return NcclResult::kSuccess;
+}
+
+/// For tests: how many collectives had their data in windows.
+FAKE_EXPORT int fake_nccl_in_windows() { return window_memory().collectives; }
+
+/// For tests: how many communicators were ever given something.
+FAKE_EXPORT int fake_nccl_used() { return Comm::used; }
+
+/// For tests: communicators that are not destroyed yet.
+FAKE_EXPORT int fake_nccl_communicators() { return static_cast<int>(comms().size()); }
+
+/// For tests: communicators that are not destroyed yet, registrations and windows.
 FAKE_EXPORT int fake_nccl_live() {
   const std::lock_guard lock(registered().mutex);
-  return static_cast<int>(comms().size() + registered().count.size());
+  const std::lock_guard of_windows(window_memory().mutex);
+  return static_cast<int>(comms().size() + registered().count.size() +
+                          window_memory().windows.size());
 }

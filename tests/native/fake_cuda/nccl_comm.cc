@@ -142,8 +142,11 @@ struct Comm::Turn {
   std::uint64_t number;
 };
 
+std::atomic<int> Comm::used{0};
+
 NcclResult Comm::issue(Work work, std::shared_ptr<Stream> stream) {
   const bool first = !connected_;
+  if (first) ++used;
   connected_ = true;
   auto turn = std::make_shared<const Turn>(shared_from_this());
   const auto enqueue = [work = std::move(work), turn = std::move(turn),
@@ -173,6 +176,30 @@ NcclResult Comm::finalize() {
   return blocking_ ? state_.load() : NcclResult::kInProgress;
 }
 
+NcclResult Comm::open_window(std::size_t bytes, std::function<void()> made) {
+  state_ = NcclResult::kInProgress;
+  ++opening_;
+  later([this, bytes, made = std::move(made)] {
+    const std::unique_ptr<std::atomic<int>, void (*)(std::atomic<int>*)> end(
+        &opening_, [](std::atomic<int>* opening) { --*opening; });
+    Meeting::Shared& shared = meeting_->shared();
+    Meeting::Member& own = shared.members[rank_];
+    own.window_bytes = bytes;
+    const std::uint64_t mine = ++own.windows;
+    for (int member = 0; member < size_; ++member) {
+      Meeting::Member& other = shared.members[member];
+      if (!wait([&] { return other.windows >= mine; })) return;
+      if (other.windows == mine && other.window_bytes != bytes) {
+        return fail(NcclResult::kInvalidArgument, "windows of different lengths");
+      }
+    }
+    made();
+    NcclResult expected = NcclResult::kInProgress;
+    state_.compare_exchange_strong(expected, NcclResult::kSuccess);
+  });
+  return blocking_ ? state_.load() : NcclResult::kInProgress;
+}
+
 void Comm::drain() {
   std::unique_lock lock(order_mutex_);
   order_changed_.wait(lock, [&] { return finished_ == issued_; });
@@ -180,6 +207,7 @@ void Comm::drain() {
 
 void Comm::abort() {
   aborted_ = true;
+  while (opening_ > 0) std::this_thread::yield();  // who asked for it is not written to any more
   drain();
 }
 

@@ -45,6 +45,9 @@ class Comm : public std::enable_shared_from_this<Comm> {
   /// connects when it must).
   NcclResult issue(Work work, std::shared_ptr<Stream> stream);
   NcclResult finalize();
+  /// Meets the others, who open a window of the same length; then `made`, which NCCL calls later,
+  /// too, where the communicator does not block.
+  NcclResult open_window(std::size_t bytes, std::function<void()> made);
   void abort();
   /// Until nothing of it runs.
   void drain();
@@ -63,8 +66,11 @@ class Comm : public std::enable_shared_from_this<Comm> {
   /// Valid until the next call of the same thread.
   [[nodiscard]] const char* last_error() const;
 
+  static std::atomic<int> used;  ///< communicators that were ever given something
+
   std::mutex mutex;
-  std::set<void*> registered;  ///< handles
+  std::set<void*> registered;                  ///< handles
+  std::map<CudaPointer, std::size_t> windows;  ///< address → bytes
 
  private:
   bool wait(const std::function<bool()>& ready);
@@ -97,7 +103,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
 
   std::atomic<NcclResult> state_{NcclResult::kSuccess};
   std::atomic<bool> aborted_{false};
-  bool connected_ = false;  ///< something was issued before
+  std::atomic<int> opening_{0};  ///< windows
+  bool connected_ = false;       ///< something was issued before
   mutable std::mutex text_mutex_;
   std::string text_;
 

@@ -26,6 +26,9 @@ struct Step {
   std::int32_t root;
   std::uint64_t count;
   double scalar;
+  /// Where in a window the data are, counted from 1; 0: in none.
+  std::uint64_t in_window;
+  std::uint64_t out_window;
 
   bool operator==(const Step&) const = default;
 };
@@ -46,6 +49,8 @@ class Meeting {
     std::atomic<int> pid;
     std::atomic<int> device;
     std::atomic<std::uint64_t> arrived;  ///< at how many barriers
+    std::atomic<std::uint64_t> windows;  ///< how many times it came to open one
+    std::atomic<std::uint64_t> window_bytes;
     Step step;
   };
   struct Shared {
