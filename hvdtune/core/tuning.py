@@ -71,7 +71,9 @@ def current() -> dict[str, float]:
     """
     engine = world.engine()
     now = engine.settings()
-    _, fusion_threshold, cycle_time_ms, chunk_size, one_shot_limit, *flags_now, streams, bypass = now
+    _, fusion_threshold, cycle_time_ms, chunk_size, one_shot_limit, *flags_now, streams, bypass = (
+        now
+    )
     flags = zip(_BETWEEN_HOSTS, flags_now, strict=True) if _hosts_can_go_first() else ()
     return {
         "fusion_threshold": fusion_threshold,

@@ -20,7 +20,7 @@ struct DeviceOptions {
   int max_ctas = 0;
   int cga_cluster_size = -1;  ///< … -1 = its choice
   int cta_policy = -1;
-  bool share_gpu = false;  ///< ranks may be on one GPU
+  bool share_gpu = false;     ///< ranks may be on one GPU
   bool tunes_bypass = false;  ///< find out whether batches can go past NCCL, also where none does
   /// Of NCCL's connecting and of waits for other ranks within its calls.
   Nanos timeout = 120 * kSecond;
