@@ -9,6 +9,7 @@
 #include "transport/rendezvous.h"
 #include "transport/tcp_listener.h"
 #include "transport/tcp_socket.h"
+#include "wire/codec.h"
 
 namespace hvdtune {
 namespace {
