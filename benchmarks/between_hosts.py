@@ -9,6 +9,7 @@ times:
   sockets         hvdtune over its own TCP connections, flat
   hosts first     the same with HOROVOD_HIERARCHICAL_ALLREDUCE=1
   MPI, Gloo       HOROVOD_CPU_OPERATIONS=MPI|GLOO, hosts first
+  Gloo flat       HOROVOD_CPU_OPERATIONS=GLOO, flat
   one host        hvdtune, all ranks on one host
   torch gloo      torch.distributed, gradients in buckets of 25 MB
   Open MPI        MPI_Allreduce from C, gradients in buckets of 25 MB
@@ -40,8 +41,17 @@ from peers import environments, works  # noqa: E402
 from peers.environments import SOURCES, Unavailable  # noqa: E402
 from peers.systems import MpiPeer, all_peers, hvdtune_job  # noqa: E402
 
-SYSTEMS = ("sockets", "hosts first", "MPI", "Gloo", "one host", "torch gloo", "Open MPI")
 FIRST = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
+# What hvdtune is told.
+OURS: dict[str, dict[str, str]] = {
+    "sockets": {},
+    "hosts first": FIRST,
+    "MPI": {**FIRST, "HOROVOD_CPU_OPERATIONS": "MPI"},
+    "Gloo": {**FIRST, "HOROVOD_CPU_OPERATIONS": "GLOO"},
+    "Gloo flat": {"HOROVOD_CPU_OPERATIONS": "GLOO"},
+    "one host": {},
+}
+SYSTEMS = (*OURS, "torch gloo", "Open MPI")
 JOB_SECONDS = 300
 
 
@@ -95,10 +105,7 @@ class Bench:
             launcher += ["--mpi", "-H", hosts, f"--mpi-args=--mca plm_ssh_agent {self.agent}"]
         else:
             launcher += ["-H", hosts]
-        variables = {} if system in ("sockets", "one host") else dict(FIRST)
-        if system in ("MPI", "Gloo"):
-            variables["HOROVOD_CPU_OPERATIONS"] = system.upper()
-        return self._start(0, [*launcher, *command], variables)
+        return self._start(0, [*launcher, *command], OURS[system])
 
     def _gloo(self, rank: int, command: Sequence[str]) -> subprocess.Popen[bytes]:
         variables = {

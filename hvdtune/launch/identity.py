@@ -18,7 +18,7 @@ def facts() -> dict[str, Any]:
     """This host as another needs to know it, ready for JSON.
 
     "machine" is equal on hosts that are the same machine; "interfaces" are the names of the
-    network interfaces, "addresses" those that have an IPv4 address. Of a host that was reached by
+    network interfaces, "addresses" an address of each that has one. Of a host that was reached by
     ssh, "ssh_to" is the address by which, and "ssh_from" that of whoever has come.
     """
     from hvdtune import __version__

@@ -8,6 +8,10 @@ from hvdtune.launch.errors import LaunchError
 
 _SIOCGIFADDR = 0x8915
 _LOOPBACK = "127.0.0.1"
+# The kernel's list, a line an address: its digits, number of the interface, length of the prefix,
+# scope, flags, name of the interface.
+_IPV6_ADDRESSES = "/proc/net/if_inet6"
+_LINK_SCOPE = 0x20
 
 
 def given_interfaces(flags: Iterable[str] | None) -> list[str]:
@@ -43,8 +47,8 @@ def loopback_interfaces() -> Sequence[str]:
 
 
 def addresses() -> dict[str, str]:
-    """The first IPv4 address of each interface that has one."""
-    found = {name: _address(name) for name in present_interfaces()}
+    """An address of each interface that has one: the first of IPv4, or else of IPv6."""
+    found = {name: _address(name) or _ipv6_address(name) for name in present_interfaces()}
     return {name: address for name, address in found.items() if address}
 
 
@@ -61,3 +65,18 @@ def _address(interface: str) -> str | None:
         except OSError:
             return None  # it has none
     return socket.inet_ntoa(answer[20:24])
+
+
+def _ipv6_address(interface: str) -> str | None:
+    """The interface's first IPv6 address that is known beyond its link."""
+    import socket
+
+    try:
+        with open(_IPV6_ADDRESSES, encoding="ascii") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return None  # a kernel without IPv6
+    for digits, _, _, scope, _, name in lines:
+        if name == interface and int(scope, 16) != _LINK_SCOPE:
+            return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+    return None

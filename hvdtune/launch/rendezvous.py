@@ -24,7 +24,8 @@ def over_ssh(
     `own` and `found` are what is known of this host and of the others (see
     `hvdtune.launch.identity.facts`). Without `interfaces` the way is the one that ssh takes.
 
-    Raises `LaunchError` where none of the interfaces has an IPv4 address on rank 0's host.
+    Raises `LaunchError` where none of the interfaces has an address on rank 0's host that others can
+    use.
     """
     first = hosts[0]
     local = first not in found
@@ -35,7 +36,7 @@ def over_ssh(
         if not address:
             raise LaunchError(
                 f"--network-interfaces: on host {first} none of {', '.join(interfaces)} has an "
-                "IPv4 address."
+                "address that other hosts can use."
             )
     elif local:
         # As another host sees this one, if that is no gateway's address.

@@ -376,15 +376,15 @@ void Bridge::take_received(int number) {
   received.erase(0, at);
 }
 
-/// The connection has ended: it may, once the job has.
+/// The connection has ended: it may, once the job has. From above the end comes behind everything
+/// that leads there, so this host's ranks, slow ones too, have all they need.
 void Bridge::lost(int number, int error) {
   if (host(number).left) return;
-  const bool is_above = number == tree_.parent();
-  const bool over = is_above ? has_read_end() : arena_.end_position().load() != 0;
+  const bool over = arena_.end_position().load() != 0;
   if (!over || !leaders_->await_goodbye(number, monotonic_now() + kReasonTime)) {
     return leaders_->lost(number, error);
   }
-  if (is_above) {
+  if (number == tree_.parent()) {
     host(number).left = true;
     return;
   }

@@ -51,13 +51,13 @@ std::shared_ptr<TcpListener> listen_for_ranks(const RendezvousOptions& options);
 
 /// Connects all ranks of a job with each other: all come to rank 0, which compares what they say of
 /// themselves and tells everybody where the others are; then each rank connects to those below it.
-/// What it has opened to listen is closed when it returns. Blocks until all have come or the
-/// timeout is over.
+/// What it has opened to listen is closed when it returns. Blocks until all have come and are
+/// connected with each other, so that a rank may leave right behind it, or the timeout is over.
 ///
 /// Throws Error(kTimeout) naming the ranks that did not come, and Error(kInvalidArgument) when
 /// ranks disagree (size, version, settings, a rank given twice, another secret) or an address
 /// cannot be listened at; Error(kAborted) when a rank cannot be reached from another one, with
-/// addresses and reasons, or has ended. Every rank that is there, or comes within the grace, gets
+/// addresses and reasons, or has died. Every rank that is there, or comes within the grace, gets
 /// the error of the rank that failed first; the others' errors are only consequences.
 std::unique_ptr<Mesh> form_mesh(const RendezvousOptions& options);
 

@@ -11,7 +11,7 @@ namespace hvdtune::wire {
 // All decoders throw DecodeError.
 
 /// Of these messages, and of everything that travels on the connections afterwards.
-inline constexpr std::uint32_t kProtocol = 2;
+inline constexpr std::uint32_t kProtocol = 3;
 
 /// Where a rank listens.
 struct Place {

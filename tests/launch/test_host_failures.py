@@ -157,15 +157,22 @@ def without_ipv4(rig: Rig) -> Iterator[None]:
             subprocess.run(rig.on(name, ["ip", "addr", "add", address, "dev", "eth0"]), check=True)
 
 
-@pytest.mark.parametrize("plane", ["", "GLOO"])
-@pytest.mark.parametrize("first", ["hosta6:2,hostb6:1", "hostb6:1,hosta6:2"])
-def test_ranks_meet_by_ipv6_alone(rig, environment, first, plane):
+@pytest.mark.parametrize(
+    ("flags", "plane"),
+    [
+        (["-H", "hosta6:2,hostb6:1"], ""),
+        (["-H", "hostb6:1,hosta6:2", "--network-interfaces", "eth0"], ""),
+        (["-H", "hosta6:2,hostb6:1", "--network-interfaces", "eth0"], "GLOO"),
+        (["-H", "hostb6:1,hosta6:2"], "GLOO"),
+    ],
+)
+def test_ranks_meet_by_ipv6_alone(rig, environment, flags, plane):
     if not rig.has_ipv6:
         pytest.skip("this kernel has no IPv6")
     if plane and not hvdtune.gloo_built():
         pytest.skip("hvdtune was built without Gloo (Debian: libgloo-dev)")
     chosen = {"HOROVOD_CPU_OPERATIONS": plane} if plane else {}
-    command = rig.on("hosta", hvdtune_command("run", "-np", "3", "-H", first))
+    command = rig.on("hosta", hvdtune_command("run", "-np", "3", *flags))
     with (
         without_ipv4(rig),
         start_under(command, launched.identity, 3, 2, env={**environment, **chosen}) as ranks,

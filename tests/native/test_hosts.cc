@@ -177,6 +177,31 @@ TEST(sums_of_hosts_in_a_chain) {
 
 TEST(sets_in_a_chain_come_and_go) { check_changing_sets(in_a_chain, {1, 1, 1, 1}); }
 
+TEST(ranks_may_shut_down_at_once) {
+  const auto nothing = [](int, Engine&) {};
+  for (const std::vector<int>& hosts : {std::vector{1, 1}, {2, 2}, {1, 1, 1, 1, 1}, {3}}) {
+    for (int turn = 0; turn < 5; ++turn) run_hosts(hosts, nothing);
+  }
+  for (int turn = 0; turn < 5; ++turn) run_hosts({1, 1, 1, 1}, nothing, in_a_chain);
+}
+
+/// Rank 0's host waits for the others some seconds, and no longer: they find all they need.
+TEST(a_host_that_is_slow_to_start_may_find_the_job_over) {
+  std::atomic<bool> gone{false};
+  const auto body = [&](int rank, Engine& engine) {
+    engine.shutdown();
+    gone = gone || rank == 0;
+    CHECK_MSG(engine.state().kind == ErrorKind::kShutdown, engine.state().text);
+  };
+  run_hosts({1, 1}, body, [&](EngineOptions& options) {
+    if (options.bootstrap.rank == 0) return;
+    options.data_plane = [&](const CommunicatorSpec& spec) {
+      while (!gone) std::this_thread::yield();
+      return make_own_communicator(spec);
+    };
+  });
+}
+
 TEST(all_on_one_host_after_all) {
   run_hosts({3}, [](int rank, Engine& engine) {
     CHECK(engine.hosts() == std::vector<int>({0, 0, 0}));

@@ -134,6 +134,8 @@ std::vector<Fd> come_last(const RendezvousOptions& options, const TcpAddress& ra
     CHECK(tcp::receive_message(kept.back(), message, kForever) == tcp::Outcome::kDone);
     CHECK_EQ(message, std::string("welcome"));
   }
+  // To rank 0, which tells all others when it has heard this of everybody.
+  tcp::send_message(kept[1], "connected", kForever);
   return kept;
 }
 

@@ -84,6 +84,12 @@ def test_start_and_stop_again() -> None:
     assert values == (5,) * 4
 
 
+@pytest.mark.parametrize("hosts", [None, [2, 2], [1, 1, 1, 1]], ids=str)
+def test_init_and_shutdown_with_nothing_between(hosts: list[int] | None) -> None:
+    values = run_ranks(4, programs.start_and_stop_at_once, 10, hosts=hosts).values
+    assert values == (10,) * 4
+
+
 # ---- ends ---------------------------------------------------------------------------------------
 
 

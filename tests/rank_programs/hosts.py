@@ -171,6 +171,14 @@ def start_and_stop(times: int) -> int:
     return times
 
 
+def start_and_stop_at_once(times: int) -> int:
+    """The same with nothing in between: fast ranks leave while slow ones still come."""
+    for _ in range(times):
+        hvd.init()
+        hvd.shutdown()
+    return times
+
+
 def one_leaves(leaver: int) -> str:
     """One rank shuts down while the others wait for it; what they are told."""
     hvd.init()

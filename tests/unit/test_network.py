@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hvdtune.core import network
 from hvdtune.core.topology import detect
-from hvdtune.launch import rendezvous
+from hvdtune.launch import interfaces, rendezvous
 from hvdtune.launch.errors import LaunchError
 
 HOROVOD = {
@@ -127,8 +129,26 @@ def test_interfaces_decide() -> None:
     found = rendezvous.over_ssh(["there", "here"], OWN, {"there": THERE}, ["ib0", "eth0"])
     assert found["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.1.0.2"
     assert found["HOROVOD_GLOO_IFACE"] == "ib0,eth0"
-    with pytest.raises(LaunchError, match="on host here none of ib0 has an IPv4 address"):
+    with pytest.raises(LaunchError, match="on host here none of ib0 has an address that"):
         rendezvous.over_ssh(["here", "there"], OWN, {"there": THERE}, ["ib0"])
+
+
+def test_an_interface_without_ipv4_is_known_by_ipv6(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kernel = tmp_path / "if_inet6"
+    kernel.write_text(
+        "fe800000000000000000000000000001 02 40 20 80     ib0\n"
+        "fd770000000000000000000000000002 02 40 00 80     ib0\n"
+        "fd770000000000000000000000000003 03 40 00 80    eth0\n"
+        "fe800000000000000000000000000004 04 40 20 80    eth1\n"
+    )
+    monkeypatch.setattr(interfaces, "_IPV6_ADDRESSES", str(kernel))
+    monkeypatch.setattr(interfaces, "present_interfaces", lambda: ["ib0", "eth0", "eth1"])
+    monkeypatch.setattr(interfaces, "_address", {"eth0": "10.0.0.1"}.get)
+    assert interfaces.addresses() == {"ib0": "fd77::2", "eth0": "10.0.0.1"}
+    monkeypatch.setattr(interfaces, "_IPV6_ADDRESSES", str(tmp_path / "no IPv6"))
+    assert interfaces.addresses() == {"eth0": "10.0.0.1"}
 
 
 def test_mpirun_is_told_names_and_a_port() -> None:
