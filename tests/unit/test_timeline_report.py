@@ -147,7 +147,7 @@ def test_settings_without_a_value_are_the_default() -> None:
 
 
 def test_a_large_recording_makes_a_small_page() -> None:
-    job = Job(ranks=80, steps=400, tensors=tensors(4), noise=0.05)
+    job = Job(ranks=80, steps=200, tensors=tensors(4), noise=0.05)
     numbers = numbers_of(job)
     cells = sum(len(row) for row in numbers["lateness"]["late_ms"])
     assert cells <= report_numbers.MOST_CELLS
@@ -366,7 +366,7 @@ def test_bandwidths_in_words(rate: float, text: str) -> None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_sizes_count_in_1024_and_bandwidths_in_1000(name: str) -> None:
-    jobs = [replace(job, steps=60) for job in PLANTED[name]]
+    jobs = [replace(job, steps=24) for job in PLANTED[name]]
     jobs[0] = replace(jobs[0], framework="")
     bad, good = (analyse(recording(job)) for job in jobs)
     numbers = report_numbers.numbers_of(bad, findings(bad))
