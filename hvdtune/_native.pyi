@@ -375,6 +375,9 @@ class Engine:
     def is_recorded(self) -> bool:
         """Whether a recording is under way, or waits for its first step."""
 
+    def recorded_file(self) -> str:
+        """Rank 0: the file of that recording, as it is to be called when it is finished, or ""."""
+
     def takes_records(self) -> bool:
         """Whether what happens now is recorded: a recording has begun."""
 

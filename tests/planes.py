@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from apart import write_places
 from mpis import OPEN_MPI, Mpi
+from rank_programs import data_planes
 from ranks import Program, RanksResult, run_ranks, run_under
 
 import hvdtune
@@ -32,6 +34,12 @@ def run_on(
         settings["HVDTUNE_MPI_LIBRARY"] = plane.library
     command = [*plane.command(sum(hosts)), *write_places(folder / "places", hosts)]
     return run_under(command, program, *args, env=settings, timeout=timeout, check=check)
+
+
+@cache
+def in_shared_memory() -> tuple[Any, ...]:
+    """What data_planes.same_as_shared_memory finds on 3 ranks without such a library."""
+    return run_ranks(3, data_planes.same_as_shared_memory, timeout=240).values
 
 
 def require_gloo() -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 CONNECTIONS = 1000
 SILENT = 10  # of them stay open to the end and say nothing
+PATIENCE = 0.01  # seconds that one waits for an answer
 WORDS = (b"status", b"stacks", b"start_timeline", b"stop_timeline", b"GET /metrics HTTP/1.1", b"\0")
 
 Connect = Callable[[], socket.socket]
@@ -20,26 +21,30 @@ def some_bytes(choice: random.Random) -> bytes:
     return noise if choice.random() < 0.5 else choice.choice(WORDS) + b" \xff" + noise
 
 
-def disturb(connect: Connect, pause: Callable[[], None] = lambda: None) -> None:
-    """Many comers, one after the other; some leave in the middle, some never say anything.
-
-    `pause` is called between two of them.
+def disturb(
+    connect: Connect,
+    pause: Callable[[], None] = lambda: None,
+    connections: int = CONNECTIONS,
+    silent: int = SILENT,
+) -> None:
+    """Many comers, one after the other; some leave in the middle, `silent` of them never say
+    anything. `pause` is called between two of them.
     """
     choice = random.Random(11)
-    silent = []
-    for number in range(CONNECTIONS):
+    waiting = []
+    for number in range(connections):
         pause()
         with suppress(OSError):
             comer = connect()
-            if number % (CONNECTIONS // SILENT) == 0:
-                silent.append(comer)
+            if number % (connections // silent) == 0:
+                waiting.append(comer)
                 continue
             with comer, suppress(OSError):
-                comer.settimeout(0.05)
+                comer.settimeout(PATIENCE)
                 comer.send(some_bytes(choice))
                 if choice.random() < 0.3:
                     comer.recv(100)
-    for comer in silent:
+    for comer in waiting:
         comer.close()
 
 
@@ -48,7 +53,7 @@ def to_the_socket(name: str) -> Connect:
 
     def connect() -> socket.socket:
         comer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        comer.settimeout(0.05)
+        comer.settimeout(PATIENCE)
         comer.connect("\0" + name)
         return comer
 

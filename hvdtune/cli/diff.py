@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from hvdtune.cli._files import check_recordings
+
 HELP = "compare two recorded runs: which is faster, how surely, and why"
 
 
@@ -23,6 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.timeline import diff, diff_text, report
     from hvdtune.timeline.report_data import analyse
 
+    check_recordings([args.a, args.b])
     runs = [analyse(report.open_recording([path])) for path in (args.a, args.b)]
     numbers = diff.compare(*runs, force=args.force)
     if args.json:

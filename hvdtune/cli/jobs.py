@@ -19,5 +19,5 @@ def run(args: argparse.Namespace) -> int:
     for endpoint, status in found:
         print(client.describe(endpoint, status))
     if not found:
-        print("no job of yours is running on this host")
+        print(f"no job of yours is running {client.WHERE}")
     return 0

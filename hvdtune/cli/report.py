@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
+
+from hvdtune.cli._files import check_output, check_recordings
 
 HELP = "say where the step goes and what to do next; as text, JSON, or a page with pictures"
 EPILOG = """\
@@ -37,8 +38,9 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.timeline import report
 
     target = args.output
-    if target and any(_same(file, target) for file in args.files):
-        raise ValueError(f"--output {target} is the recording itself: give another file")
+    check_recordings(args.files)
+    if target:
+        check_output("--output", target, args.files)
     if args.json and args.text:
         raise ValueError("--json and --text exclude each other: give one")
     numbers = report.document(args.files)
@@ -51,7 +53,3 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"{target}: {numbers['verdict']['sentence']} {numbers['verdict']['action']}".rstrip())
     return 0
-
-
-def _same(file: str, target: str) -> bool:
-    return os.path.exists(target) and os.path.exists(file) and os.path.samefile(file, target)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from hvdtune.cli._files import check_output, check_recordings
+
 HELP = "read, check, merge and cut timelines"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the sub-commands."""
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     about = "print a verdict, the ranks that were late and where the time went"
     command = commands.add_parser("summary", help=about, description=about)
     _add_file(command, "a timeline in Horovod's layout")
@@ -36,9 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--steps", metavar="A:B", help="from step A on, up to B excluded (as many as fit)"
     )
-    command.add_argument("-o", metavar="OUT.json", dest="out", required=True)
-    about = "begin recording a running job, all its ranks at one step"
-    command = commands.add_parser("start", help=about, description=about)
+    command.add_argument(
+        "-o", metavar="OUT.json", dest="out", required=True, help="the file to write, or .gz"
+    )
+    about = (
+        "begin recording a running job, all its ranks at one place; it must have been started with "
+        "HOROVOD_TIMELINE (DYNAMIC records nothing at first)"
+    )
+    command = commands.add_parser("start", help="begin recording a running job", description=about)
     command.add_argument("file", metavar="FILE", help="the timeline to write, on rank 0's host")
     command.add_argument("--mark-cycles", action="store_true", help="mark every cycle")
     _add_job(command)
@@ -48,10 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print to stdout; 0, or 1 when a checked file has flaws or there is no such job."""
+    if args.command is None:
+        raise ValueError("give a command: summary, check, merge, view, start or stop")
     if args.command in ("start", "stop"):
         return _control(args)
     if args.command in ("merge", "view"):
         return _write(args)
+    check_recordings([args.file])
     from hvdtune.timeline.capture_file import is_capture
     from hvdtune.timeline.reader import read_layout, read_trace
 
@@ -87,10 +97,22 @@ def _write(args: argparse.Namespace) -> int:
     from hvdtune.timeline.view_window import parse_steps
 
     if args.command == "merge":
+        check_recordings(args.files)
+        if args.out is not None:
+            # Recordings are all in what is written; a profile is not.
+            check_output("-o", args.out, [file for file in args.files if not _is_recording(file)])
         print(merge(args.files, args.out))
     else:
+        check_recordings([args.file])
+        check_output("-o", args.out, [args.file])
         print(write_view(args.file, args.out, parse_steps(args.steps) if args.steps else None))
     return 0
+
+
+def _is_recording(path: str) -> bool:
+    from hvdtune.timeline.capture_file import is_capture
+
+    return is_capture(path)
 
 
 def _check_recording(path: str) -> int:
@@ -117,7 +139,10 @@ def _control(args: argparse.Namespace) -> int:
 
 def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--job", metavar="JOB", help="its id, the beginning of it, or rank 0's process id"
+        "--job",
+        metavar="JOB",
+        help="its id, the beginning of it, or rank 0's process id; needed "
+        "where several of yours run",
     )
 
 

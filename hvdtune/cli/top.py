@@ -10,7 +10,10 @@ HELP = "show a running job live: steps/s, exposed communication, slowest rank, q
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument(
-        "--job", metavar="JOB", help="its id, the beginning of it, or rank 0's process id"
+        "--job",
+        metavar="JOB",
+        help="its id, the beginning of it, or rank 0's process id; needed "
+        "where several of yours run",
     )
     parser.add_argument("--once", action="store_true", help="print one reading and end")
     parser.add_argument(

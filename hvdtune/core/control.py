@@ -12,6 +12,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from hvdtune.core import recording
+
 if TYPE_CHECKING:
     from hvdtune import _native
     from hvdtune.core.topology import Topology
@@ -44,11 +46,15 @@ def answer(question: str) -> str:
     verb, _, rest = question.partition(" ")
     if verb == "timeline-start":
         asked = json.loads(rest)
-        problem = world.begin_timeline(str(asked["path"]), bool(asked.get("mark_cycles", False)))
+        path = str(asked["path"])
+        problem = world.begin_timeline(path, bool(asked.get("mark_cycles", False)))
         if problem:
             raise ValueError(f"{problem}; nothing is recorded")
-        return f"recording to {asked['path']}"
+        return f"recording to {recording.files(path, world.settings(), world.size())}"
     if verb == "timeline-stop":
+        file = world.engine().recorded_file()
         world.stop_timeline()
-        return "no recording is under way now"
+        if not file:
+            return "no recording was under way"
+        return f"recorded to {recording.files(file, world.settings(), world.size())}"
     raise ValueError(f"this job does not know {verb!r}: it runs another version of hvdtune")

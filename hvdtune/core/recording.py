@@ -46,6 +46,20 @@ def file_of(settings: knobs.Settings) -> str:
     return "" if name.upper() == "DYNAMIC" else name
 
 
+def files(file: str, settings: knobs.Settings, size: int) -> str:
+    """Where a recording to `file` lies while the job runs, and what comes of it, in words."""
+    if settings.timeline_format == "horovod":
+        return file
+    path = Path(file.removesuffix(".gz"))
+    if size == 1 or not settings.timeline_all_ranks:
+        return f"{path}, {file} when the job has ended" if file != str(path) else file
+    others = [f"{path.stem}.rank{rank}{path.suffix}" for rank in sorted({1, size - 1})]
+    return (
+        f"{path}, other ranks' to {' … '.join(others)} beside it on their hosts; joined into "
+        f"{file} when the job has ended"
+    )
+
+
 def check(settings: knobs.Settings) -> None:
     """Raise ValueError for settings that do not go together."""
     if settings.timeline_steps and settings.timeline_format == "horovod":

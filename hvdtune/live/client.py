@@ -18,6 +18,8 @@ from typing import Any
 _PREFIX = "hvdtune-control/"
 _LISTENS = 0x10000  # in the flags column of /proc/net/unix
 _PIECE = 64 << 10
+#: Where jobs are looked for.
+WHERE = "on this host (ask where rank 0 runs, and in its container)"
 #: How long a job may take for an answer, seconds: two of them it gives its ranks for their stacks.
 PATIENCE_S = 10.0
 
@@ -144,14 +146,13 @@ def find(job: str | None) -> Endpoint:
             + "; ".join(describe(*one) for one in chosen)
         )
     if job is None:
-        raise JobError("no job of yours is running on this host")
+        raise JobError(f"no job of yours is running {WHERE}")
     for endpoint in endpoints():
         if str(endpoint.pid) == job and endpoint.uid != os.getuid():
             raise JobError(f"job {job} belongs to another user (uid {endpoint.uid})")
     known = "; ".join(describe(*one) for one in running)
     raise JobError(
-        f"no job {job!r} of yours is running on this host"
-        + (f"; there are: {known}" if known else "")
+        f"no job {job!r} of yours is running {WHERE}" + (f"; there are: {known}" if known else "")
     )
 
 

@@ -116,12 +116,13 @@ def table(
     words: Sequence[int] = (0,),
     marked: Sequence[int] = (),
     summary: str = "",
+    folds: str = "always",
 ) -> str:
     """A table that scrolls sideways by itself where the screen is narrow.
 
     words: columns that hold words, which are set to the left; others are numbers
     marked: rows that are marked
-    summary: if given, the table is folded away behind these words
+    summary, folds: if given, the table is folded away behind these words; see folded()
     """
     head_cells = "".join(
         f'<th scope="col"{_words(column, words)}>{escape(name)}</th>'
@@ -136,15 +137,16 @@ def table(
         lines.append(f"<tr{' class=changed' if number in marked else ''}>{cells}</tr>")
     text = (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
-        f"<table><caption>{escape(caption)}</caption><thead><tr>{head_cells}</tr></thead>"
+        f"<table><caption><span>{escape(caption)}</span></caption><thead><tr>{head_cells}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
-    return folded(summary, text) if summary else text
+    return folded(summary, text, folds) if summary else text
 
 
-def folded(summary: str, content: str) -> str:
-    """HTML behind words that open it."""
-    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+def folded(summary: str, content: str, folds: str = "always") -> str:
+    """HTML behind words that open it. `folds`: "always", or "narrow": where the screen is."""
+    kind = ' class="folds-if-narrow" open' if folds == "narrow" else ""
+    return f"<details{kind}><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def paragraph(text: str, kind: str = "") -> str:

@@ -72,6 +72,11 @@
     if (window.Plotly) document.querySelectorAll(".plot[data-drawn]").forEach(draw);
   }
 
+  // Long tables are open in the page, so that they are there without scripts, too.
+  if (narrow()) {
+    document.querySelectorAll("details.folds-if-narrow").forEach((one) => { one.open = false; });
+  }
+
   const system = window.matchMedia("(prefers-color-scheme: dark)");
   const button = document.getElementById("theme");
   function isDark() {

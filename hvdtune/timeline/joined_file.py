@@ -22,8 +22,8 @@ def write_trace(path: Path, lines: Iterable[str], mode: int = 0o644) -> None:
     """
     path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(file, "wb") as raw:
             with _packed(raw, path) as target:
                 for piece in _pieces(lines):
@@ -32,9 +32,11 @@ def write_trace(path: Path, lines: Iterable[str], mode: int = 0o644) -> None:
             os.fchmod(raw.fileno(), mode)
             os.fsync(raw.fileno())
         os.replace(beside, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(beside)
+        if isinstance(error, OSError) and error.filename == os.fspath(beside):
+            error.filename, error.filename2 = os.fspath(path), None
         raise
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hvdtune.timeline import kineto
 from hvdtune.timeline.capture import Recording
-from hvdtune.timeline.capture_file import is_capture
+from hvdtune.timeline.capture_file import as_recorded, is_capture
 from hvdtune.timeline.events import TimelineError
 from hvdtune.timeline.finish import finish
 from hvdtune.timeline.joined_file import records_of, write_trace
@@ -29,6 +29,8 @@ def merge(paths: Sequence[str | Path], out: str | Path | None = None) -> str:
     captures = [Path(path) for path in paths if is_capture(path)]
     profiles = [Path(path) for path in paths if Path(path) not in captures]
     for path in profiles:
+        if not as_recorded(path).stat().st_size:
+            raise TimelineError(f"{path} is empty: nothing was recorded")
         if not kineto.is_kineto(path):
             raise TimelineError(
                 f"{path} is neither a recording of hvdtune nor a profile of PyTorch "

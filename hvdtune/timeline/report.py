@@ -42,8 +42,8 @@ def open_recording(paths: Sequence[str | Path]) -> Recording:
     for path in paths:
         if not is_capture(path):
             raise TimelineError(
-                f"{path} is no recording of hvdtune: only hvdtune's files can be taken together or "
-                "compared"
+                f"{path} is no recording of hvdtune: only these can be taken together or compared, "
+                "not timelines in Horovod's layout, nor what was made for trace viewers"
             )
     recording = read_files(paths) if len(paths) > 1 else read_recording(paths[0])
     recording.source = ", ".join(map(str, paths))

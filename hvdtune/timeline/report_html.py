@@ -229,7 +229,7 @@ def _settings(numbers: Numbers) -> str:
     return _section(
         "Settings in force",
         pages.paragraph(sentences.settings(numbers)),
-        tables.html(tables.settings(numbers)),
+        tables.html(tables.settings(numbers), "All settings", folds="narrow"),
     )
 
 

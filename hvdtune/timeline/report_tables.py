@@ -233,11 +233,11 @@ def value_words(value: Any, name: str = "") -> str:
     return words.shortened(str(value), most=80)
 
 
-def html(table: Table, summary: str = "") -> str:
-    """The table on a page; folded behind `summary` if that is given."""
+def html(table: Table, summary: str = "", folds: str = "always") -> str:
+    """The table on a page; folded behind `summary` if that is given, as pages.folded says."""
     from hvdtune import pages
 
     return pages.table(
         table.head, table.rows, caption=table.caption, words=table.left, marked=table.marked,
-        summary=summary,
+        summary=summary, folds=folds,
     )  # fmt: skip

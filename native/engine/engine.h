@@ -232,6 +232,9 @@ class Engine final : private CoordinatorObserver {
   std::string timeline_problem();
   /// Whether a recording is under way, or waits for its first step.
   bool is_recorded();
+  /// Rank 0: the file of that recording, as it is to be called when it is finished; empty if there
+  /// is none. Any thread.
+  std::string recorded_file();
   /// Whether records are taken at this moment: a recording has begun. Any thread.
   [[nodiscard]] bool takes_records() const { return recorder_.active(); }
   /// A training step of this rank ends.
@@ -482,6 +485,7 @@ class Engine final : private CoordinatorObserver {
   wire::Ticket next_ticket_ = 1;
   std::uint64_t timeline_asked_ = 0;
   std::string timeline_problem_;
+  std::string recorded_file_;  // rank 0: of the last recording
   MessageRing my_announcements_;
   std::deque<std::string> announce_backlog_;
   std::thread::id ring_holder_;         // none, or whose rings are held back

@@ -119,6 +119,12 @@ std::string Engine::timeline_problem() {
   return timeline_problem_;
 }
 
+std::string Engine::recorded_file() {
+  if (!is_recorded()) return {};
+  const std::lock_guard lock(table_mutex_);
+  return recorded_file_;
+}
+
 // ---- the coordinator's side ---------------------------------------------------------------------
 
 /// Decides what comes of the wish of a rank (-1: of the settings), and tells all ranks. Either one
@@ -203,6 +209,8 @@ void Engine::decide_start(wire::TimelineOrder& order) {
     // Horovod's layout begins with what is announced next, not with what is executed next.
     order.problem = timeline_.start(order.path, order.mark_cycles);
     watch_traffic();
+    const std::lock_guard lock(table_mutex_);
+    recorded_file_ = order.path;
   } else if (will_be_recorded() && order.path == (ordered_ ? ordered_->path : recorded_path_)) {
     order.action = Action::kNothing;
   } else {
@@ -305,8 +313,10 @@ void Engine::start_capture(const wire::TimelineOrder& order) {
     std::string name = order.path;
     if (compressed_.contains(order.path)) name += kCompressed;
     if (std::find(recorded_.begin(), recorded_.end(), name) == recorded_.end()) {
-      recorded_.push_back(std::move(name));
+      recorded_.push_back(name);
     }
+    const std::lock_guard lock(table_mutex_);
+    recorded_file_ = std::move(name);
   }
   if (is_coordinator() || (session_.is_here(0) && order.time_space == time_space())) {
     recorder_.capture().clock(monotonic_now(), 0, 0);

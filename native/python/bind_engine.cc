@@ -324,6 +324,7 @@ void bind_engine(py::module_& module) {
       .def("stop_timeline", &stop_timeline, py::arg("waits"))
       .def("toggle_timeline", &toggle_timeline, py::arg("path"), py::arg("mark_cycles"))
       .def("is_recorded", &Engine::is_recorded)
+      .def("recorded_file", &Engine::recorded_file)
       .def("takes_records", &Engine::takes_records)
       .def("mark_step", &Engine::mark_step, Release())
       .def("steps_ended", &Engine::steps_ended)

@@ -217,6 +217,7 @@ def test_the_button_switches_the_colours_of_page_and_pictures(show: Any) -> None
         "() => [getComputedStyle(document.body).backgroundColor, "
         "getComputedStyle(document.querySelector('#waterfall .point path')).fill]"
     )
+    assert page.locator("details.folds-if-narrow table").is_visible()
     light = page.evaluate(look)
     page.get_by_role("button", name="Switch to dark colours").click()
     page.wait_for_function(
@@ -251,6 +252,11 @@ def test_everything_can_be_reached_and_read_out(show: Any) -> None:
     summary.focus()
     page.keyboard.press("Enter")
     assert page.locator("#waterfall table").is_visible()
+    # On a phone long tables are folded away, too.
+    settings = page.locator("details.folds-if-narrow")
+    assert not settings.locator("table").is_visible()
+    settings.locator("summary").click()
+    assert settings.locator("table").is_visible()
     assert page.evaluate(TOO_WIDE) == []
 
 
@@ -262,4 +268,5 @@ def test_without_scripts_the_numbers_are_still_there(browser: Any, pages: dict[s
     assert page.get_by_text("The tables and sentences hold the same numbers").first.is_visible()
     page.locator("#waterfall summary").click()
     assert page.locator("#waterfall table").is_visible()
+    assert page.locator("details.folds-if-narrow table").is_visible()
     context.close()

@@ -1,9 +1,9 @@
 """All operations against NumPy on 1, 2 and 4 "hosts" of 1 to 4 ranks each, and of unequal numbers,
 over hvdtune's sockets, Gloo and every MPI, all with all and each host first.
 
-Usually every data plane is tried on one arrangement of four hosts; HVDTUNE_TEST_LONG=1 tries all
-of them on all. On one host hvdtune's own data plane is shared memory; one rank a "host" is what
-sockets do between containers that share none.
+Usually every data plane is tried on one arrangement of four hosts, and where each host is first,
+only what that changes; HVDTUNE_TEST_LONG=1 tries all of them on all. On one host hvdtune's own data
+plane is shared memory; one rank a "host" is what sockets do between containers that share none.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ CELLS = [
 def test_all_operations(plane: Mpi | str, hosts: list[int], tmp_path: Path) -> None:
     program = data_planes.everything_both_ways
     if plane == OWN:
-        answers = run_ranks(sum(hosts), program, hosts=hosts, timeout=800).values
+        answers = run_ranks(sum(hosts), program, LONG, hosts=hosts, timeout=800).values
     else:
-        answers = run_on(plane, hosts, tmp_path, program, timeout=800).values
+        answers = run_on(plane, hosts, tmp_path, program, LONG, timeout=800).values
     where = [host for host, count in enumerate(hosts) for _ in range(count)]
     for rank, seen in enumerate(answers):
         assert seen["enabled"] == (isinstance(plane, Mpi), plane == GLOO)

@@ -137,9 +137,16 @@ def test_recording_is_started_and_stopped_from_outside(tmp_path: Path) -> None:
         pid = str(ranks.pid(0))
         begun = hvdtune("timeline", "start", str(file), "--job", pid)
         assert begun.returncode == 0, begun.stderr
-        assert str(file) in begun.stdout
+        where = (
+            f"{file}, other ranks' to t.rank1.json beside it on their hosts; joined into {file} "
+            "when the job has ended\n"
+        )
+        assert begun.stdout == f"recording to {where}"
         ended = hvdtune("timeline", "stop", "--job", pid)
         assert ended.returncode == 0, ended.stderr
+        assert ended.stdout == f"recorded to {where}"
+        again = hvdtune("timeline", "stop", "--job", pid)
+        assert again.stdout == "no recording was under way\n"
         (tmp_path / "stop").touch()
         ranks.wait(60)
     assert isinstance(json.loads(file.read_text()), list)

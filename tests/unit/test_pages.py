@@ -51,6 +51,8 @@ def test_tables_mark_words_and_rows() -> None:
     assert '<tr class=changed><td class="words">y</td>' in text
     assert 'role="region" aria-label="Things"' in text
     assert pages.table(("a",), [], caption="c", summary="Open").startswith("<details><summary>Open")
+    open_at_first = pages.table(("a",), [], caption="c", summary="Open", folds="narrow")
+    assert open_at_first.startswith('<details class="folds-if-narrow" open><summary>Open')
 
 
 def test_dark_colours_define_every_colour_that_light_ones_do() -> None:

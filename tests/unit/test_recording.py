@@ -44,6 +44,25 @@ def asked(folder: Path) -> list[str]:
         return []
 
 
+def test_where_a_recording_lies_in_words() -> None:
+    settings = from_environ({})
+    assert recording.files("/a/t.json", settings, 1) == "/a/t.json"
+    packed = recording.files("/a/t.json.gz", settings, 1)
+    assert packed == "/a/t.json, /a/t.json.gz when the job has ended"
+    assert recording.files("/a/t.json", settings, 2) == (
+        "/a/t.json, other ranks' to t.rank1.json beside it on their hosts; "
+        "joined into /a/t.json when the job has ended"
+    )
+    assert recording.files("/a/t.json.gz", settings, 8) == (
+        "/a/t.json, other ranks' to t.rank1.json … t.rank7.json beside it on their hosts; "
+        "joined into /a/t.json.gz when the job has ended"
+    )
+    alone = from_environ({"HVDTUNE_TIMELINE_ALL_RANKS": "0"})
+    assert recording.files("/a/t", alone, 8) == "/a/t"
+    horovods = from_environ({"HVDTUNE_TIMELINE_FORMAT": "horovod"})
+    assert recording.files("/a/t.json", horovods, 8) == "/a/t.json"
+
+
 def test_the_finisher_gets_the_file(folder: Path) -> None:
     path = str(folder / "a name with \" and '.json")
     assert recording.run_finisher(path) == ""

@@ -67,3 +67,68 @@ def test_mistakes_get_one_sentence(
     shutil.copy(__file__, path)
     assert main(["timeline", verb, str(path)]) == 2
     assert "is no timeline" in capsys.readouterr().err
+
+
+RECORDED = ["a/t.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["timeline"], 2, "give a command: summary, check, merge, view, start or stop"),
+        (
+            ["timeline", "check", "a"],
+            2,
+            "a is a folder: give rank 0's file in it, such as a/t.json",
+        ),
+        (
+            ["timeline", "merge", "a"],
+            2,
+            "a is a folder: give rank 0's file in it, such as a/t.json",
+        ),
+        (["report", "empty"], 2, "a folder: give rank 0's file in it, such as empty/t.json"),
+        (["diff", *RECORDED, "a"], 2, "a is a folder: give rank 0's file in it, such as a/t.json"),
+        (["diff", *RECORDED, "none.json"], 1, "none.json: No such file or directory."),
+        (["diff", *RECORDED, "h.json"], 2, "h.json is no recording of hvdtune: only these can be"),
+        (["timeline", "view", *RECORDED, "-o", *RECORDED], 2, "would replace what is read"),
+        (
+            ["timeline", "view", *RECORDED, "-o", "a"],
+            2,
+            "-o a is a folder: give the name of a file",
+        ),
+        (["timeline", "view", *RECORDED, "-o", "b/o.json"], 2, "written: there is no folder b"),
+        (["timeline", "merge", *RECORDED, "-o", "b/o.json"], 2, "written: there is no folder b"),
+        (["report", *RECORDED, "-o", "b/o.html"], 2, "written: there is no folder b"),
+        (["report", *RECORDED, "-o", "a"], 2, "--output a is a folder: give the name of a file"),
+        (["timeline", "merge", *RECORDED, "h.json", "-o", "h.json"], 2, "would replace what is"),
+        (["timeline", "merge", *RECORDED, "zero.json", "-o", "o"], 2, "zero.json is empty"),
+    ],
+)
+def test_files_that_are_not_what_is_meant(
+    words: list[str], status: int, told: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """One sentence; and nothing is touched."""
+    for folder in ("a", "empty"):
+        (tmp_path / folder).mkdir()
+    write_capture(Job(ranks=2, steps=2), tmp_path / "a")
+    shutil.copy(HOROVOD, tmp_path / "h.json")
+    (tmp_path / "zero.json").touch()
+    monkeypatch.chdir(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    assert main(words) == status
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert told in said.err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not the one beside it that is written first."""
+    write_capture(Job(ranks=1, steps=2), tmp_path)
+    target = tmp_path / ("x" * 250)
+    assert main(["timeline", "view", str(tmp_path / "t.json"), "-o", str(target)]) == 1
+    assert capsys.readouterr().err == f"hvdtune timeline: {target}: File name too long.\n"

@@ -21,7 +21,7 @@ from hvdtune.timeline.causes_ranks import Case
 from hvdtune.timeline.report_data import analyse
 from hvdtune.timeline.verdict import Finding, findings
 
-JOB = Job(ranks=4, steps=40, noise=0.005, overlap=False, tensors=tensors(20, 2 << 20))
+JOB = Job(ranks=4, steps=20, noise=0.005, overlap=False, tensors=tensors(20, 2 << 20))
 
 
 def with_cpus(
@@ -102,7 +102,7 @@ def test_what_was_recorded_overlapping_is_slowed_down_already():
 
 
 def test_equal_work_does_not_help_ranks_that_wait_for_cpus():
-    uneven = replace(JOB, overlap=True, noise=0.3)
+    uneven = replace(JOB, steps=40, overlap=True, noise=0.3)
     helps = told(recording(uneven))["ranks take turns"].gain
     assert helps > 0.1
     # As much CPU time as they compute: their work is uneven.

@@ -147,7 +147,7 @@ def test_settings_without_a_value_are_the_default() -> None:
 
 
 def test_a_large_recording_makes_a_small_page() -> None:
-    job = Job(ranks=80, steps=400, tensors=tensors(4), noise=0.05)
+    job = Job(ranks=80, steps=200, tensors=tensors(4), noise=0.05)
     numbers = numbers_of(job)
     cells = sum(len(row) for row in numbers["lateness"]["late_ms"])
     assert cells <= report_numbers.MOST_CELLS
@@ -298,8 +298,8 @@ def test_horovods_own_timeline_gives_a_limited_report(
         (["t.json", "kineto.json"], 2, "kineto.json is no recording of hvdtune"),
         (["t.json", "t.json"], 2, "rank 0 is in"),
         (["t.json", "other.json"], 2, "they do not belong together"),
-        (["t.json", "-o", "t.json"], 2, "is the recording itself"),
-        (["t.json", "-o", "no/where.html"], 1, "no/where.html: No such file or directory."),
+        (["t.json", "-o", "t.json"], 2, "--output t.json would replace what is read"),
+        (["t.json", "-o", "no/where.html"], 2, "no/where.html cannot be written: there is no"),
         (["t.json", "--json", "--text"], 2, "exclude each other"),
     ],
 )
@@ -366,7 +366,7 @@ def test_bandwidths_in_words(rate: float, text: str) -> None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_sizes_count_in_1024_and_bandwidths_in_1000(name: str) -> None:
-    jobs = [replace(job, steps=60) for job in PLANTED[name]]
+    jobs = [replace(job, steps=24) for job in PLANTED[name]]
     jobs[0] = replace(jobs[0], framework="")
     bad, good = (analyse(recording(job)) for job in jobs)
     numbers = report_numbers.numbers_of(bad, findings(bad))

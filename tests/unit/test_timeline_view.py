@@ -47,10 +47,16 @@ def check_nesting(events: list[dict[str, Any]]) -> None:
                 stack.pop()
             assert not stack or event["ts"] + event["dur"] <= stack[-1], event
             stack.append(event["ts"] + event["dur"])
-        elif event["ph"] == "b":
-            open_spans[event["pid"], event["id2"]["local"]].append(event["name"])
-        elif event["ph"] == "e":
-            assert open_spans[event["pid"], event["id2"]["local"]].pop() == event["name"]
+        elif event["ph"] in "be":
+            # By these Perfetto finds the track, which it calls as the first event on it.
+            assert event["cat"] == "tensor"
+            assert list(event["id2"]) == ["local"]
+            spans = open_spans[event["pid"], int(event["id2"]["local"], 16)]
+            if event["ph"] == "b":
+                assert ("bytes" in event.get("args", {})) == (not spans)  # the tensor itself
+                spans.append(event["name"])
+            else:
+                assert spans.pop() == event["name"]
         elif event["ph"] in "stf":
             assert any(end > event["ts"] for end in threads[thread]), event
     assert not any(open_spans.values())
