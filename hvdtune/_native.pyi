@@ -445,8 +445,8 @@ class Engine:
         one_shot_limit: int | None = None,
         hierarchical_allreduce: bool | None = None,
         hierarchical_allgather: bool | None = None,
-        nccl_bypass_limit: int | None = None,
         nccl_streams: int | None = None,
+        nccl_bypass_limit: int | None = None,
     ) -> int:
         """Rank 0: settings for all ranks from one batch on; the number of their epoch.
 
