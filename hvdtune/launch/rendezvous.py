@@ -24,8 +24,8 @@ def over_ssh(
     `own` and `found` are what is known of this host and of the others (see
     `hvdtune.launch.identity.facts`). Without `interfaces` the way is the one that ssh takes.
 
-    Raises `LaunchError` where none of the interfaces has an address on rank 0's host that others can
-    use.
+    Raises `LaunchError` where none of the interfaces has an address on rank 0's host that other
+    hosts can use.
     """
     first = hosts[0]
     local = first not in found

@@ -189,8 +189,9 @@ def test_metrics_go_to_a_file(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["job.prom", "stop"]
 
 
-def test_a_late_rank_is_named_once_and_its_end_too() -> None:
-    with start_ranks(2, live.train, 1, 0.02, 240) as ranks:
+@pytest.mark.parametrize("hosts", [None, [1, 1]], ids=str)
+def test_a_late_rank_is_named_once_and_its_end_too(hosts: list[int] | None) -> None:
+    with start_ranks(2, live.train, 1, 0.02, 240, hosts=hosts) as ranks:
         result = ranks.wait(120)
         pid = ranks.pid(1)
     log = [line for line in result[0].stderr.splitlines() if " late" in line]
