@@ -22,9 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -35,27 +33,21 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import instructions
 import ranks
+from instructions import BLOCKING, STEPS, TENSORS
 
 HERE = Path(__file__).resolve().parent
 RANKS = 2
-TENSORS = 20
-BLOCKING = 5
-ELEMENTS = 1000
-STEPS = 500
 WARM_STEPS = 200
 REST_S = 10.0
 REPEATS = 3
-LONGEST_S = 240.0
 SHORT_TUNING = {
     "HOROVOD_AUTOTUNE": "1",
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "0",
     "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "3",
     "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "1",
 }
-# callgrind writes what it has counted so far whenever the program calls this, which nothing else
-# does while steps are counted.
-MARKER = "getppid"
 KINDS = {True: "finished autotuner", False: "no autotuner"}
 
 
@@ -71,8 +63,8 @@ def main() -> int:
     if args.worker:
         {"counted": counted, "looked-at": looked_at}[args.worker](args.results)
         return 0
-    if shutil.which("valgrind") is None:
-        print("idle.py counts instructions with valgrind, which is not installed", file=sys.stderr)
+    if instructions.why_not():
+        print(f"idle.py: {instructions.why_not()}", file=sys.stderr)
         return 1
     found: dict[str, list[Any]] = {
         f"{part} {kind}": [] for part in PARTS for kind in KINDS.values()
@@ -89,34 +81,17 @@ def main() -> int:
 
 def environment(tuned: bool, folder: str) -> dict[str, str]:
     """The variables of a job with or without an autotuner."""
-    shared = {"OMP_NUM_THREADS": "1", "HVDTUNE_AUTOTUNE_STORE": "", "PYTHONHASHSEED": "0"}
     log = {"HOROVOD_AUTOTUNE_LOG": str(Path(folder, "log.csv"))}
-    plain = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("HOROVOD_", "HVDTUNE_"))
-    }
-    return {**plain, **shared, **({**SHORT_TUNING, **log} if tuned else {})}
+    plain = instructions.plain_environment()
+    return {**plain, **({**SHORT_TUNING, **log} if tuned else {})}
 
 
 def count(tuned: bool) -> dict[str, float]:
     """Instructions and system calls of a step."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "callgrind.out")
-        command = ["valgrind", "--quiet", "--tool=callgrind", "--collect-systime=yes"]
-        command += [f"--dump-before={MARKER}", f"--callgrind-out-file={out}"]
-        command += [sys.executable, __file__, "--worker", "counted", "--results", folder]
-        run(command, environment(tuned, folder))
-        # Parts end at the markers: before the steps, the steps, the rest of the program.
-        totals = [total(Path(f"{out}.{part}").read_text()) for part in (1, 2)]
-    return {name: value / STEPS for name, value in totals[1].items()}
-
-
-def total(text: str) -> dict[str, int]:
-    """Instructions and system calls that a file of callgrind's says were made."""
-    lines = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    values = dict(zip(lines["events"].split(), map(int, lines["totals"].split()), strict=False))
-    return {"instructions": values["Ir"], "system calls": values.get("sysCount", 0)}
+        command = [sys.executable, __file__, "--worker", "counted", "--results", folder]
+        counted = instructions.count(command, environment(tuned, folder))
+    return {"instructions": counted.instructions, "system calls": counted.system_calls}
 
 
 def look(tuned: bool) -> dict[str, Any]:
@@ -125,7 +100,7 @@ def look(tuned: bool) -> dict[str, Any]:
         results = Path(folder, "results.json")
         command = [*ranks.launcher(RANKS), sys.executable, __file__]
         command += ["--worker", "looked-at", "--results", str(results)]
-        run(command, environment(tuned, folder))
+        instructions.run(command, environment(tuned, folder))
         seen: dict[str, Any] = json.loads(results.read_text())
     return seen
 
@@ -133,39 +108,16 @@ def look(tuned: bool) -> dict[str, Any]:
 PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"counted": count, "looked at": look}
 
 
-def run(command: list[str], variables: dict[str, str]) -> None:
-    """Run a job; exits with what it said if it fails."""
-    done = subprocess.run(
-        command, env=variables, stderr=subprocess.PIPE, text=True, timeout=LONGEST_S, check=False
-    )
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command[:3])} …: exit status {done.returncode}\n{done.stderr}")
-
-
 # -- one rank --
 
 
 def start() -> tuple[Any, Callable[[], None]]:
     """Initialise, and let the tuning end if there is any; (hvdtune, one step)."""
-    import numpy as np
-
     import hvdtune as hvd
     from hvdtune.core import tuning
 
     hvd.init()
-    tensors = [np.ones(ELEMENTS, np.float32) for _ in range(TENSORS)]
-    small = np.ones(4, np.float32)
-
-    def step() -> None:
-        handles = [
-            hvd.allreduce_async_(tensor, name=f"tensor.{at}", op=hvd.Max)
-            for at, tensor in enumerate(tensors)
-        ]
-        for handle in handles:
-            hvd.synchronize(handle)
-        for at in range(BLOCKING):
-            hvd.allreduce_(small, name=f"small.{at}", op=hvd.Max)
-
+    step = instructions.make_step(hvd)
     train_until_tuned(hvd, step)
     if hvd.rank() == 0:
         tuning.apply({"fusion_threshold": 1 << 20, "cycle_time": 1.0, "chunk_size": 0})
@@ -198,10 +150,7 @@ def counted(_: Path) -> None:
 
     online.Session = ToldOfTwo  # type: ignore[misc]
     hvd, step = start()
-    os.getppid()  # MARKER
-    for _ in range(STEPS):
-        step()
-    os.getppid()
+    instructions.run_counted(step)
     hvd.shutdown()
 
 

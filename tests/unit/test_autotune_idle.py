@@ -19,24 +19,6 @@ del sys.modules["ranks"]
 if _ranks is not None:
     sys.modules["ranks"] = _ranks
 
-COUNTED = """\
-# callgrind format
-version: 1
-part: 2
-desc: Trigger: --dump-before=getppid
-events: Ir sysCount sysTime
-summary: 5000 40 7
-fn=(1) step
-16 3000 30
-totals: 4000 30 7
-"""
-
-
-def test_what_callgrind_has_counted() -> None:
-    assert idle.total(COUNTED) == {"instructions": 4000, "system calls": 30}
-    without_system_calls = COUNTED.replace(" sysCount sysTime", "").replace("4000 30 7", "4000")
-    assert idle.total(without_system_calls)["instructions"] == 4000
-
 
 def looked(threads: list[str], switches: int) -> dict[str, object]:
     return {"threads": threads, "open files": 7, "context switches": switches, "CPU ms": 1.25}

@@ -1,0 +1,155 @@
+"""Counts what steps of one rank take: instructions and system calls, as valgrind's callgrind does.
+
+A script calls `count` in the process the user starts, with a command that runs the same script as a
+rank. That one warms up and then gives its step to `run_counted`. All threads count. One rank never
+waits for another, so what is left to chance is which of its threads runs first: counts of the same
+job differ by half a per cent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TENSORS = 20
+BLOCKING = 5
+ELEMENTS = 1000
+STEPS = 500
+LONGEST_S = 240.0
+#: The same in every process: nothing of it is left to chance.
+SAME = {"OMP_NUM_THREADS": "1", "HVDTUNE_AUTOTUNE_STORE": "", "PYTHONHASHSEED": "0"}
+# callgrind writes what it has counted so far whenever the program calls this, which nothing else
+# does while steps are counted.
+_MARKER = "getppid"
+_COSTS = re.compile(r"[+*\d-]")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a step took. `places`: instructions by (function, file of the source line), the file
+    is "???" where the program has no line numbers."""
+
+    instructions: float
+    system_calls: float
+    places: Mapping[tuple[str, str], float]
+
+
+def why_not() -> str:
+    """Why nothing can be counted here; "" if it can."""
+    if shutil.which("valgrind") is None:
+        return "instructions are counted by valgrind, which is not installed"
+    return ""
+
+
+def plain_environment() -> dict[str, str]:
+    """This process's variables without hvdtune's, and those that leave less to chance."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HOROVOD_", "HVDTUNE_"))
+    }
+    return {**kept, **SAME}
+
+
+def count(command: Sequence[str], variables: Mapping[str, str]) -> Counted:
+    """Of each of the steps that `command` gives to run_counted()."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "callgrind.out")
+        valgrind = ["valgrind", "--quiet", "--tool=callgrind", "--collect-systime=yes"]
+        valgrind += [f"--dump-before={_MARKER}", f"--callgrind-out-file={out}"]
+        run([*valgrind, *command], variables)
+        # Parts end at the markers: before the steps, the steps, the rest of the program.
+        text = Path(f"{out}.2").read_text(errors="replace")
+    found = total(text)
+    places = {place: value / STEPS for place, value in by_place(text).items()}
+    return Counted(found["instructions"] / STEPS, found["system calls"] / STEPS, places)
+
+
+def run(command: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Run a job; exits with what it said if it fails."""
+    done = subprocess.run(
+        command, env=variables, stderr=subprocess.PIPE, text=True, timeout=LONGEST_S, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command[:3])} …: exit status {done.returncode}\n{done.stderr}")
+
+
+def total(text: str) -> dict[str, int]:
+    """Instructions and system calls that a file of callgrind's says were made."""
+    lines = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    values = dict(zip(lines["events"].split(), map(int, lines["totals"].split()), strict=False))
+    return {"instructions": values["Ir"], "system calls": values.get("sysCount", 0)}
+
+
+def by_place(text: str) -> Counter[tuple[str, str]]:
+    """Instructions by (function, file), those of functions that it calls not among them."""
+    found: Counter[tuple[str, str]] = Counter()
+    names: dict[tuple[str, str], str] = {}  # compressed: said in full where they come first
+
+    def name(kind: str, value: str) -> str:
+        number, _, rest = value.partition(" ")
+        if not number.startswith("("):
+            return value
+        return names.setdefault((kind, number), rest)
+
+    function = file = ""
+    called = False
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals and key in ("fl", "fi", "fe"):
+            file = name("file", value)
+        elif equals and key == "fn":
+            function = name("function", value)
+        elif equals and key in ("cfi", "cfl"):
+            name("file", value)
+        elif equals and key == "cfn":
+            name("function", value)
+        elif equals and key == "calls":
+            called = True  # the next line is what the called function took
+        elif _COSTS.match(line):
+            costs = line.split()
+            if not called and len(costs) > 1:
+                found[function, file] += int(costs[1])
+            called = False
+    return found
+
+
+# -- the rank --
+
+
+def make_step(hvd: Any) -> Callable[[], None]:
+    """TENSORS allreduces that are waited for together, which go by way of the coordinator, and
+    BLOCKING small ones by themselves, which go past it."""
+    import numpy as np
+
+    tensors = [np.ones(ELEMENTS, np.float32) for _ in range(TENSORS)]
+    small = np.ones(4, np.float32)
+
+    def step() -> None:
+        handles = [
+            hvd.allreduce_async_(tensor, name=f"tensor.{at}", op=hvd.Max)
+            for at, tensor in enumerate(tensors)
+        ]
+        for handle in handles:
+            hvd.synchronize(handle)
+        for at in range(BLOCKING):
+            hvd.allreduce_(small, name=f"small.{at}", op=hvd.Max)
+
+    return step
+
+
+def run_counted(step: Callable[[], None]) -> None:
+    """STEPS steps, which count() counts."""
+    os.getppid()
+    for _ in range(STEPS):
+        step()
+    os.getppid()
