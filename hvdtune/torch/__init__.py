@@ -15,7 +15,7 @@ except ImportError as error:
     ) from error
 
 from hvdtune.core.marks import mark, mark_step
-from hvdtune.torch import elastic
+from hvdtune.torch import compiled, elastic
 from hvdtune.torch.compression import Compression
 from hvdtune.torch.functions import (
     allgather_object,
@@ -160,3 +160,15 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+compiled.leave_alone(
+    (
+        *(allgather, allgather_async, allgather_object, allreduce, allreduce_, allreduce_async),
+        *(allreduce_async_, alltoall, alltoall_async, barrier, broadcast, broadcast_),
+        *(broadcast_async, broadcast_async_, broadcast_object, broadcast_optimizer_state),
+        *(broadcast_parameters, grouped_allgather, grouped_allgather_async, grouped_allreduce),
+        *(grouped_allreduce_, grouped_allreduce_async, grouped_allreduce_async_),
+        *(grouped_reducescatter, grouped_reducescatter_async, join, poll, reducescatter),
+        *(reducescatter_async, sparse_allreduce_async, synchronize, SyncBatchNorm.forward),
+    )
+)
