@@ -64,7 +64,7 @@ Schedule sample_schedule(ScheduleType type) {
       schedule.status = {ErrorKind::kMismatch, "they differ"};
       break;
     case ScheduleType::kSettings:
-      schedule.settings = {9, 1LL << 40, 5 * kMillisecond, 65536, 4096, true, false, 3};
+      schedule.settings = {9, 1LL << 40, 5 * kMillisecond, 65536, 4096, 8192, true, false, 3};
       break;
     case ScheduleType::kStackQuery:
       schedule.rank = 5;
