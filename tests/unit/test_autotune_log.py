@@ -32,7 +32,7 @@ def row(**changes: object) -> log.Row:
 
 def test_a_row_in_horovods_units_and_digits() -> None:
     assert log.format_row(row()) == (
-        "0,0,0,1,5,4,41.4899,7,search,10,0.5,12.3457,0.25,3,1024,256,,,,,1,,\n"
+        "0,0,0,1,5,4,41.4899,7,search,10,0.5,12.3457,0.25,3,1024,256,,,,,,1,,\n"
     )
     odd = {**VALUES, "cache_capacity": 0, "cycle_time": 28.20612, "fusion_threshold": 30190000}
     assert log.format_row(row(values=odd)).startswith("0,0,0,0,28.2061,28.7914,")
