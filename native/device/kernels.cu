@@ -398,7 +398,11 @@ HVD_DEVICE KernelSize look(KernelSize place) {
 
 /// The host's word that nobody comes any more. Far away: seldom looked at.
 HVD_DEVICE bool is_over(const MeetingWork& work) {
+#if defined(__CUDACC__)
   return *reinterpret_cast<volatile const unsigned*>(work.over) != 0;
+#else
+  return __atomic_load_n(reinterpret_cast<const unsigned*>(work.over), __ATOMIC_RELAXED) != 0;
+#endif
 }
 
 HVD_DEVICE KernelSize arrived(const MeetingWork& work, int at, int who) {
