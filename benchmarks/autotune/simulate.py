@@ -5,10 +5,10 @@
   python benchmarks/autotune/simulate.py --jobs 2 --runs runs.jsonl --seconds 200
                                                     in parts: the same again goes on where it ended
 
-Every method tunes every surface (surfaces/) at every level of noise, with `--seeds` seeds each
-(scikit-optimize and Horovod's procedure, which take longer, with `--few-seeds`), beginning with
-the shipped defaults, while the machine drifts and single steps take long (`job`). Our tuner is run
-from bad settings, too, and with less of what disturbs it (with `--few-seeds` each). The tuner was
+Every method tunes every surface (surfaces/) at every level of noise, with `--seeds` seeds each,
+beginning with the shipped defaults, while the machine drifts and single steps take long (`job`).
+Our tuner is run from bad settings, too, and with less of what disturbs it (with `--few-seeds`
+each). The tuner was
 developed on seeds below 1000; the seeds here begin at 1000 (`--first-seed`). Time is simulated; the
 whole is reproducible, in any number of processes. What is counted of a run:
 
@@ -63,7 +63,6 @@ NOISES = (0.01, 0.02, 0.04, 0.08)
 WORSE = 0.005
 FIRST_SEED = 1000
 CHUNK = 4  # runs a process takes at a time
-SLOW_METHODS = ("scikit-optimize", "Horovod")
 STARTS: dict[str, dict[str, float]] = {
     "the defaults": DEFAULTS,
     "no fusion": {**DEFAULTS, "fusion_threshold": 0},
@@ -145,9 +144,7 @@ def parse() -> argparse.Namespace:
     )
     made.add_argument("--quick", action="store_true", help="a few runs; nothing is written")
     made.add_argument("--seeds", type=int, default=50)
-    made.add_argument(
-        "--few-seeds", type=int, default=10, help="of slow peers, bad starts, disturbances"
-    )
+    made.add_argument("--few-seeds", type=int, default=10, help="of bad starts and disturbances")
     made.add_argument("--first-seed", type=int, default=FIRST_SEED)
     made.add_argument("--only", default="", help="surfaces whose name contains this")
     made.add_argument("--noise", type=float, nargs="+", default=NOISES, help="of a step's log time")
@@ -172,8 +169,8 @@ def tasks_of(args: argparse.Namespace, surfaces: Sequence[Surface]) -> list[Task
         is_usual = (start, disturbed) == (next(iter(STARTS)), USUAL)
         if not is_usual and (method != "hvdtune" or (start in BAD_STARTS and disturbed != USUAL)):
             continue
-        few = method in SLOW_METHODS or not is_usual
-        seeds = range(args.first_seed, args.first_seed + (args.few_seeds if few else args.seeds))
+        count = args.seeds if is_usual else args.few_seeds
+        seeds = range(args.first_seed, args.first_seed + count)
         tasks += [
             Task(method, surface.name, start, disturbed, noise, seed)
             for seed, surface, noise in itertools.product(seeds, surfaces, args.noise)
@@ -280,8 +277,8 @@ def page(
     lines.append(
         f"{len(surfaces)} surfaces, seeds from {min(one.seed for one in runs)}; {GOALS}. The "
         "median and the 95th percentile are over all surfaces and seeds; the slowdown and the "
-        "steps are means, steps also the most. Slow peers, bad starts and other disturbances have "
-        "fewer seeds: see the runs."
+        "steps are means, steps also the most. Bad starts and other disturbances have fewer seeds: "
+        "see the runs."
     )
     lines += ["", "## From the shipped defaults", ""]
     ordinary = [one for one in runs if (one.start, one.disturbed) == ("the defaults", USUAL)]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from hvdtune.cli._job import add_job
+
 HELP = "print where each rank of a running job is in its Python code"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument(
-        "--job",
-        metavar="JOB",
-        help="its id, the beginning of it, or rank 0's process id; needed "
-        "where several of yours run",
-    )
+    add_job(parser)
     parser.add_argument("--rank", type=int, metavar="R", help="only this rank")
 
 

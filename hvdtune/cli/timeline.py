@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hvdtune.cli._files import check_output, check_recordings
+from hvdtune.cli._job import add_job
 
 HELP = "read, check, merge and cut timelines"
 
@@ -48,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     command = commands.add_parser("start", help="begin recording a running job", description=about)
     command.add_argument("file", metavar="FILE", help="the timeline to write, on rank 0's host")
     command.add_argument("--mark-cycles", action="store_true", help="mark every cycle")
-    _add_job(command)
+    add_job(command)
     about = "end the recording of a running job"
-    _add_job(commands.add_parser("stop", help=about, description=about))
+    add_job(commands.add_parser("stop", help=about, description=about))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -135,15 +136,6 @@ def _control(args: argparse.Namespace) -> int:
     else:
         print(client.stop_timeline(client.find(args.job)))
     return 0
-
-
-def _add_job(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--job",
-        metavar="JOB",
-        help="its id, the beginning of it, or rank 0's process id; needed "
-        "where several of yours run",
-    )
 
 
 def _add_file(parser: argparse.ArgumentParser, what: str) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from hvdtune.cli._job import add_job
+
 HELP = "show a running job live: steps/s, exposed communication, slowest rank, queue, stalls, tuner"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument(
-        "--job",
-        metavar="JOB",
-        help="its id, the beginning of it, or rank 0's process id; needed "
-        "where several of yours run",
-    )
+    add_job(parser)
     parser.add_argument("--once", action="store_true", help="print one reading and end")
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="S", help="seconds between readings (1)"

@@ -32,7 +32,7 @@ def options(settings: knobs.Settings) -> dict[str, Any]:
         "nccl_cga_cluster_size": settings.nccl_cga_cluster_size,
         "nccl_cta_policy": _policy(settings.nccl_cta_policy),
         # What only `hvdtune tune` moves need not be there for others.
-        "tunes_nccl_bypass": settings.autotune_driver is not None,
+        "tunes_nccl_bypass": bool(settings.autotune_driver),
         "async_completion": settings.async_completion,
         "share_gpu": settings.share_gpu,
     }

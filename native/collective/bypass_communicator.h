@@ -32,6 +32,9 @@ class BypassCommunicator final : public DeviceCommunicator {
   void exchange(std::span<const DevicePiece> send, std::span<const DevicePiece> receive,
                 CudaStream stream) override;
   void enroll(const DevicePiece& memory) override { rest_->enroll(memory); }
+  void enroll_together(const DevicePiece& memory, Communicator& control) override {
+    rest_->enroll_together(memory, control);
+  }
   void withdraw(const DevicePiece& memory) override { rest_->withdraw(memory); }
   [[nodiscard]] std::optional<std::string> failure() const override;
   void abort() override;

@@ -10,6 +10,7 @@ import pytest
 from deaths import answers_of_survivors
 from rank_programs import hosts as programs
 from rank_programs import numpy_matrix, sets, torch_adasum, torch_join, tuned
+from rank_programs.data_planes import WITHIN_HOSTS_FIRST
 from ranks import run_checks_on, run_ranks, start_ranks
 
 from hvdtune.autotune import log
@@ -18,18 +19,10 @@ HIERARCHY = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGAT
 HIERARCHICAL = ("hierarchical_allreduce", "hierarchical_allgather")
 # Ranks of each host.
 LAYOUTS = {"2x2": [2, 2], "3+1": [3, 1]}
-PROGRAMS = [
-    numpy_matrix.allreduce,
-    numpy_matrix.scaled_allreduce,
-    numpy_matrix.grouped_allreduce,
-    numpy_matrix.allgather,
-    numpy_matrix.grouped_gathers,
-    numpy_matrix.special_values,
-]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", WITHIN_HOSTS_FIRST, ids=lambda program: program.__name__)
 def test_against_numpy(program: Callable[[], numpy_matrix.Report], layout: str) -> None:
     hosts = LAYOUTS[layout]
     reports = run_ranks(sum(hosts), program, env=HIERARCHY, timeout=240, hosts=hosts).values

@@ -1,0 +1,15 @@
+"""Which running job a verb is about."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """Declare `--job`."""
+    parser.add_argument(
+        "--job",
+        metavar="JOB",
+        help="its id, the beginning of it, or rank 0's process id; needed where several of yours "
+        "run",
+    )
