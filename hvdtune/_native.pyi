@@ -226,6 +226,7 @@ class EngineOptions:
         nccl_max_ctas: int,
         nccl_cga_cluster_size: int,
         nccl_cta_policy: int,
+        nccl_between_hosts: bool,
         tunes_nccl_bypass: bool,
         async_completion: bool,
         share_gpu: bool,

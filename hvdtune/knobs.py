@@ -333,6 +333,12 @@ _TABLE = (
         on_gpus=True, tunable=True, offline=True, scale="log", tune_range=(4096, MIB),
     ),
     Knob(
+        "nccl_between_hosts", "HVDTUNE_NCCL_BETWEEN_HOSTS", "bool", True,
+        "Where allreduces on GPUs go within each host first: NCCL moves the shares between hosts, "
+        "too. 0: they pass through host memory, over what carries tensors of the CPU.",
+        yaml="library_options.nccl_between_hosts", between_hosts=True, on_gpus=True,
+    ),
+    Knob(
         "nccl_cga_cluster_size", "NCCL_CGA_CLUSTER_SIZE", "int", -1,
         "NCCL's own setting, for GPUs of compute capability 9.0 and above: thread blocks in a "
         "cluster; 0: no clusters, -1: NCCL's choice.",

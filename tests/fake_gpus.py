@@ -101,9 +101,9 @@ def seen_by_profiler() -> list[str]:
 
 
 def own_device() -> int:
-    """The GPU of this rank's arrays."""
+    """The GPU of this rank's arrays; the fakes have one for each rank of a job, not of a host."""
     own = os.environ["HVDTUNE_TEST_OWN_GPU"] == "1"
-    return int(os.environ["HOROVOD_LOCAL_RANK"]) if own else 0
+    return int(os.environ["HOROVOD_RANK"]) if own else 0
 
 
 def set_faults(faults: str) -> None:

@@ -31,6 +31,7 @@ def options(settings: knobs.Settings) -> dict[str, Any]:
         "nccl_max_ctas": settings.nccl_max_ctas,
         "nccl_cga_cluster_size": settings.nccl_cga_cluster_size,
         "nccl_cta_policy": _policy(settings.nccl_cta_policy),
+        "nccl_between_hosts": settings.nccl_between_hosts,
         # What only `hvdtune tune` moves need not be there for others.
         "tunes_nccl_bypass": bool(settings.autotune_driver),
         "async_completion": settings.async_completion,

@@ -49,7 +49,12 @@ _AGREED = (
     "cpu_operations",
 )
 # … and in a job on several hosts besides: on one they do nothing.
-_AGREED_BETWEEN_HOSTS = ("hierarchical_allreduce", "hierarchical_allgather", "host_fanout")
+_AGREED_BETWEEN_HOSTS = (
+    "hierarchical_allreduce",
+    "hierarchical_allgather",
+    "nccl_between_hosts",
+    "host_fanout",
+)
 
 
 class _Place(NamedTuple):

@@ -100,6 +100,16 @@ struct Tuning {
   std::optional<Hierarchy> hierarchy = {};
 };
 
+class Communicator;
+
+/// The communicators within this member's host, in the order of members, and between hosts: of one
+/// member of each, in the order of hosts (host_columns.h). For who has other memory to reduce in
+/// that way; nothing else goes over them meanwhile.
+struct HostsFirst {
+  Communicator& within;
+  Communicator& between;
+};
+
 /// `size()` members, this one's index, and the collectives on their buffers: what a data plane has
 /// to offer: shared memory, sockets, or messages that MPI or Gloo carries.
 ///
@@ -132,6 +142,10 @@ class Communicator {
 
   /// All members do it at the same place in the schedule.
   virtual void tune(const Tuning& tuning) = 0;
+
+  /// Where allreduces go within each host first at present and every host has as many members:
+  /// theirs. The same on all members at the same place in the schedule. They live as long as this.
+  [[nodiscard]] virtual std::optional<HostsFirst> hosts_first() { return {}; }
 
   /// While this member waits for others it leaves the time in `seen`, now and then; see
   /// Arena::seen_waiting(). Nothing to do where nobody who shares memory waits for it meanwhile.

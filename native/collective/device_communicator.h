@@ -36,6 +36,9 @@ class DeviceCommunicator {
   /// Sum of floating types only. Not kAverage (the caller folds 1/n into the factor), not kAdasum.
   [[nodiscard]] virtual bool supports(DType dtype, ReduceOp op, double factor) const = 0;
 
+  /// An allreduce of a multiple of so many elements costs least.
+  [[nodiscard]] virtual std::size_t granule() const { return 1; }
+
   /// out[i] = sum over members of factor * in[i] (other operators: without factor). `out` may be
   /// `in`. bool: Sum and Max are OR, Product and Min are AND, of bytes 0 and 1.
   virtual void allreduce(CudaPointer in, CudaPointer out, std::size_t count, DType dtype,

@@ -177,6 +177,14 @@ void HierarchicalCommunicator::tune(const Tuning& tuning) {
   for (const Column& column : own_columns_) column.members->tune(tuning);
 }
 
+std::optional<HostsFirst> HierarchicalCommunicator::hosts_first() {
+  if (!hierarchy_.allreduce) return {};
+  for (std::size_t host = 0; host < columns_.hosts(); ++host) {
+    if (columns_.on_host(host).size() != columns_.count()) return {};
+  }
+  return HostsFirst{local_, *own_columns_.front().members};
+}
+
 void HierarchicalCommunicator::time_waits(bool timed) {
   flat_->time_waits(timed);
   local_.time_waits(timed);

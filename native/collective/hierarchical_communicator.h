@@ -66,6 +66,7 @@ class HierarchicalCommunicator final : public Communicator {
   void barrier() override { flat_->barrier(); }
 
   void tune(const Tuning& tuning) override;
+  [[nodiscard]] std::optional<HostsFirst> hosts_first() override;
 
   /// As ShmCommunicator's, among the members on this host.
   void set_window_shared(bool shared) { local_.set_window_shared(shared); }

@@ -37,17 +37,20 @@ bool DeviceExecutor::can_bypass() const {
 
 /// What moves a batch's data: the same on all members, as they know the same descriptions.
 std::shared_ptr<DeviceCommunicator> DeviceExecutor::exchange_for(
-    const Way& way, std::size_t lane, const std::vector<OperationPtr>& operations) const {
-  const bool is_allreduce = operations.front()->request.kind == OpKind::kAllreduce;
-  if (!is_allreduce || lane >= way.bypasses.size() || !way.bypasses[lane]) {
-    return way.communicators[lane];
+    const Way& way, std::size_t lane, const std::vector<OperationPtr>& operations,
+    Communicator& host) const {
+  if (operations.front()->request.kind != OpKind::kAllreduce) return way.communicators[lane];
+  if (lane < way.bypasses.size() && way.bypasses[lane]) {
+    std::int64_t bytes = 0;
+    for (const OperationPtr& operation : operations) {
+      for (const wire::TensorSpec& tensor : operation->request.tensors) bytes += tensor.bytes();
+    }
+    if (bytes <= bypass_limit_) return way.bypasses[lane];
   }
-  std::int64_t bytes = 0;
-  for (const OperationPtr& operation : operations) {
-    for (const wire::TensorSpec& tensor : operation->request.tensors) bytes += tensor.bytes();
+  if (host.hosts_first() && lane < way.hierarchies.size() && way.hierarchies[lane]) {
+    return way.hierarchies[lane];
   }
-  if (bytes > bypass_limit_) return way.communicators[lane];
-  return way.bypasses[lane];
+  return way.communicators[lane];
 }
 
 }  // namespace hvdtune

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/at_once.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "collective/ipc_communicator.h"
@@ -47,9 +48,10 @@ std::size_t elements(std::size_t bytes, DType dtype) { return bytes / dtype_size
 struct DeviceExecutor::Launch {
   DeviceBatch& batch;
   DeviceCommunicator& exchange;
-  DeviceCommunicator& home;  // that knows the fusion buffer
   Communicator& host;
   DeviceStream& lane;
+  const Way& way;
+  std::size_t number;  // of the lane
   FusionBuffer& fused;
   bool timed;
   const Profiler* profiler;  // null: none
@@ -122,7 +124,7 @@ DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
   return way;
 }
 
-std::shared_ptr<DeviceCommunicator> DeviceExecutor::connect_by_nccl(Communicator& host) {
+std::unique_ptr<DeviceCommunicator> DeviceExecutor::connect_by_nccl(Communicator& host) {
   const ProfilerSpan span(gpus_.profiler(), "INIT_NCCL");
   NcclOptions options;
   options.min_ctas = gpus_.options().min_ctas;
@@ -174,6 +176,7 @@ DeviceExecutor::Way& DeviceExecutor::way(std::uint32_t set, Communicator& host) 
   if (!ways_[set]) ways_[set] = connect(host);
   connect_lanes(host, *ways_[set]);
   connect_bypasses(*ways_[set], host);
+  connect_hierarchies(*ways_[set], host);
   return *ways_[set];
 }
 
@@ -195,22 +198,35 @@ bool DeviceExecutor::takes(const std::vector<OperationPtr>& operations, Communic
 }
 
 void DeviceExecutor::abort() {
+  std::vector<std::function<void()>> calls;
+  const auto add = [&calls](const auto& communicators) {
+    for (const auto& one : communicators) {
+      if (one) calls.emplace_back([&one] { one->abort(); });
+    }
+  };
   for (const auto& way : ways_) {
     if (!way) continue;
-    for (const auto& bypass : way->bypasses) {
-      if (bypass) bypass->abort();
-    }
-    for (const auto& communicator : way->communicators) communicator->abort();
+    add(way->bypasses);
+    add(way->hierarchies);
+    add(way->communicators);
   }
+  at_once(
+      calls);  // in a lane each may be behind another: all are told before one of them has ended
 }
 
 void DeviceExecutor::remove_set(std::uint32_t set) {
   if (set >= ways_.size() || !ways_[set]) return;
   const Way& gone = *ways_[set];
-  for (std::size_t lane = 0; lane < gone.buffers.size(); ++lane) {
-    gone.communicators[lane]->withdraw(gone.buffers[lane].piece());
-  }
+  for (std::size_t lane = 0; lane < gone.buffers.size(); ++lane) withdraw(gone, lane);
   ways_[set].reset();
+}
+
+void DeviceExecutor::withdraw(const Way& way, std::size_t lane) {
+  const DevicePiece piece = way.buffers[lane].piece();
+  way.communicators[lane]->withdraw(piece);
+  if (lane < way.hierarchies.size() && way.hierarchies[lane]) {
+    way.hierarchies[lane]->withdraw(piece);
+  }
 }
 
 DeviceExecutor::~DeviceExecutor() {
@@ -227,13 +243,12 @@ std::unique_ptr<DeviceBatch> DeviceExecutor::launch(const wire::Schedule& schedu
   batch->schedule = schedule;
   batch->operations = operations;
   const std::size_t number = schedule.batch % std::min(streams_, chosen.communicators.size());
-  batch->exchange = exchange_for(chosen, number, operations);
+  batch->exchange = exchange_for(chosen, number, operations, host);
   while (lanes_.size() <= number) lanes_.push_back(std::make_unique<DeviceStream>(gpus_.in_use()));
   if (chosen.buffers.size() <= number) chosen.buffers.resize(number + 1);
   const Profiler* const profiler = gpus_.profiler();
-  Launch launch{*batch, *batch->exchange, *chosen.communicators[number],
-                host,   *lanes_[number],  chosen.buffers[number],
-                timed,  profiler};
+  Launch launch{*batch, *batch->exchange,       host,  *lanes_[number], chosen,
+                number, chosen.buffers[number], timed, profiler};
   const std::string name = profiler == nullptr ? std::string() : name_of(*batch);
   const ProfilerSpan span(profiler, name.c_str());
   batch->connecting = std::exchange(connecting_, 0);
@@ -253,7 +268,7 @@ std::unique_ptr<DeviceBatch> DeviceExecutor::launch(const wire::Schedule& schedu
     batch->end = gpus_.event(timed);
     batch->end->record(launch.stream());
   } catch (const Error&) {
-    batch->exchange->abort();  // what was enqueued works on tensors that are the submitters' soon
+    abort();  // what was enqueued works on tensors that are the submitters' soon
     throw;
   }
   return batch;
@@ -289,7 +304,7 @@ CudaPointer DeviceExecutor::buffer(Launch& launch, std::size_t bytes) {
   if (before > 0) {
     launch.lane.synchronize();  // the batches before use it; this happens a few times
     launch.host.barrier();      // … and those of other members, who may read it
-    launch.home.withdraw(held.piece());
+    withdraw(launch.way, launch.number);
     held = {};
   }
   const std::size_t wanted = std::max({bytes, 2 * before, kLeastBuffer});
@@ -298,7 +313,10 @@ CudaPointer DeviceExecutor::buffer(Launch& launch, std::size_t bytes) {
   } else {
     held.plain = DeviceMemory(gpus_.in_use(), wanted);
   }
-  launch.home.enroll_together(held.piece(), launch.host);
+  launch.way.communicators[launch.number]->enroll_together(held.piece(), launch.host);
+  if (launch.number < launch.way.hierarchies.size() && launch.way.hierarchies[launch.number]) {
+    launch.way.hierarchies[launch.number]->enroll(held.piece());
+  }
   return held.piece().at;
 }
 
@@ -338,14 +356,16 @@ void DeviceExecutor::allreduce(Launch& launch) {
       launch.exchange.allreduce(in.at, tensors.out.front().at, elements(in.bytes, dtype), dtype, op,
                                 factor, launch.stream());
     } else if (!tensors.in.empty()) {
-      const std::size_t bytes = packed_bytes(tensors.in);
-      const CudaPointer fused = buffer(launch, bytes);
+      // What fills it up is anything, and stays there.
+      const std::size_t granule = launch.exchange.granule();
+      const std::size_t packed = elements(packed_bytes(tensors.in), dtype);
+      const std::size_t count = (packed + granule - 1) / granule * granule;
+      const CudaPointer fused = buffer(launch, count * dtype_size(dtype));
       pack(launch, tensors.in, fused, dtype);
       mark(gpus_, launch.timed, launch.batch.packed, launch.stream());
       {
         const ProfilerSpan moving = launch.moving();
-        launch.exchange.allreduce(fused, fused, elements(bytes, dtype), dtype, op, factor,
-                                  launch.stream());
+        launch.exchange.allreduce(fused, fused, count, dtype, op, factor, launch.stream());
       }
       mark(gpus_, launch.timed, launch.batch.unpacking, launch.stream());
       unpack(launch, fused, tensors.out, dtype);

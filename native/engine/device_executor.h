@@ -9,6 +9,7 @@
 
 #include "collective/bypass_communicator.h"
 #include "collective/communicator.h"
+#include "collective/hierarchical_device_communicator.h"
 #include "collective/nccl_communicator.h"
 #include "device/device_kernels.h"
 #include "engine/device_batch.h"
@@ -76,6 +77,8 @@ class DeviceExecutor {
     std::vector<std::shared_ptr<DeviceCommunicator>> communicators;
     /// For short batches, past the communicator of the lane; null: there is none.
     std::vector<std::shared_ptr<BypassCommunicator>> bypasses;
+    /// Within each host first; null: that cannot be.
+    std::vector<std::shared_ptr<HierarchicalDeviceCommunicator>> hierarchies;
     bool by_nccl = false;
     bool is_complete = false;  ///< there can be no further communicator
   };
@@ -84,13 +87,19 @@ class DeviceExecutor {
   Way& way(std::uint32_t set, Communicator& host);
   Way connect(Communicator& host);
   void connect_bypasses(Way& way, Communicator& host);
+  void connect_hierarchies(Way& way, Communicator& host);
+  std::shared_ptr<HierarchicalDeviceCommunicator> connect_hierarchy(
+      const std::shared_ptr<DeviceCommunicator>& flat, const HostsFirst& hosts, Communicator& host,
+      std::string& problem);
   [[nodiscard]] std::shared_ptr<DeviceCommunicator> exchange_for(
-      const Way& way, std::size_t lane, const std::vector<OperationPtr>& operations) const;
-  std::shared_ptr<DeviceCommunicator> connect_by_nccl(Communicator& host);
+      const Way& way, std::size_t lane, const std::vector<OperationPtr>& operations,
+      Communicator& host) const;
+  std::unique_ptr<DeviceCommunicator> connect_by_nccl(Communicator& host);
   void connect_lanes(Communicator& host, Way& way);
   void connect_by_ipc(Communicator& host, Way& way, std::string& problem);
   std::string open_nccl();
   void open_kernels();
+  static void withdraw(const Way& way, std::size_t lane);
   CudaPointer buffer(Launch& launch, std::size_t bytes);
   void enqueue(Launch& launch);
   void pack(const Launch& launch, const std::vector<DevicePiece>& tensors, CudaPointer fused,

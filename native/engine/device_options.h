@@ -21,6 +21,9 @@ struct DeviceOptions {
   int cga_cluster_size = -1;  ///< … -1 = its choice
   int cta_policy = -1;
   bool share_gpu = false;     ///< ranks may be on one GPU
+  /// What allreduces that go within each host first have between hosts goes by NCCL; otherwise
+  /// through host memory.
+  bool between_by_nccl = true;
   bool tunes_bypass = false;  ///< find out whether batches can go past NCCL, also where none does
   /// Of NCCL's connecting and of waits for other ranks within its calls.
   Nanos timeout = 120 * kSecond;

@@ -85,6 +85,7 @@ DeviceOptions make_device_options(const py::kwargs& values) {
   options.cta_policy = values["nccl_cta_policy"].cast<int>();
   options.async_completion = values["async_completion"].cast<bool>();
   options.share_gpu = values["share_gpu"].cast<bool>();
+  options.between_by_nccl = values["nccl_between_hosts"].cast<bool>();
   options.tunes_bypass = values["tunes_nccl_bypass"].cast<bool>();
   return options;
 }

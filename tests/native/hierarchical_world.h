@@ -67,7 +67,7 @@ class HierarchicalWorld {
     run_threads(size(), [&](int rank) {
       try {
         body(rank, *ranks_[static_cast<std::size_t>(rank)]);
-      } catch (const Failure& failure) {
+      } catch (...) {
         // Or the other ranks wait for this one for ever.
         for (const auto& [host, arena] : arenas_) arena->abort("a test failed");
         throw;

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import fake_gpus
 import pytest
 from rank_programs import device_arrays, nccl_bypass
 from ranks import run_ranks
+from timelines import carried_by
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -31,19 +31,6 @@ def test_process_sets_and_join(fakes: Path) -> None:
     run_ranks(3, device_arrays.joined, env=gpus)
 
 
-def ways(path: Path) -> dict[str, str]:
-    """What has carried each tensor, by its name, as the timeline says."""
-    events = json.loads(path.read_text())
-    rows = [event for event in events if event.get("name") == "process_name" and event["pid"] > 0]
-    names = {row["pid"]: row["args"]["name"] for row in rows}
-    found = {}
-    for event in events:
-        way = event.get("name", "")
-        if event["ph"] == "B" and way.startswith(("NCCL_", "IPC_")):
-            found[names[event["pid"]]] = way
-    return found
-
-
 @pytest.mark.parametrize("start", [0, nccl_bypass.LIMIT])
 def test_what_is_short_enough_goes_past_nccl(start: int, fakes: Path, tmp_path: Path) -> None:
     timeline = tmp_path / "timeline.json"
@@ -53,7 +40,7 @@ def test_what_is_short_enough_goes_past_nccl(start: int, fakes: Path, tmp_path: 
     seen = run_ranks(3, nccl_bypass.moved, limits, env=gpus).values[0]
     # That it can act is not known before somebody has wanted it.
     assert seen == [start or None, *limits]
-    found = ways(timeline)
+    found = carried_by(timeline)
     for when, limit in zip(("start", "moved0", "moved1", "moved2"), (start, *limits), strict=True):
         expected = {
             **{f"allreduce.{when}.{what}": size for what, size in nccl_bypass.SIZES.items()},

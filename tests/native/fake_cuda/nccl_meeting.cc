@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 #include <random>
+#include <set>
 
 namespace fake_cuda {
 namespace {
@@ -40,6 +41,12 @@ std::mutex& descriptors() {
   return mutex;
 }
 
+/// The ids whose descriptors this process has open. Several ranks may be threads of it.
+std::set<std::uint64_t>& kept() {
+  static auto* const nonces = new std::set<std::uint64_t>;
+  return *nonces;
+}
+
 Meeting::Shared* map(int fd) {
   void* const place =
       mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -57,6 +64,7 @@ NcclUniqueId Meeting::create() {
   id.pid = getpid();
   id.fd = memfd_create("fake-nccl", MFD_CLOEXEC);
   if (id.fd < 0 || ftruncate(id.fd, kBytes) != 0) std::abort();
+  kept().insert(id.nonce);
   Shared* const shared = map(id.fd);
   if (shared == nullptr) std::abort();
   shared->nonce = id.nonce;
@@ -87,7 +95,7 @@ std::shared_ptr<Meeting> Meeting::open(const NcclUniqueId& unique, std::string& 
 void Meeting::forget(const NcclUniqueId& unique) {
   const Id id = id_of(unique);
   const std::lock_guard lock(descriptors());
-  if (id.pid == getpid()) close(id.fd);
+  if (id.pid == getpid() && kept().erase(id.nonce) == 1) close(id.fd);
 }
 
 Meeting::~Meeting() { munmap(shared_, kBytes); }

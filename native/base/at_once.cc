@@ -1,0 +1,16 @@
+#include "base/at_once.h"
+
+#include <thread>
+
+#include "base/signals_blocked.h"
+
+namespace hvdtune {
+
+void at_once(const std::vector<std::function<void()>>& calls) {
+  const SignalsBlocked blocked;
+  std::vector<std::jthread> threads;
+  threads.reserve(calls.size());
+  for (const auto& call : calls) threads.emplace_back(call);
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "collective/communicator.h"
+#include "collective/device_communicator.h"
+#include "device/device.h"
+
+namespace hvdtune {
+
+/// Reduces a share in the memory of GPUs among one member of every host, a column (host_columns.h).
+/// All members call it in the same order with the same counts, each for one stream of its GPU.
+class ColumnAllreduce {
+ public:
+  virtual ~ColumnAllreduce() = default;
+
+  /// `share` is reduced in place, in the order of `stream`. As DeviceCommunicator::allreduce()
+  /// without a factor; may wait for the stream. Throws as that does.
+  virtual void allreduce(CudaPointer share, std::size_t count, DType dtype, ReduceOp op,
+                         CudaStream stream) = 0;
+  /// As DeviceCommunicator's.
+  virtual void enroll(const DevicePiece& memory) = 0;
+  virtual void withdraw(const DevicePiece& memory) = 0;
+  [[nodiscard]] virtual std::optional<std::string> failure() const = 0;
+  virtual void abort() = 0;
+};
+
+/// By a communicator of the column's members.
+std::unique_ptr<ColumnAllreduce> make_column_on_gpus(std::unique_ptr<DeviceCommunicator> members);
+
+/// Through page-locked memory of the hosts, between which `members` carries it. The caller waits
+/// for its stream and for the other members. `members` outlives it, and belongs to its thread;
+/// `aborted`: why the job is over, if it is; any thread.
+std::unique_ptr<ColumnAllreduce> make_column_through_hosts(
+    Communicator& members, std::shared_ptr<const Device> device,
+    std::function<std::optional<std::string>()> aborted);
+
+}  // namespace hvdtune

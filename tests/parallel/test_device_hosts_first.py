@@ -1,0 +1,83 @@
+"""Allreduces on GPUs of several "hosts" that go within each host first, over the fake libraries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fake_gpus
+import pytest
+from rank_programs import device_arrays, device_hierarchy
+from ranks import run_ranks
+from timelines import carried_by
+
+pytestmark = pytest.mark.timeout(600)
+
+HIERARCHICAL = "NCCL_HIERARCHICAL_ALLREDUCE"
+
+
+@pytest.fixture(params=["nccl", "hosts"])
+def gpus(request: pytest.FixtureRequest, fakes: Path) -> dict[str, str]:
+    """The environment of ranks whose shares go between hosts by NCCL, or through host memory."""
+    by_nccl = "1" if request.param == "nccl" else "0"
+    return {
+        **fake_gpus.environment(fakes, nccl=True),
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
+        "HVDTUNE_NCCL_BETWEEN_HOSTS": by_nccl,
+    }
+
+
+@pytest.mark.parametrize(("streams", "asynchronous"), [(1, 0), (2, 1)])
+def test_all_operations(streams: int, asynchronous: int, gpus: dict[str, str]) -> None:
+    gpus["HOROVOD_NUM_NCCL_STREAMS"] = str(streams)
+    gpus["HOROVOD_ENABLE_ASYNC_COMPLETION"] = str(asynchronous)
+    for rank in run_ranks(4, device_arrays.all_operations, env=gpus, hosts=[2, 2]).ranks:
+        assert "travel through host memory" not in rank.stderr
+        assert "do not go within each host first" not in rank.stderr
+
+
+def test_process_sets_and_join(gpus: dict[str, str]) -> None:
+    run_ranks(4, device_arrays.process_sets, env=gpus, hosts=[2, 2])
+    run_ranks(4, device_arrays.joined, env=gpus, hosts=[2, 2])
+
+
+@pytest.mark.parametrize(
+    ("hosts", "way"),
+    [([2, 2], HIERARCHICAL), ([3, 1], "NCCL_ALLREDUCE"), ([1, 1], "NCCL_ALLREDUCE")],
+    ids=lambda value: "+".join(map(str, value)) if isinstance(value, list) else "",
+)
+def test_where_hosts_have_as_many_ranks(
+    hosts: list[int], way: str, gpus: dict[str, str], tmp_path: Path
+) -> None:
+    gpus |= {"HOROVOD_TIMELINE": str(tmp_path / "t.json"), "HVDTUNE_TIMELINE_FORMAT": "horovod"}
+    run_ranks(sum(hosts), device_hierarchy.reduced, env=gpus, hosts=hosts)
+    found = carried_by(tmp_path / "t.json")
+    assert found["allreduce.one"] == way
+    assert found["grouped_allreduce.several_1of3"] == way
+    assert found["broadcast.from3"] == "NCCL_BCAST"
+
+
+def test_it_comes_and_goes_in_a_running_job(fakes: Path, tmp_path: Path) -> None:
+    gpus = fake_gpus.environment(fakes, nccl=True)
+    gpus |= {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1000"}
+    gpus |= {"HOROVOD_TIMELINE": str(tmp_path / "t.json"), "HVDTUNE_TIMELINE_FORMAT": "horovod"}
+    run_ranks(4, device_hierarchy.moved, [True, False, True], env=gpus, hosts=[2, 2])
+    found = carried_by(tmp_path / "t.json")
+    ways = [found[f"grouped_allreduce.moved{turn}_1of2"] for turn in range(3)]
+    assert ways == [HIERARCHICAL, "NCCL_ALLREDUCE", HIERARCHICAL]
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_dead_rank_ends_the_job_for_all(victim: int, gpus: dict[str, str]) -> None:
+    result = run_ranks(4, device_arrays.killed, victim, 5, env=gpus, hosts=[2, 2], check=False)
+    for rank, told in zip(result.ranks, result.values, strict=True):
+        if rank.rank != victim:
+            assert rank.returncode == 0, result.describe()
+            assert f"rank {victim} (pid " in told
+
+
+def test_a_rank_that_dies_in_the_middle_ends_what_gpus_wait_for(gpus: dict[str, str]) -> None:
+    result = run_ranks(4, device_arrays.killed_in_flight, 3, env=gpus, hosts=[2, 2], check=False)
+    for rank, told in zip(result.ranks, result.values, strict=True):
+        if rank.rank != 3:
+            assert rank.returncode == 0, result.describe()
+            assert "rank 3 (pid " in told
