@@ -9,9 +9,18 @@ from hvdtune.cli._files import check_recordings
 
 HELP = "compare two recorded runs: which is faster, how surely, and why"
 
+EPILOG = """\
+example:
+  hvdtune run -np 4 --timeline-filename before.json python train.py
+  hvdtune run -np 4 --timeline-filename after.json --cycle-time-ms 2 python train.py
+  hvdtune diff before.json after.json
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
     parser.add_argument("a", metavar="A", help="recording of one run: rank 0's file")
     parser.add_argument("b", metavar="B", help="recording of the other run")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")

@@ -11,6 +11,7 @@ from hvdtune.cli._files import check_output, check_recordings
 HELP = "say where the step goes and what to do next; as text, JSON, or a page with pictures"
 EPILOG = """\
 examples:
+  hvdtune run -np 4 --timeline-filename t.json python train.py    # makes a recording
   hvdtune report t.json                     # text
   hvdtune report t.json -o report.html      # one page that needs no network
   hvdtune report t.json t.rank1.json …      # ranks' files from several folders

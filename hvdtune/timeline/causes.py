@@ -26,6 +26,8 @@ AS_GOOD = 0.005
 CLEARLY = 0.1
 #: "Communication bound" is only what has this share of the step at least.
 BOUND = 0.1
+#: A size that has this much of the best size's bandwidth is that size, or as good.
+BEST_SIZE = 0.995
 DEFAULT_MIB, DEFAULT_MS = 128, 1.0
 #: A tensor is huge when it has this share of the bytes of the step, and comes last when at most
 #: this share of the tensors is submitted after it.
@@ -376,7 +378,7 @@ def communication(case: Case) -> list[Finding]:
         return []
     heaviest = reduced.loc[reduced["total_s"].idxmax()]
     share = float(heaviest["peak_share"])
-    near = f", {100 * share:.0f} % of the best" if np.isfinite(share) else ""
+    near = _near(share, any(r.identity.peak_gbps for r in case.analysis.recording.ranks.values()))
     return [
         Finding(
             "communication bound",
@@ -393,6 +395,13 @@ def communication(case: Case) -> list[Finding]:
             },
         )
     ]
+
+
+def _near(share: float, measured: bool) -> str:
+    """How much of the best bandwidth that is; nothing where it is the best, for want of another."""
+    if not np.isfinite(share) or (not measured and share >= BEST_SIZE):
+        return ""
+    return f", {100 * share:.0f} % of " + ("this machine's peak" if measured else "the best size's")
 
 
 def _send_less(case: Case) -> str:

@@ -1,8 +1,8 @@
 """Whether CPUs are scarce: what computing and batches want of a host's CPUs. See docs/metrics.md.
 
 Every rank records at the end of a step how many CPUs it kept busy, and how many of them executed
-batches; the rest is computing. It also records for how long its program was kept waiting for a CPU.
-The identity says how many CPUs the ranks of a host share.
+batches or helped with that; the rest is computing. It also records for how long its program was
+kept waiting for a CPU. The identity says how many CPUs the ranks of a host share.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def load(analysis: Analysis) -> Load:
             continue
         used = float(computing[members][own].sum() / max(compute[members][own].sum(), 1.0))
         running = float(batches[members][own].sum() / communication[members][own].sum())
-        hosts.append(Host(cpus, ranks, members, used, min(running, 1.0)))
+        most = max(1.0, cpus / ranks)  # with threads that help, more than one
+        hosts.append(Host(cpus, ranks, members, used, min(running, most)))
         waited[members] *= _share_of_batches(
             ranks / cpus, computing[members][own].sum(), batches[members][own].sum()
         )

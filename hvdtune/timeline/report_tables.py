@@ -154,7 +154,7 @@ def sizes(numbers: Numbers) -> Table:
         for one in numbers["sizes"]
     ]
     head = ("operation", "ranks", "size", "batches", "p50", "p95", "p99", "algbw GB/s",
-            "busbw GB/s", "of peak" if numbers["roof"]["measured"] else "of the best")  # fmt: skip
+            "busbw GB/s", "of peak" if numbers["roof"]["measured"] else "of best size")  # fmt: skip
     return Table("Time and bandwidth by operation and size", head, rows)
 
 

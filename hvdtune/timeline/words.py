@@ -25,10 +25,12 @@ def seconds(value: float | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """A time in s as a bare number of ms, for a column."""
+    """A time in s as a bare number of ms, for a column; whole microseconds below ten."""
     if value is None or not math.isfinite(value):
         return "-"
-    return digits(value * 1e3) if abs(value) >= 9.995e-6 else "0"
+    if abs(value) >= 9.995e-6:
+        return digits(value * 1e3)
+    return f"{value * 1e3:.3f}" if abs(value) >= 0.5e-6 else "0"
 
 
 def digits(value: float | None) -> str:

@@ -35,12 +35,15 @@ inline Nanos process_cpu_now() {
   return static_cast<Nanos>(now.tv_sec) * kSecond + now.tv_nsec;
 }
 
-/// CPU time of the calling thread so far.
-inline Nanos thread_cpu_now() {
+/// CPU time so far of the thread whose clock that is, by pthread_getcpuclockid; 0 if it has ended.
+inline Nanos thread_cpu_now(clockid_t thread) {
   timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  clock_gettime(thread, &now);
   return static_cast<Nanos>(now.tv_sec) * kSecond + now.tv_nsec;
 }
+
+/// CPU time of the calling thread so far.
+inline Nanos thread_cpu_now() { return thread_cpu_now(CLOCK_THREAD_CPUTIME_ID); }
 
 /// Nanoseconds since the epoch, for anchoring a trace in wall-clock time.
 inline Nanos wall_clock_now() {

@@ -40,6 +40,10 @@ HelperPool::HelperPool(const HelperOptions& options) : options_(options) {
       threads_.emplace_back([this] { help(); });
       pthread_setname_np(threads_.back().native_handle(),
                          ("hvdtune-help-" + std::to_string(number)).c_str());
+      clockid_t clock = 0;
+      if (pthread_getcpuclockid(threads_.back().native_handle(), &clock) == 0) {
+        clocks_.push_back(clock);
+      }
     }
   } catch (const std::system_error& error) {
     HVD_LOG(kWarning) << "only " << threads_.size() << " of " << options_.threads
@@ -54,6 +58,14 @@ void HelperPool::stop() {
   futex_wake(&left_, kWakeAll);
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+  clocks_.clear();
+}
+
+Nanos HelperPool::cpu_since_asked() {
+  if (!std::exchange(called_, false) || clocks_.empty()) return 0;
+  Nanos all = 0;
+  for (const clockid_t clock : clocks_) all += thread_cpu_now(clock);
+  return all - std::exchange(cpu_told_, all);
 }
 
 void HelperPool::run(Task task) {
@@ -62,6 +74,7 @@ void HelperPool::run(Task task) {
   task.piece = (task.bytes / pieces + kCacheLine - 1) / kCacheLine * kCacheLine;
   task.pieces = static_cast<std::uint32_t>((task.bytes + task.piece - 1) / task.piece);
   task_ = task;
+  called_ = true;
   undone_.store(task.pieces, std::memory_order_relaxed);
   left_.store(task.pieces, std::memory_order_seq_cst);
   // Who falls asleep behind this look finds that left_ is not 0 any more.

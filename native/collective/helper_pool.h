@@ -1,5 +1,7 @@
 #pragma once
 
+#include <time.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/patience.h"
 
 namespace hvdtune {
@@ -61,6 +64,11 @@ class HelperPool {
   /// Ends and joins the helpers; share() works without them from now on. Idempotent.
   void stop();
 
+  /// CPU time that the helpers have taken since this was last asked, or since they began: at work,
+  /// and awake for more. The kernel is asked, once a helper, only if they were called since then;
+  /// what they stay awake for afterwards counts the next time. By who calls share().
+  Nanos cpu_since_asked();
+
   /// Calls work(begin, end) for ranges that together are [0, bytes), each once, some of them on
   /// helpers, and returns when all have returned. Every range begins at a multiple of a cache line.
   /// What helpers have written is then ordered like the caller's own writes, also what they have
@@ -97,6 +105,9 @@ class HelperPool {
 
   HelperOptions options_;
   std::vector<std::thread> threads_;
+  std::vector<clockid_t> clocks_;  // of the threads' CPU time
+  Nanos cpu_told_ = 0;             // all that cpu_since_asked() has told of
+  bool called_ = false;            // since then
   /// Pieces that nobody has taken yet, or kStop. A count is all that has to be right when a piece
   /// is taken: who comes late, with a count of earlier work, takes a piece of the present one.
   alignas(64) std::atomic<std::uint32_t> left_{0};

@@ -69,7 +69,7 @@ Engine::Engine(EngineOptions options)
       helpers_(std::make_shared<HelperPool>(chosen_helpers(options_, arena_, patience_))),
       gpus_(options_.gpus),
       staging_(gpus_),
-      executor_(sets_, rank_, timeline_),
+      executor_(sets_, rank_, timeline_, *helpers_),
       stragglers_(options_.straggler, size_),
       status_(size_),
       direct_data_(arena_, sets_, rank_),

@@ -1,6 +1,7 @@
 #include "engine/executor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/huge_pages.h"
@@ -71,8 +72,8 @@ std::string timeline_row(const wire::Request& request, std::size_t tensor) {
   return row;
 }
 
-Executor::Executor(const ProcessSets& sets, int rank, Timeline& timeline)
-    : sets_(sets), rank_(rank), timeline_(timeline) {}
+Executor::Executor(const ProcessSets& sets, int rank, Timeline& timeline, HelperPool& helpers)
+    : sets_(sets), rank_(rank), timeline_(timeline), helpers_(helpers) {}
 
 void Executor::connect(std::vector<std::unique_ptr<Communicator>> communicators) {
   communicators_ = std::move(communicators);
@@ -113,6 +114,8 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial,
   communicator_ = communicators_[head.process_set].get();
   HVD_CHECK(communicator_ != nullptr);
   running_ = &batch;
+  // What helpers took for batches that were not timed counts nowhere.
+  if (!std::exchange(timing_, timed) && timed) helpers_.cpu_since_asked();
   trace_start(batch);
   try {
     if (timed) {
@@ -145,7 +148,8 @@ void Executor::run_staged(const std::vector<OperationPtr>& batch) {
 void Executor::run_timed(const std::vector<OperationPtr>& batch, bool registered) {
   times_ = {};
   times_.begin = monotonic_now();
-  cpu_.begin(is_short(batch), thread_cpu_now);
+  const auto now = [] { return thread_cpu_now(); };
+  cpu_.begin(is_short(batch), now);
   const std::uint32_t set = batch.front()->request.process_set;
   if (registered) {
     registered_[set]->time_waits(true);
@@ -162,7 +166,7 @@ void Executor::run_timed(const std::vector<OperationPtr>& batch, bool registered
     times_.waited = communicator_->waited();
     communicator_->time_waits(false);
   }
-  times_.cpu = cpu_.end(thread_cpu_now);
+  times_.cpu = cpu_.end(now) + helpers_.cpu_since_asked();
 }
 
 void Executor::run_as_kind(const std::vector<OperationPtr>& batch, bool registered) {

@@ -6,6 +6,7 @@
 
 #include "base/large_blocks.h"
 #include "collective/communicator.h"
+#include "collective/helper_pool.h"
 #include "collective/shm_registered.h"
 #include "engine/batch_cpu.h"
 #include "engine/operation.h"
@@ -19,8 +20,8 @@ namespace hvdtune {
 /// communicator, and fills in the results. One thread at a time.
 class Executor {
  public:
-  /// `timeline` outlives it.
-  Executor(const ProcessSets& sets, int rank, Timeline& timeline);
+  /// `timeline` and `helpers`, which the communicators share, outlive it.
+  Executor(const ProcessSets& sets, int rank, Timeline& timeline, HelperPool& helpers);
 
   /// What brings tensors of a GPU into host memory; outlives this. Before the first batch.
   void stage_with(Staging& staging) { staging_ = &staging; }
@@ -41,7 +42,9 @@ class Executor {
     Nanos begin = 0;
     PhaseTimes phases;  ///< 0 where nothing was packed
     Nanos waited = 0;   ///< for other ranks, in the operation
-    Nanos cpu = 0;      ///< CPU time of the thread that ran it, and others that it stands for
+    /// CPU time of the thread that ran it, and others that it stands for; and of the helpers since
+    /// the last one.
+    Nanos cpu = 0;
   };
   [[nodiscard]] const BatchTimes& times() const { return times_; }
 
@@ -94,6 +97,8 @@ class Executor {
   Nanos begin_ = 0;
   BatchTimes times_;
   BatchCpu cpu_;
+  HelperPool& helpers_;
+  bool timing_ = false;  // the last batch was run with `timed`
 };
 
 /// The timeline's row of a tensor: its name, and its process set unless that is the whole job.

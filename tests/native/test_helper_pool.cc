@@ -86,6 +86,19 @@ bool all_take_part(HelperPool& pool) {
   return !late;
 }
 
+/// Has every thread of `pool` take that much CPU time.
+void all_compute(HelperPool& pool, Nanos each) {
+  const int threads = pool.helpers() + 1;
+  std::atomic<int> here{0};
+  pool.share(1, static_cast<std::size_t>(threads) * kPiece, [&](std::size_t, std::size_t) {
+    ++here;
+    while (here < threads) std::this_thread::yield();
+    const Nanos until = thread_cpu_now() + each;
+    while (thread_cpu_now() < until) {
+    }
+  });
+}
+
 }  // namespace
 
 TEST(every_byte_is_worked_on_once_whatever_the_number_of_helpers) {
@@ -123,6 +136,36 @@ TEST(rounds_follow_each_other_without_mixing) {
       }
     }
   }
+}
+
+TEST(the_cpu_time_of_helpers_alone_is_told_once) {
+  for (const Patience& patience : kPatiences) {
+    for (const int threads : {1, 3}) {
+      const Nanos all_before = process_cpu_now();
+      const Nanos own_before = thread_cpu_now();
+      HelperPool pool(small_pieces(threads, patience));
+      CHECK_EQ(pool.cpu_since_asked(), 0);
+      Nanos told = 0;
+      for (int round = 0; round < 2; ++round) {
+        all_compute(pool, 10 * kMillisecond);
+        const Nanos cpu = pool.cpu_since_asked();
+        CHECK(cpu >= threads * 10 * kMillisecond);
+        CHECK_EQ(pool.cpu_since_asked(), 0);
+        told += cpu;
+      }
+      pool.stop();  // then all that they took is in the process's
+      const Nanos own = thread_cpu_now() - own_before;
+      CHECK(told <= process_cpu_now() - all_before - own);
+    }
+  }
+}
+
+TEST(without_helpers_nobody_takes_cpu_time) {
+  HelperPool pool(small_pieces(1));
+  all_compute(pool, kMillisecond);
+  pool.stop();
+  all_compute(pool, kMillisecond);
+  CHECK_EQ(pool.cpu_since_asked(), 0);
 }
 
 TEST(all_helpers_take_part_also_after_sleeping) {

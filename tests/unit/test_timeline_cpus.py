@@ -83,6 +83,20 @@ def test_what_ranks_and_batches_want_of_the_cpus(count, computing, slowdown, on_
     assert (found.on_cpu, found.cpus) == (on_cpu, count)
 
 
+@pytest.mark.parametrize(
+    ("count", "batches", "slowdown"),
+    [
+        (16, 3.0, 1.0),  # threads that help have CPUs of their own
+        (8, 1.5, 1.25),
+        (8, 3.0, 1.5),  # a batch takes no more than there is for each rank
+        (2, 1.5, 4.0),  # and no more than its thread where there is less
+    ],
+)
+def test_batches_with_threads_that_help_want_more_than_a_cpu(count, batches, slowdown):
+    found = cpus.load(analyse(with_cpus(JOB, count, 1.0, batches)))
+    assert found.slowdown == pytest.approx(slowdown, rel=0.02)
+
+
 def test_overlapping_gives_nothing_where_computing_needs_all_cpus():
     free = told(recording(JOB))["no overlap"].gain
     assert free > 0.1

@@ -336,6 +336,15 @@ def test_times_in_words(value: float | None, text: str) -> None:
     assert words.seconds(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0314, "31.4"), (12.3e-6, "0.0123"), (9.996e-6, "0.0100"), (4.4e-6, "0.004"),
+     (-3.9e-6, "-0.004"), (0.6e-6, "0.001"), (0.4e-6, "0"), (0.0, "0"), (None, "-")],
+)  # fmt: skip
+def test_a_column_of_milliseconds_knows_microseconds(value: float | None, text: str) -> None:
+    assert words.milliseconds(value) == text
+
+
 def test_ranks_in_words() -> None:
     assert words.ranks([3]) == "rank 3"
     assert words.ranks([0, 1, 2, 5, 7, 8]) == "ranks 0-2, 5, 7, 8"

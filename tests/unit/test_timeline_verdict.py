@@ -176,6 +176,17 @@ def test_advice_does_not_hide_what_is_wrong():
     assert kinds.index("huge tensor last") < kinds.index("communication bound")
 
 
+def test_bandwidth_is_compared_with_what_is_another():
+    bad, _ = planted()["huge tensor last"]
+
+    def sentence(job: Job) -> str:
+        return next(one.sentence for one in verdict(job) if one.kind == "communication bound")
+
+    assert "of this machine's peak." in sentence(replace(bad, peak_gbps=1000.0))
+    alone = replace(bad, peak_gbps=None, tensors=tensors(1, 64 << 20))
+    assert sentence(alone).endswith("bus bandwidth.")  # the only size is the best
+
+
 def test_gains_are_shares_and_ordered():
     for name, (bad, _) in planted().items():
         found = verdict(bad)
