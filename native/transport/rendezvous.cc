@@ -1,5 +1,6 @@
 #include "transport/rendezvous.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/sha256.h"
 #include "transport/connecting.h"
 #include "transport/reach.h"
 #include "transport/roll_call.h"
