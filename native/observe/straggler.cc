@@ -115,9 +115,10 @@ void StragglerWatch::settle() {
       const Nanos before = latest_until(one.time, times_[rank], at[rank]);
       const Nanos apart = latest_until(one.time, apart_[rank], apart_at[rank]);
       busy = std::max(busy, own ? apart : before);
-      host_busy = std::max(host_busy, host_of_[rank] == host
-                                          ? latest_before(one.typical, apart_[rank], apart_at[rank])
-                                          : before);
+      if (one.typical == 0) continue;
+      const bool on_host = host_of_[rank] == host;
+      host_busy = std::max(
+          host_busy, on_host ? latest_before(one.typical, apart_[rank], apart_at[rank]) : before);
     }
     if (one.time > busy) rank_cost_[static_cast<std::size_t>(one.rank)] += one.time - busy;
     if (one.typical > host_busy) {
