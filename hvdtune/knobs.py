@@ -269,8 +269,8 @@ _TABLE = (
     ),
     Knob(
         "straggler_share", "HVDTUNE_STRAGGLER_SHARE", "float", 0.05,
-        "Share of a step that a rank must cost, step after step, to be named in the log as late; "
-        "0 names nobody.",
+        "Share of a step that a rank or a host must cost, step after step, to be named in the log "
+        "as late; 0 names nobody.",
         flags=("--straggler-share",), yaml="stall_check.straggler_share", minimum=0, maximum=1,
     ),
     # -- metrics --

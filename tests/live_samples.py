@@ -24,12 +24,17 @@ _STATUS: dict[str, Any] = {
     "batches": 2000,
     "bytes": 50_000_000_000,
     "straggler": None,
+    "straggler_host": None,
     "stall_reports": 0,
     "stalled_tensors": 0,
     "lateness": [
         {"late_s": 0.0, "share": 0.0, "last_share": 0.1},
         {"late_s": 0.03, "share": 0.12, "last_share": 0.8},
         {"late_s": 0.001, "share": 0.004, "last_share": 0.1},
+    ],
+    "hosts": [
+        {"ranks": [0, 1], "late_s": 0.0, "share": 0.0, "last_share": 0.0},
+        {"ranks": [2], "late_s": 0.0, "share": 0.0, "last_share": 0.0},
     ],
     "notes": {},
     "epoch": 2,

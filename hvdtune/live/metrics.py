@@ -50,6 +50,14 @@ METRICS = (
         "hvdtune_straggler", "gauge", "1 for the rank that is named in the log as late, else 0.",
         ("rank", "host"),
     ),
+    Metric(
+        "hvdtune_host_late_seconds", "gauge",
+        "What a host costs a step by coming last as a whole, mean of the last 40.", ("host",),
+    ),
+    Metric(
+        "hvdtune_straggler_host", "gauge",
+        "1 for the host that is named in the log as late, else 0.", ("host",),
+    ),
     Metric("hvdtune_stall_reports", "counter", "Stall reports so far."),
     Metric("hvdtune_stalled_tensors", "gauge", "Tensors that wait too long for missing ranks."),
     Metric("hvdtune_settings_epoch", "gauge", "How often settings have been changed."),
@@ -107,6 +115,8 @@ def readings(
             alone: list[tuple[Labels, float]] = [((), float(number))]
             yield _BY_NAME[name], alone
     yield from _of_ranks(status)
+    if status["hosts"]:
+        yield from _of_hosts(status)
     for metric in METRICS:
         if metric.labels != ("gpu",):
             continue
@@ -158,3 +168,15 @@ def _of_ranks(status: Status) -> Iterator[tuple[Metric, list[tuple[Labels, float
         _BY_NAME["hvdtune_straggler"],
         [(label, float(rank == status["straggler"])) for rank, label in enumerate(labels)],
     )
+
+
+def _of_hosts(status: Status) -> Iterator[tuple[Metric, list[tuple[Labels, float]]]]:
+    """Containers may have one name, and then are one host here: the latest of them counts."""
+    late: dict[str, float] = {}
+    named: dict[str, float] = {}
+    for number, one in enumerate(status["hosts"]):
+        name = str(status["ranks"][one["ranks"][0]]["host"])
+        late[name] = max(late.get(name, 0.0), float(one["late_s"]))
+        named[name] = max(named.get(name, 0.0), float(number == status["straggler_host"]))
+    for metric, values in (("hvdtune_host_late_seconds", late), ("hvdtune_straggler_host", named)):
+        yield _BY_NAME[metric], [((("host", name),), value) for name, value in values.items()]

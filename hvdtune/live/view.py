@@ -103,7 +103,7 @@ def frame(status: Status, before: Status | None = None) -> Group:
     facts.add_column()
     for what, value in rows(status, before):
         bad = (
-            (what == "slowest" and status["straggler"] is not None)
+            (what == "slowest" and bool(_late_ranks(status)))
             or (what == "stalls" and status["stalled_tensors"] > 0)
             or (what == "GPUs" and ";" in value)
         )
@@ -112,7 +112,7 @@ def frame(status: Status, before: Status | None = None) -> Group:
     if status["steps"]:
         ranks = Table("rank", "host", "pid", "late/step", "steps last", box=None)
         for number, host, *rest in rank_rows(status):
-            late = number == str(status["straggler"])
+            late = int(number) in _late_ranks(status)
             ranks.add_row(number, Text(host), *rest, style="red" if late else "")
         parts.append(ranks)
     if status.get("stall"):
@@ -171,21 +171,41 @@ def _queue(status: Status) -> str:
 
 
 def _slowest(status: Status) -> str:
-    lateness = status["lateness"]
+    """The rank, or the host, that costs most; and who is named in the log."""
     if not status["steps"]:
         return "not known yet"
-    rank = max(range(len(lateness)), key=lambda one: float(lateness[one]["late_s"]))
-    one = lateness[rank]
+    found = [(one, _rank_name(status, rank)) for rank, one in enumerate(status["lateness"])]
+    found += [(one, _host_name(status, host)) for host, one in enumerate(status["hosts"])]
+    one, name = max(found, key=lambda pair: float(pair[0]["late_s"]))
     if one["late_s"] <= 0:
         return "none: nobody waits for a rank"
-    place = status["ranks"][rank]
     said = (
-        f"rank {rank} ({place['host']}, pid {place['pid']}) costs {time_text(one['late_s'])} a "
-        f"step ({one['share']:.0%}), last in {one['last_share']:.0%} of the steps"
+        f"{name} costs {time_text(one['late_s'])} a step ({one['share']:.0%}), last in "
+        f"{one['last_share']:.0%} of the steps"
     )
+    named = []
+    if status["straggler_host"] is not None:
+        named.append(_host_name(status, status["straggler_host"]))
     if status["straggler"] is not None:
-        said += f"; step after step: rank {status['straggler']}"
-    return said
+        named.append(f"rank {status['straggler']}")
+    return f"{said}; step after step: {', '.join(named)}" if named else said
+
+
+def _rank_name(status: Status, rank: int) -> str:
+    place = status["ranks"][rank]
+    return f"rank {rank} ({place['host']}, pid {place['pid']})"
+
+
+def _host_name(status: Status, host: int) -> str:
+    ranks = status["hosts"][host]["ranks"]
+    return f"host {status['ranks'][ranks[0]]['host']} ({words.ranks(ranks)})"
+
+
+def _late_ranks(status: Status) -> list[int]:
+    """Those that are named in the log as late, or whose host is."""
+    host = status["straggler_host"]
+    ranks = [] if host is None else list(status["hosts"][host]["ranks"])
+    return ranks if status["straggler"] is None else [*ranks, status["straggler"]]
 
 
 def _stalls(status: Status) -> str:

@@ -119,7 +119,7 @@ class Mark(IntEnum):
     SETTINGS = 3  # value: the epoch; text: the settings from now on, as JSON
     STALL = 4  # text: what waits for whom
     AUTOTUNE = 5  # text: what the tuner decided
-    STRAGGLER = 6  # text: who is late; value: its rank; once more when it ends
+    STRAGGLER = 6  # text: who is late; value: its rank, or -1 for a host; once more when it ends
     USER = 7  # text: the user's
     WINDOW = 8  # value: 1 recording begins here, 0 it ends
     ERROR = 9  # value 1, text: why the job ends; value 0, text: why an operation was refused

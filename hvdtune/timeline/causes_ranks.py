@@ -89,10 +89,9 @@ class Case:
 
     @cached_property
     def slow_group(self) -> list[int]:
-        """Several ranks, but not all, that are late together in most steps, so that none of them
-        is always the last. Late: half as much as the latest, in the median."""
-        if (self.analysis.stragglers["kind"] == "persistent").any():
-            return []
+        """Several ranks, but not all, that are late together in most steps: ranks of a slow host,
+        say. One of them may be the last in most steps, if only by a little; what curing it alone
+        gives, its own finding says. Late: half as much as the latest, in the median."""
         table = self.analysis.lateness
         typical = table.groupby("rank")["lateness_s"].median()
         limit = max(MATTERS * float(np.median(self.durations)), 0.5 * float(typical.max()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import Any
 
@@ -111,16 +112,27 @@ def _mean(found: Numbers) -> str:
 
 
 def lateness(numbers: Numbers) -> str:
-    """Which rank is typically late."""
+    """Which rank is typically late, or which ranks are."""
     typical = {int(rank): late or 0.0 for rank, late in numbers["lateness"]["typical_ms"].items()}
     step = 1e3 * (numbers["steps"].get("median_s") or 0.0)
     worst = max(typical, key=lambda rank: typical[rank])
-    found = _stragglers_sentence(numbers)
+    found = _together_sentence(typical, step) or _stragglers_sentence(numbers)
     if found:
         return found
     if step and typical[worst] >= LATE * step:
         return f"Rank {worst} is the latest: {words.digits(typical[worst])} ms in a typical step."
     return "No rank is late by much: the ranks reach communication at about the same time."
+
+
+def _together_sentence(typical: dict[int, float], step: float) -> str:
+    """Several ranks (of a slow host, say) that are much later than all others. Milliseconds."""
+    latest = max(typical.values())
+    late = {rank: by for rank, by in typical.items() if by >= latest / 2}
+    others = [by for rank, by in typical.items() if rank not in late]
+    if len(late) < 2 or not others or latest < LATE * step or max(others) > min(late.values()) / 2:
+        return ""
+    by = words.digits(statistics.median(late.values()))
+    return f"{words.ranks(late).capitalize()} are late together: {by} ms in a typical step."
 
 
 def _stragglers_sentence(numbers: Numbers) -> str:

@@ -132,6 +132,7 @@ void Coordinator::arrive(TensorEntry& entry, int rank, const wire::AnnouncedSlot
   if (entry.announced == 0) {
     entry.by.assign(last_announced_.size(), false);
     entry.tickets.assign(last_announced_.size(), 0);
+    entry.times.assign(last_announced_.size(), 0);
     entry.first_time = announced.time;
     entry.last_time = 0;
     ++open_;
@@ -140,6 +141,7 @@ void Coordinator::arrive(TensorEntry& entry, int rank, const wire::AnnouncedSlot
   HVD_CHECK(!entry.by[at]);  // duplicates are refused on the rank itself
   entry.by[at] = true;
   entry.tickets[at] = announced.ticket;
+  entry.times[at] = announced.time;
   ++entry.announced;
   if (announced.registered) ++entry.registered;
   if (announced.time >= entry.last_time) {

@@ -405,7 +405,9 @@ class Engine final : private CoordinatorObserver {
   void take_watch_message(int from, std::string_view message);
   void on_absence(const std::vector<int>& ranks, Nanos waited);
 
-  [[nodiscard]] bool somebody_waits_for(const TensorEntry& entry);
+  [[nodiscard]] StragglerWatch::Awaited who_waits_for(const TensorEntry& entry);
+  void tell_straggler(const StragglerNotice& notice, const std::string& name,
+                      const std::string& text, int rank, Nanos now);
   void look_now();
 
   // CoordinatorObserver

@@ -397,7 +397,7 @@ void Engine::on_all_ready(const TensorEntry& entry, Nanos time) {
     const Nanos apart = arena_.apart(entry.last_rank).load(std::memory_order_relaxed);
     // A later one came behind the announcement, or is of another clock.
     if (apart != 0 && apart <= entry.last_time) stragglers_.apart(entry.last_rank, apart);
-    stragglers_.complete(entry.last_rank, entry.last_time, somebody_waits_for(entry));
+    stragglers_.complete(entry.last_rank, entry.last_time, who_waits_for(entry), entry.times);
   }
   if (!timeline_.active()) return;
   for_each_row(entry.description,

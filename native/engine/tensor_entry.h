@@ -26,6 +26,7 @@ struct TensorEntry {
   std::size_t registered = 0;         ///< of them, ranks that have it in shared memory
   std::vector<bool> by;               ///< [global rank] has announced
   std::vector<wire::Ticket> tickets;  ///< [global rank]
+  std::vector<Nanos> times;           ///< [global rank] of its announcement
   Nanos first_time = 0;
   Nanos last_time = 0;  ///< of the announcements so far, the latest, and whose it is
   int last_rank = 0;

@@ -35,16 +35,24 @@ std::string Engine::process_state(int rank) const {
 
 // ---- the coordinator's thread -------------------------------------------------------------------
 
-/// Whether a rank other than the last to announce the tensor is blocked.
-bool Engine::somebody_waits_for(const TensorEntry& entry) {
-  if (entry.last_time - entry.first_time < kMicrosecond) return false;  // all came at once
+/// Which ranks other than the last to announce the tensor are blocked.
+StragglerWatch::Awaited Engine::who_waits_for(const TensorEntry& entry) {
+  using Awaited = StragglerWatch::Awaited;
+  if (entry.last_time - entry.first_time < kMicrosecond) return Awaited::kByNobody;  // all at once
+  const auto host = [this](int rank) {
+    return session_.across_hosts() ? session_.host_of[static_cast<std::size_t>(rank)] : 0;
+  };
+  Awaited found = Awaited::kByNobody;
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == entry.last_rank) continue;
-    if (arena_.doorbell(rank).blocked_on.load(std::memory_order_relaxed) != blocked::kNothing) {
-      return true;
+    if (arena_.doorbell(rank).blocked_on.load(std::memory_order_relaxed) == blocked::kNothing) {
+      continue;
     }
+    if (host(rank) != host(entry.last_rank)) return Awaited::kElsewhere;
+    found = Awaited::kOnItsHost;
+    if (!session_.across_hosts()) break;  // there is nobody elsewhere
   }
-  return false;
+  return found;
 }
 
 /// Behind every publication: a step may have ended.
@@ -58,20 +66,37 @@ void Engine::watch_steps() {
   if (cpu_waits_ && coordinator_->steps().last().duration >= options_.straggler.least) {
     cpu_waits_->step_ended(step);
   }
-  const auto notice = stragglers_.end_step(step - 1, now);
+  const StragglerWatch::Notices notices = stragglers_.end_step(step - 1, now);
   if (coordinator_->steps().last().end != 0) {  // when the first began is not known
     status_.step(coordinator_->steps().last(), blocked_.load(std::memory_order_relaxed),
-                 stragglers_.lately(), stragglers_.named());
+                 stragglers_);
   }
-  if (!notice) return;
-  const std::string text = straggler_text(*notice, where(notice->rank));
+  if (notices.rank) {
+    const int rank = notices.rank->who;
+    const std::string name = "rank " + std::to_string(rank);
+    const std::string text =
+        straggler_text(*notices.rank, name + " (" + where(rank) + ")", "the other ranks");
+    tell_straggler(*notices.rank, name, text, rank, now);
+  }
+  if (notices.host) {
+    const std::vector<int>& ranks = stragglers_.ranks_of(notices.host->who);
+    const std::string name =
+        "host " + session_.peers[static_cast<std::size_t>(ranks.front())].hostname;
+    const std::string text = straggler_text(
+        *notices.host, name + " (ranks " + ranges_text(ranks) + ")", "the other hosts");
+    tell_straggler(*notices.host, name, text, -1, now);
+  }
+}
+
+/// `rank`: -1 = it is a host.
+void Engine::tell_straggler(const StragglerNotice& notice, const std::string& name,
+                            const std::string& text, int rank, Nanos now) {
   HVD_LOG_RANK(kWarning, rank_) << text;
   if (timeline_.active()) {
-    timeline_.instant("STRAGGLER rank " + std::to_string(notice->rank) +
-                          (notice->begins ? " is late" : " is no longer late"),
+    timeline_.instant("STRAGGLER " + name + (notice.begins ? " is late" : " is no longer late"),
                       now);
   }
-  mark(capture::MarkKind::kStraggler, notice->rank, text);
+  mark(capture::MarkKind::kStraggler, rank, text);
 }
 
 // ---- the watch's thread -------------------------------------------------------------------------

@@ -25,9 +25,28 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-std::string rank_json(const RankLateness& rank) {
-  return "{\"late_s\":" + seconds(rank.late) + ",\"share\":" + number(rank.share) +
-         ",\"last_share\":" + number(rank.last_share) + "}";
+std::string number_or_null(int number) { return number < 0 ? "null" : std::to_string(number); }
+
+/// The inside of an object.
+std::string lateness_json(const Lateness& one) {
+  return "\"late_s\":" + seconds(one.late) + ",\"share\":" + number(one.share) +
+         ",\"last_share\":" + number(one.last_share);
+}
+
+/// Of a job on one host, nothing.
+std::string hosts_json(const std::vector<std::vector<int>>& ranks_of,
+                       const std::vector<Lateness>& hosts) {
+  if (hosts.size() < 2) return "[]";
+  std::string out = "[";
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    out += host > 0 ? ",{\"ranks\":[" : "{\"ranks\":[";
+    for (const int rank : ranks_of[host]) {
+      if (out.back() != '[') out += ',';
+      out += std::to_string(rank);
+    }
+    out += "]," + lateness_json(hosts[host]) + "}";
+  }
+  return out + "]";
 }
 
 }  // namespace
@@ -38,12 +57,13 @@ void JobStatus::scheduled(std::uint64_t batches, std::int64_t bytes) {
   bytes_ = bytes;
 }
 
-void JobStatus::step(const StepRecord& step, Nanos blocked, std::vector<RankLateness> ranks,
-                     int straggler) {
+void JobStatus::step(const StepRecord& step, Nanos blocked, const StragglerWatch& stragglers) {
   const std::lock_guard lock(mutex_);
   last_ = step;
-  ranks_ = std::move(ranks);
-  straggler_ = straggler;
+  ranks_ = stragglers.ranks().lately();
+  late_rank_ = stragglers.ranks().named();
+  if (stragglers.across_hosts()) hosts_ = stragglers.hosts().lately();
+  late_host_ = stragglers.hosts().named();
   marks_[steps_ % kMarks] = {step.end, blocked};
   ++steps_;
 }
@@ -97,7 +117,8 @@ std::string JobStatus::json(Nanos now) const {
       ",\"queue\":" + std::to_string(incomplete + ready + in_batches) +
       ",\"queue_for_ranks\":" + std::to_string(incomplete) +
       ",\"batches\":" + std::to_string(batches_) + ",\"bytes\":" + std::to_string(bytes_) +
-      ",\"straggler\":" + (straggler_ < 0 ? "null" : std::to_string(straggler_)) +
+      ",\"straggler\":" + number_or_null(late_rank_) +
+      ",\"straggler_host\":" + number_or_null(late_host_) +
       ",\"stall_reports\":" + std::to_string(stall_reports_) +
       ",\"stalled_tensors\":" + std::to_string(stalled_tensors_);
   if (stalled_tensors_ > 0) {
@@ -106,9 +127,9 @@ std::string JobStatus::json(Nanos now) const {
   }
   out += ",\"lateness\":[";
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    out += (rank > 0 ? "," : "") + rank_json(ranks_[rank]);
+    out += (rank > 0 ? ",{" : "{") + lateness_json(ranks_[rank]) + "}";
   }
-  out += "],\"notes\":{";
+  out += "],\"hosts\":" + hosts_json(ranks_of_, hosts_) + ",\"notes\":{";
   for (const auto& [key, text] : notes_) {
     if (out.back() != '{') out += ',';
     out += quoted(key) + ":" + quoted(text);

@@ -20,8 +20,12 @@ namespace hvdtune {
 /// the engine is stuck in an operation.
 class JobStatus {
  public:
-  explicit JobStatus(int ranks)
-      : ranks_(static_cast<std::size_t>(ranks)), began_(monotonic_now()) {}
+  /// `host_of`: by rank, the number of its host, from 0 on.
+  explicit JobStatus(const std::vector<int>& host_of)
+      : ranks_(host_of.size()),
+        ranks_of_(ranks_by_host(host_of)),
+        hosts_(ranks_of_.size()),
+        began_(monotonic_now()) {}
 
   /// Tensors and groups: `incomplete` ones are announced by some ranks only; `ready` ones wait for
   /// their batch; so many in all have been `scheduled`. Waits for nobody.
@@ -35,7 +39,7 @@ class JobStatus {
   /// Something was scheduled.
   void scheduled(std::uint64_t batches, std::int64_t bytes);
   /// A step has ended. `blocked`: how long this rank's callers have been blocked since the start.
-  void step(const StepRecord& step, Nanos blocked, std::vector<RankLateness> ranks, int straggler);
+  void step(const StepRecord& step, Nanos blocked, const StragglerWatch& stragglers);
   void stalled(const std::string& report, std::size_t tensors, Nanos now);
   void stall_over();
   /// A line that others add: what the tuner does, say. An empty text takes it away.
@@ -53,7 +57,9 @@ class JobStatus {
   static constexpr std::size_t kMarks = 33;  // the ends of 32 steps
 
   mutable std::mutex mutex_;
-  std::vector<RankLateness> ranks_;
+  std::vector<Lateness> ranks_;
+  const std::vector<std::vector<int>> ranks_of_;  // by host
+  std::vector<Lateness> hosts_;
   const Nanos began_;
   std::atomic<std::size_t> incomplete_{0};
   std::atomic<std::size_t> ready_{0};
@@ -64,7 +70,8 @@ class JobStatus {
   std::uint64_t steps_ = 0;
   StepRecord last_;
   std::array<Mark, kMarks> marks_{};
-  int straggler_ = -1;
+  int late_rank_ = -1;
+  int late_host_ = -1;
   std::uint64_t stall_reports_ = 0;
   std::size_t stalled_tensors_ = 0;
   Nanos stalled_since_ = 0;

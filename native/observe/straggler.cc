@@ -3,18 +3,11 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
-#include <utility>
 
 namespace hvdtune {
 namespace {
-
-template <class T>
-T median(std::vector<T>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::string milliseconds(Nanos time) {
   std::array<char, 32> text{};
@@ -45,6 +38,12 @@ Nanos latest_until(Nanos end, const std::vector<Nanos>& times, std::size_t& at) 
   return at > 0 ? times[at - 1] : 0;
 }
 
+/// The same for an earlier end.
+Nanos latest_before(Nanos end, const std::vector<Nanos>& times, std::size_t at) {
+  while (at > 0 && times[at - 1] > end) --at;
+  return at > 0 ? times[at - 1] : 0;
+}
+
 /// Keeps what is later, and one before.
 void forget_before(std::vector<Nanos>& times, std::size_t later) {
   if (later > 1) times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(later - 1));
@@ -52,12 +51,31 @@ void forget_before(std::vector<Nanos>& times, std::size_t later) {
 
 }  // namespace
 
-StragglerWatch::StragglerWatch(const StragglerOptions& options, int ranks)
-    : options_(options),
-      times_(static_cast<std::size_t>(ranks)),
-      apart_(static_cast<std::size_t>(ranks)),
-      cost_(static_cast<std::size_t>(ranks), 0),
-      spells_(static_cast<std::size_t>(ranks)) {}
+std::vector<std::vector<int>> ranks_by_host(const std::vector<int>& host_of) {
+  std::vector<std::vector<int>> ranks;
+  for (std::size_t rank = 0; rank < host_of.size(); ++rank) {
+    const auto host = static_cast<std::size_t>(host_of[rank]);
+    if (host >= ranks.size()) ranks.resize(host + 1);
+    ranks[host].push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+StragglerWatch::StragglerWatch(const StragglerOptions& options, std::vector<int> host_of)
+    : host_of_(std::move(host_of)),
+      ranks_of_(ranks_by_host(host_of_)),
+      times_(host_of_.size()),
+      apart_(host_of_.size()),
+      rank_cost_(host_of_.size(), 0),
+      host_cost_(ranks_of_.size(), 0),
+      rank_blame_(options, host_of_.size()),
+      host_blame_(options, ranks_of_.size()) {
+  host_blame_.set_excuse([this](int host, Nanos late) {
+    const int rank = rank_blame_.named();
+    return rank >= 0 && host_of_[static_cast<std::size_t>(rank)] == host &&
+           rank_blame_.cost_of_named() >= late;
+  });
+}
 
 /// A step that does not end, or tensors of some ranks only: then the newest is all that matters.
 void StragglerWatch::make_room(std::vector<Nanos>& times) {
@@ -67,7 +85,18 @@ void StragglerWatch::make_room(std::vector<Nanos>& times) {
   times.assign(1, newest);
 }
 
-/// Charges what is complete to the ranks that completed it.
+/// Of the host of `rank`; 0 where that is its only one.
+Nanos StragglerWatch::typical_time(int rank, const std::vector<Nanos>& times) {
+  const std::vector<int>& ranks = ranks_of(host_of_[static_cast<std::size_t>(rank)]);
+  if (ranks.size() < 2) return 0;
+  sorted_.clear();
+  for (const int one : ranks) sorted_.push_back(times[static_cast<std::size_t>(one)]);
+  const auto middle = sorted_.begin() + static_cast<std::ptrdiff_t>((ranks.size() - 1) / 2);
+  std::nth_element(sorted_.begin(), middle, sorted_.end());
+  return *middle;
+}
+
+/// Charges what is complete to the ranks that completed it, and to their hosts.
 void StragglerWatch::settle() {
   const auto earlier = [](const Complete& a, const Complete& b) { return a.time < b.time; };
   // The coordinator reads one rank's announcements after the other's.
@@ -78,14 +107,23 @@ void StragglerWatch::settle() {
   std::vector<std::size_t> at(times_.size(), 0);
   std::vector<std::size_t> apart_at(apart_.size(), 0);
   for (const Complete& one : complete_) {
+    const int host = host_of_[static_cast<std::size_t>(one.rank)];
     Nanos busy = counted_until_;
+    Nanos host_busy = counted_until_;
     for (std::size_t rank = 0; rank < times_.size(); ++rank) {
       const bool own = static_cast<int>(rank) == one.rank;
       const Nanos before = latest_until(one.time, times_[rank], at[rank]);
       const Nanos apart = latest_until(one.time, apart_[rank], apart_at[rank]);
       busy = std::max(busy, own ? apart : before);
+      if (one.typical == 0) continue;
+      const bool on_host = host_of_[rank] == host;
+      host_busy = std::max(
+          host_busy, on_host ? latest_before(one.typical, apart_[rank], apart_at[rank]) : before);
     }
-    if (one.time > busy) cost_[static_cast<std::size_t>(one.rank)] += one.time - busy;
+    if (one.time > busy) rank_cost_[static_cast<std::size_t>(one.rank)] += one.time - busy;
+    if (one.typical > host_busy) {
+      host_cost_[static_cast<std::size_t>(host)] += one.typical - host_busy;
+    }
     counted_until_ = std::max(counted_until_, one.time);
   }
   complete_.clear();
@@ -95,121 +133,31 @@ void StragglerWatch::settle() {
   }
 }
 
-std::optional<StragglerNotice> StragglerWatch::end_step(std::uint64_t step, Nanos now) {
+StragglerWatch::Notices StragglerWatch::end_step(std::uint64_t step, Nanos now) {
   settle();
   const Nanos duration = now - last_end_;
   const bool first = std::exchange(last_end_, now) == 0;  // when it began is not known
-  const auto most = std::max_element(cost_.begin(), cost_.end());
-  Step done{step, now, duration, static_cast<int>(most - cost_.begin()), *most, false};
-  std::fill(cost_.begin(), cost_.end(), 0);
-  if (first || duration <= 0) return std::nullopt;
-  if (done.cost == 0) done.rank = -1;
-  done.counts = done.cost >= options_.least && options_.share > 0 &&
-                static_cast<double>(done.cost) >= options_.share * static_cast<double>(duration);
-  history_[next_] = done;
-  next_ = (next_ + 1) % kHistory;
-  steps_ = std::min(steps_ + 1, kHistory);
-
-  if (named_ < 0) {
-    if (suspect_ >= 0 && held_up_by(suspect_) < kForgiven) suspect_ = -1;
-    if (!done.counts || held_up_by(done.rank) < kNamed) return std::nullopt;
-    if (step < excused_until_ || !is_lasting(done.rank, step)) return std::nullopt;
-    notice_ = described(done.rank);
-    if (suspected_.since_step < notice_.since_step) {  // further back than the history goes
-      notice_.since_step = suspected_.since_step;
-      notice_.since = suspected_.since;
-    }
-    if (excuse_ && excuse_(done.rank, notice_.late)) {
-      excused_until_ = step + kWindow;
-      return std::nullopt;
-    }
-    named_ = done.rank;
-    return notice_;
+  Notices notices;
+  if (!first) {
+    // Ranks first: the host's excuse asks who of them is named.
+    notices.rank = rank_blame_.end_step(step, now, duration, rank_cost_);
+    if (across_hosts()) notices.host = host_blame_.end_step(step, now, duration, host_cost_);
   }
-  if (done.rank == named_ && done.counts) {
-    notice_.until_step = step;
-    return std::nullopt;
-  }
-  if (held_up_by(named_) >= kForgiven) return std::nullopt;
-  const bool was_short = notice_.until_step - notice_.since_step < kLasting;
-  Spells& spells = spells_[static_cast<std::size_t>(named_)];
-  spells.patience = was_short ? std::clamp(2 * spells.patience, kFirstPatience, kMostPatience) : 0;
-  spells.ended = step;
-  named_ = suspect_ = -1;
-  notice_.begins = false;
-  return notice_;
+  std::fill(rank_cost_.begin(), rank_cost_.end(), 0);
+  std::fill(host_cost_.begin(), host_cost_.end(), 0);
+  return notices;
 }
 
-/// Whether a rank that could be named has been one for long enough.
-bool StragglerWatch::is_lasting(int rank, std::uint64_t step) {
-  if (suspect_ != rank) suspected_ = described(rank);
-  suspect_ = rank;
-  Spells& spells = spells_[static_cast<std::size_t>(rank)];
-  if (step - spells.ended > kMostPatience) spells.patience = 0;
-  return step - suspected_.until_step >= spells.patience;
-}
-
-/// Of the last kWindow steps.
-std::size_t StragglerWatch::held_up_by(int rank) const {
-  std::size_t times = 0;
-  for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) {
-    times += ago(i).counts && ago(i).rank == rank ? 1 : 0;
-  }
-  return times;
-}
-
-StragglerNotice StragglerWatch::described(int rank) const {
-  StragglerNotice notice;
-  notice.rank = rank;
-  notice.times = held_up_by(rank);
-  notice.looked_at = std::min(steps_, kWindow);
-  notice.until_step = ago(0).number;
-  std::vector<Nanos> late;
-  std::vector<double> share;
-  for (std::size_t i = 0; i < steps_; ++i) {
-    const Step& step = ago(i);
-    if (!step.counts || step.rank != rank) continue;
-    late.push_back(step.cost);
-    share.push_back(static_cast<double>(step.cost) / static_cast<double>(step.duration));
-    // As far back as it held up four steps of five, from there to now.
-    if (late.size() * 5 < (i + 1) * 4) break;
-    notice.since_step = step.number;
-    notice.since = step.end;
-  }
-  notice.late = median(late);
-  notice.share = median(share);
-  return notice;
-}
-
-std::vector<RankLateness> StragglerWatch::lately() const {
-  std::vector<RankLateness> ranks(times_.size());
-  const std::size_t steps = std::min(steps_, kWindow);
-  Nanos total = 0;
-  for (std::size_t i = 0; i < steps; ++i) {
-    const Step& step = ago(i);
-    total += step.duration;
-    if (step.rank < 0) continue;
-    RankLateness& rank = ranks[static_cast<std::size_t>(step.rank)];
-    rank.late += step.cost;
-    rank.last_share += 1.0 / static_cast<double>(steps);
-  }
-  for (RankLateness& rank : ranks) {
-    if (total > 0) rank.share = static_cast<double>(rank.late) / static_cast<double>(total);
-    if (steps > 0) rank.late /= static_cast<Nanos>(steps);
-  }
-  return ranks;
-}
-
-std::string straggler_text(const StragglerNotice& notice, const std::string& where) {
-  const std::string rank = "rank " + std::to_string(notice.rank) + " (" + where + ")";
+std::string straggler_text(const StragglerNotice& notice, const std::string& who,
+                           const std::string& others) {
   const std::string cost =
       milliseconds(notice.late) + " a step, " + percent(notice.share) + " of the step";
   if (!notice.begins) {
-    return rank + " is no longer late. It held up the others from step " +
+    return who + " is no longer late. It held up the others from step " +
            std::to_string(notice.since_step) + " to step " + std::to_string(notice.until_step) +
            ", by " + cost + ".";
   }
-  return rank + " is late, step after step: the other ranks wait for it " + cost + " (median; " +
+  return who + " is late, step after step: " + others + " wait for it " + cost + " (median; " +
          std::to_string(notice.times) + " of the last " + std::to_string(notice.looked_at) +
          " steps), since step " + std::to_string(notice.since_step) + " at " +
          time_of_day(notice.since) + ".";

@@ -204,6 +204,49 @@ def test_a_late_rank_is_named_once_and_its_end_too(hosts: list[int] | None) -> N
     assert "late" not in result[1].stderr, "only rank 0 says it"
 
 
+@pytest.mark.parametrize("host", [0, 1])
+def test_a_host_late_as_a_whole_is_named_once_and_its_end_too(host: int) -> None:
+    late = [2 * host, 2 * host + 1]
+    with start_ranks(4, live.train, late, 0.05, 240, hosts=[2, 2]) as ranks:
+        result = ranks.wait(120)
+    log = [line for line in result[0].stderr.splitlines() if "host " in line and " late" in line]
+    of_host = [line for line in log if f"host host{host} (ranks {late[0]},{late[1]}) is" in line]
+    assert len(of_host) == 2, result[0].stderr
+    assert "is late, step after step: the other hosts wait for it" in of_host[0]
+    assert "is no longer late. It held up the others from step" in of_host[1]
+    since = re.search(r"since step (\d+) at", of_host[0])
+    assert since is not None
+    assert int(since[1]) <= 60
+    assert not [line for line in log if f"host host{1 - host} (" in line]
+
+
+def test_top_and_the_timeline_name_a_late_host(tmp_path: Path) -> None:
+    trace, stop_file = tmp_path / "t.json", tmp_path / "stop"
+    env = {"HOROVOD_TIMELINE": str(trace), "HVDTUNE_TIMELINE_FORMAT": "horovod"}
+    arguments = ([2, 3], 0.05, 0, str(stop_file))
+    with start_ranks(4, live.train, *arguments, env=env, hosts=[2, 2]) as ranks:
+        ranks.wait_for_output(0, "running")
+        shown, deadline = "", time.monotonic() + 60
+        while "step after step: host host1 (ranks 2, 3)" not in shown:
+            assert time.monotonic() < deadline, shown
+            top = hvdtune("top", "--once", "--job", str(ranks.pid(0)))
+            assert top.returncode == 0, top.stderr
+            shown = top.stdout
+        stop_file.touch()
+        ranks.wait(60)
+    assert re.search(r"slowest +host host1 \(ranks 2, 3\) costs \d", shown), shown
+    assert "STRAGGLER host host1 is late" in trace.read_text()
+
+
+def test_of_a_host_with_one_late_rank_the_rank_alone_is_named() -> None:
+    with start_ranks(4, live.train, 3, 0.05, 160, hosts=[2, 2]) as ranks:
+        result = ranks.wait(120)
+        pid = ranks.pid(3)
+    log = [line for line in result[0].stderr.splitlines() if "is late" in line]
+    assert len(log) == 1, result[0].stderr
+    assert f"rank 3 (host host1, pid {pid}) is late, step after step" in log[0]
+
+
 @pytest.mark.parametrize("np", [2, 5])
 def test_equal_ranks_are_not_named(np: int) -> None:
     with start_ranks(np, live.train, -1, 0.0, 400) as ranks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +11,18 @@ import numpy as np
 import hvdtune as hvd
 
 
-def train(late_rank: int, late_s: float, steps: int, stop_file: str = "") -> int:
+def train(late: int | Sequence[int], late_s: float, steps: int, stop_file: str = "") -> int:
     """Steps of five tensors until `stop_file` exists, or `steps` of them; how many.
 
-    `late_rank` sleeps in each step; in the second half of `steps` nobody does.
+    The `late` rank, or ranks, sleep in each step; in the second half of `steps` nobody does.
     """
     hvd.init()
-    rank = hvd.rank()
+    is_late = hvd.rank() in ([late] if isinstance(late, int) else late)
     gradients = [np.ones(1000, np.float32) for _ in range(5)]
     stop = np.zeros(1, np.int32)
     step = 0
     while not stop[0] and (stop_file or step < steps):
-        if rank == late_rank and (stop_file or step < steps // 2):
+        if is_late and (stop_file or step < steps // 2):
             time.sleep(late_s)
         handles = [hvd.allreduce_async_(g, name=f"grad.{i}") for i, g in enumerate(gradients)]
         for handle in handles:

@@ -40,7 +40,9 @@ def test_every_metric_has_its_value():
     assert found["hvdtune_cycle_time_seconds", ()] == 0.0015
     late = {labels: value for (name, labels), value in found.items() if "late" in name}
     assert late[("host", "a"), ("rank", "1")] == 0.03
-    named = {labels: value for (name, labels), value in found.items() if "straggler" in name}
+    named = {
+        labels: value for (name, labels), value in found.items() if name == "hvdtune_straggler"
+    }
     assert named == {
         (("host", "a"), ("rank", "0")): 0,
         (("host", "a"), ("rank", "1")): 1,
@@ -48,6 +50,25 @@ def test_every_metric_has_its_value():
     }
     assert found["hvdtune_gpu_power_watts", (("gpu", "1"),)] == 100
     assert ("hvdtune_gpu_utilization_ratio", (("gpu", "1"),)) not in found
+
+
+def test_late_hosts_have_metrics_where_there_are_several():
+    hosts = sample_status()["hosts"]
+    hosts[1]["late_s"] = 0.05
+    found = samples(Exporter(lambda: sample_status(hosts=hosts, straggler_host=1)).text())
+    for name, late in (("hvdtune_host_late_seconds", 0.05), ("hvdtune_straggler_host", 1)):
+        assert found[name, (("host", "a"),)] == 0
+        assert found[name, (("host", "b"),)] == late
+    alone = samples(Exporter(lambda: sample_status(hosts=[])).text())
+    assert not {name for name, _ in alone if "host" in name}
+
+
+def test_hosts_of_one_name_are_one_in_metrics():
+    ranks = [{"host": "a", "pid": pid} for pid in (1, 2, 3)]
+    hosts = sample_status()["hosts"]
+    hosts[0]["late_s"] = 0.05
+    found = samples(Exporter(lambda: sample_status(ranks=ranks, hosts=hosts)).text())
+    assert found["hvdtune_host_late_seconds", (("host", "a"),)] == 0.05
 
 
 def test_what_is_not_known_yet_has_no_sample():

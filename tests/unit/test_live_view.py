@@ -52,6 +52,28 @@ def test_stragglers_and_stalls_are_shown():
     assert shown.endswith("Ranks 0,2 wait for 3 tensors")
 
 
+def test_a_host_that_is_late_as_a_whole_is_shown():
+    late = {"late_s": 0.05, "share": 0.2, "last_share": 0.95}
+    hosts = [{"ranks": [0, 1], **late}, {"ranks": [2], **late, "late_s": 0.0}]
+    shown = view.text(sample_status(hosts=hosts))
+    assert "host a (ranks 0, 1) costs 50.0 ms a step (20%), last in 95% of the steps\n" in shown
+    named = view.text(sample_status(hosts=hosts, straggler_host=0, straggler=1))
+    assert "step after step: host a (ranks 0, 1), rank 1" in named
+    nobody = view.text(sample_status(hosts=[], lateness=[{**late, "late_s": 0.0}] * 3))
+    assert "none: nobody waits for a rank" in nobody
+
+
+def test_ranks_of_a_late_host_are_red():
+    status = sample_status(straggler_host=0)
+    output = io.StringIO()
+    Console(file=output, force_terminal=True, width=120).print(view.frame(status))
+    red = [line for line in output.getvalue().splitlines() if "\x1b[31m" in line]
+    assert [("4711" in line, "4712" in line, "99" in line) for line in red[-2:]] == [
+        (False, True, False),
+        (True, False, False),
+    ], "the latest first"
+
+
 def test_the_terminal_shows_the_same_whatever_the_names_are():
     status = sample_status(program="[red]odd[/] name", straggler=1)
     status["ranks"][1]["host"] = "[bold]host"

@@ -398,3 +398,14 @@ def test_a_rank_late_throughout_is_named_in_text_and_waterfall() -> None:
     assert by_rank[0]["skew_wait_s"] == pytest.approx(0.030, rel=0.15)
     text = " ".join(report.text(numbers).split())
     assert "Late ranks: Rank 2 (host0) is late throughout" in text
+
+
+def test_ranks_that_are_late_together_are_named_together() -> None:
+    late = (Late(2, 0.030), Late(3, 0.030))
+    numbers = numbers_of(Job(ranks=4, steps=30, noise=0.01, local_size=2, late=late))
+    text = " ".join(report.text(numbers).split())
+    assert re.search(
+        r"Late ranks: Ranks 2, 3 are late together: [23]\d(\.\d)? ms in a typical", text
+    )
+    noise = " ".join(report.text(numbers_of(Job(ranks=4, steps=30, noise=0.3))).split())
+    assert "together" not in noise

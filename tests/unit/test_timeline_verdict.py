@@ -91,6 +91,13 @@ def test_two_ranks_late_together_are_one_finding():
     assert found[0].gain == pytest.approx(true_gain(late, HEALTHY), rel=0.2)
 
 
+def test_a_host_late_as_a_whole_is_named():
+    late = replace(HEALTHY, noise=0.02, local_size=2, late=(Late(2, 0.02), Late(3, 0.02)))
+    found = verdict(late)
+    assert found[0].kind == "persistent straggler"
+    assert "Ranks 2 and 3, all of host host1, hold the others up" in found[0].sentence
+
+
 def test_ranks_that_take_turns_are_nobodys_fault():
     uneven = replace(HEALTHY, noise=0.3)
     found = verdict(uneven)

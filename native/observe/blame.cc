@@ -1,0 +1,127 @@
+#include "observe/blame.h"
+
+#include <algorithm>
+
+namespace hvdtune {
+namespace {
+
+template <class T>
+T median(std::vector<T>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+Blame::Blame(const StragglerOptions& options, std::size_t parties)
+    : options_(options), spells_(parties) {}
+
+std::optional<StragglerNotice> Blame::end_step(std::uint64_t step, Nanos now, Nanos duration,
+                                               const std::vector<Nanos>& cost) {
+  const auto most = std::max_element(cost.begin(), cost.end());
+  if (most == cost.end() || duration <= 0) return std::nullopt;
+  Step done{step, now, duration, static_cast<int>(most - cost.begin()), *most, false};
+  if (done.cost == 0) done.who = -1;
+  done.counts = done.cost >= options_.least && options_.share > 0 &&
+                static_cast<double>(done.cost) >= options_.share * static_cast<double>(duration);
+  history_[next_] = done;
+  next_ = (next_ + 1) % kHistory;
+  steps_ = std::min(steps_ + 1, kHistory);
+  return named_ < 0 ? begin(done) : go_on(done);
+}
+
+/// Nobody is named yet.
+std::optional<StragglerNotice> Blame::begin(const Step& done) {
+  if (suspect_ >= 0 && held_up_by(suspect_) < kForgiven) suspect_ = -1;
+  if (!done.counts || held_up_by(done.who) < kNamed) return std::nullopt;
+  if (done.number < excused_until_ || !is_lasting(done.who, done.number)) return std::nullopt;
+  notice_ = described(done.who);
+  if (suspected_.since_step < notice_.since_step) {  // further back than the history goes
+    notice_.since_step = suspected_.since_step;
+    notice_.since = suspected_.since;
+  }
+  if (excuse_ && excuse_(done.who, notice_.late)) {
+    excused_until_ = done.number + kWindow;
+    return std::nullopt;
+  }
+  named_ = done.who;
+  return notice_;
+}
+
+std::optional<StragglerNotice> Blame::go_on(const Step& done) {
+  if (done.who == named_ && done.counts) {
+    notice_.until_step = done.number;
+    return std::nullopt;
+  }
+  if (held_up_by(named_) >= kForgiven) return std::nullopt;
+  const bool was_short = notice_.until_step - notice_.since_step < kLasting;
+  Spells& spells = spells_[static_cast<std::size_t>(named_)];
+  spells.patience = was_short ? std::clamp(2 * spells.patience, kFirstPatience, kMostPatience) : 0;
+  spells.ended = done.number;
+  named_ = suspect_ = -1;
+  notice_.begins = false;
+  return notice_;
+}
+
+/// Whether one that could be named has been one for long enough.
+bool Blame::is_lasting(int who, std::uint64_t step) {
+  if (suspect_ != who) suspected_ = described(who);
+  suspect_ = who;
+  Spells& spells = spells_[static_cast<std::size_t>(who)];
+  if (step - spells.ended > kMostPatience) spells.patience = 0;
+  return step - suspected_.until_step >= spells.patience;
+}
+
+/// Of the last kWindow steps.
+std::size_t Blame::held_up_by(int who) const {
+  std::size_t times = 0;
+  for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) {
+    times += ago(i).counts && ago(i).who == who ? 1 : 0;
+  }
+  return times;
+}
+
+StragglerNotice Blame::described(int who) const {
+  StragglerNotice notice;
+  notice.who = who;
+  notice.times = held_up_by(who);
+  notice.looked_at = std::min(steps_, kWindow);
+  notice.until_step = ago(0).number;
+  std::vector<Nanos> late;
+  std::vector<double> share;
+  for (std::size_t i = 0; i < steps_; ++i) {
+    const Step& step = ago(i);
+    if (!step.counts || step.who != who) continue;
+    late.push_back(step.cost);
+    share.push_back(static_cast<double>(step.cost) / static_cast<double>(step.duration));
+    // As far back as it held up four steps of five, from there to now.
+    if (late.size() * 5 < (i + 1) * 4) break;
+    notice.since_step = step.number;
+    notice.since = step.end;
+  }
+  notice.late = median(late);
+  notice.share = median(share);
+  return notice;
+}
+
+std::vector<Lateness> Blame::lately() const {
+  std::vector<Lateness> parties(spells_.size());
+  const std::size_t steps = std::min(steps_, kWindow);
+  Nanos total = 0;
+  for (std::size_t i = 0; i < steps; ++i) {
+    const Step& step = ago(i);
+    total += step.duration;
+    if (step.who < 0) continue;
+    Lateness& party = parties[static_cast<std::size_t>(step.who)];
+    party.late += step.cost;
+    party.last_share += 1.0 / static_cast<double>(steps);
+  }
+  for (Lateness& party : parties) {
+    if (total > 0) party.share = static_cast<double>(party.late) / static_cast<double>(total);
+    if (steps > 0) party.late /= static_cast<Nanos>(steps);
+  }
+  return parties;
+}
+
+}  // namespace hvdtune
