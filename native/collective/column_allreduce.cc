@@ -74,7 +74,8 @@ class ColumnThroughHosts final : public ColumnAllreduce {
     if (given_up_) return kGivenUp;
     return {};
   }
-  void abort() override { given_up_ = true; }
+  void give_up() override { given_up_ = true; }
+  void abort() override { give_up(); }
 
  private:
   static constexpr const char* kGivenUp = "the exchange between hosts was aborted";
@@ -82,8 +83,10 @@ class ColumnThroughHosts final : public ColumnAllreduce {
   /// Never asleep in the driver: what is before it in the stream may wait for a rank that is dead.
   void await_copies() const {
     const Nanos began = monotonic_now();
-    while (!copied_.done()) {
+    while (true) {
+      const bool done = copied_.done();  // maybe because what was before it was aborted
       if (given_up_) throw Error(ErrorKind::kAborted, kGivenUp);
+      if (done) return;
       if (const auto why = aborted_()) throw Error(ErrorKind::kAborted, *why);
       const bool soon = monotonic_now() - began < kMillisecond;
       const timespec pause{0, static_cast<long>(soon ? 5 * kMicrosecond : 50 * kMicrosecond)};

@@ -25,6 +25,9 @@ class ColumnAllreduce {
   virtual void enroll(const DevicePiece& memory) = 0;
   virtual void withdraw(const DevicePiece& memory) = 0;
   [[nodiscard]] virtual std::optional<std::string> failure() const = 0;
+  /// From now on calls throw, those included whose wait for the stream ends. Does not wait. Any
+  /// thread; before abort(), where something else is aborted that calls wait for.
+  virtual void give_up() {}
   virtual void abort() = 0;
 };
 
@@ -32,7 +35,7 @@ class ColumnAllreduce {
 std::unique_ptr<ColumnAllreduce> make_column_on_gpus(std::unique_ptr<DeviceCommunicator> members);
 
 /// Through page-locked memory of the hosts, between which `members` carries it. The caller waits
-/// for its stream and for the other members. `members` outlives it, and belongs to its thread;
+/// for its stream, and for the other members until the job is over. `members` outlives it, and belongs to its thread;
 /// `aborted`: why the job is over, if it is; any thread.
 std::unique_ptr<ColumnAllreduce> make_column_through_hosts(
     Communicator& members, std::shared_ptr<const Device> device,

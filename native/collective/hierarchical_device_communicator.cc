@@ -77,6 +77,7 @@ std::optional<std::string> HierarchicalDeviceCommunicator::failure() const {
 }
 
 void HierarchicalDeviceCommunicator::abort() {
+  between_->give_up();
   // In the stream each may be behind another: all are told before one of them has ended.
   at_once(
       {[this] { within_->abort(); }, [this] { between_->abort(); }, [this] { flat_->abort(); }});
