@@ -99,7 +99,7 @@ def stragglers(numbers: Numbers) -> Table:
     rows = [
         (
             f"rank {one['rank']}" + (f" on {one['host']}" if one.get("host") else ""),
-            one["kind"] or "not late",
+            one["kind"] or ("now and then" if one["delay_s"] > 0 else "not late"),
             words.percent(one["steps_last_share"]),
             words.seconds(one["typical_late_s"]),
             words.seconds(one["delay_s"]),

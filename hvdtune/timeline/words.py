@@ -54,10 +54,12 @@ def count(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of 1: `12.3 %`, from 10 % on without a decimal."""
+    """A share of 1: `12.3 %`, from 10 % on without a decimal; `under 0.1 %`."""
     if share is None or not math.isfinite(share):
         return "-"
     value = 100 * share
+    if 0 < value < 0.05:
+        return "under 0.1 %"
     return f"{value:.0f} %" if abs(value) >= 9.95 or value == 0 else f"{value:.1f} %"
 
 
