@@ -35,8 +35,8 @@ class ColumnAllreduce {
 std::unique_ptr<ColumnAllreduce> make_column_on_gpus(std::unique_ptr<DeviceCommunicator> members);
 
 /// Through page-locked memory of the hosts, between which `members` carries it. The caller waits
-/// for its stream, and for the other members until the job is over. `members` outlives it, and belongs to its thread;
-/// `aborted`: why the job is over, if it is; any thread.
+/// for its stream, and for the other members until the job is over. `members` outlives it, and
+/// belongs to its thread; `aborted`: why the job is over, if it is; any thread.
 std::unique_ptr<ColumnAllreduce> make_column_through_hosts(
     Communicator& members, std::shared_ptr<const Device> device,
     std::function<std::optional<std::string>()> aborted);

@@ -20,7 +20,7 @@ struct DeviceOptions {
   int max_ctas = 0;
   int cga_cluster_size = -1;  ///< … -1 = its choice
   int cta_policy = -1;
-  bool share_gpu = false;     ///< ranks may be on one GPU
+  bool share_gpu = false;  ///< ranks may be on one GPU
   /// What allreduces that go within each host first have between hosts goes by NCCL; otherwise
   /// through host memory.
   bool between_by_nccl = true;
