@@ -10,6 +10,8 @@ from rank_programs import device_arrays, device_hierarchy
 from ranks import run_ranks
 from timelines import carried_by
 
+import hvdtune
+
 pytestmark = pytest.mark.timeout(600)
 
 HIERARCHICAL = "NCCL_HIERARCHICAL_ALLREDUCE"
@@ -32,6 +34,20 @@ def test_all_operations(streams: int, asynchronous: int, gpus: dict[str, str]) -
     gpus["HOROVOD_ENABLE_ASYNC_COMPLETION"] = str(asynchronous)
     for rank in run_ranks(4, device_arrays.all_operations, env=gpus, hosts=[2, 2]).ranks:
         assert "travel through host memory" not in rank.stderr
+        assert "do not go within each host first" not in rank.stderr
+
+
+@pytest.mark.skipif(
+    not hvdtune.gloo_built(), reason="hvdtune was built without Gloo (Debian: libgloo-dev)"
+)
+def test_shares_that_gloo_carries(fakes: Path) -> None:
+    gpus = {
+        **fake_gpus.environment(fakes, nccl=True),
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
+        "HVDTUNE_NCCL_BETWEEN_HOSTS": "0",
+        "HOROVOD_CPU_OPERATIONS": "GLOO",
+    }
+    for rank in run_ranks(4, device_arrays.all_operations, env=gpus, hosts=[2, 2]).ranks:
         assert "do not go within each host first" not in rank.stderr
 
 
