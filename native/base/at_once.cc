@@ -1,5 +1,6 @@
 #include "base/at_once.h"
 
+#include <system_error>
 #include <thread>
 
 #include "base/signals_blocked.h"
@@ -10,7 +11,13 @@ void at_once(const std::vector<std::function<void()>>& calls) {
   const SignalsBlocked blocked;
   std::vector<std::jthread> threads;
   threads.reserve(calls.size());
-  for (const auto& call : calls) threads.emplace_back(call);
+  for (const auto& call : calls) {
+    try {
+      threads.emplace_back(call);
+    } catch (const std::system_error&) {  // as many threads as there may be
+      call();
+    }
+  }
 }
 
 }  // namespace hvdtune

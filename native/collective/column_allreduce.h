@@ -17,6 +17,10 @@ class ColumnAllreduce {
  public:
   virtual ~ColumnAllreduce() = default;
 
+  /// What the timeline calls an allreduce that goes within each host first, and so between them.
+  /// Static storage.
+  [[nodiscard]] virtual const char* activity() const = 0;
+
   /// `share` is reduced in place, in the order of `stream`. As DeviceCommunicator::allreduce()
   /// without a factor; may wait for the stream. Throws as that does.
   virtual void allreduce(CudaPointer share, std::size_t count, DType dtype, ReduceOp op,
@@ -36,9 +40,10 @@ std::unique_ptr<ColumnAllreduce> make_column_on_gpus(std::unique_ptr<DeviceCommu
 
 /// Through page-locked memory of the hosts, between which `members` carries it. The caller waits
 /// for its stream, and for the other members until the job is over. `members` outlives it, and
-/// belongs to its thread; `aborted`: why the job is over, if it is; any thread.
+/// belongs to its thread. `why_not`: why it need not wait for its stream any more, if so: the job
+/// is over, or what comes before has failed.
 std::unique_ptr<ColumnAllreduce> make_column_through_hosts(
     Communicator& members, std::shared_ptr<const Device> device,
-    std::function<std::optional<std::string>()> aborted);
+    std::function<std::optional<std::string>()> why_not);
 
 }  // namespace hvdtune

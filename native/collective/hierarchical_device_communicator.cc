@@ -12,7 +12,7 @@ HierarchicalDeviceCommunicator::HierarchicalDeviceCommunicator(
     : flat_(std::move(flat)), within_(std::move(within)), between_(std::move(between)) {}
 
 const char* HierarchicalDeviceCommunicator::activity(OpKind kind) const {
-  return kind == OpKind::kAllreduce ? "NCCL_HIERARCHICAL_ALLREDUCE" : flat_->activity(kind);
+  return kind == OpKind::kAllreduce ? between_->activity() : flat_->activity(kind);
 }
 
 bool HierarchicalDeviceCommunicator::supports(DType dtype, ReduceOp op, double factor) const {

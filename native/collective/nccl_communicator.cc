@@ -154,10 +154,14 @@ std::unique_ptr<NcclCommunicator> NcclCommunicator::connect(
   NcclUniqueId id{};
   std::string problem;
   if (made->index_ == 0) {
-    const Device::Current current(*made->device_);
-    const NcclResult result = made->library_->ncclGetUniqueId(&id);
-    if (result != NcclResult::kSuccess) {
-      problem = "NCCL cannot start: " + made->library_->describe(result, nullptr);
+    try {
+      const Device::Current current(*made->device_);
+      const NcclResult result = made->library_->ncclGetUniqueId(&id);
+      if (result != NcclResult::kSuccess) {
+        problem = "NCCL cannot start: " + made->library_->describe(result, nullptr);
+      }
+    } catch (const Error& error) {
+      problem = error.what();
     }
   }
   problem = first_problem(control, problem);

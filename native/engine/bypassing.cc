@@ -1,6 +1,7 @@
 // Short batches past NCCL: which they are, and whether there is a way for them.
 #include <utility>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "engine/device_executor.h"
 
@@ -17,6 +18,7 @@ void DeviceExecutor::connect_bypasses(Way& way, Communicator& host) {
     try {
       way.bypasses.back() = std::make_shared<BypassCommunicator>(
           way.communicators[lane], PeerAllreduce::connect(host, gpus_.in_use(), kernels_));
+      remember(way.bypasses.back());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kInvalidArgument) throw;  // not all members know it
       if (host.index() != 0 || std::exchange(told_no_bypass_, true)) continue;

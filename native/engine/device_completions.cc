@@ -154,6 +154,8 @@ void DeviceCompletions::look(Batches& batches, bool closely) {
 /// reasonable time.
 void DeviceCompletions::give_up(Batches& batches, const std::string& why) {
   if (batches.empty()) return;
+  // In a stream each may be behind another, also one whose batch is not here yet.
+  if (hooks_.abort) hooks_.abort();
   for (const auto& batch : batches) batch->exchange->abort();
   const Nanos deadline = monotonic_now() + kGrace;
   for (const auto& batch : batches) {

@@ -28,6 +28,9 @@ class DeviceCompletions {
     std::function<void(const std::string& why)> fail;
     /// A batch has been under way for `patience`, or that much longer than the last time.
     std::function<void(const DeviceBatch& batch, Nanos waited)> slow;
+    /// Everything is to end that carries batches, whether they are known here or not; none: only
+    /// what carries those that are.
+    std::function<void()> abort = {};
   };
 
   /// `patience`: 0 = without limit.

@@ -108,7 +108,10 @@ DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
   Way way;
   connecting_ = monotonic_now();
   try {
-    if (problem.empty()) way.communicators.push_back(connect_by_nccl(host));
+    if (problem.empty()) {
+      way.communicators.push_back(connect_by_nccl(host));
+      remember(way.communicators.back());
+    }
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kInvalidArgument) throw;  // not all members know it
     problem = error.what();
@@ -145,6 +148,7 @@ void DeviceExecutor::connect_lanes(Communicator& host, Way& way) {
   try {
     while (way.communicators.size() < streams_) {
       way.communicators.push_back(connect_by_nccl(host));
+      remember(way.communicators.back());
     }
   } catch (const Error& error) {
     if (aborted_()) throw;
@@ -165,6 +169,7 @@ void DeviceExecutor::connect_by_ipc(Communicator& host, Way& way, std::string& p
   try {
     way.communicators.push_back(
         IpcCommunicator::connect(host, gpus_.in_use(), kernels_, IpcOptions{}));
+    remember(way.communicators.back());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kInvalidArgument) throw;  // not all members know it
     problem += "; " + std::string(error.what());
@@ -197,21 +202,24 @@ bool DeviceExecutor::takes(const std::vector<OperationPtr>& operations, Communic
   return true;
 }
 
+void DeviceExecutor::remember(const std::shared_ptr<DeviceCommunicator>& communicator) {
+  const std::lock_guard lock(connected_mutex_);
+  std::erase_if(all_, [](const auto& one) { return one.expired(); });
+  all_.push_back(communicator);
+}
+
+/// In a lane each may be behind another: all are told before one of them has ended.
 void DeviceExecutor::abort() {
   std::vector<std::function<void()>> calls;
-  const auto add = [&calls](const auto& communicators) {
-    for (const auto& one : communicators) {
-      if (one) calls.emplace_back([&one] { one->abort(); });
+  {
+    const std::lock_guard lock(connected_mutex_);
+    for (const auto& one : all_) {
+      if (auto communicator = one.lock()) {
+        calls.emplace_back([communicator] { communicator->abort(); });
+      }
     }
-  };
-  for (const auto& way : ways_) {
-    if (!way) continue;
-    add(way->bypasses);
-    add(way->hierarchies);
-    add(way->communicators);
   }
-  at_once(
-      calls);  // in a lane each may be behind another: all are told before one of them has ended
+  at_once(calls);
 }
 
 void DeviceExecutor::remove_set(std::uint32_t set) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,7 +21,8 @@ namespace hvdtune {
 
 /// Gives batches of tensors on GPUs to NCCL: several beside each other, each on a stream of its own
 /// (a *lane*), where every process set has a communicator and a fusion buffer. Nothing waits for a
-/// GPU. One thread at a time, except abort().
+/// GPU, but allreduces within each host first whose shares pass through host memory. One thread at
+/// a time, except abort().
 class DeviceExecutor {
  public:
   /// `aborted`: why the job is over, if it is; any thread. What is given outlives it.
@@ -58,7 +60,7 @@ class DeviceExecutor {
   /// Nothing of the set is under way.
   void remove_set(std::uint32_t set);
 
-  /// The job is over: what is under way ends, and nothing is launched any more.
+  /// The job is over: what is under way ends, and nothing is launched any more. Any thread.
   void abort();
 
  private:
@@ -99,6 +101,7 @@ class DeviceExecutor {
   void connect_by_ipc(Communicator& host, Way& way, std::string& problem);
   std::string open_nccl();
   void open_kernels();
+  void remember(const std::shared_ptr<DeviceCommunicator>& communicator);
   static void withdraw(const Way& way, std::size_t lane);
   CudaPointer buffer(Launch& launch, std::size_t bytes);
   void enqueue(Launch& launch);
@@ -116,7 +119,9 @@ class DeviceExecutor {
   const ProcessSets& sets_;
   const int rank_;
   const std::function<std::optional<std::string>()> aborted_;
-  std::vector<std::optional<Way>> ways_;  // by process set; none: not known yet
+  std::mutex connected_mutex_;
+  std::vector<std::weak_ptr<DeviceCommunicator>> all_;  // that were ever connected
+  std::vector<std::optional<Way>> ways_;                // by process set; none: not known yet
   std::vector<std::unique_ptr<DeviceStream>> lanes_;
   std::shared_ptr<const NcclLibrary> nccl_;
   std::shared_ptr<DeviceKernels> kernels_;

@@ -1,6 +1,7 @@
 // Allreduces of GPUs of several hosts that go within each host first.
 #include <utility>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "collective/exchange_texts.h"
 #include "engine/device_executor.h"
@@ -25,7 +26,10 @@ void DeviceExecutor::connect_hierarchies(Way& way, Communicator& host) {
         HVD_LOG_RANK(kWarning, rank_)
             << "allreduces on GPUs do not go within each host first: " << problem;
       }
-    } else if (lane < way.buffers.size() && way.buffers[lane].piece().bytes > 0) {
+      continue;
+    }
+    remember(way.hierarchies.back());
+    if (lane < way.buffers.size() && way.buffers[lane].piece().bytes > 0) {
       way.hierarchies.back()->enroll(way.buffers[lane].piece());
     }
   }
@@ -52,9 +56,14 @@ std::shared_ptr<HierarchicalDeviceCommunicator> DeviceExecutor::connect_hierarch
   if (!attempt([&] { within = connect_by_nccl(hosts.within); })) return nullptr;
   std::unique_ptr<ColumnAllreduce> between;
   const bool by_nccl = gpus_.options().between_by_nccl;
+  // Nobody else looks at NCCL while the caller waits.
+  const auto why_not = [aborted = aborted_, nccl = within.get()] {
+    std::optional<std::string> why = aborted();
+    return why ? why : nccl->failure();
+  };
   const auto connect_column = [&] {
     between = by_nccl ? make_column_on_gpus(connect_by_nccl(hosts.between))
-                      : make_column_through_hosts(hosts.between, gpus_.in_use(), aborted_);
+                      : make_column_through_hosts(hosts.between, gpus_.in_use(), why_not);
   };
   if (!attempt(connect_column)) return nullptr;
   return std::make_shared<HierarchicalDeviceCommunicator>(flat, std::move(within),

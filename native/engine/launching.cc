@@ -35,7 +35,8 @@ void Engine::watch_gpu() {
   completions_.emplace(
       DeviceCompletions::Hooks{
           [this] { doorbell_.ring(Urgency::kUrgent); }, [this] { return why_over(); }, fail,
-          [this](const DeviceBatch& batch, Nanos waited) { on_slow_gpu(batch, waited); }},
+          [this](const DeviceBatch& batch, Nanos waited) { on_slow_gpu(batch, waited); },
+          [this] { device_executor_->abort(); }},
       options_.stall.enabled ? options_.stall.warning : 0);
 }
 

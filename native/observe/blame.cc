@@ -105,6 +105,19 @@ StragglerNotice Blame::described(int who) const {
   return notice;
 }
 
+std::optional<Blame::Suspect> Blame::suspect() const {
+  int who = named_;
+  for (std::size_t i = 0; who < 0 && i < std::min(steps_, kWindow); ++i) {
+    if (ago(i).counts && held_up_by(ago(i).who) >= kNamed) who = ago(i).who;
+  }
+  std::vector<Nanos> late;
+  for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) {
+    if (ago(i).counts && ago(i).who == who) late.push_back(ago(i).cost);
+  }
+  if (late.empty()) return std::nullopt;
+  return Suspect{who, median(late)};
+}
+
 std::vector<Lateness> Blame::lately() const {
   std::vector<Lateness> parties(spells_.size());
   const std::size_t steps = std::min(steps_, kWindow);

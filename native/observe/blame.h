@@ -1,9 +1,11 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -74,9 +76,14 @@ class Blame {
 
   /// By party, over the last kWindow steps or as many as there were.
   [[nodiscard]] std::vector<Lateness> lately() const;
-  /// The one that is named now, or -1; and what it cost a step when that began.
+  /// The one that is named now, or -1.
   [[nodiscard]] int named() const { return named_; }
-  [[nodiscard]] Nanos cost_of_named() const { return named_ < 0 ? 0 : notice_.late; }
+  struct Suspect {
+    int who;
+    Nanos late;  ///< what it costs a step, median of the last kWindow that count against it
+  };
+  /// The one that is named now, or would be, if it were not for patience or an excuse.
+  [[nodiscard]] std::optional<Suspect> suspect() const;
 
  private:
   static constexpr std::size_t kHistory = 128;

@@ -71,9 +71,8 @@ StragglerWatch::StragglerWatch(const StragglerOptions& options, std::vector<int>
       rank_blame_(options, host_of_.size()),
       host_blame_(options, ranks_of_.size()) {
   host_blame_.set_excuse([this](int host, Nanos late) {
-    const int rank = rank_blame_.named();
-    return rank >= 0 && host_of_[static_cast<std::size_t>(rank)] == host &&
-           rank_blame_.cost_of_named() >= late;
+    const std::optional<Blame::Suspect> rank = rank_blame_.suspect();
+    return rank && host_of_[static_cast<std::size_t>(rank->who)] == host && rank->late >= late;
   });
 }
 

@@ -367,6 +367,25 @@ TEST(a_late_rank_that_slows_its_neighbours_is_named_alone) {
   CHECK_EQ(later.hosts.front().who, 1);
 }
 
+TEST(a_late_rank_that_nobody_names_again_so_soon_excuses_its_host) {
+  Job job({0, 0, 1, 1});
+  const std::vector<Nanos> late{0, 0, 10 * kMillisecond, 40 * kMillisecond};
+  const std::vector<Nanos> well(4, 0);
+  CHECK_EQ(told_in(job, 150, late).ranks.size(), std::size_t{1});
+  (void)told_in(job, 60, well);
+  const Told again = told_in(job, 150, late);  // within the rank's patience
+  CHECK(again.ranks.empty());
+  CHECK(again.hosts.empty());
+}
+
+TEST(a_host_that_gets_slower_than_its_late_rank_is_named_beside_it) {
+  Job job({0, 0, 1, 1});
+  CHECK(told_in(job, 200, {0, 0, 10 * kMillisecond, 40 * kMillisecond}).hosts.empty());
+  const Told later = told_in(job, 200, {0, 0, 40 * kMillisecond, 60 * kMillisecond});
+  CHECK(later.ranks.empty());  // it stays named
+  CHECK_EQ(later.hosts.size(), std::size_t{1});
+}
+
 TEST(a_slow_host_with_a_rank_that_is_slower_still_is_named_beside_it) {
   Job job({0, 0, 1, 1});
   const Told told = told_in(job, 200, {0, 0, 40 * kMillisecond, 50 * kMillisecond});

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 
 import numpy as np
-from fake_gpus import GpuArray
+from fake_gpus import GpuArray, set_faults
 from rank_programs.device_arrays import same, values
 
 import hvdtune as hvd
 from hvdtune.core import tuning, world
+from hvdtune.core.exceptions import HorovodInternalError
 
 
 def reduced() -> None:
@@ -27,6 +31,27 @@ def reduced() -> None:
     hvd.broadcast_(mine, root_rank=hvd.size() - 1, name="from3")
     same(mine, everybody[-1])
     hvd.shutdown()
+
+
+def mixed(victim: int) -> str:
+    """Operations of several kinds are under way when a rank dies whose GPU is slow."""
+    hvd.init()
+    data = np.ones(1001, np.float32)
+    for step in range(2):  # the first makes connections
+        if step and hvd.rank() == victim:
+            set_faults("slow=500")
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        try:
+            handles = []
+            for turn in range(3):
+                name = f"{step}.{turn}"
+                handles.append(hvd.broadcast_async_(GpuArray(data), 0, name=f"b{name}"))
+                handles.append(hvd.allreduce_async_(GpuArray(data), name=f"a{name}"))
+            for handle in handles:
+                hvd.synchronize(handle)
+        except HorovodInternalError as error:
+            return str(error)
+    return "nothing"
 
 
 def moved(turns: list[bool]) -> None:
