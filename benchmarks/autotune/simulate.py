@@ -1,6 +1,6 @@
 """How good the tuners are, on measured response surfaces with noise, drift and outliers.
 
-  python benchmarks/autotune/simulate.py            about 40 minutes on one core; results.md, .json
+  python benchmarks/autotune/simulate.py            about two hours on one core; results.md, .json
   python benchmarks/autotune/simulate.py --quick    a few runs of each, about a minute
   python benchmarks/autotune/simulate.py --jobs 2 --runs runs.jsonl --seconds 200
                                                     in parts: the same again goes on where it ended
