@@ -11,7 +11,7 @@ if [[ ${1:-} == --quick ]]; then
   python real.py --seconds 60
 else
   python bound.py
-  python simulate.py
+  python simulate.py --jobs 2
   python idle.py
   python real.py
 fi
