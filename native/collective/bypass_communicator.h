@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "collective/device_communicator.h"
+#include "collective/partial_device_communicator.h"
 #include "collective/peer_allreduce.h"
 
 namespace hvdtune {
@@ -11,36 +11,24 @@ namespace hvdtune {
 /// allreduces of up to PeerAllreduce::kLongest bytes go by PeerAllreduce, everything else by the
 /// other. Which batches are given to which of the two is their caller's choice, the same on all
 /// members; both may have work under way in one stream or in several.
-class BypassCommunicator final : public DeviceCommunicator {
+class BypassCommunicator final : public PartialDeviceCommunicator {
  public:
   BypassCommunicator(std::shared_ptr<DeviceCommunicator> rest,
                      std::unique_ptr<PeerAllreduce> peers);
 
-  [[nodiscard]] int size() const override { return rest_->size(); }
-  [[nodiscard]] int index() const override { return rest_->index(); }
   [[nodiscard]] const char* activity(OpKind kind) const override;
-  [[nodiscard]] bool supports(DType dtype, ReduceOp op, double factor) const override;
 
   void allreduce(CudaPointer in, CudaPointer out, std::size_t count, DType dtype, ReduceOp op,
                  double factor, CudaStream stream) override;
-  void broadcast(int root, CudaPointer in, CudaPointer out, std::size_t bytes,
-                 CudaStream stream) override;
-  void allgather(CudaPointer in, CudaPointer out, std::size_t bytes_each,
-                 CudaStream stream) override;
-  void reducescatter(CudaPointer in, CudaPointer out, std::size_t count_each, DType dtype,
-                     ReduceOp op, double factor, CudaStream stream) override;
-  void exchange(std::span<const DevicePiece> send, std::span<const DevicePiece> receive,
-                CudaStream stream) override;
-  void enroll(const DevicePiece& memory) override { rest_->enroll(memory); }
+  void enroll(const DevicePiece& memory) override { rest().enroll(memory); }
   void enroll_together(const DevicePiece& memory, Communicator& control) override {
-    rest_->enroll_together(memory, control);
+    rest().enroll_together(memory, control);
   }
-  void withdraw(const DevicePiece& memory) override { rest_->withdraw(memory); }
+  void withdraw(const DevicePiece& memory) override { rest().withdraw(memory); }
   [[nodiscard]] std::optional<std::string> failure() const override;
   void abort() override;
 
  private:
-  std::shared_ptr<DeviceCommunicator> rest_;
   std::unique_ptr<PeerAllreduce> peers_;
 };
 

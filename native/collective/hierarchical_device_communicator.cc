@@ -9,14 +9,12 @@ namespace hvdtune {
 HierarchicalDeviceCommunicator::HierarchicalDeviceCommunicator(
     std::shared_ptr<DeviceCommunicator> flat, std::unique_ptr<DeviceCommunicator> within,
     std::unique_ptr<ColumnAllreduce> between)
-    : flat_(std::move(flat)), within_(std::move(within)), between_(std::move(between)) {}
+    : PartialDeviceCommunicator(std::move(flat)),
+      within_(std::move(within)),
+      between_(std::move(between)) {}
 
 const char* HierarchicalDeviceCommunicator::activity(OpKind kind) const {
-  return kind == OpKind::kAllreduce ? between_->activity() : flat_->activity(kind);
-}
-
-bool HierarchicalDeviceCommunicator::supports(DType dtype, ReduceOp op, double factor) const {
-  return flat_->supports(dtype, op, factor);
+  return kind == OpKind::kAllreduce ? between_->activity() : rest().activity(kind);
 }
 
 std::size_t HierarchicalDeviceCommunicator::granule() const {
@@ -35,29 +33,7 @@ void HierarchicalDeviceCommunicator::allreduce(CudaPointer in, CudaPointer out, 
     within_->allgather(own, out, share * size, stream);
   }
   const std::size_t done = share * granule();
-  flat_->allreduce(in + done * size, out + done * size, count - done, dtype, op, factor, stream);
-}
-
-void HierarchicalDeviceCommunicator::broadcast(int root, CudaPointer in, CudaPointer out,
-                                               std::size_t bytes, CudaStream stream) {
-  flat_->broadcast(root, in, out, bytes, stream);
-}
-
-void HierarchicalDeviceCommunicator::allgather(CudaPointer in, CudaPointer out,
-                                               std::size_t bytes_each, CudaStream stream) {
-  flat_->allgather(in, out, bytes_each, stream);
-}
-
-void HierarchicalDeviceCommunicator::reducescatter(CudaPointer in, CudaPointer out,
-                                                   std::size_t count_each, DType dtype, ReduceOp op,
-                                                   double factor, CudaStream stream) {
-  flat_->reducescatter(in, out, count_each, dtype, op, factor, stream);
-}
-
-void HierarchicalDeviceCommunicator::exchange(std::span<const DevicePiece> send,
-                                              std::span<const DevicePiece> receive,
-                                              CudaStream stream) {
-  flat_->exchange(send, receive, stream);
+  rest().allreduce(in + done * size, out + done * size, count - done, dtype, op, factor, stream);
 }
 
 void HierarchicalDeviceCommunicator::enroll(const DevicePiece& memory) {
@@ -73,14 +49,14 @@ void HierarchicalDeviceCommunicator::withdraw(const DevicePiece& memory) {
 std::optional<std::string> HierarchicalDeviceCommunicator::failure() const {
   if (auto why = within_->failure()) return why;
   if (auto why = between_->failure()) return why;
-  return flat_->failure();
+  return rest().failure();
 }
 
 void HierarchicalDeviceCommunicator::abort() {
   between_->give_up();
   // In the stream each may be behind another: all are told before one of them has ended.
   at_once(
-      {[this] { within_->abort(); }, [this] { between_->abort(); }, [this] { flat_->abort(); }});
+      {[this] { within_->abort(); }, [this] { between_->abort(); }, [this] { rest().abort(); }});
 }
 
 }  // namespace hvdtune

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "collective/column_allreduce.h"
-#include "collective/device_communicator.h"
+#include "collective/partial_device_communicator.h"
 
 namespace hvdtune {
 
@@ -14,7 +14,7 @@ namespace hvdtune {
 /// Sums are those of NCCL in that order: the same bits on all members, but not those of another
 /// way. What does not divide into equal shares, less than an element for each member of a host,
 /// goes among all members, and so does every other operation. For one stream, its phases in order.
-class HierarchicalDeviceCommunicator final : public DeviceCommunicator {
+class HierarchicalDeviceCommunicator final : public PartialDeviceCommunicator {
  public:
   /// `flat`: of all members. `within`: of the members of this host, in order. `between`: of this
   /// one's column.
@@ -22,23 +22,12 @@ class HierarchicalDeviceCommunicator final : public DeviceCommunicator {
                                  std::unique_ptr<DeviceCommunicator> within,
                                  std::unique_ptr<ColumnAllreduce> between);
 
-  [[nodiscard]] int size() const override { return flat_->size(); }
-  [[nodiscard]] int index() const override { return flat_->index(); }
   [[nodiscard]] const char* activity(OpKind kind) const override;
-  [[nodiscard]] bool supports(DType dtype, ReduceOp op, double factor) const override;
   [[nodiscard]] std::size_t granule() const override;
 
   /// May wait for the stream, where ColumnAllreduce does.
   void allreduce(CudaPointer in, CudaPointer out, std::size_t count, DType dtype, ReduceOp op,
                  double factor, CudaStream stream) override;
-  void broadcast(int root, CudaPointer in, CudaPointer out, std::size_t bytes,
-                 CudaStream stream) override;
-  void allgather(CudaPointer in, CudaPointer out, std::size_t bytes_each,
-                 CudaStream stream) override;
-  void reducescatter(CudaPointer in, CudaPointer out, std::size_t count_each, DType dtype,
-                     ReduceOp op, double factor, CudaStream stream) override;
-  void exchange(std::span<const DevicePiece> send, std::span<const DevicePiece> receive,
-                CudaStream stream) override;
   /// Within the host and in the column; who has made the flat one enrols what that uses.
   void enroll(const DevicePiece& memory) override;
   void withdraw(const DevicePiece& memory) override;
@@ -46,7 +35,6 @@ class HierarchicalDeviceCommunicator final : public DeviceCommunicator {
   void abort() override;
 
  private:
-  std::shared_ptr<DeviceCommunicator> flat_;
   std::unique_ptr<DeviceCommunicator> within_;
   std::unique_ptr<ColumnAllreduce> between_;
 };

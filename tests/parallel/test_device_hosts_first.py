@@ -7,7 +7,7 @@ from pathlib import Path
 import fake_gpus
 import pytest
 from rank_programs import device_arrays, device_hierarchy
-from ranks import run_ranks
+from ranks import RanksResult, run_ranks
 from timelines import carried_by
 
 import hvdtune
@@ -17,6 +17,14 @@ pytestmark = pytest.mark.timeout(600)
 HIERARCHICAL = "NCCL_HIERARCHICAL_ALLREDUCE"
 THROUGH_HOSTS = "NCCL_AND_HOST_ALLREDUCE"
 WHY_NOT = "allreduces on GPUs do not go within each host first: "
+
+
+def check_survivors(result: RanksResult, victim: int) -> None:
+    """Every other rank has ended well, and was told who died."""
+    for rank, told in zip(result.ranks, result.values, strict=True):
+        if rank.rank != victim:
+            assert rank.returncode == 0, result.describe()
+            assert f"rank {victim} (pid " in told
 
 
 def traced(tmp_path: Path) -> dict[str, str]:
@@ -95,10 +103,7 @@ def test_where_nccl_has_no_more_communicators_it_goes_the_usual_way(
 def test_a_mixture_of_operations_ends_with_a_dead_rank(gpus: dict[str, str]) -> None:
     """In one stream, what waits for it is behind and before what has another communicator."""
     result = run_ranks(4, device_hierarchy.mixed, 3, env=gpus, hosts=[2, 2], check=False)
-    for rank, told in zip(result.ranks, result.values, strict=True):
-        if rank.rank != 3:
-            assert rank.returncode == 0, result.describe()
-            assert "rank 3 (pid " in told
+    check_survivors(result, 3)
 
 
 def test_it_comes_and_goes_in_a_running_job(fakes: Path, tmp_path: Path) -> None:
@@ -114,15 +119,9 @@ def test_it_comes_and_goes_in_a_running_job(fakes: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("victim", [0, 3])
 def test_a_dead_rank_ends_the_job_for_all(victim: int, gpus: dict[str, str]) -> None:
     result = run_ranks(4, device_arrays.killed, victim, 5, env=gpus, hosts=[2, 2], check=False)
-    for rank, told in zip(result.ranks, result.values, strict=True):
-        if rank.rank != victim:
-            assert rank.returncode == 0, result.describe()
-            assert f"rank {victim} (pid " in told
+    check_survivors(result, victim)
 
 
 def test_a_rank_that_dies_in_the_middle_ends_what_gpus_wait_for(gpus: dict[str, str]) -> None:
     result = run_ranks(4, device_arrays.killed_in_flight, 3, env=gpus, hosts=[2, 2], check=False)
-    for rank, told in zip(result.ranks, result.values, strict=True):
-        if rank.rank != 3:
-            assert rank.returncode == 0, result.describe()
-            assert "rank 3 (pid " in told
+    check_survivors(result, 3)

@@ -99,18 +99,24 @@ def test_stacks_of_ranks_in_the_middle_of_something(tmp_path: Path) -> None:
     assert "process stopped\nno Python stack: the process has not answered" in stacks
 
 
+def top_with(text: str, pid: int) -> str:
+    """What `hvdtune top` shows of that job, once it has the text."""
+    shown, deadline = "", time.monotonic() + 60
+    while text not in shown:
+        assert time.monotonic() < deadline, shown
+        top = hvdtune("top", "--once", "--job", str(pid))
+        assert top.returncode == 0, top.stderr
+        shown = top.stdout
+    return shown
+
+
 @pytest.mark.parametrize("late", [0, 2])
 def test_what_waits_for_a_rank_is_in_the_queue(tmp_path: Path, late: int) -> None:
     """Tensors that all ranks know: announcing them wakes nobody before the last rank comes."""
     stop_file = tmp_path / "stop"
     with start_ranks(3, live.stay_away, late, str(stop_file)) as ranks:
         ranks.wait_for_output(late, "staying away")
-        shown, deadline = "", time.monotonic() + 60
-        while "5 tensors: 5 for ranks" not in shown:
-            assert time.monotonic() < deadline, shown
-            top = hvdtune("top", "--once", "--job", str(ranks.pid(0)))
-            assert top.returncode == 0, top.stderr
-            shown = top.stdout
+        top_with("5 tensors: 5 for ranks", ranks.pid(0))
         stop_file.touch()
         ranks.wait(60)
 
@@ -226,12 +232,7 @@ def test_top_and_the_timeline_name_a_late_host(tmp_path: Path) -> None:
     arguments = ([2, 3], 0.05, 0, str(stop_file))
     with start_ranks(4, live.train, *arguments, env=env, hosts=[2, 2]) as ranks:
         ranks.wait_for_output(0, "running")
-        shown, deadline = "", time.monotonic() + 60
-        while "step after step: host host1 (ranks 2, 3)" not in shown:
-            assert time.monotonic() < deadline, shown
-            top = hvdtune("top", "--once", "--job", str(ranks.pid(0)))
-            assert top.returncode == 0, top.stderr
-            shown = top.stdout
+        shown = top_with("step after step: host host1 (ranks 2, 3)", ranks.pid(0))
         stop_file.touch()
         ranks.wait(60)
     assert re.search(r"slowest +host host1 \(ranks 2, 3\) costs \d", shown), shown
