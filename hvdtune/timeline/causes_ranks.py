@@ -52,8 +52,11 @@ class Case:
     def bench(self, chosen: np.ndarray) -> whatif.Bench:
         """A sample of the steps `chosen`, [S] bool."""
         joint, steps = self.analysis.joint, self.analysis.found_steps
-        rules = Rules(self.threshold, self.cycle, self.costs, slowdown=self.load.slowdown)
-        return whatif.bench(joint, steps, chosen, rules, self.load)
+        load = self.load
+        rules = Rules(
+            self.threshold, self.cycle, self.costs, slowdown=load.slowdown, beside=load.beside
+        )
+        return whatif.bench(joint, steps, chosen, rules, load)
 
     @cached_property
     def load(self) -> Load:
@@ -108,8 +111,10 @@ class Case:
 
     @cached_property
     def sample(self) -> whatif.Bench:
-        """Of the usual steps."""
-        return self.bench(self.usual)
+        """Of the usual steps. What a change saves in one of them it saves in every step."""
+        sample = self.bench(self.usual)
+        sample.weight = float(self.durations[self.usual].mean() / self.durations.mean())
+        return sample
 
     def gain(self, change: whatif.Change) -> float:
         """Of a change on the usual steps; remembered as something that helps."""

@@ -49,7 +49,8 @@ class Load:
     known. waiting: [ranks, S] ns that a program was ready to compute while batches had its CPU; NaN
     where that is not known. slowdown: by how much computing and batches take longer while they
     overlap; 1 where there are CPUs enough, or nothing is known. on_cpu: computing is mostly CPU
-    time; it is not where a GPU computes, or nobody. hosts: those of which all this is known.
+    time; it is not where a GPU computes, or nobody. beside: ns of a CPU that a batch takes on a
+    rank besides its duration. hosts: those of which all this is known.
     """
 
     computing: np.ndarray
@@ -57,6 +58,7 @@ class Load:
     slowdown: float = 1.0
     on_cpu: bool = False
     cpus: int = 0  # of the host with the largest slowdown; 0: not known
+    beside: float = 0.0
     hosts: tuple[Host, ...] = ()
 
     def work(self, step: int) -> tuple[tuple[float, float], ...]:
@@ -110,7 +112,20 @@ def load(analysis: Analysis) -> Load:
         return Load(computing, np.full(shape, np.nan))
     worst = max(hosts, key=lambda host: host.slowdown)
     on_cpu = all(one.computing >= ON_CPU * min(1.0, one.cpus / one.ranks) for one in hosts)
-    return Load(computing, waited, worst.slowdown, on_cpu, worst.cpus, tuple(hosts))
+    # With more than a CPU for each rank, other threads may help the one that executes batches.
+    helped = worst.cpus > worst.ranks
+    beside = 0.0 if helped else _beside(analysis, batches, communication)
+    return Load(computing, waited, worst.slowdown, on_cpu, worst.cpus, beside, tuple(hosts))
+
+
+def _beside(analysis: Analysis, batches: np.ndarray, communication: np.ndarray) -> float:
+    """See Load: of short batches that is most. `batches`, `communication`: [ranks, S] ns of a CPU
+    and of time, NaN where not known."""
+    known = np.isfinite(batches).all(axis=0)
+    of = analysis.found_steps.batch_step
+    count = int(known[of[of >= 0]].sum())
+    more = float((batches - communication)[:, known].mean(axis=0).sum()) if count else 0.0
+    return max(0.0, more / count) if count else 0.0
 
 
 def _share_of_batches(crowd: float, computing: float, batches: float) -> float:

@@ -24,6 +24,9 @@ _BLOCKED = REASONS.index("blocked")
 #: What is assumed of a batch, each tensor and each byte where nothing is known: ns.
 PRIOR = (30e3, 1e3, 0.3)
 PRIOR_WEIGHT = 0.1
+#: … but of the quickest batch, by its tensors, one tensor and its bytes are no more than this each:
+#: otherwise batches of a single small tensor would seem to cost nothing by themselves.
+PRIOR_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class Play:
     #: recorded (replay.with_overlaps); empty where it does not matter.
     overlapped: np.ndarray = field(default_factory=lambda: np.zeros(0))
     hidden: float = 0.0
+    #: [ranks] how much of its speed each loses while batches run and it computes.
+    lost: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 def programs(
@@ -252,27 +257,41 @@ def costs(joint: Joint, steps: Steps) -> Costs:
     use = use[:: max(1, len(use) // 20_000)]
     took = joint.together_of(use).astype(float)
     use, took = use[took > 0], took[took > 0]
-    byte = PRIOR[2]
-    peak = [r.identity.peak_gbps for r in joint.recording.ranks.values() if r.identity.peak_gbps]
-    if peak:
-        byte = bus_factor("allreduce", joint.recording.size) / max(peak)
-    rows = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-    seconds, weights = [PRIOR[0], PRIOR[1], byte], [PRIOR_WEIGHT] * 3
-    if len(use):
-        shapes = np.stack([joint.tensors[use], joint.bytes[use]])
-        unique, index = np.unique(shapes, axis=1, return_inverse=True)
-        index = index.ravel()
-        order = np.argsort(index, kind="stable")
-        for part in np.split(took[order], np.flatnonzero(np.diff(index[order])) + 1):
-            seconds.append(typical(part))
-            weights.append(float(np.sqrt(len(part))))
-        rows += [[1.0, float(n), float(size)] for n, size in unique.T]
-    target = np.array(seconds)
-    scale = np.array(weights) / target
-    solution, _ = nnls(np.array(rows) * scale[:, None], target * scale)
+    shapes, seconds, weights = _by_shape(joint, use, took)
+    prior = _prior(joint, shapes, seconds)
+    rows = np.concatenate([np.eye(3), np.insert(shapes, 0, 1.0, axis=1)])
+    target = np.concatenate([prior, seconds])
+    scale = np.concatenate([[PRIOR_WEIGHT] * 3, weights]) / target
+    solution, _ = nnls(rows * scale[:, None], target * scale)
     closing, beginning, gap, waking, while_busy = _latencies(joint, use)
     batch, tensor, each = (float(value) for value in solution)
     return Costs(batch, tensor, each, closing, beginning, gap, waking, while_busy)
+
+
+def _by_shape(
+    joint: Joint, use: np.ndarray, took: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Batches of so many tensors and bytes ([U, 2]): what they typically take, ns, and how much
+    that counts, both [U]."""
+    every = np.stack([joint.tensors[use], joint.bytes[use]], axis=1).astype(float)
+    shapes, index = np.unique(every, axis=0, return_inverse=True)
+    order = np.argsort(index.ravel(), kind="stable")
+    parts = np.split(took[order], np.cumsum(np.bincount(index.ravel()))[:-1]) if len(use) else []
+    seconds = np.array([typical(part) for part in parts])
+    return shapes, seconds, np.sqrt([float(len(part)) for part in parts])
+
+
+def _prior(joint: Joint, shapes: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """PRIOR, by what is known of the machine: its measured peak, and the quickest batch."""
+    batch, tensor, byte = PRIOR
+    if len(seconds):
+        least = int(np.argmin(seconds / np.maximum(shapes[:, 0], 1)))
+        tensor = min(tensor, PRIOR_SHARE * seconds[least] / max(shapes[least, 0], 1))
+        byte = min(byte, PRIOR_SHARE * seconds[least] / shapes[least, 1])
+    peak = [r.identity.peak_gbps for r in joint.recording.ranks.values() if r.identity.peak_gbps]
+    if peak:
+        byte = bus_factor("allreduce", joint.recording.size) / max(peak)
+    return np.array([batch, tensor, byte])
 
 
 def _latencies(joint: Joint, use: np.ndarray) -> tuple[float, float, float, float, bool]:

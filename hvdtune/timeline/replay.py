@@ -30,13 +30,15 @@ PRIOR_OVERLAP = 1.0
 @dataclass(frozen=True)
 class Rules:
     """What the engine does. threshold: bytes; cycle: ns. `slower` multiplies a batch's duration,
-    given its play and members. `slowdown`: of computing and batches while they overlap."""
+    given its play and members. `slowdown`: of computing and batches while they overlap. `beside`:
+    ns of a CPU that each batch takes on each rank besides its duration."""
 
     threshold: float
     cycle: float
     costs: Costs
     slower: Callable[[Play, list[int]], float] | None = None
     slowdown: float = 1.0
+    beside: float = 0.0
 
 
 def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
@@ -66,8 +68,8 @@ def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
 def _least(one: Play, step: _Step) -> float:
     """How long a step takes at least for the work that CPUs have to do in it, ns. If the recorded
     one was quicker than that, the work is overestimated, and this as well."""
-    recorded = sum(duration for _, duration in one.recorded)
-    now = step.communication()
+    recorded = sum(duration + step.rules.beside for _, duration in one.recorded)
+    now = step.occupied()
     least = 0.0
     for computing, batch in one.work:
         was = computing + batch * recorded
@@ -76,16 +78,42 @@ def _least(one: Play, step: _Step) -> float:
     return least
 
 
-def _lost(one: Play, rules: Rules) -> np.ndarray:
+def _lost(one: Play, rules: Rules, behind: np.ndarray) -> np.ndarray:
     """[ranks] how much of a program's speed batches take while it overlaps with them. As it was
     kept waiting in the recorded step, for what it overlapped with them there; by what they want of
-    the CPUs as if it had overlapped for so much longer (PRIOR_OVERLAP)."""
+    the CPUs as if it had overlapped for so much longer (PRIOR_OVERLAP). Without what it stood
+    `behind` its last submissions, where it has nothing left to compute."""
     wanted = 1 - 1 / rules.slowdown
     if len(one.waiting) != len(one.overlapped):
         return np.full(len(one.overlapped), wanted)
     waited = np.minimum(one.waiting, (1 - LEAST_SHARE) * one.overlapped)
+    behind = np.minimum(behind, waited)
     prior = max(PRIOR_OVERLAP * one.measured, 1.0)
-    return (waited + wanted * prior) / (one.overlapped + prior)
+    lost: np.ndarray = (waited - behind + wanted * prior) / (one.overlapped - behind + prior)
+    return lost
+
+
+def _behind(stretches: Sequence[Sequence[Play]]) -> list[list[np.ndarray]]:
+    """For each step [ranks] ns that a program took longer than usual, which is the least that it
+    did in the sample, from the last submission before a wait to that wait."""
+    takes = [
+        [np.array([_from_last_submission(program) for program in one.programs]) for one in stretch]
+        for stretch in stretches
+    ]
+    every = [own for stretch in takes for own in stretch]
+    if not every or len({len(own) for own in every}) > 1:
+        return [[np.zeros(len(own)) for own in stretch] for stretch in takes]
+    least = np.min(every, axis=0)
+    return [[own - least for own in stretch] for stretch in takes]
+
+
+def _from_last_submission(program: Program) -> float:
+    """Own time, ns, over all waits that have submissions before them."""
+    submit = np.sort(program.submit[np.isfinite(program.submit)])
+    ends = np.array([at for at, _ in program.waits])
+    last = np.searchsorted(submit, ends, side="right") - 1
+    first = last != np.concatenate([[-1], last[:-1]])  # the first wait behind these submissions
+    return float((ends - submit[np.maximum(last, 0)])[first & (last >= 0)].sum())
 
 
 def _contended(
@@ -98,13 +126,13 @@ def _contended(
     """The step where CPUs are scarce. While batches run and a rank computes, both lose some of
     their speed; what the recorded step had of that is in its times already. How long they overlap
     depends on how long they take: it is tried, beginning as it was recorded."""
-    each = _lost(one, rules)
+    each = one.lost
     lost = float(each.mean())
     stretch, overlapped = 1.0, one.overlapped
     for trial in range(TRIALS + 1):
         longer = each * (overlapped - one.overlapped)
         own = tuple(
-            _delayed(program, float(delay))
+            computing_longer(program, float(delay))
             for program, delay in zip(one.programs, longer, strict=True)
         )
         step = _Step(replace(one, programs=own), rules, known, clocks, free, stretch)
@@ -117,22 +145,24 @@ def _contended(
 
 
 def with_overlaps(stretches: Sequence[Sequence[Play]], rules: Rules) -> list[list[Play]]:
-    """The steps with `overlapped` and `hidden` as they are when nothing is changed."""
+    """The steps with `overlapped`, `hidden` and `lost` as they are when nothing is changed."""
     known = recorded_durations(stretches)
     result = []
-    for stretch in stretches:
+    for stretch, stood in zip(stretches, _behind(stretches), strict=True):
         clocks, free = [0.0] * len(stretch[0].programs) if stretch else [], 0.0
         plays = []
-        for one in stretch:
+        for one, behind in zip(stretch, stood, strict=True):
             step = _Step(one, rules, known, clocks, free)
             clocks, free = step.run()
-            plays.append(replace(one, overlapped=step.overlapped(), hidden=step.hidden()))
+            own = replace(one, overlapped=step.overlapped(), hidden=step.hidden())
+            plays.append(replace(own, lost=_lost(own, rules, behind)))
         result.append(plays)
     return result
 
 
-def _delayed(program: Program, delay: float) -> Program:
-    """The computing between the first submission and the last wait takes so much longer."""
+def computing_longer(program: Program, delay: float) -> Program:
+    """The computing between the first submission and the last wait takes so much longer, ns, or
+    shorter where that is negative."""
     finite = np.isfinite(program.submit)
     if not finite.any() or not program.waits:
         return program
@@ -211,22 +241,27 @@ class _Step:
         return ends, self.free
 
     def overlapped(self) -> np.ndarray:
-        """Once it has run: [ranks] ns that batches ran while the rank was not blocked."""
+        """Once it has run: [ranks] ns that batches ran while the rank was not blocked, with what
+        they take `beside`."""
         ran = np.array(self.ran).reshape(-1, 2)
-        total = np.full(len(self.programs), float((ran[:, 1] - ran[:, 0]).sum()))
+        lengths = np.maximum(ran[:, 1] - ran[:, 0], 1e-9)
+        result = np.zeros(len(self.programs))
         for rank, stood in enumerate(self.stood):
+            left = lengths.copy()
             for begin, end in stood:
                 inside = np.minimum(ran[:, 1], end) - np.maximum(ran[:, 0], begin)
-                total[rank] -= float(np.maximum(inside, 0.0).sum())
-        return np.maximum(total, 0.0)
+                left -= np.maximum(inside, 0.0)
+            left = np.maximum(left, 0.0)
+            result[rank] = float((left * (1 + self.rules.beside / lengths)).sum())
+        return result
 
-    def communication(self) -> float:
-        """Once it has run: ns that batches ran."""
-        return sum(end - begin for begin, end in self.ran)
+    def occupied(self) -> float:
+        """Once it has run: ns that batches ran, with what they take `beside`."""
+        return sum(end - begin + self.rules.beside for begin, end in self.ran)
 
     def hidden(self) -> float:
         """The overlap as a share of the batches' time, mean over the ranks."""
-        ran = self.communication()
+        ran = self.occupied()
         return float(self.overlapped().mean()) / ran if ran > 0 else 0.0
 
     def _turn(self) -> bool:

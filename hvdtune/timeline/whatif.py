@@ -15,7 +15,7 @@ import numpy as np
 from hvdtune.timeline.cpus import Load
 from hvdtune.timeline.joint import Joint
 from hvdtune.timeline.program import Costs, Play, Program, costs, programs
-from hvdtune.timeline.replay import Rules, play, with_overlaps
+from hvdtune.timeline.replay import Rules, computing_longer, play, with_overlaps
 from hvdtune.timeline.steps import Steps
 
 #: Stretches of so many consecutive steps, spread over the recording …
@@ -35,8 +35,8 @@ Change = Callable[[Stretches, Rules], tuple[Stretches, Rules]]
 
 @dataclass
 class Bench:
-    """A sample of steps to try changes on. `weight`: of all recorded steps' time, how much the
-    steps have that the sample stands for."""
+    """A sample of steps to try changes on. `weight`: the time of the steps that it stands for, as a
+    share of all recorded steps' time."""
 
     stretches: Stretches
     rules: Rules
@@ -230,20 +230,35 @@ def _moved(program: Program, index: int) -> Program:
 def overlapped(no_cpu_left: bool = False) -> Change:
     """Nothing is waited for before the last wait of the step, and gradients that all come at once
     come when they are computed: evenly over the backward pass. Where no CPU is left over, what
-    the engine does meanwhile is taken from the computing."""
+    the engine does meanwhile is taken from the computing.
+
+    A program that batches kept from its CPU right behind its submissions stood there as it would
+    have in the wait that follows; that time is none of its computing.
+    """
 
     def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        plays, rules = each_step(_without_standing)(stretches, rules)
         # Of the program, not of a step: in some the rank is kept from submitting for a while.
-        burst = in_a_burst(one for stretch in stretches for one in stretch)
+        burst = in_a_burst(one for stretch in plays for one in stretch)
 
         def moved(one: Play) -> Play:
             taken = sum(duration for _, duration in one.recorded) if no_cpu_left else 0.0
             own = (_delayed(_overlapped(p, burst), taken) for p in one.programs)
             return replace(one, programs=tuple(own))
 
-        return each_step(moved)(stretches, rules)
+        return each_step(moved)(plays, rules)
 
     return change
+
+
+def _without_standing(one: Play) -> Play:
+    """Without the time that programs stood for their CPU while batches ran; what they will lose to
+    batches is all to be added."""
+    if len(one.waiting) != len(one.programs) or len(one.overlapped) != len(one.programs):
+        return one
+    stood = np.minimum(one.waiting, one.overlapped)
+    own = (computing_longer(p, -float(t)) for p, t in zip(one.programs, stood, strict=True))
+    return replace(one, programs=tuple(own), overlapped=np.zeros(len(stood)))
 
 
 def in_a_burst(plays: Iterable[Play]) -> bool:

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -22,6 +23,7 @@
 #include "base/log.h"
 #include "base/signals_blocked.h"
 #include "transport/mpi_progress.h"
+#include "transport/pmi.h"
 
 namespace hvdtune {
 namespace {
@@ -339,10 +341,7 @@ class MpiOf final : public Mpi {
   [[nodiscard]] bool threads_multiple() const override { return multiple_; }
 
   [[nodiscard]] std::string version() const override {
-    char text[8192] = "";
-    int length = 0;
-    calls_.get_library_version(text, &length);
-    std::string line(text);
+    std::string line = about();
     line.resize(std::min(line.size(), line.find_first_of("\n\r")));
     return line;
   }
@@ -373,13 +372,21 @@ class MpiOf final : public Mpi {
     }
     if (!finalizes || !ours_ || initialized == 0 || finalized != 0 || spoilt_) return;
     if (hangs_at_end_) {
-      finalize_in_time();
+      end_together();
     } else {
       calls_.finalize();
     }
   }
 
  private:
+  /// All that the library says of itself, several lines.
+  [[nodiscard]] std::string about() const {
+    char text[8192] = "";
+    int length = 0;
+    calls_.get_library_version(text, &length);
+    return text;
+  }
+
   /// MPICH before 4.2: over UCX, a process that is through with closing its connections waits in
   /// MPI_Finalize and moves no messages, while others wait for its answer (pmodels/mpich, pull
   /// request 6596). Up to half of all jobs on several hosts end so.
@@ -391,12 +398,32 @@ class MpiOf final : public Mpi {
   }
 
   /// What ends without MPI_Finalize is killed with all others of its host: so not before everybody
-  /// has come here, where there is nothing left to be done.
-  void finalize_in_time() const {
+  /// has come here, where there is nothing left to be done. Hydra takes an end for one in order
+  /// only after what MPI_Finalize would have told it; so that is told without MPI_Finalize where
+  /// the library, too, speaks version 1 to it, which it does unless it was configured otherwise.
+  void end_together() const {
     const std::vector<char> sent(static_cast<std::size_t>(size_));
     std::vector<char> received(sent.size());
     calls_.alltoall(sent.data(), 1, calls_.abi.byte, received.data(), 1, calls_.abi.byte,
                     calls_.abi.world);
+    std::optional<Pmi> launcher = Pmi::of_process();
+    if (!launcher || about().find("--with-pmi") != std::string::npos) {
+      finalize_in_time();
+      return;
+    }
+    const auto advance = [this] {
+      int is = 0;
+      calls_.iprobe((rank_ + 1) % size_, kUnusedTag, calls_.abi.world, &is,
+                    calls_.abi.statuses_ignore);
+    };
+    if (launcher->barrier(advance) && launcher->leave()) return;
+    HVD_LOG_RANK(kWarning, rank_)
+        << "the mpirun of " << version()
+        << " did not answer at this process's end; it may report that the job has failed";
+  }
+
+  /// Other launchers mind less how a process ends.
+  void finalize_in_time() const {
     const auto ended = std::make_shared<std::promise<void>>();
     const std::future<void> end = ended->get_future();
     const SignalsBlocked signals;

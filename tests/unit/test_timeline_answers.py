@@ -399,6 +399,26 @@ def two_ranks() -> tuple[list, Costs]:
     return programs(joint, steps, range(5)), costs(joint, steps)
 
 
+@pytest.mark.parametrize(("fixed", "size"), [(0.7e-6, 4096), (5e-6, 4096), (50e-6, 1024)])
+def test_batches_of_one_small_tensor_cost_something_by_themselves(fixed, size):
+    """Where none of several was recorded, nothing tells the batch's part from the tensor's."""
+    job = Job(
+        ranks=2,
+        steps=8,
+        tensors=tensors(60, size),
+        threshold=0,
+        batch=fixed,
+        announce=0,
+        schedule=0,
+    )
+    joint = join(recording(job))
+    own = costs(joint, find_steps(joint))
+    alone = own.duration(1, size)
+    together = own.duration(60, 60 * size) / 60
+    assert alone == pytest.approx(joint.together_of(np.arange(len(joint))).mean(), rel=0.05)
+    assert 0.02 * alone < together < 0.7 * alone
+
+
 def test_free_communication_leaves_the_computing(two_ranks):
     plays, own = two_ranks
     free = replace(own, batch=0, tensor=0, byte=0, closing=0, beginning=0, gap=0, waking=0)

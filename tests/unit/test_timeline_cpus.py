@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, recording, tensors
+from synthetic_capture import Job, Late, recording, tensors
 
-from hvdtune.timeline import cpus
+from hvdtune.timeline import cpus, whatif
 from hvdtune.timeline.capture import (
     COUNTER,
     CPUS_FOR_BATCHES,
@@ -97,6 +97,15 @@ def test_batches_with_threads_that_help_want_more_than_a_cpu(count, batches, slo
     assert found.slowdown == pytest.approx(slowdown, rel=0.02)
 
 
+@pytest.mark.parametrize(("count", "more"), [(4, 0.5), (8, 0.0)])
+def test_what_batches_take_of_a_cpu_beside_their_duration(count, more):
+    """Where each rank has CPUs of its own for them, these are threads that help."""
+    analysis = analyse(with_cpus(JOB, count, 0.5, 1.5))
+    took = 1e9 * analysis.waterfall.groupby("rank")["communication_s"].sum().mean()
+    batches = (analysis.found_steps.batch_step >= 0).sum()
+    assert cpus.load(analysis).beside == pytest.approx(more * took / batches, rel=0.02)
+
+
 def test_overlapping_gives_nothing_where_computing_needs_all_cpus():
     free = told(recording(JOB))["no overlap"].gain
     assert free > 0.1
@@ -113,6 +122,18 @@ def test_what_was_recorded_overlapping_is_slowed_down_already():
         sample = Case.of(analyse(with_cpus(job, count, 1.0))).sample
         assert sample.rules.slowdown == pytest.approx(8 / count, rel=0.02)
         assert sample.base == pytest.approx(sample.measured, rel=0.03)
+
+
+def test_what_a_usual_step_gains_every_step_gains():
+    """Also those in which a rank was late, which are not played."""
+    late = replace(JOB, steps=40, late=(Late(1, 0.03, 10, 29),))
+    case = Case.of(analyse(recording(late)))
+    assert case.usual.sum() == pytest.approx(20, abs=2)
+    mean = case.durations.mean()
+    assert case.sample.weight == pytest.approx(case.durations[case.usual].mean() / mean)
+    gain = Case.of(analyse(recording(replace(JOB, steps=40)))).gain(whatif.overlapped())
+    saved = gain * case.durations[case.usual].mean()
+    assert case.gain(whatif.overlapped()) == pytest.approx(saved / mean, rel=0.05)
 
 
 def test_equal_work_does_not_help_ranks_that_wait_for_cpus():

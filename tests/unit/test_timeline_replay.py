@@ -124,6 +124,39 @@ def test_no_step_is_quicker_than_the_work_of_its_cpus():
     assert over.gain(whatif.threshold(4 * MIB)) == pytest.approx(1 - (56 + 11 / 2) / (56 + 16 / 2))
 
 
+def test_standing_behind_a_submission_is_no_computing():
+    """Each batch takes the program's CPU as soon as it is submitted: it never comes to wait."""
+    [[one]] = plays(step([10, 12, 14, 16], [(18, [0, 1, 2, 3])], 20))
+    alone = tuple((np.array([at]), 2 * MS) for at in range(4))
+    one = replace(one, recorded=alone, measured=20 * MS, waiting=np.array([7.2 * MS]))
+    sample = whatif.Bench([[one]], Rules(0, MS, COSTS), 1.0)
+    assert sample.base == pytest.approx(20 * MS)
+    [[changed]], _ = whatif.overlapped()(sample.stretches, sample.rules)
+    assert changed.programs[0].compute == pytest.approx((20 - 7.2) * MS)
+    assert changed.overlapped.tolist() == [0]
+    # What else is gained is what it is where nobody stood.
+    free = replace(one, waiting=np.zeros(1), programs=changed.programs)
+    shorter = whatif.Bench([[free]], Rules(0, MS, COSTS), 1.0)
+    unchanged = play([[free]], shorter.rules)
+    gain = 1 - unchanged / (20 * MS)
+    assert sample.gain(whatif.overlapped()) == pytest.approx(gain, rel=0.1)
+
+
+def test_what_programs_stand_behind_their_last_submissions_they_do_not_lose_elsewhere():
+    """Of three steps, in one the program came to its wait 6 ms late, for want of a CPU."""
+    usual = plays(step([2, 4], [(5, [0, 1])], 30))[0]
+    stood = plays(step([2, 4], [(11, [0, 1])], 36))[0]
+    whole = [*usual, *stood, *usual]
+    alone = tuple((np.array([at]), 3 * MS) for at in range(2))
+    waits = ([0.0], [6.0], [0.0])
+    whole = [
+        replace(one, recorded=alone, measured=33 * MS, waiting=np.array(own) * MS)
+        for one, own in zip(whole, waits, strict=True)
+    ]
+    sample = whatif.Bench([whole], Rules(0, MS, COSTS), 1.0)
+    assert [one.lost.tolist() for one in sample.stretches[0]] == [[0], [0], [0]]
+
+
 def test_waiting_without_overlap_is_not_for_batches():
     """Hardly anything runs beside the program, which waits for a CPU all the same."""
     [[one]] = plays(step([2, 3], [(2.5, [0]), (4, [1])], 30))
