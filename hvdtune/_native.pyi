@@ -481,9 +481,10 @@ def result_memory(bytes: int) -> Any:
 def log(level: str, file: str, line: int, rank: int, message: str) -> None:
     """Print a message in the engine's format; rank -1 leaves the rank out."""
 
-def finish_mpi(finalizes: bool) -> None:
+def finish_mpi(finalizes: bool, hydra: int) -> None:
     """No thread of the engine calls MPI any more; then MPI_Finalize, if it is wanted, and if an
-    engine of this process has initialised MPI and no job was aborted."""
+    engine of this process has initialised MPI and no job was aborted. hydra: the descriptor of
+    this process's connection to MPICH's mpirun; -1: none."""
 
 def mpi_threads_multiple() -> bool:
     """Whether MPI allows calls from several threads at a time; False where no engine uses it."""

@@ -53,6 +53,13 @@ def launcher_family(environ: Mapping[str, str]) -> str | None:
     return None
 
 
+def hydra_connection(environ: Mapping[str, str]) -> int:
+    """The descriptor by which this process speaks to Hydra, MPICH's mpirun; -1 where another has
+    started it. Slurm's own connection has the same name, and may be spoken to in another way."""
+    number = environ.get("PMI_FD", "")
+    return int(number) if "HYDI_CONTROL_FD" in environ and number.isdecimal() else -1
+
+
 def find_all(environ: Mapping[str, str], named: str = "") -> list[MpiLibrary]:
     """Every libmpi there is, each once, the preferred ones first.
 

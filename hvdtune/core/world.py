@@ -17,6 +17,7 @@ from hvdtune.core import (
     cuda_libraries,
     data_plane,
     devices,
+    mpi_library,
     network,
     recording,
     stacks,
@@ -310,7 +311,10 @@ def _finish_mpi() -> None:
     for stream in (sys.stdout, sys.stderr):  # what comes too late is lost with some mpiruns
         with contextlib.suppress(Exception):
             stream.flush()
-    _native.finish_mpi(finalizes=getattr(sys, "last_type", None) is None)
+    _native.finish_mpi(
+        finalizes=getattr(sys, "last_type", None) is None,
+        hydra=mpi_library.hydra_connection(os.environ),
+    )
 
 
 def _forget_in_child() -> None:

@@ -26,6 +26,8 @@ AS_GOOD = 0.005
 CLEARLY = 0.1
 #: "Communication bound" is only what has this share of the step at least.
 BOUND = 0.1
+#: … and from this share on it is said that waiting for late ranks is not among it.
+MENTIONED = 0.005
 #: A size that has this much of the best size's bandwidth is that size, or as good.
 BEST_SIZE = 0.995
 DEFAULT_MIB, DEFAULT_MS = 128, 1.0
@@ -371,7 +373,9 @@ def _capacity(case: Case) -> float:
 def communication(case: Case) -> list[Finding]:
     """What is left is moving bytes: fewer of them, or less often. The gain is what that saves on
     top of the best change found before."""
-    exposed = case.analysis.overlap.exposed_share - case.part("skew_wait_s")
+    skew = case.part("skew_wait_s")
+    exposed = case.analysis.overlap.exposed_share - skew
+    apart = ", waiting for late ranks not counted" if skew >= MENTIONED else ""
     sizes = case.analysis.sizes
     reduced = sizes[(sizes["op"] == "allreduce") & sizes["busbw_gbps"].notna()]
     if exposed < BOUND or reduced.empty:
@@ -382,8 +386,8 @@ def communication(case: Case) -> list[Finding]:
     return [
         Finding(
             "communication bound",
-            f"{100 * exposed:.0f} % of the step is communication that is not hidden; most of it "
-            f"are allreduces of {words.size(heaviest['bytes'])} at "
+            f"{100 * exposed:.0f} % of the step is communication that is not hidden{apart}; most "
+            f"of it are allreduces of {words.size(heaviest['bytes'])} at "
             f"{words.bandwidth(1e9 * heaviest['busbw_gbps'])} bus bandwidth{near}.",
             _send_less(case),
             case.gain_beyond(whatif.every_other_step()),

@@ -54,13 +54,16 @@ def count(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of 1: `12.3 %`, from 10 % on without a decimal; `under 0.1 %`."""
+    """A share of 1: `12.3 %`, from 10 % on without a decimal; `under 0.1 %`, and what is as little
+    below 0, as only rounding makes it, `0 %`."""
     if share is None or not math.isfinite(share):
         return "-"
     value = 100 * share
     if 0 < value < 0.05:
         return "under 0.1 %"
-    return f"{value:.0f} %" if abs(value) >= 9.95 or value == 0 else f"{value:.1f} %"
+    if -0.05 < value <= 0:
+        return "0 %"
+    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.1f} %"
 
 
 def size(count: float | None) -> str:

@@ -6,11 +6,12 @@ namespace py = pybind11;
 namespace hvdtune::python {
 
 void bind_backends(py::module_& module) {
-  module.def("finish_mpi", &Mpi::finish, py::arg("finalizes"),
+  module.def("finish_mpi", &Mpi::finish, py::arg("finalizes"), py::arg("hydra"),
              py::call_guard<py::gil_scoped_release>(),
              "No thread of the engine calls MPI any more; then MPI_Finalize, if wanted, and if an "
              "engine of this process has initialised MPI and no job of it was aborted; may wait "
-             "for the other processes.");
+             "for the other processes. hydra: the descriptor of this process's connection to "
+             "MPICH's mpirun; -1: none.");
   module.def(
       "mpi_threads_multiple",
       [] {

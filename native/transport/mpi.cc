@@ -14,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -360,8 +359,8 @@ class MpiOf final : public Mpi {
     return known;
   }
 
-  /// `finalizes`: unless somebody else is to.
-  void end(bool finalizes) {
+  /// See Mpi::finish.
+  void end(bool finalizes, int hydra) {
     int initialized = 0;
     int finalized = 0;
     calls_.initialized(&initialized);
@@ -372,7 +371,7 @@ class MpiOf final : public Mpi {
     }
     if (!finalizes || !ours_ || initialized == 0 || finalized != 0 || spoilt_) return;
     if (hangs_at_end_) {
-      end_together();
+      end_together(hydra);
     } else {
       calls_.finalize();
     }
@@ -401,22 +400,22 @@ class MpiOf final : public Mpi {
   /// has come here, where there is nothing left to be done. Hydra takes an end for one in order
   /// only after what MPI_Finalize would have told it; so that is told without MPI_Finalize where
   /// the library, too, speaks version 1 to it, which it does unless it was configured otherwise.
-  void end_together() const {
+  void end_together(int hydra) const {
     const std::vector<char> sent(static_cast<std::size_t>(size_));
     std::vector<char> received(sent.size());
     calls_.alltoall(sent.data(), 1, calls_.abi.byte, received.data(), 1, calls_.abi.byte,
                     calls_.abi.world);
-    std::optional<Pmi> launcher = Pmi::of_process();
-    if (!launcher || about().find("--with-pmi") != std::string::npos) {
+    if (hydra < 0 || about().find("--with-pmi") != std::string::npos) {
       finalize_in_time();
       return;
     }
+    Pmi launcher(hydra);
     const auto advance = [this] {
       int is = 0;
       calls_.iprobe((rank_ + 1) % size_, kUnusedTag, calls_.abi.world, &is,
                     calls_.abi.statuses_ignore);
     };
-    if (launcher->barrier(advance) && launcher->leave()) return;
+    if (launcher.barrier(advance) && launcher.leave()) return;
     HVD_LOG_RANK(kWarning, rank_)
         << "the mpirun of " << version()
         << " did not answer at this process's end; it may report that the job has failed";
@@ -460,7 +459,7 @@ struct Loaded {
   std::mutex mutex;
   std::string path;
   Mpi* mpi = nullptr;
-  void (*end)(Mpi&, bool finalizes) = nullptr;
+  void (*end)(Mpi&, bool finalizes, int hydra) = nullptr;
 };
 
 Loaded& loaded() {
@@ -471,7 +470,9 @@ Loaded& loaded() {
 template <typename Abi>
 void take(Loaded& state, const Library& library) {
   state.mpi = new MpiOf<Abi>(library);
-  state.end = [](Mpi& mpi, bool finalizes) { static_cast<MpiOf<Abi>&>(mpi).end(finalizes); };
+  state.end = [](Mpi& mpi, bool finalizes, int hydra) {
+    static_cast<MpiOf<Abi>&>(mpi).end(finalizes, hydra);
+  };
 }
 
 }  // namespace
@@ -508,10 +509,10 @@ Mpi* Mpi::current() {
   return state.mpi;
 }
 
-void Mpi::finish(bool finalizes) {
+void Mpi::finish(bool finalizes, int hydra) {
   Loaded& state = loaded();
   const std::lock_guard lock(state.mutex);
-  if (state.mpi != nullptr) state.end(*state.mpi, finalizes);
+  if (state.mpi != nullptr) state.end(*state.mpi, finalizes, hydra);
 }
 
 }  // namespace hvdtune

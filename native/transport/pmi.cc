@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 namespace hvdtune {
 namespace {
@@ -14,16 +13,6 @@ constexpr int kPollMs = 1;
 constexpr std::size_t kLongest = 1024;  // of an answer, as in Hydra
 
 }  // namespace
-
-std::optional<Pmi> Pmi::of_process() {
-  // Slurm names its connection so as well, and may be spoken to in version 2.
-  const char* const fd = std::getenv("PMI_FD");
-  if (fd == nullptr || std::getenv("HYDI_CONTROL_FD") == nullptr) return std::nullopt;
-  char* end = nullptr;
-  const long number = std::strtol(fd, &end, 10);
-  if (end == fd || *end != '\0' || number < 0 || number > 1 << 20) return std::nullopt;
-  return Pmi(static_cast<int>(number));
-}
 
 bool Pmi::barrier(const std::function<void()>& meanwhile) {
   return ask("cmd=barrier_in\n", "cmd=barrier_out", meanwhile);

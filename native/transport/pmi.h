@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 
 namespace hvdtune {
@@ -16,12 +15,8 @@ namespace hvdtune {
 /// closed here.
 class Pmi {
  public:
-  /// A connection by its descriptor.
+  /// By its descriptor.
   explicit Pmi(int fd) : fd_(fd) {}
-
-  /// This process's; nothing where no Hydra has started it. Whether the MPI library speaks version
-  /// 1 there, too, the environment does not tell.
-  static std::optional<Pmi> of_process();
 
   /// Waits until all processes of the job have come here. Calls `meanwhile` every millisecond:
   /// others may need this process's MPI library until they come. False: the launcher is gone or

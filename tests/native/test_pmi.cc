@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 #include <string>
-#include <thread>
 
 #include "base/fd.h"
 #include "check.h"
@@ -80,7 +78,7 @@ TEST(answers_of_other_versions) {
   CHECK(barrier_answered("cmd=barrier_out rc=0\n"));
   CHECK(!barrier_answered("cmd=barrier_outer\n"));
   CHECK(!barrier_answered("cmd=abort exitcode=1\n"));
-  CHECK(!barrier_answered(std::string(5000, 'x')));
+  CHECK(!barrier_answered(std::string(1100, 'x')));
 }
 
 TEST(a_launcher_that_is_gone_is_not_waited_for) {
@@ -91,22 +89,4 @@ TEST(a_launcher_that_is_gone_is_not_waited_for) {
   CHECK(!pmi.barrier([] {}));
   CHECK(!pmi.leave());
   CHECK(!Pmi(-1).leave());
-}
-
-TEST(only_the_connection_of_hydra_is_used) {
-  unsetenv("PMI_FD");
-  unsetenv("HYDI_CONTROL_FD");
-  CHECK(!Pmi::of_process());
-  const Connection connection;
-  setenv("PMI_FD", std::to_string(connection.process.get()).c_str(), 1);
-  CHECK(!Pmi::of_process());  // Slurm's
-  setenv("HYDI_CONTROL_FD", "7", 1);
-  std::optional<Pmi> pmi = Pmi::of_process();
-  CHECK(pmi.has_value());
-  connection.answer("cmd=finalize_ack\n");
-  CHECK(pmi->leave());
-  for (const char* const wrong : {"", "x", "3x", "-1", "99999999999999999999"}) {
-    setenv("PMI_FD", wrong, 1);
-    CHECK(!Pmi::of_process());
-  }
 }

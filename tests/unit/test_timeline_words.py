@@ -16,6 +16,7 @@ from hvdtune.timeline import report_tables, words
         (0.0002, "under 0.1 %"),
         (0.0006, "0.1 %"),
         (-0.02, "-2.0 %"),
+        (-0.0003, "0 %"),
         (0.0994, "9.9 %"),
         (0.5, "50 %"),
         (math.nan, "-"),
