@@ -23,11 +23,14 @@ def test_the_launcher_decides_which_mpi_it_is(environ, family):
 @pytest.mark.parametrize(
     ("environ", "descriptor"),
     [
-        ({"PMI_FD": "6", "HYDI_CONTROL_FD": "7"}, 6),
-        ({"PMI_FD": "6"}, -1),  # Slurm's
-        ({"HYDI_CONTROL_FD": "7"}, -1),
-        ({"PMI_FD": "-1", "HYDI_CONTROL_FD": "7"}, -1),
-        ({"PMI_FD": "x", "HYDI_CONTROL_FD": "7"}, -1),
+        # What Hydra tells processes on its own host, and on others.
+        ({"PMI_FD": "6", "HYDI_CONTROL_FD": "7", "MPI_LOCALRANKID": "0"}, 6),
+        ({"PMI_FD": "5", "MPI_LOCALRANKID": "1"}, 5),
+        ({"PMI_FD": "6", "PMI_JOBID": "3.0"}, -1),  # Slurm
+        ({"PMI_FD": "6", "PMI_JOBID": "3.0", "MPI_LOCALRANKID": "0"}, -1),
+        ({"MPI_LOCALRANKID": "0"}, -1),
+        ({"PMI_FD": "-1", "MPI_LOCALRANKID": "0"}, -1),
+        ({"PMI_FD": "x", "MPI_LOCALRANKID": "0"}, -1),
     ],
 )
 def test_only_hydras_connection_is_spoken_on(environ, descriptor):
