@@ -1,7 +1,6 @@
 // Batches of tensors on GPUs: given to NCCL when it is their turn in the schedule, finished when
 // the GPU is done. In between nobody waits but the thread of DeviceCompletions. The caller of
 // everything here holds drive_mutex_.
-#include <algorithm>
 #include <thread>
 
 #include "base/log.h"
@@ -121,21 +120,19 @@ void Engine::finish_one(DeviceBatch& batch) {
   const bool ok = batch.status.ok();
   if (timeline_.active()) trace(batch, times.value_or(DeviceTimes{}));
   status_.executed(batch.tensors);
-  const std::lock_guard lock(table_mutex_);
-  const auto done = [&](const OperationPtr& operation) {
-    if (batch.announced_done) return;
-    operation->status = batch.status;
-    table_.finish(operation, ok);
-    operation->done.store(true, std::memory_order_release);
-  };
   if (batch.recorded && recorder_.active()) {
     Executor::BatchTimes told;
     told.begin = batch.launched;
     if (times && batch.packed) told.phases = {times->packed, times->unpacking};
     const std::vector<int>& members = sets_.ranks(batch.schedule.process_set);
-    recorder_.executed(batch.schedule, batch.operations, members, told, batch.epoch, ok, done);
-  } else {
-    std::ranges::for_each(batch.operations, done);
+    recorder_.executed(batch.schedule, batch.operations, members, told, batch.epoch, ok);
+  }
+  const std::lock_guard lock(table_mutex_);
+  for (const OperationPtr& operation : batch.operations) {
+    if (batch.announced_done) break;
+    operation->status = batch.status;
+    table_.finish(operation, ok);
+    operation->done.store(true, std::memory_order_release);
   }
   batch.operations.clear();  // under the lock, as where batches are executed
 }

@@ -310,16 +310,15 @@ void Engine::execute(const wire::Schedule& schedule) {
     ok = false;
   }
   status_.executed(tensors);
-  const std::lock_guard lock(table_mutex_);
-  const auto done = [this](const OperationPtr& operation) {
-    table_.finish(operation, operation->status.ok());
-    operation->done.store(true, std::memory_order_release);
-  };
+  // Before the operations are done: then they are their submitters' again.
   if (recorded) {
     const std::vector<int>& members = sets_.ranks(schedule.process_set);
-    recorder_.executed(schedule, batch, members, executor_.times(), applied_.epoch, ok, done);
-  } else {
-    std::ranges::for_each(batch, done);
+    recorder_.executed(schedule, batch, members, executor_.times(), applied_.epoch, ok);
+  }
+  const std::lock_guard lock(table_mutex_);
+  for (const OperationPtr& operation : batch) {
+    table_.finish(operation, operation->status.ok());
+    operation->done.store(true, std::memory_order_release);
   }
   batch.clear();  // under the lock: only what nobody else holds is used again by retire()
 }

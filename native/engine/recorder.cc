@@ -59,8 +59,7 @@ void Recorder::describe_set(std::uint32_t set, std::uint64_t batch,
 
 void Recorder::executed(const wire::Schedule& schedule, const std::vector<OperationPtr>& batch,
                         const std::vector<int>& members, const Executor::BatchTimes& times,
-                        std::uint64_t epoch, bool ok,
-                        const std::function<void(const OperationPtr&)>& done) {
+                        std::uint64_t epoch, bool ok) {
   const wire::Request& head = batch.front()->request;
   capture::Batch record;
   record.begin = times.begin;
@@ -78,7 +77,7 @@ void Recorder::executed(const wire::Schedule& schedule, const std::vector<Operat
                                            (schedule.registered ? capture::kInPlace : 0));
   fill_in_times(record);
   const auto serial = static_cast<std::uint32_t>(schedule.batch);
-  std::size_t through = 0;
+  // Once over the operations: a large batch's do not stay in the cache for a second time.
   capture_.batch(record, [&](auto&& put) {
     for (const OperationPtr& operation : batch) {
       const Known& names = known(*operation);
@@ -89,12 +88,10 @@ void Recorder::executed(const wire::Schedule& schedule, const std::vector<Operat
         const std::uint32_t name = first == capture::kNone ? first : first + i;
         put(capture::Tensor{name, serial, operation->submitted});
       }
-      if (through + 1 < batch.size()) done(batch[through++]);
     }
   });
   capture_.communicated(times.cpu);
   if (schedule.process_set != 0) describe_set(schedule.process_set, schedule.batch, members);
-  while (through < batch.size()) done(batch[through++]);
 }
 
 void Recorder::announced(const TensorEntry& entry, int rank, Nanos time) {

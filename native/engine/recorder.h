@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -26,13 +25,10 @@ class Recorder {
   /// Rank 0: the coordinator has closed a batch, which is executed later.
   void closed(std::uint64_t serial, Nanos time, Nanos first_ready);
 
-  /// A batch was executed by `members`. Calls `done` for each of its operations in order, from when
-  /// on it is its submitter's again, whether or not anything is recorded: one pass over them for
-  /// both, as a large batch's do not stay in the cache for a second one. Who has waited for all of
-  /// them finds the batch recorded.
+  /// A batch was executed by `members`, before its operations are done.
   void executed(const wire::Schedule& schedule, const std::vector<OperationPtr>& batch,
                 const std::vector<int>& members, const Executor::BatchTimes& times,
-                std::uint64_t epoch, bool ok, const std::function<void(const OperationPtr&)>& done);
+                std::uint64_t epoch, bool ok);
 
   /// Rank 0, where other ranks do not record.
   void announced(const TensorEntry& entry, int rank, Nanos time);
