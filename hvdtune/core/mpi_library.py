@@ -56,7 +56,7 @@ def launcher_family(environ: Mapping[str, str]) -> str | None:
 def hydra_connection(environ: Mapping[str, str]) -> int:
     """The descriptor by which this process speaks to Hydra, MPICH's mpirun; -1 where another has
     started it. Slurm's own connection has the same name, but also tells the job's number, and
-    may be spoken to in another way. All processes of a job find the same."""
+    may be spoken to in another way."""
     number = environ.get("PMI_FD", "")
     hydra = "MPI_LOCALRANKID" in environ and "PMI_JOBID" not in environ
     return int(number) if hydra and number.isdecimal() else -1

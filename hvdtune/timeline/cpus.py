@@ -113,18 +113,19 @@ def load(analysis: Analysis) -> Load:
     worst = max(hosts, key=lambda host: host.slowdown)
     on_cpu = all(one.computing >= ON_CPU * min(1.0, one.cpus / one.ranks) for one in hosts)
     # With more than a CPU for each rank, other threads may help the one that executes batches.
-    helped = worst.cpus > worst.ranks
-    beside = 0.0 if helped else _beside(analysis, batches, communication)
+    crowded = [at for one in hosts if one.cpus <= one.ranks for at in one.members]
+    beside = _beside(analysis, batches[crowded], communication[crowded])
     return Load(computing, waited, worst.slowdown, on_cpu, worst.cpus, beside, tuple(hosts))
 
 
 def _beside(analysis: Analysis, batches: np.ndarray, communication: np.ndarray) -> float:
     """See Load: of short batches that is most. `batches`, `communication`: [ranks, S] ns of a CPU
-    and of time, NaN where not known."""
-    known = np.isfinite(batches).all(axis=0)
+    and of time, NaN where not known; of the ranks that this is to be told of."""
     of = analysis.found_steps.batch_step
-    count = int(known[of[of >= 0]].sum())
-    more = float((batches - communication)[:, known].mean(axis=0).sum()) if count else 0.0
+    number = np.bincount(of[of >= 0], minlength=batches.shape[1])
+    known = np.isfinite(batches)
+    count = float((known * number).sum())
+    more = float((batches - communication)[known].sum())
     return max(0.0, more / count) if count else 0.0
 
 

@@ -25,6 +25,9 @@ TRIALS = 2
 LEAST_SHARE = 0.1
 #: Of a step: hardly any overlap says little about waiting, as other things are waited for, too.
 PRIOR_OVERLAP = 1.0
+#: What a program has to do between its last submissions and its wait for them: of all times that
+#: this took in the sample, the percentile.
+LEAST_GAP = 10
 
 
 @dataclass(frozen=True)
@@ -94,26 +97,34 @@ def _lost(one: Play, rules: Rules, behind: np.ndarray) -> np.ndarray:
 
 
 def _behind(stretches: Sequence[Sequence[Play]]) -> list[list[np.ndarray]]:
-    """For each step [ranks] ns that a program took longer than usual, which is the least that it
-    did in the sample, from the last submission before a wait to that wait."""
-    takes = [
-        [np.array([_from_last_submission(program) for program in one.programs]) for one in stretch]
-        for stretch in stretches
+    """For each step [ranks] ns that a program took longer than it has to (LEAST_GAP) from its last
+    submissions to the waits behind them."""
+    gaps = [[[_gaps(p) for p in one.programs] for one in stretch] for stretch in stretches]
+    least: dict[int, float] = {}
+    for rank in {rank for stretch in gaps for own in stretch for rank in range(len(own))}:
+        every = [own[rank] for stretch in gaps for own in stretch if rank < len(own)]
+        known = np.concatenate(every)
+        least[rank] = float(np.percentile(known, LEAST_GAP)) if len(known) else 0.0
+    return [
+        [
+            np.array([np.maximum(gap - least[rank], 0.0).sum() for rank, gap in enumerate(own)])
+            for own in stretch
+        ]
+        for stretch in gaps
     ]
-    every = [own for stretch in takes for own in stretch]
-    if not every or len({len(own) for own in every}) > 1:
-        return [[np.zeros(len(own)) for own in stretch] for stretch in takes]
-    least = np.min(every, axis=0)
-    return [[own - least for own in stretch] for stretch in takes]
 
 
-def _from_last_submission(program: Program) -> float:
-    """Own time, ns, over all waits that have submissions before them."""
+def _gaps(program: Program) -> np.ndarray:
+    """Own times, ns, from submissions to the first recorded wait behind them. Who comes to a wait
+    when all is done leaves no record; a program's last wait is none that was recorded."""
     submit = np.sort(program.submit[np.isfinite(program.submit)])
-    ends = np.array([at for at, _ in program.waits])
-    last = np.searchsorted(submit, ends, side="right") - 1
-    first = last != np.concatenate([[-1], last[:-1]])  # the first wait behind these submissions
-    return float((ends - submit[np.maximum(last, 0)])[first & (last >= 0)].sum())
+    waits = np.array([at for at, _ in program.waits[:-1]])
+    if not len(submit) or not len(waits):
+        return np.zeros(0)
+    last = np.searchsorted(submit, waits, side="right") - 1
+    first = (last >= 0) & (last != np.concatenate([[-1], last[:-1]]))
+    gaps: np.ndarray = (waits - submit[np.maximum(last, 0)])[first]
+    return gaps
 
 
 def _contended(

@@ -35,8 +35,8 @@ Change = Callable[[Stretches, Rules], tuple[Stretches, Rules]]
 
 @dataclass
 class Bench:
-    """A sample of steps to try changes on. `weight`: the time of the steps that it stands for, as a
-    share of all recorded steps' time."""
+    """A sample of steps to try changes on. `weight`: what a share that is saved of a sampled step
+    is of all recorded steps' time."""
 
     stretches: Stretches
     rules: Rules
@@ -232,8 +232,8 @@ def overlapped(no_cpu_left: bool = False) -> Change:
     come when they are computed: evenly over the backward pass. Where no CPU is left over, what
     the engine does meanwhile is taken from the computing.
 
-    A program that batches kept from its CPU right behind its submissions stood there as it would
-    have in the wait that follows; that time is none of its computing.
+    What a program stood for its CPU while batches ran it would have waited for them anyway: it is
+    none of its computing.
     """
 
     def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:

@@ -401,11 +401,13 @@ class MpiOf final : public Mpi {
   /// only after what MPI_Finalize would have told it; so that is told without MPI_Finalize where
   /// the library, too, speaks version 1 to it, which it does unless it was configured otherwise.
   void end_together(int hydra) const {
-    const std::vector<char> sent(static_cast<std::size_t>(size_));
+    // Any choice at its configuration is taken for another version. All go the same way.
+    const bool speaks = hydra >= 0 && about().find("--with-pmi") == std::string::npos;
+    const std::vector<char> sent(static_cast<std::size_t>(size_), speaks ? 1 : 0);
     std::vector<char> received(sent.size());
     calls_.alltoall(sent.data(), 1, calls_.abi.byte, received.data(), 1, calls_.abi.byte,
                     calls_.abi.world);
-    if (hydra < 0 || about().find("--with-pmi") != std::string::npos) {
+    if (!std::ranges::all_of(received, [](char one) { return one == 1; })) {
       finalize_in_time();
       return;
     }

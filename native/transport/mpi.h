@@ -42,9 +42,10 @@ class Mpi {
   /// Nothing here calls MPI any more; then MPI_Finalize, if `finalizes`, where start() has
   /// initialised MPI, unless a job was aborted: it would wait for processes that are no more.
   /// Collective, in the sense of MPI. Where an MPI is known not to come back from it at times, the
-  /// end is agreed on with the mpirun instead, if that is Hydra and `hydra` the descriptor of the
-  /// connection that it gave this process (-1: it is not); else the process goes on after some
-  /// seconds, and ends with the status that it asks for.
+  /// end is agreed on with the mpirun instead, if that is Hydra, which every process tells by
+  /// `hydra`, the descriptor of the connection that it was given (-1: it is not), and the MPI
+  /// speaks version 1 to it; else the process goes on after some seconds, and ends with the status
+  /// that it asks for.
   static void finish(bool finalizes, int hydra);
 
   /// Initialises MPI where nobody has yet. `multiple`: ask for MPI_THREAD_MULTIPLE. Throws

@@ -106,6 +106,13 @@ def test_what_batches_take_of_a_cpu_beside_their_duration(count, more):
     assert cpus.load(analysis).beside == pytest.approx(more * took / batches, rel=0.02)
 
 
+def test_findings_of_a_job_in_which_a_rank_has_no_part():
+    whole = with_cpus(JOB, 4, 1.0, 1.0, 0.1)
+    for stream in ("tensors", "batches", "waits"):
+        whole.ranks[3].streams[stream] = whole.ranks[3].streams[stream][:0]
+    assert findings(analyse(whole))
+
+
 def test_overlapping_gives_nothing_where_computing_needs_all_cpus():
     free = told(recording(JOB))["no overlap"].gain
     assert free > 0.1

@@ -19,7 +19,7 @@ COSTS = Costs(MS, 0.0, MS / MIB, closing=0, beginning=0, gap=0, waking=0, while_
 
 def step(submit: list[float], waits: list[tuple[float, list[int]]], compute: float) -> Program:
     """Times in ms."""
-    plan = tuple((at * MS, np.array(needs)) for at, needs in waits)
+    plan = tuple((at * MS, np.array(needs, int)) for at, needs in waits)
     return Program(np.array(submit) * MS, plan, compute * MS)
 
 
@@ -93,12 +93,14 @@ def test_gradients_that_come_one_by_one_stay_where_they_are():
     assert one.programs[0].submit.tolist() == spread.submit.tolist()
 
 
-def contended(waiting: list[float], work: tuple[tuple[float, float], ...] = ()) -> whatif.Bench:
+def contended(
+    waiting: list[float], work: tuple[tuple[float, float], ...] = (), beside: float = 0.0
+) -> whatif.Bench:
     """One rank with eight tensors that leave one by one, 2 ms each, while it computes."""
     [[one]] = plays(step([2, 3, 4, 5, 6, 7, 8, 9], [(30, list(range(8)))], 30))
     alone = tuple((np.array([at]), 2 * MS) for at in range(8))
     one = replace(one, recorded=alone, measured=30 * MS, waiting=np.array(waiting) * MS, work=work)
-    return whatif.Bench([[one]], Rules(0, MS, COSTS), 1.0)
+    return whatif.Bench([[one]], Rules(0, MS, COSTS, beside=beside * MS), 1.0)
 
 
 def test_a_program_that_waited_for_a_cpu_gets_it_when_batches_take_less_of_it():
@@ -142,19 +144,55 @@ def test_standing_behind_a_submission_is_no_computing():
     assert sample.gain(whatif.overlapped()) == pytest.approx(gain, rel=0.1)
 
 
-def test_what_programs_stand_behind_their_last_submissions_they_do_not_lose_elsewhere():
-    """Of three steps, in one the program came to its wait 6 ms late, for want of a CPU."""
-    usual = plays(step([2, 4], [(5, [0, 1])], 30))[0]
-    stood = plays(step([2, 4], [(11, [0, 1])], 36))[0]
-    whole = [*usual, *stood, *usual]
-    alone = tuple((np.array([at]), 3 * MS) for at in range(2))
-    waits = ([0.0], [6.0], [0.0])
-    whole = [
-        replace(one, recorded=alone, measured=33 * MS, waiting=np.array(own) * MS)
-        for one, own in zip(whole, waits, strict=True)
-    ]
+def test_what_short_batches_take_beside_their_duration_is_taken_from_programs():
+    """Eight batches take 16 ms, and 1 ms of a CPU more each; as three they take 11 and 3."""
+    waited = contended([8], beside=1.0)
+    assert waited.base == pytest.approx(30 * MS)
+    assert waited.stretches[0][0].overlapped.tolist() == pytest.approx([24 * MS])
+    gain = 8 / (24 + 30) * (24 - 14) / 30
+    assert waited.gain(whatif.threshold(4 * MIB)) == pytest.approx(gain)
+    # Computing keeps the CPUs busy for 24 of 30 ms, and batches for a quarter of their time.
+    limited = contended([24], ((24 * MS, 0.25),), beside=1.0)
+    assert limited.base == pytest.approx(30 * MS)
+    assert limited.gain(whatif.threshold(4 * MIB)) == pytest.approx(1 - (24 + 14 / 4) / 30)
+
+
+def lost_of_three(gaps: list[float | None]) -> list[float]:
+    """What batches take of the speed of a program that came to its wait so many ms after its last
+    submission, in each of three steps. None: when all was done, so that nothing is recorded."""
+    alone = tuple((np.array([at]), 5 * MS) for at in range(2))
+    whole = []
+    for gap in gaps:
+        waits = [] if gap is None else [(4 + gap, [0, 1])]
+        last = waits[-1][0] if waits else 4.0
+        [[one]] = plays(step([2, 4], [*waits, (last, [0, 1])], 30), size=4 * MIB)
+        waiting = np.array([7.0 if gap is None else max(gap - 1, 0)]) * MS
+        whole.append(replace(one, recorded=alone, measured=33 * MS, waiting=waiting))
     sample = whatif.Bench([whole], Rules(0, MS, COSTS), 1.0)
-    assert [one.lost.tolist() for one in sample.stretches[0]] == [[0], [0], [0]]
+    return [float(one.lost[0]) for one in sample.stretches[0]]
+
+
+def test_what_programs_stand_behind_their_last_submissions_they_do_not_lose_elsewhere():
+    """In one of the steps the program came to its wait 6 ms later, for want of a CPU."""
+    assert lost_of_three([1, 7, 1]) == pytest.approx([0, 0, 0], abs=0.01)
+
+
+def test_steps_without_a_wait_do_not_tell_how_long_programs_compute_before_it():
+    same = lost_of_three([5, 5, 5])
+    assert min(same) > 0.05
+    first, _, last = lost_of_three([5, None, 5])
+    assert [first, last] == pytest.approx([same[0], same[2]])
+
+
+def test_ranks_without_a_part_in_the_step_change_nothing():
+    [[one]] = plays(
+        step([2, 3], [(2.5, [0]), (4, [1]), (4, [])], 30),
+        step([np.inf, np.inf], [(0, [])], 30),
+    )
+    alone = tuple((np.array([at]), 2 * MS) for at in range(2))
+    one = replace(one, recorded=alone, measured=33 * MS, waiting=np.array([8 * MS, 0]))
+    sample = whatif.Bench([[one]], Rules(0, MS, COSTS), 1.0)
+    assert np.isfinite(sample.gain(whatif.overlapped()))
 
 
 def test_waiting_without_overlap_is_not_for_batches():
