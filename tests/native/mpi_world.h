@@ -26,7 +26,7 @@ inline Mpi& test_mpi() {
     if (path == nullptr) fail(__FILE__, __LINE__, "HVDTUNE_TEST_MPI is not set");
     Mpi& loaded = Mpi::load(path);
     loaded.start(true, false);
-    std::atexit([] { Mpi::finish(true); });
+    std::atexit([] { Mpi::finish(true, -1); });
     return loaded;
   }();
   return mpi;
