@@ -423,8 +423,8 @@ class MpiOf final : public Mpi {
         << " did not answer at this process's end; it may report that the job has failed";
   }
 
-  /// Where the launcher is not Hydra, or is spoken to in another way. Others mind less how a process
-  /// ends.
+  /// Where the launcher is not Hydra, or is spoken to in another way. Others mind less how a
+  /// process ends.
   void finalize_in_time() const {
     const auto ended = std::make_shared<std::promise<void>>();
     const std::future<void> end = ended->get_future();
