@@ -107,6 +107,27 @@ TEST(a_tensor_is_ready_when_the_last_rank_has_announced_it) {
   CHECK(due(coordinator).empty());
 }
 
+TEST(all_are_ready_no_earlier_than_the_last_of_them) {
+  // What the coordinator reads at once has one time, from before; ranks go on announcing meanwhile.
+  struct Times : CoordinatorObserver {
+    Nanos all_ready = 0;
+    void on_first_ready(const TensorEntry&, Nanos) override {}
+    void on_rank_ready(const TensorEntry&, int, Nanos) override {}
+    void on_all_ready(const TensorEntry&, Nanos time) override { all_ready = time; }
+    void on_absent(const TensorEntry&, std::size_t) override {}
+    void on_batch(std::uint64_t, Nanos, Nanos) override {}
+  } times;
+  Coordinator coordinator = make(3);
+  announce_everywhere(coordinator, 3, allreduce("a"));
+  const wire::Slot slot = due(coordinator)[0].entries[0].slot;
+  coordinator.set_observer(&times);
+  const std::vector<Nanos> announced_at = {1020, 1050, 1030};  // ns, and read in this order
+  for (int rank = 0; rank < 3; ++rank) {
+    coordinator.announce(rank, {slot, 1, announced_at[static_cast<std::size_t>(rank)], false}, 1000);
+  }
+  CHECK_EQ(times.all_ready, 1050);
+}
+
 TEST(only_what_all_ranks_have_registered_is_reduced_in_place) {
   Coordinator coordinator = make(2);
   const std::vector<std::string> names = {"a", "b", "c"};
