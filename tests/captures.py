@@ -109,11 +109,16 @@ def _add(
 
 def _tensors_of(data: bytes, runs: int) -> np.ndarray:
     """What a block of runs holds, one tensor after the other."""
-    heads, later = np.frombuffer(data, RUN, runs), np.frombuffer(data[runs * RUN.itemsize :], "<i4")
-    records, steps = [], iter(later.tolist())
-    for name, batch, submitted, tensors, _ in heads.tolist():
+    heads, rest = np.frombuffer(data, RUN, runs), data[runs * RUN.itemsize :]
+    in_wide = sum(tensors - 1 for *_, tensors, width, _, _ in heads.tolist() if width == 4)
+    later = {
+        4: iter(np.frombuffer(rest, "<i4", in_wide).tolist()),
+        2: iter(np.frombuffer(rest[4 * in_wide :], "<u2").tolist()),
+    }
+    records = []
+    for name, batch, submitted, tensors, width, stride, _ in heads.tolist():
         for place in range(tensors):
-            submitted += next(steps) if place else 0
-            records.append((name + place, batch, submitted))
-    assert next(steps, None) is None
+            submitted += next(later[width]) if place else 0
+            records.append((name + stride * place, batch, submitted))
+    assert [next(times, None) for times in later.values()] == [None, None]
     return np.array(records, TENSOR)

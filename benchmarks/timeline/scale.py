@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdtune.timeline.capture import BATCH, MARK, NONE, TENSOR, WAIT, Identity, Mark
-from hvdtune.timeline.tensor_runs import LATER, RUN
+from hvdtune.timeline.tensor_runs import NARROW, RUN, WIDE
 
 START = 10**12
 STEP = 40_000_000  # ns
@@ -65,15 +65,22 @@ def rank_streams(rank: int, args: argparse.Namespace) -> dict[str, np.ndarray]:
 
 
 def packed(part: np.ndarray) -> tuple[int, bytes]:
-    """The tensors as the recorder writes them, and in how many runs (docs/timeline-format.md)."""
+    """The tensors as the recorder writes them, and in how many runs (docs/timeline-format.md); a
+    run is narrow if all of its times are short."""
     goes_on = (np.diff(part["batch"]) == 0) & (np.diff(part["name"]) == 1)
     first = np.r_[0, np.flatnonzero(~goes_on) + 1]
     runs = np.zeros(len(first), RUN)
     for column in ("name", "batch", "submitted"):
         runs[column] = part[column][first]
     runs["tensors"] = np.diff(np.r_[first, len(part)])
-    later = np.diff(part["submitted"])[goes_on].astype(LATER)
-    return len(runs), runs.tobytes() + later.tobytes()
+    runs["stride"] = 1
+    later = np.r_[0, np.diff(part["submitted"]) * goes_on]
+    narrow = np.maximum.reduceat(later, first) <= np.iinfo(NARROW).max
+    runs["width"] = np.where(narrow, NARROW.itemsize, WIDE.itemsize)
+    in_narrow = np.repeat(narrow, runs["tensors"])[1:][goes_on]
+    later = later[1:][goes_on]
+    wide = later[~in_narrow].astype(WIDE)
+    return len(runs), runs.tobytes() + wide.tobytes() + later[in_narrow].astype(NARROW).tobytes()
 
 
 def write(path: Path, rank: int, args: argparse.Namespace) -> int:

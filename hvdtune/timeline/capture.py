@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 #: Raised with every change that an older reader would misread.
-FORMAT = 2
+FORMAT = 3
 
 #: An id that stands for no name or text.
 NONE = 0xFFFFFFFF

@@ -14,11 +14,12 @@ namespace hvdtune {
 
 namespace {
 
+Fd open_counts(const char* path) { return Fd(::open(path, O_RDONLY | O_CLOEXEC)); }
+
 /// The file has three numbers: ns on a CPU, ns ready without one, and turns.
-std::optional<Nanos> second_number(const char* path) {
-  const Fd file(::open(path, O_RDONLY | O_CLOEXEC));
+std::optional<Nanos> second_number(const Fd& file) {
   std::array<char, 96> text{};
-  const ssize_t got = file.valid() ? ::read(file.get(), text.data(), text.size()) : 0;
+  const ssize_t got = file.valid() ? ::pread(file.get(), text.data(), text.size(), 0) : 0;
   if (got <= 0) return std::nullopt;
   const std::string_view line(text.data(), static_cast<std::size_t>(got));
   const std::size_t space = line.find(' ');
@@ -32,11 +33,18 @@ std::optional<Nanos> second_number(const char* path) {
 }  // namespace
 
 std::optional<Nanos> cpu_wait_of_main_thread(int pid) {
-  return second_number(("/proc/" + std::to_string(pid) + "/schedstat").c_str());
+  return second_number(open_counts(("/proc/" + std::to_string(pid) + "/schedstat").c_str()));
 }
 
 std::optional<Nanos> cpu_wait_of_this_thread() {
-  return second_number("/proc/thread-self/schedstat");
+  // An open file goes on telling about the thread that opened it, also in a forked child.
+  thread_local Fd file;
+  thread_local pid_t of_process = 0;
+  if (of_process != getpid()) {
+    of_process = getpid();
+    file = open_counts("/proc/thread-self/schedstat");
+  }
+  return second_number(file);
 }
 
 }  // namespace hvdtune

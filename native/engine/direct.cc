@@ -171,7 +171,6 @@ void Engine::settle_direct(const OperationPtr& operation) {
   operation->direct = false;
   operation->ticket = next_ticket_++;
   operation->submitted = monotonic_now();
-  operation->recorded_name = capture::kNone;
   push_announcement(
       wire::encode_announce_slot(operation->slot, operation->ticket, operation->submitted));
   // Always: another rank may have been counted as the last while this was not in the ring yet.
@@ -210,7 +209,6 @@ void Engine::leave_direct(const OperationPtr& operation) {
   operation->slot = wire::kNoSlot;
   operation->ticket = next_ticket_++;
   operation->submitted = monotonic_now();
-  operation->recorded_name = capture::kNone;
   push_announcement(
       wire::encode_announce_request(operation->request, operation->ticket, operation->submitted));
   coordinator_bell_.ring(Urgency::kUrgent);

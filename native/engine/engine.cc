@@ -362,7 +362,6 @@ void Engine::announce_entered(const OperationPtr& operation, wire::Slot known_sl
 void Engine::announce(const OperationPtr& operation, wire::Slot known_slot, Nanos now) {
   operation->ticket = next_ticket_++;
   operation->submitted = now;
-  operation->recorded_name = capture::kNone;
   if (operation->slot != wire::kNoSlot) {
     const bool registered = registration_ && registration_->publish(*operation);
     push_announcement(

@@ -124,6 +124,14 @@ struct KnownOperation {
   std::uint64_t agreement = 0;  ///< as Operation::agreement
 };
 
+/// What an operation is called in a recording.
+struct RecordedAs {
+  std::uint32_t first_name = UINT32_MAX;  ///< of its tensors, whose names follow each other
+  std::uint32_t tensors = 0;
+  std::int64_t bytes = 0;
+  std::uint32_t generation = 0;  ///< of the recording; 0: of none
+};
+
 /// One submitted operation, from submit() until its result is taken.
 struct Operation {
   std::int64_t handle = 0;
@@ -134,25 +142,35 @@ struct Operation {
   /// has joined contributes.
   std::shared_ptr<OnDevice> on_device;
   wire::Ticket ticket = 0;
-  wire::Slot slot = wire::kNoSlot;  ///< it was announced by this slot
-  /// OperationTable's number of the agreement that `request` equals; 0 = none.
-  std::uint64_t agreement = 0;
   /// It has arrived in this round of the slot without the coordinator, and waits for the others.
   std::atomic<bool> direct{false};
   std::uint32_t direct_round = 0;
   std::size_t direct_bytes = 0;  ///< that this rank brings there
-  /// When this rank announced it; 0 for what a rank that has joined contributes.
-  Nanos submitted = 0;
-  /// Its first tensor in the capture, if one records; written before `done` is set.
-  std::uint32_t recorded_name = UINT32_MAX;
 
   // Results; written before `done` is set, read after it is seen.
-  Status status;
   std::vector<OwnedBuffer> outputs;
   /// alltoall: rows from each member. Join: the last rank to join. A new process set: its number.
   std::vector<std::int64_t> numbers;
+
+  // What is looked at when a batch is over: of a thousand small tensors, none is in the cache by
+  // then, and each costs one line of it.
+  /// When this rank announced it; 0 for what a rank that has joined contributes.
+  alignas(64) Nanos submitted = 0;
+  /// What the recorder calls it; written before `done` is set. As long as the
+  /// operation is used again, it stays.
+  RecordedAs recorded;
+  wire::Slot slot = wire::kNoSlot;  ///< it was announced by this slot
   std::atomic<bool> done{false};
+  /// OperationTable's number of the agreement that `request` equals; 0 = none.
+  std::uint64_t agreement = 0;
+  Status status;  // a result, too
 };
+
+/// Asks for what is looked at of a batch's operations when it is over, ahead of operation `at`.
+inline void prefetch_end(const std::vector<std::shared_ptr<Operation>>& batch, std::size_t at) {
+  constexpr std::size_t kAhead = 8;
+  if (at + kAhead < batch.size()) __builtin_prefetch(&batch[at + kAhead]->submitted, 1);
+}
 
 using OperationPtr = std::shared_ptr<Operation>;
 

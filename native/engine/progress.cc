@@ -316,9 +316,10 @@ void Engine::execute(const wire::Schedule& schedule) {
     recorder_.executed(schedule, batch, members, executor_.times(), applied_.epoch, ok);
   }
   const std::lock_guard lock(table_mutex_);
-  for (const OperationPtr& operation : batch) {
-    table_.finish(operation, operation->status.ok());
-    operation->done.store(true, std::memory_order_release);
+  for (std::size_t at = 0; at < batch.size(); ++at) {
+    prefetch_end(batch, at);
+    table_.finish(batch[at], batch[at]->status.ok());
+    batch[at]->done.store(true, std::memory_order_release);
   }
   batch.clear();  // under the lock: only what nobody else holds is used again by retire()
 }

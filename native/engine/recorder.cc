@@ -76,19 +76,24 @@ void Recorder::executed(const wire::Schedule& schedule, const std::vector<Operat
   record.flags = static_cast<std::uint8_t>((ok ? capture::kOk : 0) |
                                            (schedule.registered ? capture::kInPlace : 0));
   fill_in_times(record);
-  const auto serial = static_cast<std::uint32_t>(schedule.batch);
   // Once over the operations: a large batch's do not stay in the cache for a second time.
-  capture_.batch(record, [&](auto&& put) {
-    for (const OperationPtr& operation : batch) {
-      const Known& names = known(*operation);
-      const std::uint32_t first = names.first_name;
-      operation->recorded_name = first;
-      record.bytes += names.bytes;
-      for (std::uint32_t i = 0; i < names.tensors; ++i) {
-        const std::uint32_t name = first == capture::kNone ? first : first + i;
-        put(capture::Tensor{name, serial, operation->submitted});
+  const std::uint32_t generation = capture_.generation();
+  capture_.batch(record, [&](capture::TensorRuns::Batch& tensors) {
+    std::int64_t bytes = 0;
+    for (std::size_t at = 0; at < batch.size(); ++at) {
+      prefetch_end(batch, at);
+      Operation& operation = *batch[at];
+      if (operation.recorded.generation != generation) look_up(operation);
+      const RecordedAs& names = operation.recorded;
+      bytes += names.bytes;
+      std::uint32_t name = names.first_name;
+      tensors.put(name, operation.submitted);
+      for (std::uint32_t left = names.tensors; left > 1; --left) {
+        if (name != capture::kNone) ++name;
+        tensors.put(name, operation.submitted);
       }
     }
+    record.bytes = bytes;
   });
   capture_.communicated(times.cpu);
   if (schedule.process_set != 0) describe_set(schedule.process_set, schedule.batch, members);
@@ -96,7 +101,7 @@ void Recorder::executed(const wire::Schedule& schedule, const std::vector<Operat
 
 void Recorder::announced(const TensorEntry& entry, int rank, Nanos time) {
   if (entry.recorded_in != capture_.generation()) {
-    const Known names = name(entry.description);
+    const RecordedAs names = name(entry.description);
     if (names.first_name == capture::kNone) return;
     entry.recorded_name = names.first_name;
     entry.recorded_in = capture_.generation();
@@ -114,28 +119,30 @@ void Recorder::refused(const wire::Request& request, const std::string& why) {
 void Recorder::waited(const Operation& operation, Nanos begin) {
   const Nanos end = monotonic_now();
   if (end - begin <= kShortestWait) return;
-  const bool done = operation.done.load(std::memory_order_acquire);
-  capture_.wait({begin, end, done ? operation.recorded_name : capture::kNone, thread_number()});
+  const RecordedAs& names = operation.recorded;
+  const bool named =
+      operation.done.load(std::memory_order_acquire) && names.generation == capture_.generation();
+  capture_.wait({begin, end, named ? names.first_name : capture::kNone, thread_number()});
 }
 
-/// A slot's description is what all ranks agreed on last, and numbered.
-const Recorder::Known& Recorder::known(const Operation& operation) {
+/// What an operation is called in this recording; one that is used again is asked about once. A
+/// slot's description is what all ranks agreed on last, and numbered.
+void Recorder::look_up(Operation& operation) {
   const wire::Slot slot = operation.slot;
   if (slot == wire::kNoSlot || operation.agreement == 0) {
-    unnamed_ = name(operation.request);
-    return unnamed_;
+    operation.recorded = name(operation.request);
+    return;
   }
   if (slot >= by_slot_.size()) by_slot_.resize(slot + 1);
-  Known& names = by_slot_[slot];
-  if (names.agreement != operation.agreement || names.generation != capture_.generation() ||
-      names.first_name == capture::kNone) {
-    names = name(operation.request);
-    names.agreement = operation.agreement;
+  Slot& last = by_slot_[slot];
+  if (last.agreement != operation.agreement || last.names.generation != capture_.generation()) {
+    last = {name(operation.request), operation.agreement};
   }
-  return names;
+  operation.recorded = last.names;
 }
 
-Recorder::Known Recorder::name(const wire::Request& request) {
+/// Where there is no room for a name, the generation is 0: next time there may be.
+RecordedAs Recorder::name(const wire::Request& request) {
   const std::string base(request.cacheable ? std::string_view(request.name)
                                            : without_number(request.name));
   key_ = base;
@@ -163,9 +170,10 @@ Recorder::Known Recorder::name(const wire::Request& request) {
   if (tensors.empty()) {
     tensors.push_back({base, request.process_set, request.kind, DType::kUint8, 0});
   }
-  const Known names{capture_.name(tensors), static_cast<std::uint32_t>(tensors.size()),
-                    request.bytes(), capture_.generation(), 0};
+  RecordedAs names{capture_.name(tensors), static_cast<std::uint32_t>(tensors.size()),
+                   request.bytes(), 0};
   if (names.first_name == capture::kNone) return names;
+  names.generation = capture_.generation();
   if (by_description_.size() >= kMaxKnown) by_description_.clear();
   by_description_[key_] = names;
   return names;

@@ -40,24 +40,18 @@ class Recorder {
   void waited(const Operation& operation, Nanos begin);
 
  private:
-  /// What is known of a description in the file of `generation`.
-  struct Known {
-    std::uint32_t first_name = capture::kNone;
-    std::uint32_t tensors = 0;
-    std::int64_t bytes = 0;
-    std::uint32_t generation = 0;
-    std::uint64_t agreement = 0;
-  };
-
-  const Known& known(const Operation& operation);
-  Known name(const wire::Request& request);
+  void look_up(Operation& operation);
+  RecordedAs name(const wire::Request& request);
   void fill_in_times(capture::Batch& record);
   void describe_set(std::uint32_t set, std::uint64_t batch, const std::vector<int>& members);
 
   capture::Capture capture_;
-  std::vector<Known> by_slot_;
-  std::unordered_map<std::string, Known> by_description_;
-  Known unnamed_;
+  struct Slot {
+    RecordedAs names;
+    std::uint64_t agreement = 0;
+  };
+  std::vector<Slot> by_slot_;
+  std::unordered_map<std::string, RecordedAs> by_description_;
   std::string key_;  // kept for its memory
 
   struct DescribedSet {

@@ -92,8 +92,8 @@ std::size_t Capture::prepare(const Options& options) {
 
 void Buffers::forget_everything(int of_rank) {
   const auto ignore = [](const auto*, std::size_t) {};
-  while (tensors.take(SIZE_MAX, ignore)) {
-  }
+  PackedTensors old;
+  while (tensors.take(1, SIZE_MAX, old)) old.clear();
   while (batches.take(SIZE_MAX, ignore)) {
   }
   while (ready.take(SIZE_MAX, ignore)) {

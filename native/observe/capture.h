@@ -91,33 +91,29 @@ class Capture {
   /// once while a file is open. Any thread.
   void join();
 
-  /// Distinguishes the files: ids of names count from 0 in each. One at a time.
-  [[nodiscard]] std::uint32_t generation() const { return generation_; }
+  /// Distinguishes the files, from 1 on: ids of names count from 0 in each. Any thread.
+  [[nodiscard]] std::uint32_t generation() const {
+    return generation_.load(std::memory_order_relaxed);
+  }
   /// Names new tensors: the id of the first; the others' follow. Ids of one file are never used
   /// again. kNone, and nothing is named, when too much waits to be written. One at a time.
   std::uint32_t name(std::span<const Named> tensors);
 
-  /// A batch that was executed; `fill(put)` calls `put(const Tensor&)` for each of its tensors, in
-  /// order, and completes `record`, whose number of tensors counts what was put. One at a time.
+  /// A batch that was executed; `fill(TensorRuns::Batch&)` puts each of its tensors, in order, and
+  /// completes `record`, whose number of tensors is how many were put. One at a time.
   template <typename Fill>
   void batch(Batch& record, Fill&& fill) {
     Buffers* all = buffers();
     if (all == nullptr) return;
-    RecordRing<Tensor>& ring = all->tensors;
-    bool room = true;
-    record.tensors = 0;
-    fill([&](const Tensor& tensor) {
-      ++record.tensors;
-      room = room && ring.has_room(1);
-      if (room) ring.put(tensor);
-    });
-    if (!room) {  // all of them, or none
-      ring.take_back();
-      all->lose(Stream::kTensors, record.tensors);
+    TensorRuns& ring = all->tensors;
+    {
+      TensorRuns::Batch tensors(ring, static_cast<std::uint32_t>(record.serial));
+      fill(tensors);
+      record.tensors = tensors.count();
     }
     put_one(*all, all->batches, record, Stream::kBatches);
-    ring.publish();
-    if (ring.used() > ring.capacity() / 2 && ring.look() > ring.capacity() / 2) wake();
+    if (!ring.publish()) all->lose(Stream::kTensors, record.tensors);
+    if (ring.half_full()) wake();
   }
   /// CPU time that a batch took of the thread that executed it. One at a time.
   void communicated(Nanos cpu) { communication_cpu_.fetch_add(cpu, std::memory_order_relaxed); }
@@ -167,7 +163,7 @@ class Capture {
   std::atomic<bool> active_{false};
   std::atomic<bool> open_{false};
   std::atomic<Buffers*> buffers_{nullptr};  // from the first start on
-  std::uint32_t generation_ = 0;
+  std::atomic<std::uint32_t> generation_{0};
   std::uint32_t next_name_ = 0;
   pid_t owner_ = 0;
 

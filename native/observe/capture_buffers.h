@@ -11,6 +11,7 @@
 
 #include "observe/capture_records.h"
 #include "observe/record_ring.h"
+#include "observe/tensor_runs.h"
 
 namespace hvdtune::capture {
 
@@ -24,7 +25,7 @@ inline constexpr std::array<const char*, kStreams> kStreamNames = {
 /// committed as it is first used. What finds its ring full is lost and counted.
 struct Buffers {
   explicit Buffers(std::size_t bytes)
-      : tensors(bytes / 2 / sizeof(Tensor)),
+      : tensors(bytes / 2),
         batches(bytes / 4 / sizeof(Batch)),
         waits(bytes / 32 / (sizeof(Wait) + 8)),
         marks(bytes / 128 / (sizeof(Mark) + 8)),
@@ -32,7 +33,7 @@ struct Buffers {
         counters(bytes / 128 / (sizeof(Counter) + 8)),
         text_limit(bytes / 16) {}
 
-  RecordRing<Tensor> tensors;
+  TensorRuns tensors;
   RecordRing<Batch> batches;
   SharedRing<Wait> waits;
   SharedRing<Mark> marks;

@@ -12,7 +12,7 @@ namespace hvdtune::capture {
 // each field means. All times are CLOCK_MONOTONIC of the recording rank.
 
 /// Raised with every change that an older reader would misread.
-inline constexpr int kFormat = 2;
+inline constexpr int kFormat = 3;
 
 /// An id that stands for no name or text.
 inline constexpr std::uint32_t kNone = UINT32_MAX;

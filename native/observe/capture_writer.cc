@@ -136,14 +136,14 @@ bool Writer::append_blocks() {
   return blocks_.size() >= append_bytes_ || !took_all_batches_ || tensors_due_ > 0;
 }
 
-/// So many that there is room for their tensors, or one.
+/// So many that there is room for their tensors, which mostly go on runs, or one.
 void Writer::take_batches() {
   batches_.clear();
   std::size_t bytes = 0;
   took_all_batches_ = false;
   const auto keep = [&](const Batch* batch, std::size_t) {
     batches_.push_back(*batch);
-    bytes += sizeof(Batch) + batch->tensors * sizeof(Tensor);
+    bytes += sizeof(Batch) + batch->tensors * sizeof(std::int32_t);
     tensors_due_ += batch->tensors;
   };
   // Base64 makes a third more of them.
@@ -157,19 +157,22 @@ void Writer::take_batches() {
 
 /// Those of the batches that were taken.
 void Writer::take_tensors() {
-  const std::size_t largest = std::min(kBlockBytes, append_bytes_ / 2) / sizeof(Tensor);
-  const auto append = [&](const Tensor* records, std::size_t count) {
-    runs_.pack({records, count});
-    if (runs_.size() < count * sizeof(Tensor)) {
-      append_block(Stream::kTensors, runs_.bytes().data(), count, runs_.size(), runs_.count());
-    } else {
-      append_block(Stream::kTensors, records, count, count * sizeof(Tensor));
-    }
-    tensors_due_ -= count;
-  };
+  const std::size_t largest = std::min(kBlockBytes, append_bytes_ / 2);
   while (blocks_.size() < append_bytes_ && tensors_due_ > 0) {
-    if (buffers_.tensors.take(std::min(largest, tensors_due_), append)) continue;
-    tensors_due_ = 0;  // lost, or not there yet
+    packed_.clear();
+    if (!buffers_.tensors.take(tensors_due_, largest, packed_)) {
+      tensors_due_ = 0;  // lost, or not there yet
+      break;
+    }
+    const std::size_t count = packed_.tensors;
+    tensors_due_ -= std::min(tensors_due_, count);
+    if (packed_.size() < count * sizeof(Tensor)) {
+      append_block(Stream::kTensors, packed_.bytes().data(), count, packed_.size(),
+                   packed_.runs.size());
+    } else {
+      const auto records = packed_.unpacked();
+      append_block(Stream::kTensors, records.data(), count, records.size_bytes());
+    }
   }
 }
 

@@ -58,7 +58,7 @@ class Writer {
   void take_ready();
   template <typename Record>
   void take_shared(SharedRing<Record>& ring, Stream stream, std::vector<Record>& records);
-  /// `runs`: what the bytes are, if they are not the records themselves (TensorRuns).
+  /// `runs`: what the bytes are, if they are not the records themselves (PackedTensors).
   void append_block(Stream stream, const void* records, std::size_t count, std::size_t bytes,
                     std::size_t runs = 0);
   void append_items(std::string_view event, std::string_view key, std::string_view items);
@@ -75,7 +75,7 @@ class Writer {
   std::string lasting_;
   std::string blocks_;
   std::vector<Batch> batches_;  // being written
-  TensorRuns runs_;
+  PackedTensors packed_;
   std::vector<Wait> waits_;
   std::vector<Mark> marks_;
   std::vector<Counter> counters_;

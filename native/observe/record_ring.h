@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 namespace hvdtune::capture {
 
@@ -29,6 +30,17 @@ class RecordRing {
   }
   /// Producer. Needs room. Nobody sees it before publish().
   void put(const Record& record) { records_[put_++ & (capacity_ - 1)] = record; }
+  /// Producer. Memory for records that lies side by side, at the place of the next one; it may be
+  /// filled, and then be put as a whole.
+  std::span<Record> room() {
+    const std::size_t at = put_ & (capacity_ - 1);
+    const std::size_t beside = capacity_ - at;
+    if (capacity_ - (put_ - taken_seen_) < beside) {
+      taken_seen_ = taken_.load(std::memory_order_acquire);
+    }
+    return {records_.get() + at, std::min(beside, capacity_ - (put_ - taken_seen_))};
+  }
+  void put_filled(std::size_t count) { put_ += count; }
   void publish() { published_.store(put_, std::memory_order_release); }
   /// Producer. What was put since publish() was not.
   void take_back() { put_ = published_.load(std::memory_order_relaxed); }

@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -44,27 +45,37 @@ inline std::string decoded(const std::string& text) {
   return bytes;
 }
 
-/// What TensorRuns has packed, told by the sizes that the block announces.
+/// The tensors of a block of runs, told by the sizes that the block announces.
 inline std::string unpacked(const std::string& bytes, std::size_t count, std::size_t runs) {
-  CHECK_EQ(bytes.size(), runs * sizeof(TensorRun) + (count - runs) * sizeof(std::int32_t));
+  std::vector<TensorRun> heads(runs);
+  CHECK(bytes.size() >= runs * sizeof(TensorRun));
+  if (runs > 0) std::memcpy(heads.data(), bytes.data(), runs * sizeof(TensorRun));
+  const std::size_t wide = runs * sizeof(TensorRun);
+  std::size_t narrow = wide;
+  for (const TensorRun& head : heads) narrow += head.width == 4 ? 4 * (head.tensors - 1) : 0;
   std::string records;
-  std::size_t at = runs * sizeof(TensorRun);
-  for (std::size_t run = 0; run < runs; ++run) {
-    TensorRun head;
-    std::memcpy(&head, bytes.data() + run * sizeof(head), sizeof(head));
+  std::array<std::size_t, 2> at = {wide, narrow};
+  for (const TensorRun& head : heads) {
+    CHECK(head.width == 2 || head.width == 4);
     Tensor tensor{head.name, head.batch, head.submitted};
     for (std::uint32_t place = 0; place < head.tensors; ++place) {
       if (place > 0) {
-        std::int32_t later = 0;
-        std::memcpy(&later, bytes.data() + at, sizeof(later));
-        at += sizeof(later);
-        tensor.submitted += later;
-        ++tensor.name;
+        std::int32_t signed_later = 0;
+        std::uint16_t later = 0;
+        if (head.width == 4) {
+          std::memcpy(&signed_later, bytes.data() + std::exchange(at[0], at[0] + 4), 4);
+        } else {
+          std::memcpy(&later, bytes.data() + std::exchange(at[1], at[1] + 2), 2);
+        }
+        tensor.submitted += signed_later + Nanos{later};
+        tensor.name += head.stride;
       }
       records.append(reinterpret_cast<const char*>(&tensor), sizeof(tensor));
     }
   }
-  CHECK_EQ(at, bytes.size());
+  CHECK_EQ(at[0], narrow);
+  CHECK_EQ(at[1], bytes.size());
+  CHECK_EQ(records.size(), count * sizeof(Tensor));
   return records;
 }
 
@@ -121,10 +132,8 @@ inline void record_batch(Capture& capture, std::uint64_t serial, std::uint32_t n
                          std::size_t tensors) {
   Batch batch;
   batch.serial = serial;
-  capture.batch(batch, [&](auto&& put) {
-    for (std::size_t i = 0; i < tensors; ++i) {
-      put(Tensor{name, static_cast<std::uint32_t>(serial), static_cast<Nanos>(i)});
-    }
+  capture.batch(batch, [&](TensorRuns::Batch& put) {
+    for (std::size_t i = 0; i < tensors; ++i) put.put(name, static_cast<Nanos>(i));
   });
 }
 

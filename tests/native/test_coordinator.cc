@@ -123,7 +123,8 @@ TEST(all_are_ready_no_earlier_than_the_last_of_them) {
   coordinator.set_observer(&times);
   const std::vector<Nanos> announced_at = {1020, 1050, 1030};  // ns, and read in this order
   for (int rank = 0; rank < 3; ++rank) {
-    coordinator.announce(rank, {slot, 1, announced_at[static_cast<std::size_t>(rank)], false}, 1000);
+    coordinator.announce(rank, {slot, 1, announced_at[static_cast<std::size_t>(rank)], false},
+                         1000);
   }
   CHECK_EQ(times.all_ready, 1050);
 }

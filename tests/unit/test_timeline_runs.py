@@ -14,26 +14,34 @@ from synthetic_capture import Job, capture_lines, event, recording, simulate, wr
 
 from hvdtune.timeline.capture import NONE, TENSOR
 from hvdtune.timeline.load import read_recording
-from hvdtune.timeline.tensor_runs import LATER, RUN, unpack
+from hvdtune.timeline.tensor_runs import NARROW, RUN, WIDE, unpack
 
 ONE = Job(ranks=1, steps=6, counters=True, cycles=True)
 
 
 def pack(tensors: np.ndarray) -> tuple[bytes, int]:
-    """What native/observe/tensor_runs.cc makes of it, one tensor after the other."""
+    """As native/observe/tensor_runs.cc does, but for when it goes on with wide runs."""
     heads: list[list[int]] = []
-    later: list[int] = []
-    before: tuple[int, int, int] | None = None
+    wide: list[int] = []
+    narrow: list[int] = []
+    before = (-2, -1, 0)
     for name, batch, submitted in tensors.tolist():
-        goes_on = before is not None and before[:2] == (name - 1, batch)
-        if goes_on and before is not None and abs(submitted - before[2]) < 1 << 31:
+        later, stride = submitted - before[2], name - before[0]
+        goes_on = batch == before[1] and stride in (0, 1)
+        if goes_on and heads[-1][3] == 1:  # the second one decides
+            heads[-1][4] = 2 if 0 <= later < 1 << 16 else 4
+            heads[-1][5] = stride
+        if goes_on and stride == heads[-1][5] and heads[-1][4] == 2 and 0 <= later < 1 << 16:
+            narrow.append(later)
             heads[-1][3] += 1
-            later.append(submitted - before[2])
+        elif goes_on and stride == heads[-1][5] and heads[-1][4] == 4 and abs(later) < 1 << 31:
+            wide.append(later)
+            heads[-1][3] += 1
         else:
-            heads.append([name, batch, submitted, 1, 0])
+            heads.append([name, batch, submitted, 1, 2, 1, 0])
         before = (name, batch, submitted)
     packed = np.array([tuple(head) for head in heads], RUN).tobytes()
-    return packed + np.array(later, LATER).tobytes(), len(heads)
+    return packed + np.array(wide, WIDE).tobytes() + np.array(narrow, NARROW).tobytes(), len(heads)
 
 
 def some_tensors(seed: int, count: int) -> np.ndarray:
@@ -59,13 +67,13 @@ def test_what_was_packed_comes_back(seed: int) -> None:
     np.testing.assert_array_equal(back, tensors)
 
 
-def test_a_step_that_comes_again_takes_four_bytes_a_tensor() -> None:
+def test_a_step_that_comes_again_takes_two_bytes_a_tensor() -> None:
     tensors = np.zeros(1000, TENSOR)
     tensors["name"] = np.arange(1000)
     tensors["submitted"] = 10**12 + 1100 * np.arange(1000)
     data, runs = pack(tensors)
     assert runs == 1
-    assert len(data) == RUN.itemsize + 999 * 4
+    assert len(data) == RUN.itemsize + 999 * 2
 
 
 @pytest.mark.parametrize(
@@ -73,16 +81,30 @@ def test_a_step_that_comes_again_takes_four_bytes_a_tensor() -> None:
     [(9, 3), (11, 3), (10, 0), (10, 11), (10, -1), (10, 4), (0, 0), (10, 1 << 60)],
 )
 def test_other_numbers_than_the_bytes_hold_are_refused(count: int, runs: int) -> None:
-    heads = np.array([(0, 1, 5, 4, 0), (9, 1, 6, 3, 0), (0, 2, 7, 3, 0)], RUN)
-    data = heads.tobytes() + np.zeros(7, LATER).tobytes()
+    heads = np.array([(0, 1, 5, 4, 2, 1, 0), (9, 1, 6, 3, 4, 1, 0), (0, 2, 7, 3, 2, 0, 0)], RUN)
+    data = heads.tobytes() + np.zeros(2, WIDE).tobytes() + np.zeros(5, NARROW).tobytes()
     assert unpack(data, 10, 3) is not None
     assert unpack(data, count, runs) is None
 
 
 @pytest.mark.parametrize("tensors", [0, 3, 5, 0xFFFFFFFF])
 def test_runs_whose_lengths_do_not_add_up_are_refused(tensors: int) -> None:
-    heads = np.array([(0, 1, 5, tensors, 0), (9, 1, 6, 6, 0)], RUN)
-    assert unpack(heads.tobytes() + np.zeros(8, LATER).tobytes(), 10, 2) is None
+    heads = np.array([(0, 1, 5, tensors, 2, 1, 0), (9, 1, 6, 6, 2, 1, 0)], RUN)
+    assert unpack(heads.tobytes() + np.zeros(8, NARROW).tobytes(), 10, 2) is None
+
+
+@pytest.mark.parametrize(("width", "stride"), [(1, 1), (3, 1), (8, 1), (2, 2), (4, 255)])
+def test_runs_of_an_unknown_kind_are_refused(width: int, stride: int) -> None:
+    heads = np.array([(0, 1, 5, 3, width, stride, 0)], RUN)
+    assert unpack(heads.tobytes() + bytes(2 * width), 3, 1) is None
+
+
+def test_runs_of_format_2_are_read() -> None:
+    """All are wide there, and the names count on; what says so now was padding, zeros."""
+    heads = np.array([(4, 1, 50, 3, 0, 0, 0), (9, 2, 60, 1, 0, 0, 0)], RUN)
+    back = unpack(heads.tobytes() + np.array([7, -9], WIDE).tobytes(), 4, 2)
+    assert back is not None
+    assert back.tolist() == [(4, 1, 50), (5, 1, 57), (6, 1, 48), (9, 2, 60)]
 
 
 def packed_lines(lines: list[str]) -> list[str]:
