@@ -66,20 +66,22 @@ class Case:
     good: Work
 
 
-def cases(rate: float = 0.0) -> dict[str, Case]:
-    """What is planted costs a good deal of the step, on fast machines too: small gains drown in
-    what runs differ by."""
+def cases(size: int = 2, rate: float = 0.0) -> dict[str, Case]:
+    """On `size` ranks. What is planted costs a good deal of the step, on fast machines too: small
+    gains drown in what runs differ by. Large tensors are shorter where there are more ranks, so
+    that communication takes about the same share of a step: one that fills the memory's bandwidth
+    for most of it takes much longer in one run than in the next."""
     plain = Work(rate=rate)
-    heavy = replace(plain, size=8 * MIB)
+    heavy = replace(plain, size=16 * MIB // size)
     # In place: results that are not waited for one by one take new memory, which costs time, too.
     in_place = replace(heavy, torch=True)
     cache = {"HOROVOD_CACHE_CAPACITY": "4096"}  # else that would be wrong, too
     # So many that starting an operation for each is more than computing can hide.
     small = replace(
-        plain, layers=10, per_layer=300, size=4 << 10, torch=True, environment=cache,
+        plain, layers=10, per_layer=300, size=1 << 10, torch=True, environment=cache,
         forward=0.002, layer=0.0002,
     )  # fmt: skip
-    huge = replace(plain, huge=192 * MIB)
+    huge = replace(plain, huge=192 * MIB // size, torch=True)
     late = replace(plain, late_rank=1, late=0.030)
     threshold = {"HOROVOD_FUSION_THRESHOLD": "0"}
     cycle = {"HOROVOD_CYCLE_TIME": "50"}
@@ -287,7 +289,7 @@ def main() -> None:
     print(f"{'case':22} {'bad':>8} {'good':>8} {'true':>7} {'expected':>8} {'ratio':>6}  verdict")
     wrong = 0
     rate = arithmetic_rate() if args.busy else 0.0
-    for name, case in cases(rate).items():
+    for name, case in cases(args.np, rate).items():
         if args.only and args.only not in name:
             continue
         row = judge(name, case, args.np, args.rounds, args.keep)

@@ -10,6 +10,7 @@
 #include "base/futex.h"
 #include "base/log.h"
 #include "base/signals_blocked.h"
+#include "base/time_slice.h"
 #include "collective/copy.h"
 #include "collective/shm_reduce.h"
 
@@ -37,7 +38,10 @@ HelperPool::HelperPool(const HelperOptions& options) : options_(options) {
   threads_.reserve(static_cast<std::size_t>(options_.threads));
   try {
     for (int number = 0; number < options_.threads; ++number) {
-      threads_.emplace_back([this] { help(); });
+      threads_.emplace_back([this] {
+        give_way_to_others();
+        help();
+      });
       pthread_setname_np(threads_.back().native_handle(),
                          ("hvdtune-help-" + std::to_string(number)).c_str());
       clockid_t clock = 0;

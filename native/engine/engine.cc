@@ -8,6 +8,7 @@
 #include "base/affinity.h"
 #include "base/log.h"
 #include "base/signals_blocked.h"
+#include "base/time_slice.h"
 #include "base/time_space.h"
 #include "engine/blocked.h"
 
@@ -121,7 +122,10 @@ Engine::Engine(EngineOptions options)
   }
   const SignalsBlocked signals;
   begin_with_recording();
-  thread_ = std::thread([this] { thread_main(); });
+  thread_ = std::thread([this] {
+    give_way_to_others();
+    thread_main();
+  });
   pthread_setname_np(thread_.native_handle(), "hvdtune");
 }
 

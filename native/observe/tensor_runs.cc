@@ -140,10 +140,10 @@ bool TensorRuns::publish() {
     return false;
   }
   // A run is seen last.
+  published_.store(put_, std::memory_order_release);
   wide_.publish();
   narrow_.publish();
   runs_.publish();
-  published_.store(put_, std::memory_order_release);
   return true;
 }
 

@@ -50,8 +50,8 @@ class PackedTensors {
 
 /// Bounded ring of tensors, which packs them as they are put: a tensor takes 2 or 4 bytes instead
 /// of 16 where it goes on a run. One thread puts, one takes; neither ever waits. Where tensors come
-/// at a few hundred nanoseconds each, the bytes are most of what recording one costs: they go
-/// through the ring, base64, and the file's pages.
+/// at a few hundred nanoseconds each, bytes are much of what recording one costs: they go through
+/// the ring, base64, and the file's pages.
 class TensorRuns {
  public:
   /// \param bytes of memory, most of it for tensors that go on no run
@@ -136,7 +136,7 @@ class TensorRuns {
   bool prefer_wide_ = false;
   std::size_t put_ = 0;                    // tensors of closed runs
   std::atomic<std::size_t> published_{0};  // of those
-  std::size_t taken_ = 0;                  // the consumer's
+  alignas(64) std::size_t taken_ = 0;      // the consumer's
 };
 
 }  // namespace hvdtune::capture

@@ -93,6 +93,13 @@ def test_gradients_that_come_one_by_one_stay_where_they_are():
     assert one.programs[0].submit.tolist() == spread.submit.tolist()
 
 
+def test_what_comes_first_is_computed_where_the_first_layer_was():
+    """Two tensors a layer, submitted together, and 4 ms of computing for each layer."""
+    whole = plays(step([14, 14, 18, 18, 22, 22, 26], [(27, list(range(7)))], 27))
+    [[one]], _ = whatif.submitted_first(6)(whole, Rules(64 * MIB, MS, COSTS))
+    assert (one.programs[0].submit / MS).tolist() == [18, 18, 22, 22, 26, 26, 14]
+
+
 def contended(
     waiting: list[float], work: tuple[tuple[float, float], ...] = (), beside: float = 0.0
 ) -> whatif.Bench:
