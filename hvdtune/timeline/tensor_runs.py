@@ -20,11 +20,13 @@ RUN = np.dtype(
 )  # fmt: skip
 WIDE = np.dtype("<i4")  # ns
 NARROW = np.dtype("<u2")  # ns
+#: Tensors of a block; the recorder's have an eighth of it. Unpacking takes 60 bytes for each.
+MOST = 1 << 20
 
 
 def unpack(data: bytes, count: int, runs: int) -> np.ndarray | None:
     """`count` records of TENSOR from `runs` runs; None if the bytes cannot be that many."""
-    if not 0 < runs <= count or len(data) < runs * RUN.itemsize:
+    if not 0 < runs <= count <= MOST or len(data) < runs * RUN.itemsize:
         return None
     heads = np.frombuffer(data, RUN, runs)
     tensors = heads["tensors"].astype(np.int64)

@@ -40,7 +40,7 @@ std::optional<Nanos> cpu_wait_of_this_thread() {
   // An open file goes on telling about the thread that opened it, also in a forked child.
   thread_local Fd file;
   thread_local pid_t of_process = 0;
-  if (of_process != getpid()) {
+  if (!file.valid() || of_process != getpid()) {
     of_process = getpid();
     file = open_counts("/proc/thread-self/schedstat");
   }

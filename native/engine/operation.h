@@ -156,7 +156,7 @@ struct Operation {
   // then, and each costs one line of it.
   /// When this rank announced it; 0 for what a rank that has joined contributes.
   alignas(64) Nanos submitted = 0;
-  /// What the recorder calls it; written before `done` is set. As long as the
+  /// What the recorder calls it; written before `done` is set, but on a GPU. As long as the
   /// operation is used again, it stays.
   RecordedAs recorded;
   wire::Slot slot = wire::kNoSlot;  ///< it was announced by this slot

@@ -120,8 +120,9 @@ void Recorder::waited(const Operation& operation, Nanos begin) {
   const Nanos end = monotonic_now();
   if (end - begin <= kShortestWait) return;
   const RecordedAs& names = operation.recorded;
-  const bool named =
-      operation.done.load(std::memory_order_acquire) && names.generation == capture_.generation();
+  // On a GPU operations may be done before they are recorded.
+  const bool named = !operation.on_device && operation.done.load(std::memory_order_acquire) &&
+                     names.generation == capture_.generation();
   capture_.wait({begin, end, named ? names.first_name : capture::kNone, thread_number()});
 }
 

@@ -21,8 +21,8 @@ inline constexpr std::size_t kStreams = 6;
 inline constexpr std::array<const char*, kStreams> kStreamNames = {
     "tensors", "batches", "waits", "marks", "ready", "counters"};
 
-/// What is recorded and not yet written: about `bytes` bytes when all of it is full, which is
-/// committed as it is first used. What finds its ring full is lost and counted.
+/// What is recorded and not yet written: about `bytes` bytes when all of it is full. What finds its
+/// ring full is lost and counted.
 struct Buffers {
   explicit Buffers(std::size_t bytes)
       : tensors(bytes / 2),

@@ -16,7 +16,8 @@ namespace hvdtune::capture {
 namespace {
 
 constexpr std::chrono::milliseconds kPeriod(200);
-/// Records of a block, and text of one append: what a reader, and this thread, must hold at once.
+/// Records of a block, tensors packed, and text of one append: what this thread must hold at once,
+/// and a reader up to eight times.
 constexpr std::size_t kBlockBytes = 192 << 10;
 constexpr std::size_t kAppendBytes = 512 << 10;
 
@@ -43,6 +44,7 @@ std::string Writer::start(const std::string& path, std::string_view identity, st
   first += identity;
   first += "}}";
   // What goes when the file is full goes in whole appends.
+  limited_ = limit > 0;
   append_bytes_ = limit == 0 ? kAppendBytes : std::min(kAppendBytes, limit / 8);
   path_ = path;
   std::string error = file_.open(path, rank_, first, limit);
@@ -136,14 +138,16 @@ bool Writer::append_blocks() {
   return blocks_.size() >= append_bytes_ || !took_all_batches_ || tensors_due_ > 0;
 }
 
-/// So many that there is room for their tensors, which mostly go on runs, or one.
+/// So many that there is room for their tensors, or one. Most tensors go on runs; only where the
+/// file has a limit, and whole appends go from it, others must find room, too.
 void Writer::take_batches() {
   batches_.clear();
   std::size_t bytes = 0;
   took_all_batches_ = false;
+  const std::size_t tensor_bytes = limited_ ? sizeof(Tensor) : sizeof(std::int32_t);
   const auto keep = [&](const Batch* batch, std::size_t) {
     batches_.push_back(*batch);
-    bytes += sizeof(Batch) + batch->tensors * sizeof(std::int32_t);
+    bytes += sizeof(Batch) + batch->tensors * tensor_bytes;
     tensors_due_ += batch->tensors;
   };
   // Base64 makes a third more of them.

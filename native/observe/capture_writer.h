@@ -70,6 +70,7 @@ class Writer {
   CaptureFile file_;
   std::string path_;
   std::size_t append_bytes_ = 0;
+  bool limited_ = false;
   bool took_all_batches_ = false;
   std::size_t tensors_due_ = 0;  // of batches that were taken
   std::string lasting_;

@@ -10,8 +10,7 @@
 
 namespace hvdtune::capture {
 
-/// Bounded ring of fixed records. One thread puts, one takes; neither ever waits. Memory is touched
-/// only as it is first used.
+/// Bounded ring of fixed records. One thread puts, one takes; neither ever waits.
 template <typename Record>
 class RecordRing {
  public:

@@ -110,7 +110,7 @@ class TensorRuns {
   bool take(std::size_t tensors, std::size_t bytes, PackedTensors& out);
 
  private:
-  /// Tensors of a run: what a reader must hold at once is bounded by that.
+  /// Tensors of a run, as take() takes whole ones.
   static constexpr std::uint32_t kLongestRun = 1 << 14;
 
   /// The run has one more tensor.

@@ -81,6 +81,17 @@ TEST(tensors_that_come_slowly_are_one_run_too) {
   CHECK_EQ(packed.size(), sizeof(TensorRun) + 160 * 4U);
 }
 
+TEST(a_long_batch_is_several_runs) {
+  TensorRuns ring(kBytes);
+  PackedTensors packed;
+  std::vector<Tensor> tensors;
+  for (std::uint32_t name = 0; name < 40'000; ++name) {
+    tensors.push_back({name, 1, Nanos{300} * name});
+  }
+  check_equal(there_and_back(ring, tensors, packed), tensors);
+  CHECK_EQ(packed.runs.size(), 3U);
+}
+
 TEST(slow_ones_among_quick_ones_do_not_cut_a_batch_in_pieces) {
   TensorRuns ring(kBytes);
   PackedTensors packed;
@@ -165,7 +176,10 @@ TEST(one_thread_puts_while_another_takes) {
         tensors.put(put[at].name, put[at].submitted);
       }
     }
-    if (!ring.publish()) put.resize(before);
+    if (!ring.publish()) {
+      put.resize(before);
+      std::this_thread::yield();
+    }
   }
   over = true;
   consumer.join();

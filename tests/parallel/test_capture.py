@@ -320,6 +320,20 @@ def test_start_and_stop_on_all_ranks(tmp_path: Path, caller: int) -> None:
     assert "Traceback" not in text
 
 
+def test_names_are_those_of_the_own_recording(tmp_path: Path) -> None:
+    """Operations that are used again are numbered anew in every file."""
+    pause = 0.04
+    environment = {"HOROVOD_TIMELINE": "DYNAMIC"}
+    run_ranks(2, capture.two_recordings, str(tmp_path), 1, pause, env=environment)
+    for name, order in (("first", "xy"), ("second", "yx")):
+        rank = read_capture(tmp_path / f"{name}.json")[0]
+        expected = [f"allreduce.{tensor}" for tensor in order * 3]
+        assert [one for one in rank.tensor_names() if one.startswith("allreduce.")] == expected
+        waits = rank.streams["waits"]
+        long = waits[waits["end"] - waits["begin"] > pause * 0.5e9]
+        assert [rank.names[int(number)][1] for number in long["name"]] == expected
+
+
 def test_the_next_steps(tmp_path: Path) -> None:
     run_ranks(2, capture.a_few_steps_later, str(tmp_path), env={"HOROVOD_TIMELINE": "DYNAMIC"})
     for rank in read_capture(tmp_path / "t.json").values():

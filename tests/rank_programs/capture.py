@@ -186,6 +186,24 @@ def start_and_stop(directory: str, caller: int) -> list[list[str]]:
     return [there, sorted(os.listdir(directory))]
 
 
+def two_recordings(directory: str, late: int, seconds: float) -> None:
+    """x and y in first.json, y and x in second.json, three times each; `late` comes later."""
+    hvd.init()
+    for name, order in (("first", "xy"), ("second", "yx")):
+        hvd.barrier()
+        if hvd.rank() == 0:
+            hvd.start_timeline(f"{directory}/{name}.json")
+        hvd.barrier()
+        for tensor in order * 3:
+            if hvd.rank() == late:
+                time.sleep(seconds)
+            hvd.allreduce(np.ones(100_000, np.float32), name=tensor)
+        hvd.barrier()
+        if hvd.rank() == 0:
+            hvd.stop_timeline()
+    hvd.shutdown()
+
+
 def a_few_steps_later(directory: str) -> None:
     """start_timeline(steps=3) in the fourth step: the sixth to the eighth."""
     hvd.init()
