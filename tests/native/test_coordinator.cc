@@ -121,11 +121,9 @@ TEST(all_are_ready_no_earlier_than_the_last_of_them) {
   announce_everywhere(coordinator, 3, allreduce("a"));
   const wire::Slot slot = due(coordinator)[0].entries[0].slot;
   coordinator.set_observer(&times);
-  const std::vector<Nanos> announced_at = {1020, 1050, 1030};  // ns, and read in this order
-  for (int rank = 0; rank < 3; ++rank) {
-    coordinator.announce(rank, {slot, 1, announced_at[static_cast<std::size_t>(rank)], false},
-                         1000);
-  }
+  coordinator.announce(0, {slot, 1, 1020, false}, 1000);  // ns
+  coordinator.announce(1, {slot, 1, 1050, false}, 1000);
+  coordinator.announce(2, {slot, 1, 1030, false}, 1000);
   CHECK_EQ(times.all_ready, 1050);
 }
 
