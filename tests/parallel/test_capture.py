@@ -321,8 +321,7 @@ def test_start_and_stop_on_all_ranks(tmp_path: Path, caller: int) -> None:
 
 
 def test_names_are_those_of_the_own_recording(tmp_path: Path) -> None:
-    dynamic = {"HOROVOD_TIMELINE": "DYNAMIC"}
-    run_ranks(2, capture.two_recordings, str(tmp_path), 1, 0.04, env=dynamic)
+    run_ranks(2, capture.two_recordings, str(tmp_path), env={"HOROVOD_TIMELINE": "DYNAMIC"})
     for name, order in (("first", "xy"), ("second", "yx")):
         rank = read_capture(tmp_path / f"{name}.json")[0]
         expected = [f"allreduce.{tensor}" for tensor in order * 3]

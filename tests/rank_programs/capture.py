@@ -186,7 +186,7 @@ def start_and_stop(directory: str, caller: int) -> list[list[str]]:
     return [there, sorted(os.listdir(directory))]
 
 
-def two_recordings(directory: str, late: int, seconds: float) -> None:
+def two_recordings(directory: str, late: int = 1, seconds: float = 0.04) -> None:
     """x and y in first.json, y and x in second.json, three times each; `late` comes later."""
     hvd.init()
     for name, order in (("first", "xy"), ("second", "yx")):
