@@ -124,7 +124,8 @@ void Coordinator::announce(int rank, const wire::AnnouncedSlot& announced, Nanos
     return announce(rank, std::move(evicted));
   }
   arrive(*by_slot_[slot], rank, announced);
-  // `now` is from before the announcements were read, of which the last read need not be the latest.
+  // `now` is from before the announcements were read, of which the last read need not be the
+  // latest.
   complete_if_all_there(*by_slot_[slot], std::max(now, by_slot_[slot]->last_time));
 }
 
