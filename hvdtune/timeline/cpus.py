@@ -2,7 +2,8 @@
 
 Every rank records at the end of a step how many CPUs it kept busy, and how many of them executed
 batches or helped with that; the rest is computing. It also records for how long its program was
-kept waiting for a CPU. The identity says how many CPUs the ranks of a host share.
+kept waiting for a CPU. Where steps are short, a reading is of several together. The identity says
+how many CPUs the ranks of a host share.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def load(analysis: Analysis) -> Load:
             (CPUS_FOR_BATCHES, batches),
             (CPUS_WAITED_FOR, waited),
         ):
-            into[at] = lengths * _readings(view.recording, name, steps.end[rank])
+            into[at] = lengths * _readings(view.recording, name, steps.begin[rank], steps.end[rank])
     computing = np.maximum(busy - batches, 0.0)
     known = np.isfinite(computing)
     hosts = []
@@ -137,18 +138,30 @@ def _share_of_batches(crowd: float, computing: float, batches: float) -> float:
     return float(running / (running + others)) if running > 0 else 0.0
 
 
-def _readings(one: RankRecording, name: str, ends: np.ndarray) -> np.ndarray:
-    """[S] the counter's reading at each step's end; NaN where there is none."""
+def _readings(one: RankRecording, name: str, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """[S] the counter's reading of the time that each step lies in; NaN where there is none. One of
+    several steps together holds for each of them."""
     result = np.full(len(ends), np.nan)
-    if name not in one.texts:
+    every, own = _counter(one, CPUS_IN_USE)["time"], _counter(one, name)
+    if not len(every):
         return result
-    own = one.counters[one.counters["counter"] == one.texts.index(name)]
     at = np.searchsorted(own["time"], ends)
-    inside = at < len(own)
-    same = np.zeros(len(ends), bool)
-    same[inside] = own["time"][at[inside]] == ends[inside]
-    result[same] = own["value"][at[same]]
+    inside = np.flatnonzero(at < len(own))
+    read = own[at[inside]]
+    # Since when: all counters are read together, but the first ones, which say nothing of it.
+    before = np.searchsorted(every, read["time"]) - 1
+    since = np.where(before >= 0, every[np.maximum(before, 0)], ends[inside])
+    whole = (since <= begins[inside]) | (read["time"] == ends[inside])
+    result[inside[whole]] = read["value"][whole]
     return result
+
+
+def _counter(one: RankRecording, name: str) -> np.ndarray:
+    """Its readings, by time."""
+    counters = one.counters
+    if name not in one.texts:
+        return counters[:0]
+    return counters[counters["counter"] == one.texts.index(name)]
 
 
 def _hosts(views: dict[int, View]) -> list[tuple[int, int, list[int]]]:

@@ -168,7 +168,7 @@ struct Operation {
 
 /// Asks for what is looked at of a batch's operations when it is over, ahead of operation `at`.
 inline void prefetch_end(const std::vector<std::shared_ptr<Operation>>& batch, std::size_t at) {
-  constexpr std::size_t kAhead = 8;
+  constexpr std::size_t kAhead = 24;
   if (at + kAhead < batch.size()) __builtin_prefetch(&batch[at + kAhead]->submitted, 1);
 }
 

@@ -17,7 +17,9 @@ constexpr std::size_t kMaxTexts = 4096;
 constexpr std::size_t kLongestRecurring = 256;
 constexpr std::size_t kLongestText = 16 << 10;
 
-/// Names of the counters that every step has.
+/// Reading what CPUs did takes system calls: so often at most, whatever short steps there are.
+constexpr Nanos kCpuPeriod = 10 * kMillisecond;
+/// Names of its counters.
 constexpr std::string_view kCpusUsed = "CPUs in use";
 constexpr std::string_view kCpusCommunicating = "CPUs in use for batches";
 constexpr std::string_view kCpusWaitedFor = "CPUs waited for";
@@ -122,7 +124,7 @@ void Capture::begin(Nanos now) {
                         text_id(all, settings_)};
     put_shared(all, all.marks, in_force, Stream::kMarks);
   }
-  last_cpu_ = last_step_ == now ? cpu_times() : CpuTimes{};
+  last_cpu_ = last_step_ == now ? cpu_times(now) : CpuTimes{};
   // Where the first recorded step begins.
   if (last_step_ != 0) {
     put_shared(all, all.marks, {last_step_, steps(), MarkKind::kStep, kNone}, Stream::kMarks);
@@ -289,17 +291,19 @@ std::uint32_t Capture::text_id(Buffers& buffers, std::string_view text) {
   return id;
 }
 
-Capture::CpuTimes Capture::cpu_times() const {
-  return {process_cpu_now(), communication_cpu_.load(std::memory_order_relaxed),
+Capture::CpuTimes Capture::cpu_times(Nanos now) const {
+  return {now, process_cpu_now(), communication_cpu_.load(std::memory_order_relaxed),
           cpu_wait_of_this_thread(), std::this_thread::get_id()};
 }
 
-/// The caller holds mutex_.
-void Capture::put_cpus_used(Buffers& all, Nanos now, Nanos since) {
-  const CpuTimes before = std::exchange(last_cpu_, cpu_times());
-  if (before.process == 0 || since == 0 || now <= since) return;
+/// Of the steps since it was read last. The caller holds mutex_.
+void Capture::put_cpus_used(Buffers& all, Nanos now) {
+  const bool known = last_cpu_.process != 0;
+  if (known && now - last_cpu_.at < kCpuPeriod) return;
+  const CpuTimes before = std::exchange(last_cpu_, cpu_times(now));
+  if (!known) return;
   const auto put = [&](std::string_view name, Nanos cpu) {
-    const double cpus = static_cast<double>(cpu) / static_cast<double>(now - since);
+    const double cpus = static_cast<double>(cpu) / static_cast<double>(now - before.at);
     put_shared(all, all.counters, {now, cpus, text_id(all, name), 0}, Stream::kCounters);
   };
   put(kCpusUsed, last_cpu_.process - before.process);
@@ -314,11 +318,11 @@ bool Capture::step() {
   const Nanos now = monotonic_now();
   const std::int64_t ended = steps() + 1;
   steps_.store(ended, std::memory_order_relaxed);
-  const Nanos before = std::exchange(last_step_, now);
+  last_step_ = now;
   if (active()) {
     Buffers& all = *files_[current_].buffers;
     put_shared(all, all.marks, {now, ended, MarkKind::kStep, kNone}, Stream::kMarks);
-    put_cpus_used(all, now, before);
+    put_cpus_used(all, now);
     if (window_.end == 0 || ended + 1 < window_.end) return false;
     finish("the last of the steps was recorded");
     return true;

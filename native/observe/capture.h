@@ -145,7 +145,7 @@ class Capture {
   void begin(Nanos now);
   void finish(const std::string& reason);
   static std::uint32_t text_id(Buffers& buffers, std::string_view text);
-  void put_cpus_used(Buffers& all, Nanos now, Nanos since);
+  void put_cpus_used(Buffers& all, Nanos now);
   /// What is to be filled now; null when nobody records.
   [[nodiscard]] Buffers* buffers() const noexcept {
     return active() ? buffers_.load(std::memory_order_acquire) : nullptr;
@@ -185,13 +185,14 @@ class Capture {
   /// CPU time so far: of all threads of the process, and of it for batches; and for how long the
   /// thread that asks was ready to run without a CPU.
   struct CpuTimes {
+    Nanos at = 0;
     Nanos process = 0;  // 0: not read
     Nanos communication = 0;
     std::optional<Nanos> waited;  // nothing where the kernel does not say
     std::thread::id thread;
   };
-  [[nodiscard]] CpuTimes cpu_times() const;
-  CpuTimes last_cpu_;  // at the step before, or where the window began
+  [[nodiscard]] CpuTimes cpu_times(Nanos now) const;
+  CpuTimes last_cpu_;  // at the end of some step before, or where the window began
   std::atomic<Nanos> communication_cpu_{0};
   std::uint64_t epoch_ = 0;
   std::string settings_;

@@ -15,7 +15,9 @@
 namespace hvdtune::capture {
 namespace {
 
-constexpr std::chrono::milliseconds kPeriod(200);
+/// Of appends, each of which takes a tenth of a millisecond, however short it is. What a process
+/// that is killed loses is no older.
+constexpr std::chrono::milliseconds kPeriod(500);
 /// Records of a block, tensors packed, and text of one append: what this thread must hold at once,
 /// and a reader up to eight times.
 constexpr std::size_t kBlockBytes = 192 << 10;

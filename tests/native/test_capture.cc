@@ -4,7 +4,9 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -248,7 +250,8 @@ TEST(a_window_of_steps) {
     CHECK_EQ(capture.active(), step == 3 || step == 4);
     if (capture.active() && name == kNone) name = name_one(capture, "n");
     record_batch(capture, static_cast<std::uint64_t>(step), name, 1);
-    if (step == 4) capture.communicated(10 * kMillisecond);
+    if (step == 4) capture.communicated(kSecond);
+    if (capture.active()) std::this_thread::sleep_for(std::chrono::milliseconds(11));
     CHECK_EQ(capture.step(), step == 2 || step == 4);
   }
   CHECK(!capture.open());
@@ -263,7 +266,8 @@ TEST(a_window_of_steps) {
     if (mark.kind == MarkKind::kStep) steps.push_back(mark.value);
   }
   CHECK(steps == (std::vector<std::int64_t>{2, 3, 4}));
-  // Of every whole step: CPUs used, and by batches; and waited for, where the kernel counts that.
+  // Of every whole step, as none is short: CPUs used, and by batches; and waited for, where the
+  // kernel counts that.
   std::map<std::string, std::vector<double>> readings;
   for (const Counter& counter : records<Counter>(events, "counters")) {
     readings[items(events, "texts").at(counter.counter)->items.at(1).text].push_back(counter.value);
@@ -274,11 +278,40 @@ TEST(a_window_of_steps) {
   CHECK_EQ(by_batches.size(), 2U);
   CHECK(used[1] > 0);
   CHECK_EQ(by_batches[0], 0.0);
-  // Step 4 had a batch of 10 ms of CPU time, as far as the engine says.
+  // Step 4 had a batch of a second of CPU time, as far as the engine says.
   CHECK(by_batches[1] > used[1]);
   const std::vector<double>& waited = readings["CPUs waited for"];
   CHECK_EQ(waited.size(), cpu_wait_of_this_thread() ? 2U : 0U);
   for (const double share : waited) CHECK(share >= 0);
+}
+
+TEST(what_cpus_did_is_read_once_for_many_short_steps) {
+  const Folder folder;
+  Capture capture;
+  capture.step();
+  CHECK_EQ(capture.start(options_for(folder.file("t"))), "");
+  const Nanos begin = monotonic_now();
+  while (monotonic_now() < begin + 60 * kMillisecond) {
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+    capture.step();
+  }
+  capture.end("");
+  capture.join();
+  const Json events = parse_json(read_file(folder.file("t")));
+  std::vector<Nanos> times;
+  for (const Counter& counter : records<Counter>(events, "counters")) {
+    const std::string& name = items(events, "texts").at(counter.counter)->items.at(1).text;
+    if (name == "CPUs in use") times.push_back(counter.time);
+  }
+  CHECK(!times.empty());
+  for (std::size_t i = 1; i < times.size(); ++i)
+    CHECK(times[i] - times[i - 1] >= 10 * kMillisecond);
+  // Each at the end of a step.
+  std::set<Nanos> ends;
+  for (const Mark& mark : records<Mark>(events, "marks")) {
+    if (mark.kind == MarkKind::kStep) ends.insert(mark.time);
+  }
+  for (const Nanos time : times) CHECK(ends.contains(time));
 }
 
 TEST(a_window_that_never_begins_is_told) {

@@ -67,6 +67,23 @@ def test_nothing_is_assumed_of_recordings_that_do_not_tell():
     assert np.isnan(found.computing).all()
 
 
+def test_one_reading_of_several_steps_holds_for_each_of_them():
+    whole = with_cpus(JOB, 4, 0.5)
+    for one in whole.ranks.values():
+        rows = one.counters
+        times = np.unique(rows["time"])
+        one.streams["counters"] = rows[np.isin(rows["time"], times[1::3])]
+    found = cpus.load(analyse(whole))
+    # The first is of two steps, the others of three; what was read before the first is not known,
+    # nor what there was behind the last.
+    known = np.isfinite(found.computing)
+    last = (known.shape[1] - 2) // 3 * 3 + 2
+    assert known[:, 1:last].all()
+    assert not known[:, 0].any()
+    assert not known[:, last:].any()
+    assert found.slowdown == pytest.approx(1.5, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("count", "computing", "slowdown", "on_cpu"),
     [
