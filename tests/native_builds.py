@@ -1,7 +1,8 @@
-"""Builds the native tests under the sanitizers, in the background where there are many others.
+"""Builds the native tests under the sanitizers, in the background where there are many others, and
+runs them there.
 
-Most tests wait: for processes to start, for a limit to be over. Compiling in their gaps, at a
-priority at which it takes nothing from them, is done before its turn comes.
+Most tests wait: for processes to start, for a limit to be over. In their gaps, at a priority at
+which it takes nothing from them, this is done before its turn comes.
 
     python native_builds.py DIRECTORY     all of it, at the lowest priority
 """
@@ -18,6 +19,8 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
+
+from native_runs import Gaps
 
 ROOT = Path(__file__).parents[1]
 COMPILER = os.environ.get("CXX", "c++")
@@ -78,12 +81,13 @@ class NativeBuilds:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._gaps = Gaps(directory)
         self._group: int | None = None
         self._built: dict[str, Path] = {}
 
     def begin(self) -> None:
-        """Build in the background. It is no child of this process: what children a test leaves
-        is checked."""
+        """Build and run in the background. It is no child of this process: what children a test
+        leaves is checked."""
         command = f'"{sys.executable}" "{__file__}" "{self.directory}" >/dev/null 2>&1 &'
         shell = subprocess.Popen(["sh", "-c", command], start_new_session=True)
         self._group = shell.pid
@@ -97,13 +101,18 @@ class NativeBuilds:
         return self._built[sanitizer]
 
     def end(self) -> None:
-        """Stop what builds in the background; what it has built stays."""
+        """Stop what builds in the background, and what runs there as soon as it is over; what was
+        built stays, and what is known of the runs."""
         if self._group is None:
             return
         group, self._group = self._group, None
+        self._gaps.stop()
         number = signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):  # the group is empty
             for _ in range(200):
+                while self._gaps.busy:
+                    os.killpg(group, 0)
+                    time.sleep(0.05)
                 os.killpg(group, number)
                 number = signal.SIGKILL
                 time.sleep(0.05)
@@ -112,11 +121,13 @@ class NativeBuilds:
 def main() -> int:
     """What runs in the background. What does not succeed here will be told when it is its turn."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    for sanitizer in SANITIZERS:
-        try:
-            build(sanitizer, Path(sys.argv[1]))
-        except BuildFailed:
-            return 1
+    directory = Path(sys.argv[1])
+    try:
+        built = [build(sanitizer, directory) for sanitizer in SANITIZERS]
+    except BuildFailed:
+        return 1
+    for programs in built:
+        Gaps(directory).run_all(programs)
     return 0
 
 

@@ -23,8 +23,9 @@ WARM_UP = 1
 TRIALS = 2
 #: While batches run a program still has this share of a CPU at least.
 LEAST_SHARE = 0.1
-#: Of a step: hardly any overlap says little about waiting, as other things are waited for, too.
-PRIOR_OVERLAP = 1.0
+#: Of a step: what a program waits for besides batches, by as much as what batches want of the CPUs
+#: may be wrong. A ridge: hardly any overlap says little about waiting, much of it nearly all.
+PRIOR_OVERLAP = 0.17
 #: What a program has to do between its last submissions and its wait for them: of all times that
 #: this took in the sample, the percentile.
 LEAST_GAP = 10
@@ -83,16 +84,17 @@ def _least(one: Play, step: _Step) -> float:
 
 def _lost(one: Play, rules: Rules, behind: np.ndarray) -> np.ndarray:
     """[ranks] how much of a program's speed batches take while it overlaps with them. As it was
-    kept waiting in the recorded step, for what it overlapped with them there; by what they want of
-    the CPUs as if it had overlapped for so much longer (PRIOR_OVERLAP). Without what it stood
-    `behind` its last submissions, where it has nothing left to compute."""
+    kept waiting in the recorded step, for what it overlapped with them there; the less that was,
+    the more by what they want of the CPUs (PRIOR_OVERLAP). Without what it stood `behind` its last
+    submissions, where it has nothing left to compute."""
     wanted = 1 - 1 / rules.slowdown
     if len(one.waiting) != len(one.overlapped):
         return np.full(len(one.overlapped), wanted)
     waited = np.minimum(one.waiting, (1 - LEAST_SHARE) * one.overlapped)
     behind = np.minimum(behind, waited)
-    prior = max(PRIOR_OVERLAP * one.measured, 1.0)
-    lost: np.ndarray = (waited - behind + wanted * prior) / (one.overlapped - behind + prior)
+    overlapped = one.overlapped - behind
+    prior = max(PRIOR_OVERLAP * one.measured, 1.0) ** 2
+    lost: np.ndarray = ((waited - behind) * overlapped + wanted * prior) / (overlapped**2 + prior)
     return lost
 
 

@@ -10,7 +10,8 @@ namespace hvdtune {
 
 /// CPU time that batches take of the thread that executes them. Asking the kernel for it costs half
 /// a microsecond, twice a batch, which is much of a short one: of these one in kEvery is measured,
-/// and counts for those that were not. One thread at a time.
+/// and counts for those that were not. What asking takes is in it: about as much as finding and
+/// finishing a short batch's operations take, which is not measured. One thread at a time.
 class BatchCpu {
  public:
   static constexpr std::uint32_t kEvery = 16;

@@ -9,16 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
+import native_runs
 import pytest
 from mpis import MPIS, Mpi
 from native_builds import COMPILER, SANITIZERS, BuildFailed, NativeBuilds
-
-# The first error ends a program with a report.
-SANITIZER_ENVIRONMENT = {
-    "ASAN_OPTIONS": "detect_stack_use_after_return=1",
-    "UBSAN_OPTIONS": "print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
-}
 
 
 def require_compiler(sanitizer: str, directory: Path) -> None:
@@ -42,18 +36,9 @@ def require_compiler(sanitizer: str, directory: Path) -> None:
 
 def check_run(command: list[str], **variables: str) -> None:
     """Run `command`; if it fails, fail the test with the end of its output."""
-    environment = {**os.environ, **SANITIZER_ENVIRONMENT, **variables}
-    done = subprocess.run(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.fail(f"{' '.join(command)}\n{done.stdout[-12000:]}", pytrace=False)
+    wrong = native_runs.run(command, **variables)
+    if wrong:
+        pytest.fail(wrong, pytrace=False)
 
 
 @pytest.fixture
@@ -73,12 +58,16 @@ def programs(native_builds: NativeBuilds, tmp_path: Path) -> Callable[[str], Pat
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_native(sanitizer: str, programs: Callable[[str], Path]) -> None:
-    expected = [source.stem for source in Path(__file__).parent.glob("test_*.cc")]
-    assert expected
     folder = programs(sanitizer)
+    early = native_runs.early(folder)
+    if early.reports:
+        pytest.fail("\n".join(early.reports), pytrace=False)
+    expected = native_runs.names()
+    assert expected
     # Two at once: their threads mostly wait for each other, and leave a CPU idle.
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(check_run, [str(folder / name)]) for name in sorted(expected)]
+        left = [name for name in expected if name not in early.passed]
+        runs = [pool.submit(check_run, [str(folder / name)]) for name in left]
         wait(runs, return_when=FIRST_EXCEPTION)
         pool.shutdown(wait=True, cancel_futures=True)
     for run in runs:
