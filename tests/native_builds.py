@@ -20,7 +20,7 @@ import sysconfig
 import time
 from pathlib import Path
 
-from native_runs import Gaps
+from native_runs import SECONDS, Gaps
 
 ROOT = Path(__file__).parents[1]
 COMPILER = os.environ.get("CXX", "c++")
@@ -107,12 +107,13 @@ class NativeBuilds:
             return
         group, self._group = self._group, None
         self._gaps.stop()
+        longest = time.monotonic() + SECONDS
         number = signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):  # the group is empty
+            while self._gaps.busy and time.monotonic() < longest:
+                os.killpg(group, 0)
+                time.sleep(0.05)
             for _ in range(200):
-                while self._gaps.busy:
-                    os.killpg(group, 0)
-                    time.sleep(0.05)
                 os.killpg(group, number)
                 number = signal.SIGKILL
                 time.sleep(0.05)

@@ -7,9 +7,11 @@ counts wherever it was found.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +21,11 @@ ENVIRONMENT = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
-REPORTS = ("ERROR: AddressSanitizer", "LeakSanitizer: ", "ThreadSanitizer: ", "runtime error: ")
+REPORTS = ("SUMMARY: ", "runtime error: ")
 SOURCES = Path(__file__).parent / "native"
-SECONDS = 600  # that a program may take in the gaps
+SECONDS = 600  # that a program may take
 LAST = 12_000  # characters of an output that are shown
+PASSED = "passed"
 
 
 def names() -> list[str]:
@@ -31,17 +34,33 @@ def names() -> list[str]:
 
 
 def run(command: list[str], **variables: str) -> str:
-    """What was wrong: the command and the end of its output; empty if nothing was."""
-    done = subprocess.run(
-        command,
-        env={**os.environ, **ENVIRONMENT, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    return f"{' '.join(command)}\n{done.stdout[-LAST:]}" if done.returncode != 0 else ""
+    """What was wrong: the command and its output; empty if nothing was. Nothing of it runs on."""
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **ENVIRONMENT, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            output.write(f"\nnot over after {SECONDS} s\n")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.returncode == 0:
+            return ""
+        output.seek(0)
+        return f"{' '.join(command)}: {process.returncode}\n{output.read()}"
+
+
+def found(output: str) -> bool:
+    """A sanitizer has found something, more than too little memory."""
+    return any(report in output for report in REPORTS) and "out-of-memory" not in output
 
 
 @dataclass(frozen=True)
@@ -55,12 +74,12 @@ class Early:
 def early(programs: Path) -> Early:
     """Of the build whose programs are in that folder."""
     passed, reports = set(), []
-    for file in sorted(_results(programs).glob("*")):
+    for file in sorted(_results(programs).glob("*.txt")):
         output = file.read_text(errors="replace")
-        if not output:
-            passed.add(file.name)
-        elif any(report in output for report in REPORTS):
-            reports.append(f"{file.name}, run in the gaps of other tests:\n{output}")
+        if output == PASSED:
+            passed.add(file.stem)
+        elif found(output):
+            reports.append(f"{file.stem}, run in the gaps of other tests:\n{output[-LAST:]}")
     return Early(frozenset(passed), tuple(reports))
 
 
@@ -95,22 +114,10 @@ class Gaps:
 
 
 def _run_early(programs: Path, name: str) -> None:
-    process = subprocess.Popen(
-        [str(programs / name)],
-        env={**os.environ, **ENVIRONMENT},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        output = process.communicate(timeout=SECONDS)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output = process.communicate()[0]
-    result = "" if process.returncode == 0 else output[-LAST:] or "no output"
-    (_results(programs) / name).write_text(result)
+    result = _results(programs) / f"{name}.txt"
+    unfinished = result.with_suffix(".part")
+    unfinished.write_text(run([str(programs / name)]) or PASSED)
+    unfinished.rename(result)
 
 
 def _results(programs: Path) -> Path:

@@ -87,12 +87,12 @@ STREAMS: dict[str, np.dtype[Any]] = {
     "counters": COUNTER,
 }
 
-#: Counters that a rank records at the end of each step: CPU time since the end of the step before,
-#: over that time; of all its threads, and of those that executed batches for just that.
+#: Counters that a rank records at the end of a step, 10 ms after the last ones or later: CPU time
+#: since then, over that time; of all its threads, and of those that executed batches for just that.
 CPUS_IN_USE = "CPUs in use"
 CPUS_FOR_BATCHES = "CPUs in use for batches"
-#: For how much of that time the thread that ends the steps was ready to run and had no CPU; of
-#: steps that the same thread ended as the one before, and where the kernel counts it.
+#: For how much of that time the thread that ends the steps was ready to run and had no CPU; where
+#: it is the same thread as the last time, and the kernel counts it.
 CPUS_WAITED_FOR = "CPUs waited for"
 
 #: Names of the numbers in BATCH: native/base/op_kind.h, base/dtype.h, wire/messages.h.

@@ -1,5 +1,6 @@
 #include "observe/capture.h"
 
+#include <algorithm>
 #include <unistd.h>
 
 #include <array>
@@ -112,6 +113,17 @@ void Buffers::forget_everything(int of_rank) {
   rank = of_rank;
   texts.clear();
   next_text = 0;
+}
+
+bool Buffers::half_full() {
+  const auto beyond = [](const auto& ring) { return ring.available() > ring.capacity() / 2; };
+  if (beyond(batches) || beyond(waits) || beyond(marks) || beyond(ready) || beyond(counters)) {
+    return true;
+  }
+  const std::lock_guard lock(mutex);
+  const std::size_t most =
+      std::max({pending.names.size(), pending.texts.size(), pending.events.size()});
+  return most > text_limit / 2;
 }
 
 /// The caller holds mutex_.

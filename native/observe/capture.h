@@ -132,10 +132,10 @@ class Capture {
   /// Rank 0's clock is this rank's plus `offset`, within ± `bound`, at `local`.
   void clock(Nanos local, Nanos offset, Nanos bound);
 
-  /// A training step ends; counted whether it is recorded or not. Recorded with it is how many CPUs
-  /// this process, and its batches, kept busy since the step before, and for how much of that time
-  /// the calling thread, if it also ended that step, waited for one. True if recording has begun or
-  /// ended with it: a window did.
+  /// A training step ends; counted whether it is recorded or not. Recorded with it, unless
+  /// it was within the last 10 ms, is how many CPUs this process, and its batches, kept busy since
+  /// then, and for how much of that time the calling thread, if it was the same, waited for one.
+  /// True if recording has begun or ended with it: a window did.
   bool step();
   [[nodiscard]] std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
 

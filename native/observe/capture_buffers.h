@@ -60,6 +60,8 @@ struct Buffers {
   std::unordered_map<std::string, std::uint32_t> texts;  // ids of those told apart
   std::uint32_t next_text = 0;
 
+  /// Consumer. Whether more than half of some room is used; tensors' producer looks after theirs.
+  [[nodiscard]] bool half_full();
   /// For a new file of `of_rank`. Nobody drains the buffers meanwhile.
   void forget_everything(int of_rank);
 };

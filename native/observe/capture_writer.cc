@@ -18,6 +18,8 @@ namespace {
 /// Of appends, each of which takes a tenth of a millisecond, however short it is. What a process
 /// that is killed loses is no older.
 constexpr std::chrono::milliseconds kPeriod(500);
+/// Of looking whether so much has come meanwhile that it cannot wait for that.
+constexpr std::chrono::milliseconds kLook(100);
 /// Records of a block, tensors packed, and text of one append: what this thread must hold at once,
 /// and a reader up to eight times.
 constexpr std::size_t kBlockBytes = 192 << 10;
@@ -101,12 +103,7 @@ void Writer::run() {
 /// Until it is to end, or cannot go on; why not.
 std::string Writer::write_file() {
   for (bool last = false; !last;) {
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, kPeriod, [this] { return wake_ || finishing_; });
-      wake_ = false;
-      last = finishing_;
-    }
+    last = wait_until_due();
     if (!write_pending()) return file_.error();
   }
   std::string end;
@@ -117,6 +114,20 @@ std::string Writer::write_file() {
   const bool whole = file_.append(end, {});
   file_.close();
   return whole ? std::string() : file_.error();
+}
+
+/// Whether it is to end.
+bool Writer::wait_until_due() {
+  const auto due = std::chrono::steady_clock::now() + kPeriod;
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      const bool woken = changed_.wait_for(lock, kLook, [this] { return wake_ || finishing_; });
+      wake_ = false;
+      if (woken) return finishing_;
+    }
+    if (std::chrono::steady_clock::now() >= due || buffers_.half_full()) return false;
+  }
 }
 
 bool Writer::write_pending() {

@@ -20,7 +20,8 @@ namespace hvdtune::capture {
 /// Appends `text` as a JSON string, quotes included.
 void append_json_string(std::string& out, std::string_view text);
 
-/// The thread that moves what is in the buffers into a file, five times a second, or when woken.
+/// The thread that moves what is in the buffers into a file, twice a second, or when woken or
+/// half of some room is used.
 class Writer {
  public:
   /// Called on the writer's thread, with an error text if the file was not ended in order.
@@ -50,6 +51,7 @@ class Writer {
  private:
   void run();
   std::string write_file();
+  bool wait_until_due();
   bool write_pending();
   bool append_blocks();
   bool flush();

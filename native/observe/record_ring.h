@@ -112,6 +112,10 @@ class SharedRing {
     }
   }
 
+  /// Consumer. About as many as are there.
+  [[nodiscard]] std::size_t available() const {
+    return put_.load(std::memory_order_relaxed) - taken_;
+  }
   /// Consumer. False if there is none.
   bool take(Record& record) {
     Slot& slot = slots_[taken_ & (capacity_ - 1)];

@@ -314,6 +314,19 @@ TEST(what_cpus_did_is_read_once_for_many_short_steps) {
   for (const Nanos time : times) CHECK(ends.contains(time));
 }
 
+TEST(half_full_is_told_before_anything_is_lost) {
+  Buffers buffers(1 << 20);
+  CHECK(!buffers.half_full());
+  std::size_t waits = 0;
+  for (; !buffers.half_full(); ++waits) CHECK(buffers.waits.put({1, 2, kNone, 0}));
+  CHECK_EQ(waits, buffers.waits.capacity() / 2 + 1);
+  for (Wait wait; buffers.waits.take(wait);) {
+  }
+  CHECK(!buffers.half_full());
+  buffers.pending.names.assign(buffers.text_limit / 2 + 1, 'x');
+  CHECK(buffers.half_full());
+}
+
 TEST(a_window_that_never_begins_is_told) {
   const Folder folder;
   Capture capture;

@@ -38,7 +38,7 @@ def check_run(command: list[str], **variables: str) -> None:
     """Run `command`; if it fails, fail the test with the end of its output."""
     wrong = native_runs.run(command, **variables)
     if wrong:
-        pytest.fail(wrong, pytrace=False)
+        pytest.fail(wrong[-native_runs.LAST :], pytrace=False)
 
 
 @pytest.fixture

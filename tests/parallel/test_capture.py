@@ -399,7 +399,7 @@ def test_the_files_are_whole_after_sigkill(tmp_path: Path, first: int) -> None:
         with start_ranks(2, capture.train_until_killed, env=env) as ranks:
             if not starts:
                 ranks.wait_for_output(0, "running")
-            time.sleep(chance.uniform(0.0, 0.5))
+            time.sleep(chance.uniform(0.0, 1.2))
             ranks.signal(chance.randrange(2), signal.SIGKILL)
             ranks.wait(60, check=False)
         if not path.exists():

@@ -10,11 +10,13 @@ import pytest
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A build of four programs."""
+    """A build of six programs."""
     scripts = {
         "test_a": "exit 0",
         "test_fails": "echo too late; exit 1",
-        "test_races": "echo 'WARNING: ThreadSanitizer: data race (pid=1)'; exit 66",
+        "test_races": "echo 'SUMMARY: ThreadSanitizer: data race'; exit 66",
+        "test_runs_on": "sleep 1000 & exit 0",
+        "test_without_memory": "echo 'SUMMARY: AddressSanitizer: out-of-memory'; exit 1",
         "test_silent": "kill -9 $$",
     }
     sources, built = tmp_path / "sources", tmp_path / "built"
@@ -31,10 +33,11 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_passed_and_what_a_sanitizer_found_count(programs: Path, tmp_path: Path) -> None:
     native_runs.Gaps(tmp_path).run_all(programs)
     found = native_runs.early(programs)
-    assert found.passed == {"test_a"}
+    assert found.passed == {"test_a", "test_runs_on"}
     [report] = found.reports
     assert "test_races" in report
     assert "data race" in report
+    assert len(report) < 2 * native_runs.LAST
     assert (tmp_path / "order").read_text().split() == native_runs.names()
 
 
@@ -49,4 +52,4 @@ def test_nothing_is_begun_when_it_was_stopped(programs: Path, tmp_path: Path) ->
 
 def test_a_run_says_what_was_wrong(programs: Path) -> None:
     assert native_runs.run([str(programs / "test_a")]) == ""
-    assert native_runs.run([str(programs / "test_fails")]).endswith("too late\n")
+    assert native_runs.run([str(programs / "test_fails")]).endswith(": 1\ntoo late\n")
