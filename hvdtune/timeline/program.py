@@ -71,6 +71,8 @@ class Play:
     hidden: float = 0.0
     #: [ranks] how much of its speed each loses while batches run and it computes.
     lost: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    #: The same where it overlaps with what it waited for in the recording.
+    lost_anew: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 def programs(

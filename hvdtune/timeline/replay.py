@@ -82,20 +82,24 @@ def _least(one: Play, step: _Step) -> float:
     return least
 
 
-def _lost(one: Play, rules: Rules, behind: np.ndarray) -> np.ndarray:
-    """[ranks] how much of a program's speed batches take while it overlaps with them. As it was
-    kept waiting in the recorded step, for what it overlapped with them there; the less that was,
-    the more by what they want of the CPUs (PRIOR_OVERLAP). Without what it stood `behind` its last
-    submissions, where it has nothing left to compute."""
+def _with_lost(one: Play, rules: Rules, behind: np.ndarray) -> Play:
+    """How much of a program's speed batches take while it overlaps with them. As it was kept
+    waiting in the recorded step, for what it overlapped with them there; the less that was, the
+    more by what they want of the CPUs (PRIOR_OVERLAP). Without what it stood `behind` its last
+    submissions, where it has nothing left to compute. Of an overlap that there was not the
+    recording says less: as if by what they want for a whole step more."""
     wanted = 1 - 1 / rules.slowdown
     if len(one.waiting) != len(one.overlapped):
-        return np.full(len(one.overlapped), wanted)
+        lost = np.full(len(one.overlapped), wanted)
+        return replace(one, lost=lost, lost_anew=lost)
     waited = np.minimum(one.waiting, (1 - LEAST_SHARE) * one.overlapped)
     behind = np.minimum(behind, waited)
     overlapped = one.overlapped - behind
     prior = max(PRIOR_OVERLAP * one.measured, 1.0) ** 2
-    lost: np.ndarray = ((waited - behind) * overlapped + wanted * prior) / (overlapped**2 + prior)
-    return lost
+    lost = ((waited - behind) * overlapped + wanted * prior) / (overlapped**2 + prior)
+    step = max(one.measured, 1.0)
+    anew = (waited - behind + wanted * step) / (overlapped + step)
+    return replace(one, lost=lost, lost_anew=anew)
 
 
 def _behind(stretches: Sequence[Sequence[Play]]) -> list[list[np.ndarray]]:
@@ -168,7 +172,7 @@ def with_overlaps(stretches: Sequence[Sequence[Play]], rules: Rules) -> list[lis
             step = _Step(one, rules, known, clocks, free)
             clocks, free = step.run()
             own = replace(one, overlapped=step.overlapped(), hidden=step.hidden())
-            plays.append(replace(own, lost=_lost(own, rules, behind)))
+            plays.append(_with_lost(own, rules, behind))
         result.append(plays)
     return result
 

@@ -267,7 +267,7 @@ def _without_standing(one: Play) -> Play:
         return one
     stood = np.minimum(one.waiting, one.overlapped)
     own = (computing_longer(p, -float(t)) for p, t in zip(one.programs, stood, strict=True))
-    return replace(one, programs=tuple(own), overlapped=np.zeros(len(stood)))
+    return replace(one, programs=tuple(own), overlapped=np.zeros(len(stood)), lost=one.lost_anew)
 
 
 def in_a_burst(plays: Iterable[Play]) -> bool:

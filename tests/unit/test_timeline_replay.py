@@ -9,7 +9,7 @@ import pytest
 
 from hvdtune.timeline import whatif
 from hvdtune.timeline.program import Costs, Play, Program
-from hvdtune.timeline.replay import Rules, play
+from hvdtune.timeline.replay import PRIOR_OVERLAP, Rules, play
 
 MS = 1e6
 MIB = 1 << 20
@@ -100,6 +100,11 @@ def test_what_comes_first_is_computed_where_the_first_layer_was():
     assert (one.programs[0].submit / MS).tolist() == [18, 18, 22, 22, 26, 26, 14]
 
 
+def ridge(waited: float, overlapped: float, measured: float) -> float:
+    """What is lost where CPUs are not scarce."""
+    return waited * overlapped / (overlapped**2 + (PRIOR_OVERLAP * measured) ** 2)
+
+
 def contended(
     waiting: list[float], work: tuple[tuple[float, float], ...] = (), beside: float = 0.0
 ) -> whatif.Bench:
@@ -111,17 +116,16 @@ def contended(
 
 
 def test_a_program_that_waited_for_a_cpu_gets_it_when_batches_take_less_of_it():
-    """Eight batches take 16 ms, all hidden. As three they take 11 ms. A step (30 ms)
-    without any waiting is added to what was seen."""
+    """Eight batches take 16 ms of 30, all hidden. As three they take 11 ms."""
     assert contended([]).gain(whatif.threshold(4 * MIB)) == pytest.approx(0, abs=0.001)
     waited = contended([8])
     assert waited.base == pytest.approx(30 * MS)  # it waited in the recording, too
-    assert waited.gain(whatif.threshold(4 * MIB)) == pytest.approx(8 / (16 + 30) * 5 / 30)
+    assert waited.gain(whatif.threshold(4 * MIB)) == pytest.approx(ridge(8, 16, 30) * 5 / 30)
 
 
 def test_no_step_is_quicker_than_the_work_of_its_cpus():
     free = contended([14]).gain(whatif.threshold(4 * MIB))
-    assert free == pytest.approx(14 / (16 + 30) * 5 / 30)
+    assert free == pytest.approx(ridge(14, 16, 30) * 5 / 30)
     # Computing keeps the CPUs busy for 25.8 of 30 ms, and batches for a quarter of their time.
     limited = contended([14], ((25.8 * MS, 0.25),))
     assert limited.base == pytest.approx(30 * MS)
@@ -156,7 +160,7 @@ def test_what_short_batches_take_beside_their_duration_is_taken_from_programs():
     waited = contended([8], beside=1.0)
     assert waited.base == pytest.approx(30 * MS)
     assert waited.stretches[0][0].overlapped.tolist() == pytest.approx([24 * MS])
-    gain = 8 / (24 + 30) * (24 - 14) / 30
+    gain = ridge(8, 24, 30) * (24 - 14) / 30
     assert waited.gain(whatif.threshold(4 * MIB)) == pytest.approx(gain)
     # Computing keeps the CPUs busy for 24 of 30 ms, and batches for a quarter of their time.
     limited = contended([24], ((24 * MS, 0.25),), beside=1.0)
