@@ -1,8 +1,8 @@
 #include "observe/capture.h"
 
-#include <algorithm>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <thread>
 #include <utility>
