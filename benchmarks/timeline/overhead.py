@@ -4,10 +4,9 @@
   tiny       1000 tensors of 256 numbers each, in the same way
 
 A round is so many seconds without and so many with recording, in changing order, each after a
-fraction of a second that does not count. Printed are the
-medians of the rounds' median step times of rank 0, their ratio, the rounds' own ratios, and what a
-tensor of a step takes in the compressed files of all ranks. Goals: at most 1.02 times the step, and
-at most 120 bytes.
+fraction of a second that does not count. Printed are the medians of the rounds' median step times
+of rank 0, the median of the rounds' own ratios, these ratios, and what a tensor of a step takes in
+the compressed files of all ranks. Goals: at most 1.02 times the step, and at most 120 bytes.
 """
 
 from __future__ import annotations

@@ -87,9 +87,9 @@ def load(analysis: Analysis) -> Load:
 
     compute, communication = column("compute_s"), column("communication_s")
     busy, batches, waited = (np.full(shape, np.nan) for _ in range(3))
-    for at, (rank, view) in enumerate(sorted(joint.views.items())):
-        if steps.found_from != "marks":
-            continue  # readings are of what lies between marks
+    # Readings are of what lies between marks.
+    views = sorted(joint.views.items()) if steps.found_from == "marks" else []
+    for at, (rank, view) in enumerate(views):
         lengths = (steps.end[rank] - steps.begin[rank]).astype(float)
         for name, into in (
             (CPUS_IN_USE, busy),
