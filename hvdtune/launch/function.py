@@ -147,13 +147,13 @@ def _executable(executable: str | None) -> str:
 
 
 def _pickled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
-    import cloudpickle
+    from hvdtune.launch import function_pickle
 
     name = getattr(func, "__qualname__", repr(func))
     if not callable(func):
         raise TypeError(f"run() takes a function to call, not {func!r}")
     try:
-        return cloudpickle.dumps((func, tuple(args), dict(kwargs or {})))
+        return function_pickle.dumps((func, tuple(args), dict(kwargs or {})))
     except Exception as error:
         raise TypeError(
             f"{name} or its arguments cannot be sent to the workers: {error}"

@@ -1,0 +1,39 @@
+"""How a function travels to the workers: cloudpickle, and the file that the code is from."""
+
+from __future__ import annotations
+
+import io
+import types
+from collections import ChainMap
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import cloudpickle
+
+
+def dumps(value: Any) -> bytes:
+    """`value` pickled with the functions and classes of the caller's script; `pickle` reads it.
+
+    cloudpickle since 3.1.3 replaces the name of the file a function is from. Here it is kept: a
+    traceback of the function's, in a worker, shall name the caller's file and show its lines.
+    """
+    with io.BytesIO() as file:
+        _Pickler(file).dump(value)
+        return file.getvalue()
+
+
+def _reduce_code(code: types.CodeType) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    make, parts = cloudpickle.CloudPickler.dispatch_table[types.CodeType](code)
+    return _make_code, (make, parts, code.co_filename)
+
+
+def _make_code(
+    make: Callable[..., types.CodeType], parts: tuple[Any, ...], filename: str
+) -> types.CodeType:
+    return make(*parts).replace(co_filename=filename)
+
+
+class _Pickler(cloudpickle.CloudPickler):
+    dispatch_table: ClassVar = ChainMap(
+        {types.CodeType: _reduce_code}, cloudpickle.CloudPickler.dispatch_table
+    )
