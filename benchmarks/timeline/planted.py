@@ -3,13 +3,17 @@
     python benchmarks/timeline/planted.py [--np 2] [--rounds 3] [--only NAME] [--busy] [--json FILE]
 
 Each case is a job with a fault and the same job without it. Both run without recording, in turns,
-for what curing the fault really gives; the faulty one also runs recorded, and the verdict on that
-recording is held against it. Compute is sleeping, in few long pieces: it needs hardly any CPU, so
-that ranks and engine do not compete for CPUs, and what is planted is all that is wrong. With --busy
-compute is so much arithmetic: then they do compete where ranks and batches want more CPUs than are
-there, and overlapping gives little or nothing; nor may it be expected to. Every rank is pinned to a
-CPU (several to one, where there are more ranks), so that runs can be compared. Also checked: that
-the parts of the waterfall sum to the step time that the program measured itself.
+for what curing the fault really gives, until that is known well: its standard error is a twentieth
+of it, or there were four times as many rounds as asked for. The faulty one also runs recorded, in
+the first rounds, and the verdict on these recordings is held against it.
+
+Compute is sleeping, in few long pieces: it needs hardly any CPU, so that ranks and engine do not
+compete for CPUs, and what is planted is all that is wrong. With --busy compute is so much
+arithmetic: then they do compete where ranks and batches want more CPUs than are there, and
+overlapping gives little or nothing; nor may it be expected to. Tensors are reduced in place:
+results take new memory, which costs time, too. Every rank is pinned to a CPU (several to one, where
+there are more ranks), so that runs can be compared. Also checked: that the parts of the waterfall
+sum to the step time that the program measured itself.
 """
 
 from __future__ import annotations
@@ -33,6 +37,10 @@ import ranks
 MIB = 1 << 20
 WARM_UP = 5
 WORTH = 0.02
+#: Rounds go on until the standard error of the true gain is this share of it …
+WELL_KNOWN = 0.05
+#: … or there were so many times as many as asked for.
+MOST = 4
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,6 @@ class Work:
     late_from: int = 0
     late_to: int = 1 << 30
     rate: float = 0.0  # of arithmetic, a second of computing; 0: sleep instead
-    torch: bool = False  # PyTorch's tensors, in place: a submission takes less CPU time
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -68,20 +75,19 @@ class Case:
 
 def cases(size: int = 2, rate: float = 0.0) -> dict[str, Case]:
     """On `size` ranks. What is planted costs a good deal of the step, on fast machines too: small
-    gains drown in what runs differ by. Large tensors are shorter where there are more ranks, so
-    that communication takes about the same share of a step: one that fills the memory's bandwidth
-    for most of it takes much longer in one run than in the next."""
+    gains drown in what runs differ by. Large tensors are shorter where there are more ranks, which
+    copy more and have less of a CPU each, so that communication takes about the same share of a
+    step and computing can hide it: one that fills the memory's bandwidth for most of the step takes
+    much longer in one run than in the next."""
     plain = Work(rate=rate)
-    heavy = replace(plain, size=16 * MIB // size)
-    # In place: results that are not waited for one by one take new memory, which costs time, too.
-    in_place = replace(heavy, torch=True)
+    heavy = replace(plain, size=32 * MIB // size**2)
     cache = {"HOROVOD_CACHE_CAPACITY": "4096"}  # else that would be wrong, too
     # So many that starting an operation for each is more than computing can hide.
     small = replace(
-        plain, layers=10, per_layer=300, size=1 << 10, torch=True, environment=cache,
+        plain, layers=10, per_layer=300, size=1 << 10, environment=cache,
         forward=0.002, layer=0.0002,
     )  # fmt: skip
-    huge = replace(plain, huge=192 * MIB // size, torch=True)
+    huge = replace(plain, huge=192 * MIB // size)
     late = replace(plain, late_rank=1, late=0.030)
     threshold = {"HOROVOD_FUSION_THRESHOLD": "0"}
     cycle = {"HOROVOD_CYCLE_TIME": "50"}
@@ -96,7 +102,7 @@ def cases(size: int = 2, rate: float = 0.0) -> dict[str, Case]:
         "cycle time 50 ms": Case("cycle time too long", replace(heavy, environment=cycle), heavy),
         "huge tensor last": Case("huge tensor last", huge, replace(huge, huge_first=True)),
         "no overlap": Case("no overlap", replace(heavy, overlap=False), heavy),
-        "one by one": Case("no overlap", replace(in_place, one_by_one=True), in_place),
+        "one by one": Case("no overlap", replace(heavy, one_by_one=True), heavy),
         "stalled rank": Case(
             "stalled rank",
             replace(plain, late_rank=1, late=2.0, late_from=50, late_to=50),
@@ -109,16 +115,11 @@ def cases(size: int = 2, rate: float = 0.0) -> dict[str, Case]:
 
 
 def work(plan: Work, result: Path) -> None:
-    import numpy as np
+    import torch
 
-    if plan.torch:
-        import torch
+    import hvdtune.torch as hvd
 
-        import hvdtune.torch as hvd
-
-        torch.set_num_threads(1)
-    else:
-        import hvdtune as hvd  # type: ignore[no-redef]
+    torch.set_num_threads(1)
 
     # Each rank's threads on one CPU: where all sleep, the scheduler may put several ranks' threads
     # on one CPU and leave the others idle, now and then and for seconds.
@@ -127,8 +128,7 @@ def work(plan: Work, result: Path) -> None:
     hvd.init()
 
     def make(size: int) -> Any:
-        made = np.zeros(size // 4, np.float32)
-        return torch.from_numpy(made) if plan.torch else made
+        return torch.zeros(size // 4)
 
     tensors = [[make(plan.size) for _ in range(plan.per_layer)] for _ in range(plan.layers)]
     huge = make(plan.huge) if plan.huge else None
@@ -175,13 +175,12 @@ def train(hvd: Any, plan: Work, step: int, tensors: list[list[Any]], huge: Any) 
     if hvd.rank() == plan.late_rank and plan.late_from <= step <= plan.late_to:
         compute(plan, plan.late)
     handles = []
-    start = hvd.allreduce_async_ if plan.torch else hvd.allreduce_async
 
     def submit(name: str, tensor: Any) -> None:
         if plan.one_by_one:
-            hvd.allreduce(tensor, name=name)
+            hvd.allreduce_(tensor, name=name)
         else:
-            handles.append(start(tensor, name=name))
+            handles.append(hvd.allreduce_async_(tensor, name=name))
 
     if huge is not None and plan.huge_first:
         compute(plan, plan.layer)
@@ -220,27 +219,47 @@ def run(plan: Work, size: int, timeline: Path | None = None) -> list[float]:
         return times[WARM_UP:]
 
 
+def gain(bad: list[float], good: list[float]) -> tuple[float, float]:
+    """What the good job saves of the bad one's time, and the standard error of that."""
+    each = [1 - g / b for b, g in zip(bad, good, strict=True)]
+    error = statistics.stdev(each) / len(each) ** 0.5 if len(each) > 1 else float("inf")
+    return statistics.fmean(each), error
+
+
+def known(bad: list[float], good: list[float], rounds: int) -> bool:
+    """There were rounds enough."""
+    if len(bad) < rounds:
+        return False
+    true, error = gain(bad, good)
+    return error <= WELL_KNOWN * true or len(bad) >= MOST * rounds
+
+
 def judge(
     name: str, case: Case, size: int, rounds: int, keep: Path | None = None
 ) -> dict[str, Any]:
-    """What the verdict says, and what is true: medians over the rounds."""
-    bad, good, told = [], [], []
+    """What the verdict says (medians over `rounds` recordings), and what is true (means)."""
+    bad: list[float] = []
+    good: list[float] = []
+    told = []
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(rounds):
-            bad.append(statistics.fmean(run(case.bad, size)))
-            good.append(statistics.fmean(run(case.good, size)))
-            path = Path(keep or folder, f"{name.replace(' ', '-')}.np{size}.{number}.json")
-            told.append(verdict(case, path, statistics.fmean(run(case.bad, size, path))))
-    true = 1 - statistics.median(good) / statistics.median(bad)
+        while not known(bad, good, rounds):
+            number = len(bad)
+            for times, plan in ((bad, case.bad), (good, case.good))[:: -1 if number % 2 else 1]:
+                times.append(statistics.fmean(run(plan, size)))
+            if number < rounds:
+                path = Path(keep or folder, f"{name.replace(' ', '-')}.np{size}.{number}.json")
+                told.append(verdict(case, path, statistics.fmean(run(case.bad, size, path))))
+    true, error = gain(bad, good)
     expected = statistics.median(one["expected_gain"] for one in told)
     firsts = [one["first"] for one in told]
     nothing = max(true, expected) < WORTH  # nothing to gain, and nothing promised
     return {
         "case": name,
         "np": size,
-        "bad_ms": 1e3 * statistics.median(bad),
-        "good_ms": 1e3 * statistics.median(good),
+        "bad_ms": [1e3 * time for time in bad],
+        "good_ms": [1e3 * time for time in good],
         "true_gain": true,
+        "true_gain_error": error,
         "expected_gain": expected,
         "ratio": expected / true if true else float("nan"),
         "first": max(firsts, key=firsts.count),
@@ -286,7 +305,10 @@ def main() -> None:
     if args.work:
         work(Work(**json.loads(args.work)), args.result)
         return
-    print(f"{'case':22} {'bad':>8} {'good':>8} {'true':>7} {'expected':>8} {'ratio':>6}  verdict")
+    print(
+        f"{'case':22} {'bad':>8} {'good':>8} {'true':>14} {'rounds':>6} "
+        f"{'expected':>8} {'ratio':>5}  verdict"
+    )
     wrong = 0
     rate = arithmetic_rate() if args.busy else 0.0
     for name, case in cases(args.np, rate).items():
@@ -295,8 +317,10 @@ def main() -> None:
         row = judge(name, case, args.np, args.rounds, args.keep)
         wrong += not (row["right"] and row["expected_right"])
         print(
-            f"{name:22} {row['bad_ms']:5.1f} ms {row['good_ms']:5.1f} ms {row['true_gain']:7.1%} "
-            f"{row['expected_gain']:8.1%} {row['ratio']:6.2f}  {row['first']} "
+            f"{name:22} {statistics.fmean(row['bad_ms']):5.1f} ms "
+            f"{statistics.fmean(row['good_ms']):5.1f} ms {row['true_gain']:6.1%} "
+            f"± {row['true_gain_error']:5.1%} {len(row['bad_ms']):6} "
+            f"{row['expected_gain']:8.1%} {row['ratio']:5.2f}  {row['first']} "
             f"(parts / step {row['parts_over_step']:.3f})",
             flush=True,
         )

@@ -40,13 +40,16 @@ def sleeping(plan: planted.Work) -> Callable[[Any], Step]:
     """A job of planted.py."""
 
     def prepared(hvd: Any) -> Step:
+        import torch
+
+        import hvdtune.torch as hvd_torch
+
         layers = [
-            [np.ones(plan.size // 4, np.float32) for _ in range(plan.per_layer)]
-            for _ in range(plan.layers)
+            [torch.ones(plan.size // 4) for _ in range(plan.per_layer)] for _ in range(plan.layers)
         ]
 
         def step(number: int) -> None:
-            planted.train(hvd, plan, number, layers, None)
+            planted.train(hvd_torch, plan, number, layers, None)
             hvd.mark_step()
 
         return step

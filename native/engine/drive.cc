@@ -1,7 +1,9 @@
 // Who makes progress, and how it sleeps: the half of Engine that deals with threads.
 #include <chrono>
+#include <optional>
 
 #include "base/cpu.h"
+#include "base/cpu_wait.h"
 #include "base/log.h"
 #include "engine/engine.h"
 
@@ -46,6 +48,10 @@ bool Engine::poll_doorbell(std::uint32_t seen) const {
 
 /// A blocked caller makes the progress itself: no other thread has to be woken for it.
 void Engine::drive_until(const std::function<bool()>& done, Nanos deadline) {
+  // Whatever a blocked caller waits for a CPU, as it drives or when it is woken: it does not
+  // compute.
+  const std::optional<Nanos> waited =
+      arena_.oversubscribed() && recorder_.active() ? cpu_wait_of_this_thread() : std::nullopt;
   callers_.fetch_add(1, std::memory_order_seq_cst);
   while (!done() && monotonic_now() < deadline) {
     std::unique_lock lock(drive_mutex_, std::defer_lock);
@@ -73,6 +79,7 @@ void Engine::drive_until(const std::function<bool()>& done, Nanos deadline) {
   } else {
     doorbell_.wake(Sleeper::kCaller);  // another caller sleeps on: it arms the doorbell anew
   }
+  if (waited) Recorder::waited_for_cpu(cpu_wait_of_this_thread().value_or(*waited) - *waited);
 }
 
 /// Operations are done: one of them may be what another caller sleeps for.

@@ -25,6 +25,9 @@ constexpr std::string_view kCpusUsed = "CPUs in use";
 constexpr std::string_view kCpusCommunicating = "CPUs in use for batches";
 constexpr std::string_view kCpusWaitedFor = "CPUs waited for";
 
+/// See Capture::waited_while_blocked.
+thread_local Nanos waited_blocked = 0;
+
 constexpr std::array<const char*, 6> kKindNames = {"allreduce", "allgather",     "broadcast",
                                                    "alltoall",  "reducescatter", "barrier"};
 
@@ -303,9 +306,13 @@ std::uint32_t Capture::text_id(Buffers& buffers, std::string_view text) {
   return id;
 }
 
+void Capture::waited_while_blocked(Nanos cpu_wait) { waited_blocked += cpu_wait; }
+
 Capture::CpuTimes Capture::cpu_times(Nanos now) const {
-  return {now, process_cpu_now(), communication_cpu_.load(std::memory_order_relaxed),
-          cpu_wait_of_this_thread(), std::this_thread::get_id()};
+  std::optional<Nanos> waited = cpu_wait_of_this_thread();
+  if (waited) *waited -= waited_blocked;
+  return {now, process_cpu_now(), communication_cpu_.load(std::memory_order_relaxed), waited,
+          std::this_thread::get_id()};
 }
 
 /// Of the steps since it was read last. The caller holds mutex_.

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <map>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -283,35 +282,6 @@ TEST(a_window_of_steps) {
   const std::vector<double>& waited = readings["CPUs waited for"];
   CHECK_EQ(waited.size(), cpu_wait_of_this_thread() ? 2U : 0U);
   for (const double share : waited) CHECK(share >= 0);
-}
-
-TEST(what_cpus_did_is_read_once_for_many_short_steps) {
-  const Folder folder;
-  Capture capture;
-  capture.step();
-  CHECK_EQ(capture.start(options_for(folder.file("t"))), "");
-  const Nanos begin = monotonic_now();
-  while (monotonic_now() < begin + 60 * kMillisecond) {
-    std::this_thread::sleep_for(std::chrono::microseconds(500));
-    capture.step();
-  }
-  capture.end("");
-  capture.join();
-  const Json events = parse_json(read_file(folder.file("t")));
-  std::vector<Nanos> times;
-  for (const Counter& counter : records<Counter>(events, "counters")) {
-    const std::string& name = items(events, "texts").at(counter.counter)->items.at(1).text;
-    if (name == "CPUs in use") times.push_back(counter.time);
-  }
-  CHECK(!times.empty());
-  for (std::size_t i = 1; i < times.size(); ++i)
-    CHECK(times[i] - times[i - 1] >= 10 * kMillisecond);
-  // Each at the end of a step.
-  std::set<Nanos> ends;
-  for (const Mark& mark : records<Mark>(events, "marks")) {
-    if (mark.kind == MarkKind::kStep) ends.insert(mark.time);
-  }
-  for (const Nanos time : times) CHECK(ends.contains(time));
 }
 
 TEST(half_full_is_told_before_anything_is_lost) {

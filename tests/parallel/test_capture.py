@@ -16,7 +16,7 @@ from captures import RankCapture, files_of, read_capture
 from rank_programs import capture, training
 from ranks import hvdtune_command, run_ranks, run_under, start_ranks
 
-from hvdtune.timeline.capture import CPUS_IN_USE, DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark
+from hvdtune.timeline.capture import DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark
 from hvdtune.timeline.load import read_recording
 from hvdtune.timeline.report_data import analyse
 
@@ -115,21 +115,6 @@ def test_who_recorded_is_in_every_file(tmp_path: Path) -> None:
         [settings] = rank.texts_of(Mark.SETTINGS)
         assert json.loads(settings)["cycle_time_ms"] == 2.5
     assert ranks[0].identity["pid"] != ranks[1].identity["pid"]
-
-
-def test_every_step_tells_how_many_cpus_the_rank_used(tmp_path: Path) -> None:
-    path, steps = tmp_path / "t.json", 6
-    run_ranks(2, capture.busy_or_asleep, steps, 0.05, env=recorded(path))
-    used = {}
-    for number, rank in read_capture(path).items():
-        [name] = [text for text, words in rank.texts.items() if words == CPUS_IN_USE]
-        own = rank.streams["counters"]
-        own = own[own["counter"] == name]
-        # The first step has no beginning.
-        assert own["time"].tolist() == rank.marks(Mark.STEP)["time"][1:].tolist()
-        used[number] = float(own["value"].mean())
-    assert used[0] > 2 * used[1], "rank 0 computes, rank 1 sleeps"
-    assert used[0] < 4
 
 
 def test_every_kind_of_operation(tmp_path: Path) -> None:

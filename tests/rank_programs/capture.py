@@ -92,6 +92,25 @@ def busy_or_asleep(steps: int, seconds: float) -> None:
     hvd.shutdown()
 
 
+def on_one_cpu(steps: int) -> int | None:
+    """All ranks on the same CPU, and hardly anything to do but to reduce. Returns for how long, ns,
+    this thread was ready to run without that CPU between its first step's end and its last's; None
+    where the kernel does not count it."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    hvd.init()
+    tensor = np.ones(2 << 20, np.float32)
+
+    def one_step() -> int | None:
+        hvd.synchronize(hvd.allreduce_async(tensor, name="x", op=hvd.Max))
+        hvd.mark_step()
+        counts = Path("/proc/thread-self/schedstat")
+        return int(counts.read_text().split()[1]) if counts.exists() else None
+
+    waited = [one_step() for _ in range(steps)]
+    hvd.shutdown()
+    return waited[-1] - waited[0] if None not in waited else None
+
+
 def all_operations() -> None:
     """Each kind once, one of them in a process set without rank 0."""
     others = hvd.ProcessSet(range(1, int(os.environ["HOROVOD_SIZE"])))
