@@ -231,7 +231,7 @@ def known(bad: list[float], good: list[float], rounds: int) -> bool:
     if len(bad) < rounds:
         return False
     true, error = gain(bad, good)
-    return error <= WELL_KNOWN * true or len(bad) >= MOST * rounds
+    return error <= WELL_KNOWN * max(true, WORTH) or len(bad) >= MOST * rounds
 
 
 def judge(

@@ -23,6 +23,8 @@ def dumps(value: Any) -> bytes:
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    if code is _make_code.__code__:  # hvdtune itself is to be pickled by value
+        return cloudpickle.CloudPickler.dispatch_table[types.CodeType](code)
     make, parts = cloudpickle.CloudPickler.dispatch_table[types.CodeType](code)
     return _make_code, (make, parts, code.co_filename)
 

@@ -22,6 +22,8 @@ STALL_STEPS = 10
 #: Of the streams that are not listed, RECORD_COST.
 RECORD_COSTS = {"tensors": 15e-9, "batches": 500e-9}
 RECORD_COST = 100e-9
+#: … and of a wait where ranks take turns on the CPUs: how long it waited for one is asked, too.
+CROWDED_WAIT_COST = 2e-6
 
 _MISSING = re.compile(r"missing: rank (\d+)")
 
@@ -163,9 +165,11 @@ def quality(joint: Joint, steps: Steps, late: pd.DataFrame) -> Quality:
             if count:
                 dropped[stream] = dropped.get(stream, 0) + int(count)
         records += sum(len(table) for table in one.streams.values())
+        costs = RECORD_COSTS
+        if 0 < one.identity.cpus < one.identity.local_size:
+            costs = costs | {"waits": CROWDED_WAIT_COST}
         cost = sum(
-            len(table) * RECORD_COSTS.get(stream, RECORD_COST)
-            for stream, table in one.streams.items()
+            len(table) * costs.get(stream, RECORD_COST) for stream, table in one.streams.items()
         )
         ends, begins = one.batches["end"], one.batches["begin"]
         if len(ends):

@@ -16,12 +16,14 @@ namespace {
 
 Fd open_counts(const char* path) { return Fd(::open(path, O_RDONLY | O_CLOEXEC)); }
 
-/// The file has three numbers: ns on a CPU, ns ready without one, and turns.
+/// The file has three numbers: ns on a CPU, ns ready without one, and turns. All are 0 where the
+/// kernel could count them, but does not.
 std::optional<Nanos> second_number(const Fd& file) {
   std::array<char, 96> text{};
   const ssize_t got = file.valid() ? ::pread(file.get(), text.data(), text.size(), 0) : 0;
   if (got <= 0) return std::nullopt;
   const std::string_view line(text.data(), static_cast<std::size_t>(got));
+  if (line.starts_with("0 0 0")) return std::nullopt;
   const std::size_t space = line.find(' ');
   if (space == std::string_view::npos) return std::nullopt;
   Nanos waited = 0;

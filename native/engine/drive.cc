@@ -48,8 +48,8 @@ bool Engine::poll_doorbell(std::uint32_t seen) const {
 
 /// A blocked caller makes the progress itself: no other thread has to be woken for it.
 void Engine::drive_until(const std::function<bool()>& done, Nanos deadline) {
-  // Whatever a blocked caller waits for a CPU, as it drives or when it is woken: it does not
-  // compute.
+  // A blocked caller does not compute, whatever it waits for a CPU as it drives. Asking takes a
+  // microsecond, so it is asked only where ranks take turns, and waits take many times as long.
   const std::optional<Nanos> waited =
       arena_.oversubscribed() && recorder_.active() ? cpu_wait_of_this_thread() : std::nullopt;
   callers_.fetch_add(1, std::memory_order_seq_cst);
@@ -79,7 +79,8 @@ void Engine::drive_until(const std::function<bool()>& done, Nanos deadline) {
   } else {
     doorbell_.wake(Sleeper::kCaller);  // another caller sleeps on: it arms the doorbell anew
   }
-  if (waited) Recorder::waited_for_cpu(cpu_wait_of_this_thread().value_or(*waited) - *waited);
+  if (waited)
+    capture::Capture::waited_while_blocked(cpu_wait_of_this_thread().value_or(*waited) - *waited);
 }
 
 /// Operations are done: one of them may be what another caller sleeps for.

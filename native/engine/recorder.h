@@ -13,7 +13,7 @@
 
 namespace hvdtune {
 
-/// What the engine leaves in the capture: operations become records here. All functions but wait()
+/// What the engine leaves in the capture: operations become records here. All functions but waited()
 /// are called under the progress lock.
 class Recorder {
  public:
@@ -38,8 +38,6 @@ class Recorder {
 
   /// A caller was blocked until now. Any thread.
   void waited(const Operation& operation, Nanos begin);
-  /// The calling thread was ready to run without a CPU for so long while it was blocked.
-  static void waited_for_cpu(Nanos time) { capture::Capture::waited_while_blocked(time); }
 
  private:
   void look_up(Operation& operation);

@@ -118,7 +118,7 @@ class Capture {
   /// CPU time that a batch took of the thread that executed it. One at a time.
   void communicated(Nanos cpu) { communication_cpu_.fetch_add(cpu, std::memory_order_relaxed); }
   /// The calling thread was blocked in an operation, and of that time was ready to run without a
-  /// CPU for so long. Counts in the recordings of this process. Any thread.
+  /// CPU for so long: step() does not count that. Any thread.
   static void waited_while_blocked(Nanos cpu_wait);
   /// Who is in a process set from the batch of serial `batch` on. False, and nothing is recorded,
   /// when too much waits to be written. One at a time.
@@ -138,7 +138,7 @@ class Capture {
   /// A training step ends; counted whether it is recorded or not. Recorded with it, unless
   /// it was within the last 10 ms, is how many CPUs this process, and its batches, kept busy since
   /// then, and for how much of that time the calling thread, if it was the same, waited for one
-  /// without being blocked in an operation.
+  /// (without what waited_while_blocked() was told).
   /// True if recording has begun or ended with it: a window did.
   bool step();
   [[nodiscard]] std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
@@ -187,7 +187,7 @@ class Capture {
   Nanos last_step_ = 0;
 
   /// CPU time so far: of all threads of the process, and of it for batches; and for how long the
-  /// thread that asks was ready to run without a CPU, not blocked.
+  /// thread that asks was ready to run without a CPU, but for what it did so while blocked.
   struct CpuTimes {
     Nanos at = 0;
     Nanos process = 0;  // 0: not read

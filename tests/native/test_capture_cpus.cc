@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -14,7 +13,6 @@
 #include "check.h"
 #include "folder.h"
 #include "observe/capture.h"
-#include "threads.h"
 
 namespace hvdtune::capture {
 namespace {
@@ -44,18 +42,15 @@ TEST(what_cpus_did_is_read_once_for_many_short_steps) {
   }
   capture.end("");
   capture.join();
-  const Json events = parse_json(read_file(folder.file("t")));
   std::vector<Nanos> times;
-  for (const Counter& counter : records<Counter>(events, "counters")) {
-    const std::string& name = items(events, "texts").at(counter.counter)->items.at(1).text;
-    if (name == "CPUs in use") times.push_back(counter.time);
-  }
+  for (const Counter& counter : readings(folder.file("t"), "CPUs in use"))
+    times.push_back(counter.time);
   CHECK(!times.empty());
   for (std::size_t i = 1; i < times.size(); ++i)
     CHECK(times[i] - times[i - 1] >= 10 * kMillisecond);
   // Each at the end of a step.
   std::set<Nanos> ends;
-  for (const Mark& mark : records<Mark>(events, "marks")) {
+  for (const Mark& mark : records<Mark>(parse_json(read_file(folder.file("t"))), "marks")) {
     if (mark.kind == MarkKind::kStep) ends.insert(mark.time);
   }
   for (const Nanos time : times) CHECK(ends.contains(time));

@@ -92,23 +92,29 @@ def busy_or_asleep(steps: int, seconds: float) -> None:
     hvd.shutdown()
 
 
-def on_one_cpu(steps: int) -> int | None:
+def on_one_cpu(steps: int) -> tuple[int, int]:
     """All ranks on the same CPU, and hardly anything to do but to reduce. Returns for how long, ns,
-    this thread was ready to run without that CPU between its first step's end and its last's; None
-    where the kernel does not count it."""
+    this thread was ready to run without that CPU between its first step's end and its last's, and
+    for how much of that it was blocked; 0 where the kernel does not count it."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     hvd.init()
     tensor = np.ones(2 << 20, np.float32)
 
-    def one_step() -> int | None:
-        hvd.synchronize(hvd.allreduce_async(tensor, name="x", op=hvd.Max))
-        hvd.mark_step()
+    def waited() -> int:
         counts = Path("/proc/thread-self/schedstat")
-        return int(counts.read_text().split()[1]) if counts.exists() else None
+        return int(counts.read_text().split()[1]) if counts.exists() else 0
 
-    waited = [one_step() for _ in range(steps)]
+    def one_step() -> tuple[int, int]:
+        handle = hvd.allreduce_async(tensor, name="x", op=hvd.Max)
+        before = waited()
+        hvd.synchronize(handle)
+        blocked = waited() - before
+        hvd.mark_step()
+        return waited(), blocked
+
+    after, blocked = zip(*(one_step() for _ in range(steps)), strict=True)
     hvd.shutdown()
-    return waited[-1] - waited[0] if None not in waited else None
+    return after[-1] - after[0], sum(blocked[1:])
 
 
 def all_operations() -> None:
