@@ -13,8 +13,8 @@
 
 namespace hvdtune {
 
-/// What the engine leaves in the capture: operations become records here. All functions but waited()
-/// are called under the progress lock.
+/// What the engine leaves in the capture: operations become records here. All functions but
+/// waited() are called under the progress lock.
 class Recorder {
  public:
   Recorder(std::size_t bytes, capture::Capture::Ended ended) : capture_(bytes, std::move(ended)) {}
