@@ -17,7 +17,7 @@ namespace {
 Fd open_counts(const char* path) { return Fd(::open(path, O_RDONLY | O_CLOEXEC)); }
 
 /// The file has three numbers: ns on a CPU, ns ready without one, and turns. All are 0 where the
-/// kernel could count them, but does not.
+/// kernel could count them, but does not, and before the first turn.
 std::optional<Nanos> second_number(const Fd& file) {
   std::array<char, 96> text{};
   const ssize_t got = file.valid() ? ::pread(file.get(), text.data(), text.size(), 0) : 0;

@@ -5,17 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <fstream>
+#include <algorithm>
 
+#include "base/cpu_wait.h"
 #include "check.h"
 
 namespace hvdtune {
 namespace {
 
-bool counted_here() { return std::ifstream("/proc/self/schedstat").good(); }
-
 TEST(who_shares_a_cpu_waits_and_who_sleeps_does_not) {
-  if (!counted_here()) return;
+  if (!cpu_wait_of_this_thread()) return;  // such a kernel
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(sched_getcpu(), &one);
@@ -30,6 +29,9 @@ TEST(who_shares_a_cpu_waits_and_who_sleeps_does_not) {
     }
     pids.push_back(child);
   }
+  // Nothing is told of a thread before its first turn on a CPU.
+  const auto has_run = [](int pid) { return cpu_wait_of_main_thread(pid).has_value(); };
+  while (!std::all_of(pids.begin(), pids.end(), has_run)) usleep(1000);
   CpuWaits waits(pids);
   waits.step_ended(10);
   Nanos excess = 0;
