@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@ TEST(who_shares_a_cpu_waits_and_who_sleeps_does_not) {
   for (int i = 0; i < 4; ++i) {
     const pid_t child = fork();
     if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // it would go on for ever
       sched_setaffinity(0, sizeof(one), &one);
       for (;;) {
         if (i < 2) pause();  // the first two sleep, the others want the same CPU
