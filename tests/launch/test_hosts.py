@@ -373,6 +373,7 @@ def test_hosts_that_are_ended_leave_nothing(tmp_path, number):
     process = subprocess.Popen(
         [sys.executable, str(program), "--hosts", "2", "--", "sh", "-c", script],
         env=clean_environment(), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup has tests ignore SIGHUP
     )  # fmt: skip
     try:
         while not (tmp_path / "pid").exists():
