@@ -96,6 +96,7 @@ def _facts(numbers: Numbers) -> str:
     return pages.facts(
         [
             ("step, median", words.seconds(steps["median_s"])),
+            ("step, mean", words.seconds(overlap["step_s"])),
             ("nine of ten steps", sentences.spread(steps)),
             ("blocked in communication", words.percent(overlap["exposed_share"])),
             ("communication hidden", words.percent(overlap["overlap_share"])),

@@ -45,8 +45,9 @@ def _about_steps(numbers: Numbers) -> list[str]:
     ideal = (
         f"Steps: median {words.seconds(one['median_s'])}, {sentences.spread(one)} for nine of ten; "
         f"blocked in communication {words.percent(overlap['exposed_share'])}; of communication "
-        f"{words.percent(overlap['overlap_share'])} is hidden. With free communication a step "
-        f"would take {words.seconds(overlap['ideal_free_communication_s'])}, without late ranks "
+        f"{words.percent(overlap['overlap_share'])} is hidden. A step takes "
+        f"{words.seconds(overlap['step_s'])} on average, with free communication it would take "
+        f"{words.seconds(overlap['ideal_free_communication_s'])}, without late ranks "
         f"{words.seconds(overlap['ideal_no_skew_s'])}."
     )
     parts = [_wrapped(ideal)]
