@@ -53,7 +53,7 @@ def main() -> int:
     for number in range(args.jobs):
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(args.folder or temporary) / str(number)
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             for name, values in measured(args, folder).items():
                 rounds[name] += values
             its_bytes, its_tensors = sizes(folder)
