@@ -9,14 +9,21 @@ from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
-from native_builds import NativeBuilds
+from native_builds import SANITIZERS, NativeBuilds
 from nursery import MARK, Nurseries
 
 TESTS = Path(__file__).parent
 WITHOUT_PROCESSES = (TESTS / "unit",)
 NATIVE = TESTS / "native"
 # From so many tests on, their gaps are long enough to build the native ones.
-MANY = 1000
+MANY = 200
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Which tests run: who names a file of long tests sees why none of them does."""
+    if config.option.markexpr != "not long":
+        return None
+    return "long tests are left out: -m long runs them, -m '' runs all"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,10 +36,14 @@ def native_builds(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[NativeBuilds]:
     """Builds of the native tests; begun at once where there are many other tests before them."""
-    builds = NativeBuilds(tmp_path_factory.mktemp("native"))
+    kept = os.environ.get("HVDTUNE_TEST_BUILDS")
+    builds = NativeBuilds(Path(kept).resolve() if kept else tmp_path_factory.mktemp("native"))
     items = request.session.items
-    if len(items) >= MANY and NATIVE in items[-1].path.parents:
-        builds.begin()
+    sanitizers = [
+        name for name in SANITIZERS if any(item.name == f"test_native[{name}]" for item in items)
+    ]
+    if len(items) >= MANY and sanitizers:
+        builds.begin(sanitizers)
     yield builds
     builds.end()
 
@@ -76,7 +87,7 @@ def nothing_left_behind(
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """Show why a test needed its second try (`reruns` in pyproject.toml)."""
+    """Show why a test needed its second try (`--reruns 1` in .ci/run)."""
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"RERUN {report.nodeid}: its first try failed", sep="=")
         report.toterminal(terminalreporter._tw)

@@ -4,7 +4,7 @@ runs them there.
 Most tests wait: for processes to start, for a limit to be over. In their gaps, at a priority at
 which it takes nothing from them, this is done before its turn comes.
 
-    python native_builds.py DIRECTORY     all of it, at the lowest priority
+    python native_builds.py DIRECTORY SANITIZERS...     builds with these, at the lowest priority
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -77,18 +78,21 @@ def _run(command: list[str]) -> None:
 
 
 class NativeBuilds:
-    """The builds of one test run, in `directory`."""
+    """The builds of one test run, in `directory`, which may hold those of an earlier run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
         self._gaps = Gaps(directory)
+        self._gaps.forget()
         self._group: int | None = None
         self._built: dict[str, Path] = {}
 
-    def begin(self) -> None:
-        """Build and run in the background. It is no child of this process: what children a test
-        leaves is checked."""
-        command = f'"{sys.executable}" "{__file__}" "{self.directory}" >/dev/null 2>&1 &'
+    def begin(self, sanitizers: list[str]) -> None:
+        """Build and run with these in the background. It is no child of this process: what children
+        a test leaves is checked."""
+        words = [sys.executable, __file__, str(self.directory), *sanitizers]
+        command = f"{shlex.join(words)} >/dev/null 2>&1 &"
         shell = subprocess.Popen(["sh", "-c", command], start_new_session=True)
         self._group = shell.pid
         shell.wait()
@@ -124,7 +128,7 @@ def main() -> int:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     directory = Path(sys.argv[1])
     try:
-        built = [build(sanitizer, directory) for sanitizer in SANITIZERS]
+        built = [build(sanitizer, directory) for sanitizer in sys.argv[2:]]
     except BuildFailed:
         return 1
     for programs in built:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -90,6 +91,13 @@ class Gaps:
     def __init__(self, directory: Path) -> None:
         self._stop = directory / "stop"
         self._running = directory / "running"
+
+    def forget(self) -> None:
+        """What an earlier test run has left in the directory: its request to stop, its results."""
+        self._stop.unlink(missing_ok=True)
+        self._running.unlink(missing_ok=True)
+        for results in self._stop.parent.glob("*/tests/native/early"):
+            shutil.rmtree(results)
 
     def stop(self) -> None:
         """Nothing more is begun."""

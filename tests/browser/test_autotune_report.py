@@ -15,6 +15,8 @@ from hvdtune.autotune import log, report
 from hvdtune.autotune.tuner import TunerConfig
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+pytestmark = pytest.mark.long
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 # The drawing is not wider than its place.
 FITS = """at => {

@@ -21,6 +21,8 @@ from hvdtune.timeline.verdict import findings
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
+pytestmark = pytest.mark.long
+
 MIXED = (
     *(Tensor(f"allreduce.encoder.layer{i}.weight", 2 ** (12 + i * 7 % 11)) for i in range(40)),
     *(Tensor(f"allgather.batch_norm{i}", 4096, "allgather") for i in range(2)),

@@ -28,6 +28,8 @@ from viewers import (
     viewers_folder,
 )
 
+pytestmark = pytest.mark.long
+
 JOB = Job(ranks=3, steps=6, tensors=tensors(12), late=(Late(2, 0.01),), counters=True, cycles=True)
 #: What Perfetto's importer counts as wrong with a trace.
 WRONG = "select name, value from stats where value > 0 and severity != 'info'"

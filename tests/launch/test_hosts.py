@@ -20,7 +20,7 @@ from ranks import clean_environment, hvdtune_command, start_under, tool
 import hvdtune
 
 REASON = why_not()
-pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(REASON), reason=REASON)]
 
 
 PLANES = ["", "GLOO"]

@@ -17,7 +17,7 @@ from rank_programs import launched
 from ranks import start_under
 
 REASON = why_not()
-pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(REASON), reason=REASON)]
 TOOLS = {**answers("hosta, hostb", 4), "lscpu-there": 'echo "Thread(s) per core:  1"'}
 JSRUN = """#!{python}
 import json, os, re, shlex, subprocess, sys

@@ -20,7 +20,7 @@ from ranks import hvdtune_command, start_under
 from hvdtune.cli.main import main
 
 REASON = why_not()
-pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(REASON), reason=REASON)]
 MOUNTED = "/etc/mpi"
 
 

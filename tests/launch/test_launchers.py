@@ -45,7 +45,7 @@ import launchers_table as table  # noqa: E402
 
 sys.path.remove(str(DOCS))
 REASON = why_not()
-pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(REASON), reason=REASON)]
 LONG = bool(os.environ.get("HVDTUNE_TEST_LONG"))
 STEPS = 10
 HOSTS_FIRST = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import native_runs
 import pytest
-from mpis import MPIS, Mpi
+from mpis import MPIS, OPEN_MPI, Mpi
 from native_builds import COMPILER, SANITIZERS, BuildFailed, NativeBuilds
+from tiers import long_too
 
 
 def require_compiler(sanitizer: str, directory: Path) -> None:
@@ -56,7 +57,7 @@ def programs(native_builds: NativeBuilds, tmp_path: Path) -> Callable[[str], Pat
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("sanitizer", long_too(SANITIZERS[0], long=SANITIZERS))
 def test_native(sanitizer: str, programs: Callable[[str], Path]) -> None:
     folder = programs(sanitizer)
     early = native_runs.early(folder)
@@ -76,7 +77,7 @@ def test_native(sanitizer: str, programs: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@pytest.mark.parametrize("mpi", long_too(OPEN_MPI, long=MPIS), ids=str)
 def test_the_communicator_over_mpi(mpi: Mpi, programs: Callable[[str], Path]) -> None:
     mpi.require()
     # What leaks is MPI's own.
@@ -87,7 +88,7 @@ def test_the_communicator_over_mpi(mpi: Mpi, programs: Callable[[str], Path]) ->
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@pytest.mark.parametrize("mpi", long_too(OPEN_MPI, long=MPIS), ids=str)
 def test_messages_over_tcp(mpi: Mpi, programs: Callable[[str], Path]) -> None:
     """On one machine MPIs would use its memory, which needs less of the sender."""
     mpi.require()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from rank_programs import at_once
 from ranks import run_ranks
+from tiers import long_too
 
 
-@pytest.mark.parametrize("np", [1, 2, 3, 8])
+@pytest.mark.parametrize("np", long_too(2, long=[1, 3, 8]))
 def test_every_type(np: int) -> None:
     result = run_ranks(np, at_once.every_type)
     assert result.values == ([],) * np

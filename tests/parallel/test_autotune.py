@@ -101,6 +101,7 @@ def test_from_the_starting_point_to_the_settings_in_force(tmp_path: Path) -> Non
     assert "with the settings remembered from " in again[0].stderr
 
 
+@pytest.mark.long
 def test_a_fixed_setting_is_never_moved(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     result = tuned_run(path, env={"HOROVOD_CYCLE_TIME": "1.25"})
@@ -110,6 +111,7 @@ def test_a_fixed_setting_is_never_moved(tmp_path: Path) -> None:
     check_end(result, rows)
 
 
+@pytest.mark.long
 def test_training_that_ends_first(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     env = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": str(path)}
@@ -121,6 +123,7 @@ def test_training_that_ends_first(tmp_path: Path) -> None:
     assert result[1].stderr == ""
 
 
+@pytest.mark.long
 def test_a_second_init_continues_the_log(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     env = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": str(path)}
@@ -170,12 +173,14 @@ def test_a_setting_that_the_program_changes_while_it_is_tuned(tmp_path: Path) ->
         assert {key: in_force[key] for key in wanted} == wanted
 
 
+@pytest.mark.long
 def test_a_job_of_process_sets_has_no_steps_to_tune(tmp_path: Path) -> None:
     result = run_ranks(3, tuned.train_in_a_set, 50, env={"HOROVOD_AUTOTUNE": "1"})
     assert result.values == ("done",) * 3
     assert "no training step was seen: one is over when a tensor of the global" in result[0].stderr
 
 
+@pytest.mark.long
 def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("")
@@ -191,6 +196,7 @@ def step_bytes(row: dict[str, str]) -> float:
     return float(row["score"]) * 1e6 * float(row["step_time_ms"]) / 1e3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", [(1000,) * 12, (1000, 300, 1000, 300, 1000, 300, 1000, 300, 50)])
 def test_steps_of_tensors_without_names(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     path = tmp_path / "log.csv"
@@ -203,6 +209,7 @@ def test_steps_of_tensors_without_names(tmp_path: Path, sizes: tuple[int, ...]) 
     assert {int(value) > 0 for value in result.values} == {True}
 
 
+@pytest.mark.long
 def test_beside_a_process_set(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     launcher = launcher_of(path, *BAD_START, ranks=3)
@@ -213,6 +220,7 @@ def test_beside_a_process_set(tmp_path: Path) -> None:
     assert [value["sums"] for value in result.values] == [{3.0}, {3.0}, {3.0}]
 
 
+@pytest.mark.long
 def test_ranks_that_join(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     result = run_under(launcher_of(path, *BAD_START), tuned.train_unevenly, str(path), 5)
@@ -224,6 +232,7 @@ def test_ranks_that_join(tmp_path: Path) -> None:
     assert second["alone"] == 0
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_a_tuner_that_has_finished(tmp_path: Path) -> None:
     """The job is as one that was never tuned: threads, files, processes, the way of its tensors."""
     path = tmp_path / "log.csv"
@@ -247,6 +256,7 @@ def torch_programs() -> Any:
     return tuned_torch
 
 
+@pytest.mark.long
 def test_torch_with_everything(tmp_path: Path, torch_programs: Any) -> None:
     """Accumulation, two optimizers, evaluation and checkpoints: only training steps count."""
     path = tmp_path / "log.csv"
@@ -262,6 +272,7 @@ def test_torch_with_everything(tmp_path: Path, torch_programs: Any) -> None:
         assert main - 1 < step_bytes(row) / (1 + 1e-5) < main + second + evaluation + 1
 
 
+@pytest.mark.long
 def test_an_elastic_reset_goes_on_with_what_was_found(tmp_path: Path, torch_programs: Any) -> None:
     path = tmp_path / "log.csv"
     launcher = launcher_of(path, *BAD_START, "--overlap", "on")
@@ -280,6 +291,7 @@ def test_an_elastic_reset_goes_on_with_what_was_found(tmp_path: Path, torch_prog
     assert [value["rounds"] for value in result.values] == [2, 2]
 
 
+@pytest.mark.long
 def test_lightning(tmp_path: Path, torch_programs: Any) -> None:
     pytest.importorskip("lightning")
     path = tmp_path / "log.csv"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from rank_programs import bfloat16
 from ranks import run_ranks
+from tiers import long_too
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("ranks", long_too(2, long=[1, 3, 8]))
 def test_every_operation(ranks: int) -> None:
     run_ranks(ranks, bfloat16.every_operation)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from rank_programs import device_arrays
 from ranks import run_ranks
+from tiers import long_too
 
 from hvdtune.core import world
 from hvdtune.core.operations import DTYPES, Buffer
@@ -36,7 +37,7 @@ def gpus(request: pytest.FixtureRequest, fakes: Path) -> dict[str, str]:
     return fake_gpus.environment(fakes, nccl=request.param == "nccl")
 
 
-@pytest.mark.parametrize("np", [1, 2, 4])
+@pytest.mark.parametrize("np", long_too(2, long=[1, 4]))
 def test_all_operations_through_host_memory(np: int, staged: dict[str, str]) -> None:
     result = run_ranks(np, device_arrays.all_operations, env=staged)
     for rank in result.ranks:

@@ -8,6 +8,7 @@ import fake_gpus
 import pytest
 from rank_programs import device_arrays, device_hierarchy
 from ranks import RanksResult, run_ranks
+from tiers import long_too
 from timelines import carried_by
 
 import hvdtune
@@ -43,7 +44,9 @@ def gpus(request: pytest.FixtureRequest, fakes: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(("streams", "asynchronous"), [(1, 0), (2, 1)])
+@pytest.mark.parametrize(
+    ("streams", "asynchronous"), [pytest.param(1, 0, marks=pytest.mark.long), (2, 1)]
+)
 def test_all_operations(streams: int, asynchronous: int, gpus: dict[str, str]) -> None:
     gpus["HOROVOD_NUM_NCCL_STREAMS"] = str(streams)
     gpus["HOROVOD_ENABLE_ASYNC_COMPLETION"] = str(asynchronous)
@@ -67,6 +70,7 @@ def test_shares_that_gloo_carries(fakes: Path, tmp_path: Path) -> None:
     assert carried_by(tmp_path / "t.json")["allreduce.one"] == THROUGH_HOSTS
 
 
+@pytest.mark.long
 def test_process_sets_and_join(gpus: dict[str, str]) -> None:
     run_ranks(4, device_arrays.process_sets, env=gpus, hosts=[2, 2])
     run_ranks(4, device_arrays.joined, env=gpus, hosts=[2, 2])
@@ -100,6 +104,7 @@ def test_where_nccl_has_no_more_communicators_it_goes_the_usual_way(
     assert carried_by(tmp_path / "t.json")["allreduce.one"] == "NCCL_ALLREDUCE"
 
 
+@pytest.mark.long
 def test_a_mixture_of_operations_ends_with_a_dead_rank(gpus: dict[str, str]) -> None:
     """In one stream, what waits for it is behind and before what has another communicator."""
     result = run_ranks(4, device_hierarchy.mixed, 3, env=gpus, hosts=[2, 2], check=False)
@@ -116,7 +121,7 @@ def test_it_comes_and_goes_in_a_running_job(fakes: Path, tmp_path: Path) -> None
     assert ways == [HIERARCHICAL, "NCCL_ALLREDUCE", HIERARCHICAL]
 
 
-@pytest.mark.parametrize("victim", [0, 3])
+@pytest.mark.parametrize("victim", long_too(3, long=[0]))
 def test_a_dead_rank_ends_the_job_for_all(victim: int, gpus: dict[str, str]) -> None:
     result = run_ranks(4, device_arrays.killed, victim, 5, env=gpus, hosts=[2, 2], check=False)
     check_survivors(result, victim)

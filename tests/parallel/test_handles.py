@@ -10,6 +10,7 @@ import os
 import pytest
 from rank_programs import handles
 from ranks import run_ranks
+from tiers import long_too
 
 LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
 
@@ -51,7 +52,7 @@ def test_objects() -> None:
         assert seen[3] == expected
 
 
-@pytest.mark.parametrize("np", [16, 64])
+@pytest.mark.parametrize("np", long_too(16, long=[64]))
 def test_many_ranks(np: int) -> None:
     """More ranks than any machine that runs the tests has cores."""
     for total, gathered in run_ranks(np, handles.small_job, timeout=240).values:

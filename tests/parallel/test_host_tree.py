@@ -12,6 +12,7 @@ from deaths import answers_of_survivors
 from rank_programs import capture, handles, numpy_matrix, sets, torch_join, training
 from rank_programs import hosts as programs
 from ranks import run_checks_on, run_ranks, start_ranks
+from tiers import long_too
 
 # One host passes on to one other: rank 0's host hears the last by way of all others.
 CHAIN = {"HVDTUNE_HOST_FANOUT": "1"}
@@ -41,32 +42,36 @@ def test_process_sets() -> None:
     assert run_ranks(4, programs.sets_come_and_go, 30, hosts=[1, 2, 1], env=CHAIN).values[0] == 30
 
 
+@pytest.mark.long
 def test_join() -> None:
     run_checks_on(4, torch_join.run_uneven, hosts=FOUR, env=CHAIN)
 
 
+@pytest.mark.long
 def test_more_tensors_than_slots() -> None:
     environment = {**CHAIN, "HOROVOD_CACHE_CAPACITY": "16"}
     assert run_ranks(4, programs.many_names, 40, env=environment, hosts=FOUR).values == (40,) * 4
 
 
+@pytest.mark.long
 def test_many_operations_in_flight() -> None:
     assert run_ranks(4, handles.many_in_flight, 3000, hosts=FOUR, env=CHAIN).values == (3000,) * 4
 
 
+@pytest.mark.long
 def test_start_and_stop_again() -> None:
     values = run_ranks(4, programs.start_and_stop, 5, hosts=FOUR, env=CHAIN).values
     assert values == (5,) * 4
 
 
-@pytest.mark.parametrize("victim", range(4))
+@pytest.mark.parametrize("victim", long_too(3, long=range(4)))
 @pytest.mark.parametrize("phase", ["small", "waiting"])
 def test_a_death_is_noticed_on_all_hosts(phase: str, victim: int) -> None:
     for answer in answers_of_survivors(4, phase, victim, hosts=FOUR, env=CHAIN):
         assert re.search(rf"\brank {victim}\b.*died", answer["message"]), answer["message"]
 
 
-@pytest.mark.parametrize("leaver", [0, 1, 3])
+@pytest.mark.parametrize("leaver", long_too(1, long=[0, 3]))
 def test_one_rank_shuts_down(leaver: int) -> None:
     values = run_ranks(4, programs.one_leaves, leaver, hosts=FOUR, env=CHAIN).values
     others = [value for rank, value in enumerate(values) if rank != leaver]

@@ -17,6 +17,7 @@ from deaths import answers_of_survivors
 from rank_programs import capture, handles, live, numpy_matrix, sets, torch_join, training
 from rank_programs import hosts as programs
 from ranks import Ranks, clean_environment, hvdtune_command, run_checks_on, run_ranks, start_ranks
+from tiers import long_too
 
 # Ranks of each host.
 LAYOUTS = {"2x1": [1, 1], "2x2": [2, 2], "1+3": [1, 3], "4x1": [1, 1, 1, 1]}
@@ -29,7 +30,7 @@ PROGRAMS = [
 STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", long_too("1+3", long=LAYOUTS))
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_against_numpy(program: Callable[[], numpy_matrix.Report], layout: str) -> None:
     hosts = LAYOUTS[layout]
@@ -58,7 +59,7 @@ def test_who_is_where(hosts: list[int]) -> None:
     ]
 
 
-@pytest.mark.parametrize("hosts", [[2, 2], [1, 3], [1, 1, 1, 1]], ids=str)
+@pytest.mark.parametrize("hosts", long_too([1, 3], long=[[2, 2], [1, 1, 1, 1]]), ids=str)
 def test_process_sets(hosts: list[int]) -> None:
     """Some of one host, some of several, at the same time."""
     assert run_ranks(4, sets.collectives_of_sets, hosts=hosts).values == ([],) * 4
@@ -93,7 +94,7 @@ def test_init_and_shutdown_with_nothing_between(hosts: list[int] | None) -> None
 # ---- ends ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victim", range(4))
+@pytest.mark.parametrize("victim", long_too(2, long=range(4)))
 @pytest.mark.parametrize("phase", ["small", "large", "waiting"])
 def test_a_death_is_noticed_on_all_hosts(phase: str, victim: int) -> None:
     for answer in answers_of_survivors(4, phase, victim, hosts=[2, 2]):
@@ -101,7 +102,7 @@ def test_a_death_is_noticed_on_all_hosts(phase: str, victim: int) -> None:
             assert re.search(rf"\brank {victim}\b.*died", text), text
 
 
-@pytest.mark.parametrize("leaver", [0, 1, 3])
+@pytest.mark.parametrize("leaver", long_too(3, long=[0, 1]))
 def test_one_rank_shuts_down(leaver: int) -> None:
     values = run_ranks(4, programs.one_leaves, leaver, hosts=[2, 2]).values
     others = [value for rank, value in enumerate(values) if rank != leaver]
@@ -144,7 +145,7 @@ def _other_setting_on(other: int) -> Callable[[int], list[str]]:
 # ---- what is told -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("late", [0, 1, 3])
+@pytest.mark.parametrize("late", long_too(3, long=[0, 1]))
 def test_the_stall_report_names_a_rank_of_another_host(tmp_path: Path, late: int) -> None:
     stop_file = tmp_path / "stop"
     program = training.stay_away_from

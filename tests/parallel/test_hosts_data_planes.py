@@ -17,6 +17,7 @@ from planes import GLOO, require_gloo, run_on
 from rank_programs import data_planes, numpy_matrix, sets, torch_join
 from rank_programs import hosts as programs
 from ranks import Program, run_ranks, start_ranks
+from tiers import long_too
 
 HIERARCHY = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
 WAYS: dict[str, dict[str, str]] = {"flat": {}, "hosts first": HIERARCHY}
@@ -34,9 +35,9 @@ def by_sockets(way: str, layout: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", long_too("2+1+2", long=LAYOUTS))
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("plane", PLANES, ids=str)
+@pytest.mark.parametrize("plane", long_too(GLOO, OPEN_MPI, long=PLANES), ids=str)
 def test_results_are_those_of_sockets_bit_for_bit(
     plane: Mpi | str, way: str, layout: str, tmp_path: Path
 ) -> None:
@@ -52,8 +53,9 @@ def test_results_are_those_of_sockets_bit_for_bit(
             assert seen[key] == ours[rank][key], key
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("plane", PLANES, ids=str)
+@pytest.mark.parametrize("plane", long_too(GLOO, OPEN_MPI, long=PLANES), ids=str)
 @pytest.mark.parametrize("program", [numpy_matrix.allreduce, numpy_matrix.allgather])
 def test_hosts_first_against_numpy(plane: Mpi | str, program: Program, tmp_path: Path) -> None:
     reports = run_on(plane, [3, 1], tmp_path, program, env=HIERARCHY).values
@@ -63,6 +65,7 @@ def test_hosts_first_against_numpy(plane: Mpi | str, program: Program, tmp_path:
         assert report.digests == reports[0].digests, f"rank {rank} has other bits than rank 0"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plane", [GLOO, OPEN_MPI], ids=str)
 def test_process_sets(plane: Mpi | str, tmp_path: Path) -> None:
     """Some of one host, some of several, come and go."""
@@ -72,6 +75,7 @@ def test_process_sets(plane: Mpi | str, tmp_path: Path) -> None:
     assert run_on(plane, [2, 2], tmp_path, sets.collectives_of_sets).values == ([],) * 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plane", [GLOO, OPEN_MPI], ids=str)
 def test_join(plane: Mpi | str, tmp_path: Path) -> None:
     names = run_on(plane, [2, 2], tmp_path, torch_join.run_uneven, env=HIERARCHY).values
@@ -79,6 +83,7 @@ def test_join(plane: Mpi | str, tmp_path: Path) -> None:
     assert all(other == names[0] for other in names)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plane", [GLOO, OPEN_MPI], ids=str)
 def test_start_and_stop_again(plane: Mpi | str, tmp_path: Path) -> None:
     program = programs.start_and_stop

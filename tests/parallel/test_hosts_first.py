@@ -12,6 +12,7 @@ from rank_programs import hosts as programs
 from rank_programs import numpy_matrix, sets, torch_adasum, torch_join, tuned
 from rank_programs.data_planes import WITHIN_HOSTS_FIRST
 from ranks import run_checks_on, run_ranks, start_ranks
+from tiers import long_too
 
 from hvdtune.autotune import log
 
@@ -21,7 +22,7 @@ HIERARCHICAL = ("hierarchical_allreduce", "hierarchical_allgather")
 LAYOUTS = {"2x2": [2, 2], "3+1": [3, 1]}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", long_too("3+1", long=LAYOUTS))
 @pytest.mark.parametrize("program", WITHIN_HOSTS_FIRST, ids=lambda program: program.__name__)
 def test_against_numpy(program: Callable[[], numpy_matrix.Report], layout: str) -> None:
     hosts = LAYOUTS[layout]
@@ -51,13 +52,14 @@ def test_training_ends_with_the_same_bits_in_every_run() -> None:
         assert run_ranks(4, programs.train, 20, env=HIERARCHY, hosts=hosts).values == flat
 
 
-@pytest.mark.parametrize("hosts", [[2, 2], [3, 1]], ids=str)
+@pytest.mark.parametrize("hosts", long_too([3, 1], long=[[2, 2]]), ids=str)
 def test_process_sets(hosts: list[int]) -> None:
     assert run_ranks(4, sets.collectives_of_sets, env=HIERARCHY, hosts=hosts).values == ([],) * 4
     values = run_ranks(4, programs.sets_come_and_go, 30, env=HIERARCHY, hosts=hosts).values
     assert values[0] == 30
 
 
+@pytest.mark.long
 def test_adasum() -> None:
     """Its pairs exchange flat, but its dot products and its end are allgathers."""
     run_checks_on(4, torch_adasum.run, env=HIERARCHY, hosts=[2, 2])
@@ -67,7 +69,7 @@ def test_join() -> None:
     run_checks_on(4, torch_join.run_uneven, env=HIERARCHY, hosts=[3, 1])
 
 
-@pytest.mark.parametrize("victim", [1, 2])
+@pytest.mark.parametrize("victim", long_too(2, long=[1]))
 @pytest.mark.parametrize("phase", ["small", "large"])
 def test_a_death_ends_the_job_on_all_hosts(phase: str, victim: int) -> None:
     for answer in answers_of_survivors(4, phase, victim, env=HIERARCHY, hosts=[2, 2]):
@@ -117,6 +119,7 @@ def test_only_what_can_act_is_tunable() -> None:
         assert not {key for key in keys if key.startswith("hierarchical")}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_autotuner_tries_both_ways(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"

@@ -17,6 +17,8 @@ from planes import GLOO, run_on
 from rank_programs import data_planes
 from ranks import run_ranks
 
+pytestmark = pytest.mark.long
+
 LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
 OWN = "hvdtune's own"
 PLANES = (OWN, GLOO, *MPIS)

@@ -12,6 +12,7 @@ from mpis import MPIS, OPEN_MPI, Mpi
 from planes import in_shared_memory
 from rank_programs import data_planes
 from ranks import hvdtune_command, run_ranks, run_under
+from tiers import long_too
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 CHOSEN = {"HOROVOD_CPU_OPERATIONS": "MPI"}
@@ -23,7 +24,7 @@ def environment(mpi: Mpi) -> dict[str, str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@pytest.mark.parametrize("mpi", long_too(OPEN_MPI, long=MPIS), ids=str)
 def test_results_are_those_of_shared_memory_bit_for_bit(mpi: Mpi) -> None:
     mpi.require()
     ours = in_shared_memory()
@@ -54,7 +55,7 @@ def test_mpi4py_in_the_same_process(first: str) -> None:
     assert result[0].returncode == 0
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@pytest.mark.parametrize("mpi", long_too(OPEN_MPI, long=MPIS), ids=str)
 def test_a_rank_that_dies_ends_the_job(mpi: Mpi, tmp_path: Path) -> None:
     mpi.require()
     result = run_under(
@@ -105,6 +106,7 @@ def test_processes_that_no_mpirun_has_started() -> None:
         assert seconds < 20
 
 
+@pytest.mark.long
 def test_the_library_of_another_mpi() -> None:
     other = MPIS[2]
     other.require()

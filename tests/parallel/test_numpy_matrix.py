@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 from rank_programs import numpy_matrix as programs
 from ranks import run_ranks
+from tiers import long_too
 
 PROGRAMS = {
     programs.allreduce: 200,
@@ -27,7 +28,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("np", [1, 2, 3, 8])
+@pytest.mark.parametrize("np", long_too(2, 3, long=[1, 8]))
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_against_numpy(program: Callable[[], programs.Report], np: int) -> None:
     reports = run_ranks(np, program, timeout=240).values

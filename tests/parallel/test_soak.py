@@ -19,6 +19,7 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, str(SOAK), *map(str, arguments)]
 
 
+@pytest.mark.long
 def test_pair_of_jobs_is_without_a_difference(tmp_path: Path) -> None:
     """Both jobs run the same programs: their bits are compared."""
     arguments = ("--minutes", 0.05, "--job-seconds", 0.5, "--np", 3, "--seed", 12)
@@ -31,6 +32,7 @@ def test_pair_of_jobs_is_without_a_difference(tmp_path: Path) -> None:
     assert " 0 differences or hangs" in done.stdout
 
 
+@pytest.mark.long
 def test_interrupted_soak_leaves_nothing(tmp_path: Path) -> None:
     """Ranks, burners and files go with it (conftest.py looks for processes)."""
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

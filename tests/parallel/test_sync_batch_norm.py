@@ -8,8 +8,9 @@ pytest.importorskip("torch")
 
 from rank_programs import torch_sync_bn
 from ranks import run_checks_on
+from tiers import long_too
 
 
-@pytest.mark.parametrize("np", [1, 2, 4])
+@pytest.mark.parametrize("np", long_too(2, long=[1, 4]))
 def test_equal_to_the_joined_batch(np: int) -> None:
     run_checks_on(np, torch_sync_bn.run)

@@ -31,6 +31,7 @@ pytest.importorskip("sklearn")
 import torch
 from rank_programs import training_scripts
 from ranks import hvdtune_command, run_under
+from tiers import long_too
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOLERANCE = 1e-5
@@ -116,7 +117,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Weight
     return lambda name: train_once()[name]
 
 
-@pytest.mark.parametrize("np", [1, 2, 4])
+@pytest.mark.parametrize("np", long_too(2, long=[1, 4]))
 def test_weights(np: int, expected: Callable[[str], Weights], tmp_path: Path) -> None:
     """A single rank computes what torch alone computes; several do up to rounding, all alike."""
     scripts = {name: script(name) for name in SCRIPTS}

@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 NATIVE = Path(__file__).parents[2] / "native"
 SOURCE = NATIVE / "device" / "kernels.cu"
 NVRTC = Path(__file__).parents[1] / "nvrtc_compile.py"

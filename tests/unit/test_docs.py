@@ -25,7 +25,7 @@ OTHER_VARIABLES = {
     *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
     *("HVDTUNE_TEST_SEED", "HVDTUNE_TEST_PROGRAMS", "HVDTUNE_TEST_HOSTS"),
     *("HVDTUNE_TEST_VIEWERS", "HVDTUNE_TEST_ARTEFACTS", "HVDTUNE_TEST_LONG"),
-    "HVDTUNE_TEST_NURSERY",
+    *("HVDTUNE_TEST_NURSERY", "HVDTUNE_TEST_BUILDS"),
 }
 BUILD_OPTIONS = re.compile(r"-D(HVDTUNE_\w+)")
 
@@ -75,6 +75,7 @@ def test_readme_has_its_two_commands_and_ci_runs_the_second():
         [ROOT / ".ci" / "run", "--print"], capture_output=True, text=True, check=True
     )
     assert printed.stdout == second
+    assert '\nrun "python -m pytest -m long"\n' in text_of(ROOT / ".ci" / "run")
 
 
 def test_the_page_of_settings_is_the_one_made_from_the_table():

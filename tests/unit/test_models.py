@@ -12,6 +12,7 @@ import pytest
 MODELS = Path(__file__).resolve().parents[2] / "native" / "models"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_models_hold_and_find_every_mutant() -> None:
     for tool in ("spin", "gcc"):
