@@ -45,8 +45,8 @@ def tool(name: str) -> str:
     return found
 
 
-def build(sanitizer: str, directory: Path) -> Path:
-    """Build everything with `sanitizer`, or what is left to build; the folder of the programs."""
+def build(sanitizer: str, directory: Path, target: str = "all") -> Path:
+    """Build `target` with `sanitizer`, or what is left to build; the folder of the programs."""
     cmake = tool("cmake")
     options = {
         "HVDTUNE_BUILD_PYTHON": "OFF",
@@ -60,7 +60,7 @@ def build(sanitizer: str, directory: Path) -> Path:
     defines = [f"-D{name}={value}" for name, value in options.items()]
     folder = directory / sanitizer.replace(",", "-")
     _run([cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), *defines])
-    _run([cmake, "--build", str(folder), "-j", JOBS])
+    _run([cmake, "--build", str(folder), "-j", JOBS, "--target", target])
     return folder / "tests/native"
 
 
@@ -86,7 +86,7 @@ class NativeBuilds:
         self._gaps = Gaps(directory)
         self._gaps.forget()
         self._group: int | None = None
-        self._built: dict[str, Path] = {}
+        self._built: dict[tuple[str, str], Path] = {}
 
     def begin(self, sanitizers: list[str]) -> None:
         """Build and run with these in the background. It is no child of this process: what children
@@ -97,12 +97,13 @@ class NativeBuilds:
         self._group = shell.pid
         shell.wait()
 
-    def programs(self, sanitizer: str) -> Path:
-        """The folder of the programs built with `sanitizer`. Raises BuildFailed."""
+    def programs(self, sanitizer: str, target: str = "all") -> Path:
+        """The folder of what is built with `sanitizer` for `target`. Raises BuildFailed."""
         self.end()
-        if sanitizer not in self._built:
-            self._built[sanitizer] = build(sanitizer, self.directory)
-        return self._built[sanitizer]
+        key = (sanitizer, target)
+        if key not in self._built:
+            self._built[key] = build(sanitizer, self.directory, target)
+        return self._built[key]
 
     def end(self) -> None:
         """Stop what builds in the background, and what runs there as soon as it is over; what was

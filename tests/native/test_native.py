@@ -43,13 +43,13 @@ def check_run(command: list[str], **variables: str) -> None:
 
 
 @pytest.fixture
-def programs(native_builds: NativeBuilds, tmp_path: Path) -> Callable[[str], Path]:
-    """The folder of the programs that are built with a sanitizer; built once."""
+def programs(native_builds: NativeBuilds, tmp_path: Path) -> Callable[..., Path]:
+    """The folder of what is built with a sanitizer, all or one target; built once."""
 
-    def built(sanitizer: str) -> Path:
+    def built(sanitizer: str, target: str = "all") -> Path:
         require_compiler(sanitizer, tmp_path)
         try:
-            return native_builds.programs(sanitizer)
+            return native_builds.programs(sanitizer, target)
         except BuildFailed as failed:
             pytest.fail(str(failed), pytrace=False)
 
@@ -74,6 +74,12 @@ def test_native(sanitizer: str, programs: Callable[[str], Path]) -> None:
     for run in runs:
         if not run.cancelled():
             run.result()
+
+
+@pytest.mark.timeout(1200)
+def test_what_is_shared_without_locks_has_no_races(programs: Callable[..., Path]) -> None:
+    """Of all that the thread sanitizer sees in long tests, this is where races are likeliest."""
+    check_run([str(programs("thread", "lock_free") / "lock_free")])
 
 
 @pytest.mark.timeout(1200)
