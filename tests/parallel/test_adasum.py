@@ -17,8 +17,12 @@ from ranks import run_checks_on
     ("np", "settings"),
     [
         (2, {}),
-        (4, {}),
-        (4, {"HVDTUNE_CHUNK_SIZE": "65536", "HOROVOD_FUSION_THRESHOLD": "8192"}),
+        pytest.param(4, {}, marks=pytest.mark.long),
+        pytest.param(
+            4,
+            {"HVDTUNE_CHUNK_SIZE": "65536", "HOROVOD_FUSION_THRESHOLD": "8192"},
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["2", "4", "4, small chunks and buffer"],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from rank_programs import bench_torch
 from ranks import run_ranks
+from tiers import long_too
 
 DTYPES = {"allreduce": "float32", "allgather": "int64", "broadcast": "bool",
           "alltoall": "uint8", "reducescatter": "float16"}  # fmt: skip
@@ -17,7 +18,7 @@ def reported(operation: str, spoil: bool) -> list[dict]:
     return [record for record in records if record["kind"] in ("sweep", "workload")]
 
 
-@pytest.mark.parametrize("operation", DTYPES)
+@pytest.mark.parametrize("operation", long_too("allreduce", long=DTYPES))
 def test_results_are_checked_in_cpu_memory(operation):
     records = reported(operation, spoil=False)
     assert [record["size_bytes"] for record in records][:2] == [48, 98304]
