@@ -349,6 +349,21 @@ def together() -> Change:
     return each_step(lambda one: replace(one, programs=tuple(map(change, one.programs))))
 
 
+def left_out(names: Sequence[int]) -> Change:
+    """The tensors `names` (ids of the reference rank) are never submitted nor waited for."""
+
+    def without(program: Program, gone: np.ndarray) -> Program:
+        kept = ((at, needs[~gone[needs]]) for at, needs in program.waits)
+        waits = tuple((at, needs) for at, needs in kept if len(needs))
+        return replace(program, submit=np.where(gone, np.inf, program.submit), waits=waits)
+
+    def change(one: Play) -> Play:
+        gone = np.isin(one.name, names)
+        return replace(one, programs=tuple(without(p, gone) for p in one.programs))
+
+    return each_step(change)
+
+
 def every_other_step() -> Change:
     """Gradients of two steps are summed up before they travel: every other step sends nothing.
 
