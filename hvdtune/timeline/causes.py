@@ -15,6 +15,7 @@ from hvdtune.timeline.steps import AUTOMATIC
 from hvdtune.timeline.verdict import WORTH, Finding
 
 if TYPE_CHECKING:
+    from hvdtune.timeline.cpus import Host
     from hvdtune.timeline.report_data import Analysis
 
 #: Thresholds (MiB) and cycle times (ms) that are tried on the recording.
@@ -34,6 +35,11 @@ DEFAULT_MIB, DEFAULT_MS = 128, 1.0
 #: A tensor is huge when it has this share of the bytes of the step, and comes last when at most
 #: this share of the tensors is submitted after it.
 HUGE, LAST = 0.2, 0.1
+#: … and is so many times as large as the next one: of several equal ones none is to blame.
+LARGER = 1.5
+#: CPUs are scarce when ranks wait for one during this share of the step, and others have them when
+#: the ranks keep less than this share of them busy meanwhile.
+KEPT, OWN = 0.1, 0.9
 #: There is no overlap when this share of communication at most runs while the framework computes.
 NO_OVERLAP = 0.15
 #: … or less than this of it, if all tensors are submitted at once or each is waited for by itself.
@@ -161,7 +167,10 @@ def huge_tensor(case: Case) -> list[Finding]:
     share = float(one.bytes[at] / max(one.bytes.sum(), 1))
     submit = np.min([program.submit for program in one.programs], axis=0)
     later = float((submit > submit[at]).mean())
+    next_largest = float(np.sort(one.bytes)[-2]) if len(one.bytes) > 1 else 0.0
     if share < HUGE or later > LAST or len(one.bytes) < 3 or not np.isfinite(submit[at]):
+        return []
+    if one.bytes[at] < LARGER * next_largest:
         return []
     name = int(one.name[at])
     names = case.analysis.joint.reference.recording.names
@@ -182,6 +191,73 @@ def huge_tensor(case: Case) -> list[Finding]:
                 "bytes": float(one.bytes[at]),
                 "bytes_share": share,
                 "tail_ms": 1e3 * case.analysis.fusion.tail_s,
+                "replay_error": case.replay_error(case.sample),
+            },
+        )
+    ]
+
+
+def cpus_taken(case: Case) -> list[Finding]:
+    """Other programs have the CPUs of a host, so that its ranks wait for one though they could
+    compute. Ranks that only keep each other waiting are not told of here: they need the CPUs."""
+    load = case.load
+    worst: tuple[float, Host] | None = None
+    for host in load.hosts:
+        kept = load.kept[host.members] / 1e9
+        share = float(np.nanmean(kept / case.durations)) if np.isfinite(kept).any() else 0.0
+        if share >= KEPT and host.used < OWN * host.cpus and (not worst or share > worst[0]):
+            worst = share, host
+    if not worst:
+        return []
+    share, host = worst
+    ranks = list(case.analysis.joint.views)
+    name = case.analysis.joint.views[ranks[host.members[0]]].recording.identity.host
+    return [
+        Finding(
+            "CPUs taken",
+            f"The ranks on host {name} wait for a CPU during {100 * share:.0f} % of the step, "
+            f"ready to compute, while they keep only {host.used:.2g} of its {host.cpus} CPUs busy: "
+            "other programs run there, or the container's share of the CPUs is used up.",
+            f"End the other programs on {name} (top shows them), or give this job CPUs of its own "
+            "(cpuset, taskset, a larger CPU limit).",
+            case.gain(whatif.never_kept()),
+            {
+                "host": name,
+                "waiting_share": share,
+                "cpus_used": host.used,
+                "cpus": float(host.cpus),
+                "replay_error": case.replay_error(case.sample),
+            },
+        )
+    ]
+
+
+def broadcasts(case: Case) -> list[Finding]:
+    """Broadcasts in most steps: what one rank has to tell seldom changes from step to step."""
+    plays = [one for stretch in case.sample.stretches for one in stretch]
+    names = case.analysis.joint.reference.recording.names
+    sent = {at for at, name in enumerate(names) if name.name.startswith("broadcast.")}
+    count = {at: sum(bool((one.name == at).any()) for one in plays) for at in sent}
+    steady = [at for at in sorted(sent) if plays and count[at] >= MOSTLY * len(plays)]
+    if not steady:
+        return []
+    step = plays[len(plays) // 2]
+    size = float(step.bytes[np.isin(step.name, steady)].sum())
+    largest = names[max(steady, key=lambda at: names[at].bytes)].name
+    text = largest.removeprefix("broadcast.").removesuffix(".t")
+    others = f" and {len(steady) - 1} more" if len(steady) > 1 else ""
+    return [
+        Finding(
+            "broadcast in every step",
+            f"The program broadcasts {text}{others} in every step, {words.size(size)}, and waits "
+            "for it.",
+            "Broadcast it once before the loop, or only when it has changed; let each rank make or "
+            "read it by itself if it can.",
+            case.gain(whatif.left_out(steady)),
+            {
+                "tensor": text,
+                "bytes": size,
+                "broadcasts_per_step": float(len(steady)),
                 "replay_error": case.replay_error(case.sample),
             },
         )

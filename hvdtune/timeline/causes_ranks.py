@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline import whatif
+from hvdtune.timeline import chance, whatif
 from hvdtune.timeline.cpus import Load, load
 from hvdtune.timeline.fusion import CYCLE, THRESHOLD, number, settings_by_epoch
 from hvdtune.timeline.replay import Rules
-from hvdtune.timeline.skew import MATTERS, PERSISTENT
+from hvdtune.timeline.skew import MATTERS, PERSISTENT, pauses
 from hvdtune.timeline.verdict import Finding
 
 if TYPE_CHECKING:
@@ -80,28 +80,42 @@ class Case:
         """[S] bool: neither stalls nor outliers, nor of a transient straggler."""
         numbers = self.analysis.found_steps.number
         chosen = self.durations <= OUTLIER * np.median(self.durations)
-        for row in self.transient():
+        for row in self.rows("transient"):
             chosen = chosen & ~((numbers >= row["from_step"]) & (numbers <= row["to_step"]))
+        for row in self.rows("recurring"):
+            chosen = chosen & ~self.paused(int(row["rank"]))
         return chosen if chosen.any() else np.ones(len(numbers), bool)
 
-    def transient(self) -> list[dict[str, Any]]:
-        """Rows of stragglers() that are transient, without those of slow_group."""
+    def rows(self, kind: str) -> list[dict[str, Any]]:
+        """Rows of stragglers() of one kind, without those of slow_group."""
         table = self.analysis.stragglers
-        chosen = (table["kind"] == "transient") & ~table["rank"].isin(self.slow_group)
+        chosen = (table["kind"] == kind) & ~table["rank"].isin(self.slow_group)
         return list(table[chosen].to_dict("records"))
+
+    def paused(self, rank: int) -> np.ndarray:
+        """[S] bool: the steps that the rank held up by much."""
+        table = self.analysis.lateness
+        own = table[table["rank"] == rank]
+        return pauses(own["last"].to_numpy(), own["delay_s"].to_numpy())
 
     @cached_property
     def slow_group(self) -> list[int]:
         """Several ranks, but not all, that are late together in most steps: ranks of a slow host,
         say. One of them may be the last in most steps, if only by a little; what curing it alone
-        gives, its own finding says. Late: half as much as the latest, in the median."""
-        table = self.analysis.lateness
-        typical = table.groupby("rank")["lateness_s"].median()
+        gives, its own finding says. Late: half as much as the latest, in the median.
+
+        In most steps each of them is later than every other rank, far more often than equal ranks
+        happen to be."""
+        wide = self.analysis.lateness.pivot(index="rank", columns="step", values="lateness_s")
+        typical = wide.median(axis=1)
         limit = max(MATTERS * float(np.median(self.durations)), 0.5 * float(typical.max()))
         slow = [int(rank) for rank in typical.index[typical >= limit]]
-        if not 2 <= len(slow) < len(typical) or self.held_up_by(slow) < PERSISTENT:
+        if not 2 <= len(slow) < len(typical):
             return []
-        return slow
+        late = wide.index.isin(slow)
+        apart = wide[late].min() > wide[~late].max()
+        by_chance = chance.apart_by_chance(len(apart), int(apart.sum()), len(slow), len(wide))
+        return slow if apart.mean() >= PERSISTENT and by_chance < chance.RARE else []
 
     def held_up_by(self, ranks: list[int]) -> float:
         """Share of the steps that one of these ranks held up."""
@@ -245,8 +259,13 @@ def stragglers(case: Case) -> list[Finding]:
     table = case.analysis.stragglers
     stalled = set(case.analysis.stalls["rank"].tolist())  # told as stalls
     rows = table[table["kind"] == "persistent"].to_dict("records")
-    rows += [row for row in case.transient() if row["rank"] not in stalled]
-    return [*(_straggler(case, row) for row in rows), *_slow_group(case)]
+    rows += [row for row in case.rows("transient") if row["rank"] not in stalled]
+    pausing = [row for row in case.rows("recurring") if row["rank"] not in stalled]
+    return [
+        *(_straggler(case, row) for row in rows),
+        *(_pauses(case, row) for row in pausing),
+        *_slow_group(case),
+    ]
 
 
 def _straggler(case: Case, row: dict[str, Any]) -> Finding:
@@ -289,6 +308,46 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
         _without(case, [rank], chosen),
         evidence,
     )
+
+
+def _pauses(case: Case, row: dict[str, Any]) -> Finding:
+    """A rank that holds the others up again and again, but not in most steps."""
+    rank, period = int(row["rank"]), int(row["period"])
+    paused = case.paused(rank)
+    late = float(row["typical_late_s"])
+    table = case.analysis.lateness
+    own = table.loc[table["rank"] == rank, "delay_s"].to_numpy()
+    share = float(own[paused].sum() / case.durations.sum())
+    when = f"every {_ordinal(period)} step" if period else f"{paused.sum()} of {len(paused)} steps"
+    action = (
+        f"Look at what rank {rank} does every {period} steps: opening the next file of its data, "
+        "a checkpoint, an evaluation, a log."
+        if period
+        else f"Look at what rank {rank} does only now and then: a slow input, a checkpoint, "
+        "garbage collection, another program on its CPUs."
+    )
+    return Finding(
+        "recurring straggler",
+        f"{_capital(case.where(rank))} holds the others up in {when}, by {milliseconds(late)} "
+        f"each time: {100 * share:.0f} % of the time.",
+        f"{action} Do it in the background, or on all ranks in the same step.",
+        _without(case, [rank], paused),
+        {
+            "rank": float(rank),
+            "host": str(row["host"]),
+            "late_ms": 1e3 * late,
+            "steps": float(paused.sum()),
+            "period_steps": float(period),
+            "delay_share": share,
+            "chance": float(row["chance"]),
+        },
+    )
+
+
+def _ordinal(number: int) -> str:
+    """`2nd`, `10th`."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
 
 
 def _slow_group(case: Case) -> list[Finding]:

@@ -8,7 +8,7 @@ how many CPUs the ranks of a host share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,13 +28,15 @@ ON_CPU = 0.5
 @dataclass(frozen=True)
 class Host:
     """The ranks of a host that were recorded (`members`: their positions), of all that are there,
-    and what they want of its CPUs: each so many while it computes, and while a batch runs."""
+    and what they want of its CPUs: each so many while it computes, and while a batch runs. `used`:
+    CPUs that its ranks kept busy, all together, in the mean of the steps."""
 
     cpus: int
     ranks: int
     members: list[int]
     computing: float
     batch: float
+    used: float
 
     @property
     def slowdown(self) -> float:
@@ -48,10 +50,11 @@ class Load:
 
     computing: [ranks, S] ns of CPU time, ranks in the order of Joint.views, NaN where it is not
     known. waiting: [ranks, S] ns that a program was ready to compute while batches had its CPU; NaN
-    where that is not known. slowdown: by how much computing and batches take longer while they
-    overlap; 1 where there are CPUs enough, or nothing is known. on_cpu: computing is mostly CPU
-    time; it is not where a GPU computes, or nobody. beside: ns of a CPU that a batch takes on a
-    rank besides its duration. hosts: those of which all this is known.
+    where that is not known. kept: the same while anybody else had its CPU. slowdown: by how much
+    computing and batches take longer while they overlap; 1 where there are CPUs enough, or nothing
+    is known. on_cpu: computing is mostly CPU time; it is not where a GPU computes, or nobody.
+    beside: ns of a CPU that a batch takes on a rank besides its duration. hosts: those of which all
+    this is known.
     """
 
     computing: np.ndarray
@@ -61,6 +64,7 @@ class Load:
     cpus: int = 0  # of the host with the largest slowdown; 0: not known
     beside: float = 0.0
     hosts: tuple[Host, ...] = ()
+    kept: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
     def work(self, step: int) -> tuple[tuple[float, float], ...]:
         """Of a step, for each host: the least time, ns, that its CPUs compute for, and what each
@@ -86,17 +90,20 @@ def load(analysis: Analysis) -> Load:
         return values.reshape(shape)
 
     compute, communication = column("compute_s"), column("communication_s")
-    busy, batches, waited = (np.full(shape, np.nan) for _ in range(3))
+    busy, batches, waited, lengths = (np.full(shape, np.nan) for _ in range(4))
     # Readings are of what lies between marks.
     views = sorted(joint.views.items()) if steps.found_from == "marks" else []
     for at, (rank, view) in enumerate(views):
-        lengths = (steps.end[rank] - steps.begin[rank]).astype(float)
+        lengths[at] = steps.end[rank] - steps.begin[rank]
         for name, into in (
             (CPUS_IN_USE, busy),
             (CPUS_FOR_BATCHES, batches),
             (CPUS_WAITED_FOR, waited),
         ):
-            into[at] = lengths * _readings(view.recording, name, steps.begin[rank], steps.end[rank])
+            into[at] = lengths[at] * _readings(
+                view.recording, name, steps.begin[rank], steps.end[rank]
+            )
+    kept = waited.copy()
     computing = np.maximum(busy - batches, 0.0)
     known = np.isfinite(computing)
     hosts = []
@@ -107,7 +114,8 @@ def load(analysis: Analysis) -> Load:
         used = float(computing[members][own].sum() / max(compute[members][own].sum(), 1.0))
         running = float(batches[members][own].sum() / communication[members][own].sum())
         most = max(1.0, cpus / ranks)  # with threads that help, more than one
-        hosts.append(Host(cpus, ranks, members, used, min(running, most)))
+        mine = busy[members][own].sum() / lengths[members][own].sum() * ranks
+        hosts.append(Host(cpus, ranks, members, used, min(running, most), float(mine)))
         waited[members] *= _share_of_batches(
             ranks / cpus, computing[members][own].sum(), batches[members][own].sum()
         )
@@ -118,7 +126,7 @@ def load(analysis: Analysis) -> Load:
     # With more than a CPU for each rank, other threads may help the one that executes batches.
     crowded = [at for one in hosts if one.cpus <= one.ranks for at in one.members]
     beside = _beside(analysis, batches[crowded], communication[crowded])
-    return Load(computing, waited, worst.slowdown, on_cpu, worst.cpus, beside, tuple(hosts))
+    return Load(computing, waited, worst.slowdown, on_cpu, worst.cpus, beside, tuple(hosts), kept)
 
 
 def _beside(analysis: Analysis, batches: np.ndarray, communication: np.ndarray) -> float:

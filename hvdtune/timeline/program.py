@@ -63,6 +63,8 @@ class Play:
     cpu: np.ndarray = field(default_factory=lambda: np.zeros(0))
     #: [ranks] ns that each was ready to compute while batches had its CPU; empty: not known.
     waiting: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    #: [ranks] ns that each was ready to compute while anybody had its CPU; empty: not known.
+    kept: np.ndarray = field(default_factory=lambda: np.zeros(0))
     #: See Load.work.
     work: tuple[tuple[float, float], ...] = ()
     #: [ranks] ns that batches run while a rank computes, and their share of the batches' time, as
@@ -94,10 +96,12 @@ def programs(
 
 def _with_load(play: Play, load: Load, step: int) -> Play:
     waiting = load.waiting[:, step]
+    kept = load.kept[:, step] if load.kept.size else play.kept
     return replace(
         play,
         cpu=load.computing[:, step] if load.on_cpu else play.cpu,
         waiting=waiting if np.isfinite(waiting).all() else play.waiting,
+        kept=kept if np.isfinite(kept).all() else play.kept,
         work=load.work(step),
     )
 

@@ -136,7 +136,7 @@ def _together_sentence(typical: dict[int, float], step: float) -> str:
 
 
 def _stragglers_sentence(numbers: Numbers) -> str:
-    real = [one for one in numbers["stragglers"] if one["kind"] in ("persistent", "transient")]
+    real = [one for one in numbers["stragglers"] if one["kind"]]
     if not real:
         return ""
     top = real[0]
@@ -144,6 +144,9 @@ def _stragglers_sentence(numbers: Numbers) -> str:
     late = words.seconds(top["typical_late_s"])
     if top["kind"] == "persistent":
         return f"Rank {top['rank']}{where} is late throughout: {late} in a typical step."
+    if top["kind"] == "recurring":
+        often = f"every {top['period']} steps" if top["period"] else "again and again"
+        return f"Rank {top['rank']}{where} is late {often}, by {late}."
     if top["from_step"] == top["to_step"]:
         return f"Rank {top['rank']}{where} is late in step {top['from_step']}: {late}."
     return (

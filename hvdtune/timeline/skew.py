@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hvdtune.timeline import chance
 from hvdtune.timeline.joint import Joint
 from hvdtune.timeline.steps import Steps
 from hvdtune.timeline.waterfall import Waterfall
@@ -23,6 +24,11 @@ PERSISTENT = 0.6
 #: all that it caused.
 DENSE = 0.6
 MOST_OF_IT = 0.6
+#: A few steps prove nothing about a rank, unless one of them was held up so many times as long as
+#: any step outside of the interval, by whichever rank.
+OUTSTANDING = 50
+#: Fewer pauses than this do not recur.
+RECURRING = 3
 
 
 def lateness(joint: Joint, steps: Steps, parts: Waterfall) -> pd.DataFrame:
@@ -95,7 +101,9 @@ def stragglers(joint: Joint, steps: Steps, late: pd.DataFrame) -> pd.DataFrame:
 
     | column | formula |
     |---|---|
-    | kind | "persistent", "transient" or "" (see the constants of this module) |
+    | kind | "persistent", "transient", "recurring" (now and then, throughout) or "" |
+    | chance | probability that equal ranks cause as much by chance: "" from chance.RARE on |
+    | period | steps from pause to pause of a recurring one; 0: at random, or not recurring |
     | steps_last_share | share of the steps that it held up |
     | caused_s | Σ caused_s: what it cost all others together |
     | delay_s | Σ delay_s over the steps that it held up: what the job would be shorter by |
@@ -106,35 +114,46 @@ def stragglers(joint: Joint, steps: Steps, late: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
-    for rank, own in late.groupby("rank", sort=True):
+    by_rank = [(int(rank), own) for rank, own in late.groupby("rank", sort=True)]
+    charged = np.array([own["delay_s"] * own["last"] for _, own in by_rank])
+    unlikely = chance.caused_by_chance(charged, joint.recording.size) if by_rank else ()
+    for (rank, own), by_chance in zip(by_rank, unlikely, strict=True):
         last = own["last"].to_numpy()
         delay = own["delay_s"].to_numpy()
-        kind, first, final = _kind(last, delay)
+        kind, first, final = _kind(last, delay, charged.sum(axis=0), by_chance < chance.RARE)
         inside = slice(first, final + 1)
-        late_by = own["lateness_s"].to_numpy()[inside]
-        view = joint.views.get(int(rank))
+        paused = pauses(last, delay) if kind == "recurring" else np.zeros(len(last), bool)
+        told = (paused if kind == "recurring" else last)[inside]
+        view = joint.views.get(rank)
         rows.append(
             {
-                "rank": int(rank),
+                "rank": rank,
                 "host": view.recording.identity.host if view else "",
                 "kind": kind,
                 "steps_last_share": float(last.mean()) if len(last) else 0.0,
                 "caused_s": float(own["caused_s"].sum()),
                 "delay_s": float(delay[last].sum()),
-                "typical_late_s": float(np.median(late_by[last[inside]])) if last.any() else 0.0,
+                "typical_late_s": float(np.median(own["lateness_s"].to_numpy()[inside][told]))
+                if told.any()
+                else 0.0,
                 "from_step": int(own["step"].iloc[first]) if last.any() else -1,
                 "to_step": int(own["step"].iloc[final]) if last.any() else -1,
                 "interval_share": float(last[inside].mean()) if last.any() else 0.0,
+                "chance": float(by_chance),
+                "period": chance.period(own["step"].to_numpy()[paused]),
             }
         )
     columns = ["rank", "host", "kind", "steps_last_share", "caused_s", "delay_s"]
-    columns += ["typical_late_s", "from_step", "to_step", "interval_share"]
+    columns += ["typical_late_s", "from_step", "to_step", "interval_share", "chance", "period"]
     frame = pd.DataFrame(rows, columns=columns)
     return frame.sort_values(["delay_s", "rank"], ascending=[False, True], ignore_index=True)
 
 
-def _kind(last: np.ndarray, delay: np.ndarray) -> tuple[str, int, int]:
-    """Persistent, transient or neither, and the interval [first, final] of steps' indices.
+def _kind(
+    last: np.ndarray, delay: np.ndarray, costs: np.ndarray, significant: bool
+) -> tuple[str, int, int]:
+    """The kind, and the interval [first, final] of steps' indices. `costs`: [S] s, what each step
+    was held up by whichever rank.
 
     The interval is the one with the largest excess of steps held up by much over other steps
     (maximum subarray, +1 and −1).
@@ -142,17 +161,25 @@ def _kind(last: np.ndarray, delay: np.ndarray) -> tuple[str, int, int]:
     if not last.any():
         return "", 0, -1
     held = np.flatnonzero(last)
-    if last.mean() >= PERSISTENT:
-        return "persistent", int(held[0]), int(held[-1])
-    much = last & (delay >= _much(delay[last]))
+    whole = int(held[0]), int(held[-1])
+    if significant and last.mean() >= PERSISTENT:
+        return "persistent", *whole
+    much = pauses(last, delay)
     score = np.concatenate([[0], np.cumsum(np.where(much, 1, -1))])
     lowest = np.minimum.accumulate(score)
     final = int((score - lowest).argmax())
     first = int(score[: final + 1].argmin())
     share = delay[first:final][last[first:final]].sum() / max(delay[last].sum(), 1e-12)
     if last[first:final].mean() >= DENSE and share >= MOST_OF_IT:
-        return "transient", first, final - 1
-    return "", int(held[0]), int(held[-1])
+        elsewhere = float(np.delete(costs, np.s_[first:final]).max(initial=0.0))
+        if significant or delay[first:final].max() >= OUTSTANDING * elsewhere:
+            return "transient", first, final - 1
+    return ("recurring" if significant and much.sum() >= RECURRING else ""), *whole
+
+
+def pauses(last: np.ndarray, delay: np.ndarray) -> np.ndarray:
+    """[S] bool: the steps that the rank held up by much."""
+    return last & (delay >= _much(delay[last])) if last.any() else last
 
 
 def _much(delays: np.ndarray) -> float:

@@ -65,6 +65,8 @@ def _of_steps(analysis: Analysis, *, ended: bool) -> list[Finding]:
         *causes_ranks.stalls(case),
         *causes_ranks.stragglers(case),
         *causes_ranks.taking_turns(case),
+        *causes.cpus_taken(case),
+        *causes.broadcasts(case),
         *causes.settings(case),
         *causes.huge_tensor(case),
         *causes.no_overlap(case),

@@ -164,10 +164,11 @@ def _same_work(one: Play, at: int, late: Sequence[int]) -> bool:
 def evenly() -> Change:
     """The work of each step in equal parts.
 
-    Where computing is mostly CPU time, that is the work: each rank takes as much longer or shorter
-    as its CPU time differs from the mean. What it was kept from computing stays: ranks that take
-    turns on too few CPUs, or share them with others, do so with equal work, too. Elsewhere (a GPU
-    computes) all ranks do what the one nearest to the mean does, stretched to the mean.
+    If it is known for how long each rank was kept from its CPU, the rest of its computing is work,
+    sleeping and reading included: each rank does the mean of that. What it was kept from computing
+    stays: ranks that take turns on too few CPUs, or share them with others, do so with equal work,
+    too. If only CPU times are known, and computing is mostly CPU time, that is the work. Elsewhere
+    (a GPU computes) all ranks do what the one nearest to the mean does, stretched to the mean.
     """
 
     def change(one: Play) -> Play:
@@ -175,14 +176,43 @@ def evenly() -> Change:
         if len(work) > 1:
             return one
         if _computes_on_cpu(one):
-            own = [
-                _stretched(p, p.compute * float(one.cpu.mean() / cpu))
-                for p, cpu in zip(one.programs, one.cpu, strict=True)
-            ]
+            own = (
+                (_stretched(p, length) for p, length in zip(one.programs, _even(one), strict=True))
+                if len(one.kept) == len(one.programs)
+                else (
+                    _stretched(p, p.compute * float(one.cpu.mean() / cpu))
+                    for p, cpu in zip(one.programs, one.cpu, strict=True)
+                )
+            )
             return replace(one, programs=tuple(own))
         mean = float(np.mean([p.compute for p in one.programs]))
         near = min(one.programs, key=lambda p: abs(p.compute - mean))
         return replace(one, programs=(_stretched(near, mean),) * len(one.programs))
+
+    return each_step(change)
+
+
+def _even(one: Play) -> np.ndarray:
+    """[ranks] ns: computing of equal work, each kept from its CPU for as long as it was."""
+    compute = np.array([p.compute for p in one.programs])
+    kept = np.minimum(one.kept, compute)
+    even: np.ndarray = (compute - kept).mean() + kept
+    return even
+
+
+def never_kept() -> Change:
+    """No rank waits for a CPU while it could compute."""
+
+    def change(one: Play) -> Play:
+        if len(one.kept) != len(one.programs):
+            return one
+        own = (
+            _stretched(p, p.compute - min(float(kept), p.compute))
+            for p, kept in zip(one.programs, one.kept, strict=True)
+        )
+        nobody = np.zeros(len(one.programs))
+        waiting = nobody if len(one.waiting) else one.waiting
+        return replace(one, programs=tuple(own), kept=nobody, waiting=waiting)
 
     return each_step(change)
 
@@ -317,6 +347,21 @@ def together() -> Change:
         return replace(program, submit=submit, waits=((at, needs),))
 
     return each_step(lambda one: replace(one, programs=tuple(map(change, one.programs))))
+
+
+def left_out(names: Sequence[int]) -> Change:
+    """The tensors `names` (ids of the reference rank) are never submitted nor waited for."""
+
+    def without(program: Program, gone: np.ndarray) -> Program:
+        kept = ((at, needs[~gone[needs]]) for at, needs in program.waits)
+        waits = tuple((at, needs) for at, needs in kept if len(needs))
+        return replace(program, submit=np.where(gone, np.inf, program.submit), waits=waits)
+
+    def change(one: Play) -> Play:
+        gone = np.isin(one.name, names)
+        return replace(one, programs=tuple(without(p, gone) for p in one.programs))
+
+    return each_step(change)
 
 
 def every_other_step() -> Change:

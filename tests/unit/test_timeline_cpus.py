@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, recording, tensors
+from synthetic_capture import Job, Late, recording, step_seconds, tensors
 
 from hvdtune.timeline import cpus, whatif
 from hvdtune.timeline.capture import (
@@ -197,3 +197,26 @@ def test_what_is_waited_for(count, computing, share):
 
 def test_waiting_is_not_known_where_it_is_not_counted():
     assert np.isnan(cpus.load(analyse(with_cpus(JOB, 4, 0.5))).waiting).all()
+
+
+@pytest.mark.parametrize(("count", "taken"), [(4, True), (1, False)])
+def test_cpus_that_other_programs_have_are_told_with_what_they_cost(count, taken):
+    # Each rank computes half of the time that it could: else it waits for a CPU. The four keep 1.2
+    # CPUs busy: less than four, so others have the rest; on a single CPU they keep each other waiting.
+    found = told(with_cpus(replace(JOB, overlap=True), count, 0.3, 0.3, waiting=0.5)).get(
+        "CPUs taken"
+    )
+    if not taken:
+        assert found is None
+        return
+    assert found is not None
+    assert "host0 wait for a CPU during 50 % of the step" in found.sentence
+    assert found.gain == pytest.approx(0.5, rel=0.2)
+    assert found.evidence["cpus"] == count
+
+
+def test_equal_parts_of_work_that_sleeps_leave_out_what_a_rank_was_kept_from_its_cpu():
+    job = replace(JOB, steps=60, noise=0.3, overlap=True)
+    found = told(with_cpus(job, 2, 0.3, 0.3, waiting=0.0))["ranks take turns"]
+    true = 1 - step_seconds(replace(job, noise=0)) / step_seconds(job)
+    assert found.gain == pytest.approx(true, rel=0.25)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, Stall, planted, recording, step_seconds, tensors
+from synthetic_capture import Job, Late, Stall, Tensor, planted, recording, step_seconds, tensors
 
 from hvdtune.timeline.report_data import analyse
 from hvdtune.timeline.verdict import Finding, findings
@@ -192,6 +192,20 @@ def test_bandwidth_is_compared_with_what_is_another():
     assert "of this machine's peak." in sentence(replace(bad, peak_gbps=1000.0))
     alone = replace(bad, peak_gbps=None, tensors=tensors(1, 64 << 20))
     assert sentence(alone).endswith("bus bandwidth.")  # the only size is the best
+
+
+def test_what_is_broadcast_in_every_step_is_told_by_name():
+    config = Tensor("broadcast.config.t", 64 << 20, kind="broadcast", dtype="uint8")
+    job = replace(HEALTHY, tensors=(config, *HEALTHY.tensors))
+    found = {one.kind: one for one in verdict(job)}["broadcast in every step"]
+    assert "broadcasts config in every step, 64 MiB" in found.sentence
+    assert found.gain == pytest.approx(true_gain(job, HEALTHY), rel=0.2)
+    assert "broadcast in every step" not in {one.kind for one in verdict(HEALTHY)}
+
+
+def test_of_equal_tensors_none_is_huge():
+    job = replace(HEALTHY, tensors=tensors(4, 32 << 20))
+    assert "huge tensor last" not in {one.kind for one in verdict(job)}
 
 
 def test_gains_are_shares_and_ordered():

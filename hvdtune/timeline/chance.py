@@ -1,0 +1,70 @@
+"""What chance alone does among equal ranks: nobody is blamed for it.
+
+| symbol | meaning | shape, unit |
+|---|---|---|
+| n | ranks | |
+| d_s | how long step s was held up by the rank that was last in it | [S] s |
+| C_r | Σ d_s over the steps that rank r held up | [n] s |
+
+The null hypothesis: the ranks are equal, so each step is held up by any of them with probability
+1/n, whatever d_s is. Rare long delays then weigh as rare long delays do: one of them proves nothing
+about a rank, ten of them on the same rank do.
+"""
+
+from __future__ import annotations
+
+from math import comb
+
+import numpy as np
+
+#: A rank, or a group of ranks, is named if equal ranks would show as much with less probability.
+RARE = 1e-3
+#: Values of θ · (a typical delay) that the bound is minimised over.
+_TILTS = np.geomspace(1e-2, 1e3, 60)
+
+
+def caused_by_chance(delays: np.ndarray, ranks: int) -> np.ndarray:
+    """[n] upper bounds of the probability that equal ranks give any one rank a C_r as large.
+
+    `delays`: [n, S] s, d_s in the row of the rank that held step s up, else 0. `ranks`: n, at least
+    as many as there are rows. Chernoff's bound, P(C_r ≥ c) ≤ min over θ of
+    exp(Σ_s log(1 + (e^{θ d_s} − 1)/n) − θ c), times n for the n looks.
+    """
+    caused = delays.sum(axis=1)
+    costs = delays.sum(axis=0)
+    costs = costs[costs > 0]
+    if not len(costs) or ranks < 2:
+        return np.ones(len(delays))
+    tilt = _TILTS[:, None] / float(np.median(costs))
+    logs = np.logaddexp(np.log(1 - 1 / ranks), tilt * costs - np.log(ranks)).sum(axis=1)
+    exponent = (logs[:, None] - tilt * caused).min(axis=0) + np.log(ranks)
+    return np.exp(np.minimum(exponent, 0.0))
+
+
+def apart_by_chance(steps: int, apart: int, group: int, ranks: int) -> float:
+    """Probability that, of equal ranks, some group of so many is later than all others in `apart`
+    of `steps` steps or more. In one step a given group is with probability 1 / C(n, group)."""
+    from scipy.stats import binom
+
+    groups = comb(ranks, group)
+    return min(1.0, groups * float(binom.sf(apart - 1, steps, 1 / groups)))
+
+
+def period(at: np.ndarray) -> int:
+    """Every how many steps the steps `at` (ascending) come again; 0 if they come at random.
+
+    They are periodic if four fifths of the gaps are within a tenth (at least one step) of the
+    median gap, or a multiple of it: some of the events may have cost nothing.
+    """
+    if len(at) < 4:
+        return 0
+    gaps = np.diff(at)
+    typical = int(np.median(gaps))
+    if typical < 2:
+        return 0
+    times = np.maximum(1, np.round(gaps / typical))
+    near = np.abs(gaps - times * typical) <= max(1.0, 0.1 * typical)
+    # Any small gap is "near" a multiple of 2 or 3: there all gaps must be equal.
+    exact = gaps == typical
+    regular = (exact if typical <= 3 else near & (times <= 2)).mean()
+    return typical if regular >= 0.8 else 0
