@@ -158,6 +158,11 @@ def _salvage(
             problems.append(
                 f"The array of events ends before line {line}; what follows it was not read."
             )
+    elif in_array and at == len(text) and re.search(r",\s*\n", separator):
+        problems.append(
+            "The file is cut off, or of an older Horovod, which does not end its array; it was "
+            "read as far as it goes."
+        )
     elif in_array or at < len(text):
         problems.append("The file is cut off; it was read as far as it goes.")
     if len(problems) == known:

@@ -233,7 +233,7 @@ def _build(raw: RawRank) -> RankRecording:
             one.problems.append(f"{lost} {what} that were written to the file are missing in it.")
     if raw.cut_off:
         one.cut_off = f"{_when_it_ended(one)}: {raw.cut_off}"
-        one.problems.append(f"the recording was cut off at {one.cut_off}.")
+        one.problems.append(f"the recording was cut off {one.cut_off}.")
     elif not one.complete:
         one.problems.append("the recording has no end: the job still runs, or was killed.")
     return one
@@ -243,7 +243,8 @@ def _when_it_ended(one: RankRecording) -> str:
     _, last = _span(one)
     steps = one.marks["value"][one.marks["kind"] == int(Mark.STEP)]
     after = f", after step {steps.max()}" if len(steps) else ""
-    return f"{max(0, last - one.identity.started_ns) / 1e9:.3g} s{after}"
+    lasted = last - one.identity.started_ns
+    return f"at {lasted / 1e9:.3g} s{after}" if lasted > 0 else "at its beginning"
 
 
 def _listed(numbered: dict[int, T], lost: T) -> list[T]:

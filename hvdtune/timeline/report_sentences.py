@@ -60,7 +60,7 @@ def warnings(numbers: Numbers) -> list[str]:
         rank, why = min(cut_off.items(), key=lambda item: int(item[0]))
         found.append(
             f"The recording of {words.ranks(sorted(map(int, cut_off)))} was cut off, of rank "
-            f"{rank} at {why}. The report shows what is there."
+            f"{rank} {why}. The report shows what is there."
         )
     lost = sum(quality["dropped"].values())
     if lost:
