@@ -478,10 +478,11 @@ def event(name: str, rank: int, args: dict[str, Any]) -> str:
     return json.dumps({"name": name, "ph": "M", "pid": rank, "args": args})
 
 
-def block(stream: str, rank: int, table: np.ndarray) -> str:
-    """A block of records."""
+def block(stream: str, rank: int, table: np.ndarray, first: int | None = None) -> str:
+    """A block of records; `first`: the number of its first one."""
     data = base64.b64encode(table.tobytes()).decode()
-    return event("hvdtune_block", rank, {"stream": stream, "count": len(table), "data": data})
+    args = {"stream": stream, "count": len(table), "data": data}
+    return event("hvdtune_block", rank, args if first is None else {**args, "first": first})
 
 
 def capture_lines(job: Job, rank: int, simulated: Simulated, records: int = 4096) -> list[str]:
@@ -503,12 +504,13 @@ def capture_lines(job: Job, rank: int, simulated: Simulated, records: int = 4096
             share = -(-len(table) // pieces)
             part = table[piece * share : (piece + 1) * share]
             if len(part):
-                lines.append(block(stream, rank, part))
+                lines.append(block(stream, rank, part, piece * share))
     lines += [event("hvdtune_set", rank, asdict(one)) for one in job.members]
     for reading in clock_readings(job, rank, simulated.end):
         lines.append(event("hvdtune_clock", rank, asdict(reading)))
     lines.append(event("hvdtune_dropped", rank, {}))
-    lines.append(event("hvdtune_end", rank, {"reason": "shutdown"}))
+    counts = {stream: len(table) for stream, table in streams.items()}
+    lines.append(event("hvdtune_end", rank, {"reason": "shutdown", "records": counts}))
     return lines
 
 

@@ -6,7 +6,8 @@ is better), seconds and step times as they say, other sizes in kB (2^10 bytes, 0
 chooses). The last row has the phase "final" and is what is in force at the end; its `accepted` is
 1 if that is a change, and its `decision` the verdict.
 
-`read` also takes the files Horovod writes, which have a blank after the third comma.
+`read` also takes the files Horovod writes. Its versions since 0.15 have the last three columns, and
+more and more of those before them; some have a blank after the third comma.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -177,22 +179,24 @@ class LogWriter:
 def read(path: str | Path) -> list[dict[str, str]]:
     """The rows of a log of hvdtune's or Horovod's, as text by column name, blanks stripped.
 
-    Raises ValueError naming the file and line if it is neither; a last line that was cut off while
-    being written is left out.
+    In UTF-8 or UTF-16, with lines ended in any way. Raises ValueError naming the file and line if
+    it is neither; a last line that was cut off while being written is left out.
     """
-    with open(path, encoding="utf-8", newline="") as file:
-        text = file.read()
+    text = _text(path)
     complete = text[: text.rfind("\n") + 1]
-    lines = list(csv.reader(io.StringIO(complete), skipinitialspace=True))
-    if not lines or tuple(lines[0][: len(HOROVOD_COLUMNS)]) != HOROVOD_COLUMNS:
+    try:
+        lines = list(csv.reader(io.StringIO(complete), skipinitialspace=True))
+    except csv.Error as error:
+        raise ValueError(f"{path}: this is no autotune log: {error}") from None
+    header = [name.strip() for name in lines[0]] if lines else []
+    if not _is_header(header):
         raise ValueError(
             f"{path}, line 1: this is no autotune log; its header begins with "
-            f"{','.join(HOROVOD_COLUMNS)}"
+            f"{','.join(HOROVOD_COLUMNS)}, or those of them that an older Horovod has"
         )
-    header = lines[0]
     rows = []
     for at, line in enumerate(lines[1:], start=2):
-        if not line:
+        if not any(field.strip() for field in line):
             continue
         if len(line) != len(header):
             raise ValueError(
@@ -200,6 +204,29 @@ def read(path: str | Path) -> list[dict[str, str]]:
             )
         rows.append(dict(zip(header, (field.strip() for field in line), strict=True)))
     return rows
+
+
+def _text(path: str | Path) -> str:
+    """What the file says, each line ended by a newline character."""
+    with open(path, "rb") as file:
+        data = file.read()
+    encoding = json.detect_encoding(data[:64])
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        # A last character that was cut off while being written is no reason.
+        if error.end < len(data):
+            raise ValueError(
+                f"{path}: this is no autotune log: byte {error.start} is no text"
+            ) from None
+        text = data.decode(encoding, "ignore")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _is_header(names: Sequence[str]) -> bool:
+    """Whether these columns are those of a version of Horovod, or of hvdtune."""
+    known = [name for name in HOROVOD_COLUMNS if name in names]
+    return known[-3:] == list(HOROVOD_COLUMNS[-3:]) and list(names[: len(known)]) == known
 
 
 def _other_field(knob: Knob, values: Mapping[str, float | int | bool]) -> str:

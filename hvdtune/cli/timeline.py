@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from hvdtune.cli._files import check_output, check_recordings
 from hvdtune.cli._job import add_job
@@ -118,15 +119,22 @@ def _is_recording(path: str) -> bool:
 
 
 def _check_recording(path: str) -> int:
-    from hvdtune.timeline.load import read_recording
+    from hvdtune.timeline.array_form import fault_of_array
+    from hvdtune.timeline.load import read_recording, siblings
 
     recording = read_recording(path)
-    for problem in recording.problems:
+    problems = list(recording.problems)
+    if not any("cut off" in problem for problem in problems):
+        for file in [Path(path), *siblings(Path(path))]:
+            fault = fault_of_array(file)
+            if fault:
+                problems.append(f"{file}: {fault}.")
+    for problem in problems:
         print(f"{path}: {problem}")
-    if not recording.problems:
+    if not problems:
         tensors = sum(len(one.tensors) for one in recording.ranks.values())
         print(f"{path}: sound. {len(recording.ranks)} ranks, {tensors} tensor records")
-    return 1 if recording.problems else 0
+    return 1 if problems else 0
 
 
 def _control(args: argparse.Namespace) -> int:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import glob
+import gzip
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from importlib import util
 from pathlib import Path
 from types import FrameType
@@ -120,12 +124,73 @@ def finish(engine: _native.Engine, rank: int) -> None:
 
 def finish_after_failure(environ: Mapping[str, str]) -> str:
     """The same for a job that has ended, started with these variables; "" or what went wrong."""
+    file = _file_of_job(environ)
+    return run_finisher(file) if file and os.path.exists(file.removesuffix(".gz")) else ""
+
+
+def outcome(environ: Mapping[str, str]) -> str:
+    """What to tell at the end of a job that was started with these variables: that its recording is
+    in another file than was asked for, that it was cut off; "" if there is nothing to tell."""
+    file = _file_of_job(environ)
+    asked = os.path.abspath(file_of(knobs.from_environ(environ)))
+    found = []
+    if file and file != asked:
+        found.append(f"the timeline of this job is {file}")
+    why = next(filter(None, map(_cut_off_by, _files_of_ranks(file))), "") if file else ""
+    if why:
+        found.append(
+            f"the timeline {file} was cut off: {why}; `hvdtune timeline check {file}` says when"
+        )
+    return "; ".join(found)
+
+
+def _file_of_job(environ: Mapping[str, str]) -> str:
+    """Rank 0's file of a job that was started with these variables, or ""; if the job's name is
+    among them, that file is this job's and not another's of the same name."""
     settings = knobs.from_environ(environ)
     name = file_of(settings)
     if not name or settings.timeline_format == "horovod":
         return ""
-    file = os.path.abspath(name)
-    return run_finisher(file) if os.path.exists(file.removesuffix(".gz")) else ""
+    asked = os.path.abspath(name)
+    job = environ.get("HVDTUNE_JOB_ID")
+    if not job:
+        return asked
+    plain = Path(asked.removesuffix(".gz"))
+    numbered = f"{glob.escape(plain.stem)}-[0-9]*{glob.escape(plain.suffix)}"
+    for file in (plain, Path(f"{plain}.gz"), *plain.parent.glob(f"{numbered}*")):
+        if _job_of(file).startswith(f"{job}/"):
+            return str(file).removesuffix(".gz") + asked.removeprefix(str(plain))
+    return ""
+
+
+def _files_of_ranks(file: str) -> list[Path]:
+    path, plain = Path(file), Path(file.removesuffix(".gz"))
+    others = plain.parent.glob(f"{glob.escape(plain.stem)}.rank*{glob.escape(plain.suffix)}")
+    first = path if path.exists() else plain
+    return [first, *(other for other in sorted(others) if _job_of(other) == _job_of(first))]
+
+
+def _job_of(file: Path) -> str:
+    """The job that a recording says it is of; "" if it is none, or not there."""
+    for line in itertools.islice(_lines(file), 3):
+        if b'"hvdtune_identity"' in line:
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                return str(json.loads(line.strip(b" \n,[]"))["args"]["job"])
+    return ""
+
+
+def _cut_off_by(file: Path) -> str:
+    for line in _lines(file):
+        if line.startswith(b'{"name":"hvdtune_cut_off"'):
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                return str(json.loads(line.strip(b" \n,[]"))["args"]["reason"])
+    return ""
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    opener = gzip.open if file.suffix == ".gz" else open
+    with contextlib.suppress(OSError, EOFError, zlib.error), opener(file, "rb") as lines:
+        yield from lines
 
 
 def run_finisher(file: str) -> str:
@@ -151,7 +216,7 @@ def run_finisher(file: str) -> str:
         if ended.returncode == 0:
             return ""
         lines = ended.stderr.decode(errors="replace").strip().splitlines()
-        why = lines[-1] if lines else f"status {ended.returncode}"
+        why = lines[-1].removeprefix("hvdtune: ") if lines else f"status {ended.returncode}"
     return (
         f"the ranks' files of the timeline {file} were not joined: {why}; "
         f"`hvdtune timeline merge {file}` does it later."

@@ -572,8 +572,7 @@ def run_guarded(work: Callable[[], int], environment: Mapping[str, str]) -> int:
     Of a job that failed, the ranks' timelines are joined here: its rank 0 may not have come to it.
     """
     status = guarded(work)
-    if status != 0:
-        problem = recording.finish_after_failure(environment)
-        if problem:
-            print(f"hvdtune run: {problem}", file=sys.stderr)
+    joining = recording.finish_after_failure(environment) if status != 0 else ""
+    for sentence in filter(None, (joining, recording.outcome(environment))):
+        print(f"hvdtune run: {sentence}", file=sys.stderr)
     return status

@@ -184,7 +184,8 @@ class RankRecording:
     """One rank's recording. `streams`: stream → array of its dtype (STREAMS), ordered by time.
 
     Once it is part of a Recording, all times are rank 0's clock. `dropped`: stream → records that
-    were lost because the writer could not keep up. `complete`: it ended in order.
+    were lost because the writer could not keep up, and that are missing in the file. `complete`:
+    it ended in order. `cut_off`: why and when it ended before that, or "".
     """
 
     identity: Identity
@@ -195,6 +196,7 @@ class RankRecording:
     dropped: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     complete: bool = False
+    cut_off: str = ""
     sets: list[MemberList] = field(default_factory=list)
 
     @property

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import gzip
+import io
 import json
 import os
 import zlib
@@ -16,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hvdtune.timeline.capture import (
     FORMAT,
@@ -26,7 +28,7 @@ from hvdtune.timeline.capture import (
     MemberList,
     Name,
 )
-from hvdtune.timeline.events import GZIP_MAGIC, TimelineError
+from hvdtune.timeline.events import GZIP_MAGIC, TimelineError, compressed_otherwise
 from hvdtune.timeline.tensor_runs import unpack
 
 #: Longer lines are passed over: the recorder's have less than a tenth of it.
@@ -65,7 +67,9 @@ class Budget:
 @dataclass
 class RawRank:
     """What the file holds of one rank. `damage`: what was wrong → how often. `rotated`: blocks
-    that went to keep the file small."""
+    that went to keep the file small. `missing`: stream → records that were written to the file and
+    are not in it; `begins` and `ends`: which one was its first, and how many there were so far.
+    `cut_off`: why it was not written to its end."""
 
     identity: Identity
     path: Path
@@ -77,7 +81,11 @@ class RawRank:
     dropped: dict[str, int] = field(default_factory=dict)
     damage: Counter[str] = field(default_factory=Counter)
     rotated: int = 0
+    begins: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    missing: Counter[str] = field(default_factory=Counter)
     complete: bool = False
+    cut_off: str = ""
 
 
 @dataclass
@@ -138,12 +146,17 @@ class Lines:
     def __iter__(self) -> Iterator[bytes]:
         size = os.stat(self.path).st_size
         with open(self.path, "rb") as plain:
-            packed = plain.read(2) == GZIP_MAGIC
+            begin = plain.read(8)
+        packed = begin.startswith(GZIP_MAGIC)
+        if (otherwise := compressed_otherwise(begin, self.path)) is not None:
+            raise otherwise
         times, more = MOST_UNPACKED
         limit = times * size + more if packed else size + more
-        with gzip.open(self.path) if packed else open(self.path, "rb") as source:
+        with gzip.open(self.path) if packed else open(self.path, "rb") as opened:
+            source = None
             while True:
                 try:
+                    source = source or _in_utf8(opened)
                     line = source.readline(LONGEST_LINE)
                 except EOFError:
                     self.problem = "the compressed file is cut off; what could be unpacked was read"
@@ -167,6 +180,23 @@ class Lines:
                     yield line
                 elif not continued:
                     self.too_long += 1
+
+
+class _Recoded:
+    """Lines of a file in UTF-16 or UTF-32, in UTF-8."""
+
+    def __init__(self, source: IO[bytes], encoding: str) -> None:
+        self.text = io.TextIOWrapper(source, encoding, errors="replace", newline="\n")
+
+    def readline(self, size: int) -> bytes:
+        return self.text.readline(size).encode("utf-8", "replace")
+
+
+def _in_utf8(source: Any) -> Any:
+    encoding = json.detect_encoding(source.peek(64)[:64])
+    if encoding == "utf-8-sig":
+        source.read(len(codecs.BOM_UTF8))
+    return source if encoding.startswith("utf-8") else _Recoded(source, encoding)
 
 
 def parse(line: bytes) -> list[dict[str, Any]] | None:
@@ -202,6 +232,7 @@ class _Reader:
             "hvdtune_dropped": self.dropped,
             "hvdtune_rotated": self.rotated,
             "hvdtune_end": self.ended,
+            "hvdtune_cut_off": self.cut_off,
         }
 
     def take(self, line: bytes, lines: Lines) -> None:
@@ -289,8 +320,27 @@ class _Reader:
         if not records or len(records) != count * dtype.itemsize:
             state.damage[f"damaged blocks of {stream}"] += 1
             return
+        if not self.follows(state, stream, args.get("first"), count):
+            state.damage[f"blocks of {stream} that are in the file twice"] += 1
+            return
         self.budget.take(len(records), self.file.path)
         state.records[stream] += records
+
+    def follows(self, state: RawRank, stream: str, first: Any, count: int) -> bool:
+        """Whether a block of which `first` is the first record was not there before; counts what
+        is missing before it."""
+        if first is None:
+            return True  # of an older hvdtune
+        if not is_count(first):
+            raise ValueError(first)
+        state.begins.setdefault(stream, first)
+        known = state.ends.get(stream, first)
+        if first < known:
+            return False
+        if first > known:
+            state.missing[stream] += first - known
+        state.ends[stream] = first + count
+        return True
 
     def clock(self, state: RawRank, args: dict[str, Any]) -> None:
         values = args["local_ns"], args["offset_ns"], args["bound_ns"]
@@ -322,6 +372,15 @@ class _Reader:
 
     def ended(self, state: RawRank, args: dict[str, Any]) -> None:
         state.complete = True
+        for stream, count in args.get("records", {}).items():
+            # Of a file that was kept small, nothing may be left of a stream.
+            known = state.ends.get(stream, count if state.rotated else 0)
+            if stream in STREAMS and is_count(count) and count > known:
+                state.missing[stream] += count - known
+                state.ends[stream] = count
+
+    def cut_off(self, state: RawRank, args: dict[str, Any]) -> None:
+        state.cut_off = str(args["reason"])
 
     def end(self, lines: Lines) -> None:
         """Say what was wrong with the file as a whole."""
@@ -330,6 +389,9 @@ class _Reader:
             raise TimelineError(f"{path} is empty: nothing was recorded")
         if not self.file.ranks:
             raise self.no_capture()
+        for state in self.file.ranks.values():
+            if not state.rotated:
+                state.missing.update(state.begins)
         cut_off = self.last_was_damaged and lines.last != b"\n"
         if cut_off:
             self.damaged -= 1

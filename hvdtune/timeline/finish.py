@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hvdtune.timeline.capture import Identity
@@ -51,7 +52,7 @@ def _finish(source: Path, result: Path, patience: float, most_events: int) -> bo
     first, others, problems = _read(source, patience)
     if first.finished and not others and source == result:
         return False
-    if 0 in first.ranks and not first.ranks[0].complete and _may_be_written(first):
+    if 0 in first.ranks and _may_be_written(replace(first, ranks={0: first.ranks[0]})):
         who = first.ranks[0].identity
         raise TimelineError(f"{source} is still being recorded, by process {who.pid} on {who.host}")
     done = [file for file in others if not _may_be_written(file)]
@@ -89,7 +90,10 @@ def _read(source: Path, patience: float) -> tuple[CaptureFile, list[CaptureFile]
 
 def _may_be_written(file: CaptureFile) -> bool:
     """Whether one of its ranks has not ended, and may be alive."""
-    return any(not one.complete and _alive(one.identity, one.path) for one in file.ranks.values())
+    return any(
+        not (one.complete or one.cut_off) and _alive(one.identity, one.path)
+        for one in file.ranks.values()
+    )
 
 
 def _alive(who: Identity, path: Path) -> bool:
@@ -155,7 +159,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         finish(words[0])
     except (TimelineError, OSError, MemoryError) as error:
-        print(f"hvdtune: {words[0]} stays as it was recorded: {error}", file=sys.stderr)
+        gone = isinstance(error, FileNotFoundError)
+        fate = "is gone" if gone else f"stays as it was recorded: {error}"
+        print(f"hvdtune: {words[0]} {fate}", file=sys.stderr)
         return 1
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +26,7 @@ from hvdtune.timeline.capture import (
     NONE,
     REASONS,
     STREAMS,
+    Mark,
     Name,
     RankRecording,
     Recording,
@@ -206,7 +208,7 @@ def _build(raw: RawRank) -> RankRecording:
         texts=_listed(raw.texts, "(text lost)"),
         clock=raw.clock,
         sets=raw.sets,
-        dropped={stream: count for stream, count in raw.dropped.items() if count},
+        dropped=dict(+(Counter(raw.dropped) + raw.missing)),
         complete=raw.complete,
         problems=[f"{count} {what} were left out." for what, count in raw.damage.items()],
     )
@@ -217,11 +219,32 @@ def _build(raw: RawRank) -> RankRecording:
     _mend_references(one)
     if raw.rotated:
         _mend_beginning(one)
-    for stream, count in one.dropped.items():
-        one.problems.append(f"{count} records of {stream} were lost while recording.")
-    if not one.complete:
+    for stream, count in raw.dropped.items():
+        if count:
+            one.problems.append(f"{count} records of {stream} were lost while recording.")
+    for stream, count in raw.missing.items():
+        if count:
+            one.problems.append(
+                f"{count} records of {stream} that were written to the file are missing in it."
+            )
+    for what, known in (("names", raw.names), ("texts", raw.texts)):
+        lost = max(known, default=-1) + 1 - len(known)
+        if lost:
+            one.problems.append(f"{lost} {what} that were written to the file are missing in it.")
+    if raw.cut_off:
+        one.cut_off = f"{_when_it_ended(one)}: {raw.cut_off}"
+        one.problems.append(f"the recording was cut off {one.cut_off}.")
+    elif not one.complete:
         one.problems.append("the recording has no end: the job still runs, or was killed.")
     return one
+
+
+def _when_it_ended(one: RankRecording) -> str:
+    _, last = _span(one)
+    steps = one.marks["value"][one.marks["kind"] == int(Mark.STEP)]
+    after = f", after step {steps.max()}" if len(steps) else ""
+    lasted = last - one.identity.started_ns
+    return f"at {lasted / 1e9:.3g} s{after}" if lasted > 0 else "at its beginning"
 
 
 def _listed(numbered: dict[int, T], lost: T) -> list[T]:

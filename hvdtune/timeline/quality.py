@@ -179,7 +179,10 @@ def quality(joint: Joint, steps: Steps, late: pd.DataFrame) -> Quality:
     return Quality(
         ranks_recorded=len(recording.ranks),
         ranks_missing=tuple(r for r in range(recording.size) if r not in recording.ranks),
-        incomplete_ranks=tuple(r for r, one in sorted(recording.ranks.items()) if not one.complete),
+        incomplete_ranks=tuple(
+            r for r, one in sorted(recording.ranks.items()) if not (one.complete or one.cut_off)
+        ),
+        cut_off={str(r): one.cut_off for r, one in sorted(recording.ranks.items()) if one.cut_off},
         dropped=dropped,
         clock_bound_s=bound,
         skew_below_clock_bound=bool(typical < bound),

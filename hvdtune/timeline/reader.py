@@ -32,6 +32,9 @@ def read_trace(path: str | Path) -> Trace:
         phase = event["ph"]
         if phase == "M":
             trace.for_viewers |= event.get("name") == VIEW
+            if event.get("name") == "hvdtune_cut_off":
+                why = _mapping(event.get("args")).get("reason")
+                problems.append(f"The recording was cut off behind what is here: {why}.")
             continue
         if not _is_time(event.get("ts")):
             untimed += 1

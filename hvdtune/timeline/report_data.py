@@ -67,7 +67,8 @@ class Quality:
 
     ranks_recorded: int
     ranks_missing: tuple[int, ...]
-    incomplete_ranks: tuple[int, ...]  # their recording did not end in order
+    incomplete_ranks: tuple[int, ...]  # their recording has no end
+    cut_off: dict[str, str]  # rank → when and why its recording could not go on
     dropped: dict[str, int]  # stream → records lost, over all ranks
     clock_bound_s: float
     skew_below_clock_bound: bool  # the typical lateness is less than the clocks' uncertainty

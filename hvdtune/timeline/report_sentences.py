@@ -55,10 +55,17 @@ def warnings(numbers: Numbers) -> list[str]:
             f"The recording of {words.ranks(quality['incomplete_ranks'])} has not ended in order: "
             "the job is still running, or was killed. The report shows what is there."
         )
+    cut_off = quality["cut_off"]
+    if cut_off:
+        rank, why = min(cut_off.items(), key=lambda item: int(item[0]))
+        found.append(
+            f"The recording of {words.ranks(sorted(map(int, cut_off)))} was cut off, of rank "
+            f"{rank} {why}. The report shows what is there."
+        )
     lost = sum(quality["dropped"].values())
     if lost:
         found.append(
-            f"{words.number(lost, 'record')} were lost while recording: what is said about the "
+            f"{words.number(lost, 'record')} were lost: what is said about the "
             "steps concerned is not whole."
         )
     return found

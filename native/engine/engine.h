@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,6 +33,7 @@
 #include "engine/stall_watch.h"
 #include "observe/capture.h"
 #include "observe/cpu_waits.h"
+#include "observe/file_claim.h"
 #include "observe/job_status.h"
 #include "observe/straggler.h"
 #include "observe/timeline.h"
@@ -321,6 +323,7 @@ class Engine final : private CoordinatorObserver {
   // Recording (recording.cc).
   void order_timeline(int rank, wire::TimelineOrder order);
   void decide_start(wire::TimelineOrder& order);
+  std::string claim_file(wire::TimelineOrder& order);
   void carry_out(wire::TimelineOrder& order);
   void publish_order(const wire::Schedule& schedule);
   bool is_new_toggle(int rank);
@@ -441,6 +444,8 @@ class Engine final : private CoordinatorObserver {
     std::string path;
   };
   std::optional<Ordered> ordered_;
+  FileClaim claim_;  // rank 0: until its recording has begun
+  std::map<std::string, std::string> asked_for_;  // rank 0: what another file was taken for
   std::uint64_t orders_published_ = 0;
   std::uint64_t orders_read_ = 0;
   std::vector<std::uint64_t> toggles_;  // rank 0: by signal, of each rank

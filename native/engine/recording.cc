@@ -32,30 +32,11 @@ constexpr Nanos kLookForDeath = 50 * kMillisecond;
 constexpr std::size_t kLongestStallText = 4000;
 constexpr std::string_view kCompressed = ".gz";
 
-/// Rank 0's file is as given; "t.json" becomes "t.rank3.json" on rank 3.
-std::string path_of(const std::string& path, int rank) {
-  if (rank == 0) return path;
-  std::filesystem::path own(path);
-  const std::string name =
-      own.stem().string() + ".rank" + std::to_string(rank) + own.extension().string();
-  return own.replace_filename(name).string();
-}
-
 /// A relative name is relative to this process's working directory.
 std::string absolute(const std::string& path) {
   std::error_code error;
   const auto whole = std::filesystem::absolute(path, error);
   return error ? path : whole.lexically_normal().string();
-}
-
-/// Why the file cannot be created or written; it is not touched.
-std::string unwritable(const std::string& path) {
-  const bool existed = access(path.c_str(), F_OK) == 0;
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-  if (file < 0) return "cannot write the timeline to " + path + ": " + std::strerror(errno);
-  ::close(file);
-  if (!existed) unlink(path.c_str());
-  return {};
 }
 
 std::string random_name() {
@@ -205,16 +186,23 @@ void Engine::decide_start(wire::TimelineOrder& order) {
   }
   cycles_marked_ = order.mark_cycles;
   const RecordingOptions& options = options_.recording;
-  if (options.horovod_format) {
+  const std::string current = ordered_ ? ordered_->path : recorded_path_;
+  const auto asked = asked_for_.find(current);
+  if (will_be_recorded() && order.path == (asked == asked_for_.end() ? current : asked->second)) {
+    order.path = current;
+    if (!options.horovod_format) order.action = Action::kNothing;
+  } else {
+    order.problem = claim_file(order);
+  }
+  if (options.horovod_format && order.problem.empty()) {
+    claim_.release();
     // Horovod's layout begins with what is announced next, not with what is executed next.
     order.problem = timeline_.start(order.path, order.mark_cycles);
     watch_traffic();
+    recorded_path_ = order.path;
     const std::lock_guard lock(table_mutex_);
     recorded_file_ = order.path;
-  } else if (will_be_recorded() && order.path == (ordered_ ? ordered_->path : recorded_path_)) {
-    order.action = Action::kNothing;
-  } else {
-    order.problem = unwritable(order.path);
+  } else if (order.action == Action::kStart && order.problem.empty()) {
     order.recording = options.job + "/" + random_name();
     order.all_ranks = options.all_ranks;
     order.time_space = time_space();
@@ -226,6 +214,21 @@ void Engine::decide_start(wire::TimelineOrder& order) {
   }
   HVD_LOG_RANK(kWarning, rank_) << order.problem << "; nothing is recorded, training goes on.";
   order.action = Action::kNothing;
+}
+
+/// Holds the file for this job, or another one if another job uses it; an error text if there is
+/// none to be had.
+std::string Engine::claim_file(wire::TimelineOrder& order) {
+  const std::string asked = order.path;
+  const int size = options_.recording.horovod_format ? 1 : size_;
+  std::string problem = claim_.take(asked, size);
+  if (!problem.empty() || claim_.path() == asked) return problem;
+  order.path = claim_.path();
+  asked_for_[order.path] = asked;
+  if (compressed_.contains(asked)) compressed_.insert(order.path);
+  HVD_LOG_RANK(kWarning, rank_) << asked << " is in use by " << claim_.user()
+                                << ": this job records to " << order.path << " instead.";
+  return {};
 }
 
 // ---- every rank's side --------------------------------------------------------------------------
@@ -295,7 +298,7 @@ void Engine::apply_timeline(const wire::Schedule& schedule) {
 
 void Engine::start_capture(const wire::TimelineOrder& order) {
   capture::Options options;
-  options.path = path_of(order.path, rank_);
+  options.path = path_of_rank(order.path, rank_);
   options.rank = rank_;
   options.window = {order.first_step, order.end_step};
   options.file_limit = options_.recording.file_limit;
@@ -305,6 +308,20 @@ void Engine::start_capture(const wire::TimelineOrder& order) {
   options.identity += ",\"cpus\":" + std::to_string(host_cpus()) +
                       ",\"local_size\":" + std::to_string(arena_.local_ranks());
   arena_.recording().fetch_add(1);
+  claim_.release();
+  FileClaim own;
+  if (!is_coordinator()) {
+    // Rank 0 has not seen the files of another host.
+    if (const std::string problem = own.take(options.path, 1); !problem.empty()) {
+      return on_recording_ended(problem, true);
+    }
+    if (own.path() != options.path) {
+      HVD_LOG_RANK(kWarning, rank_) << options.path << " is in use by " << own.user()
+                                    << ": this rank records to " << own.path() << " instead.";
+    }
+    options.path = own.path();
+    own.release();
+  }
   const std::string problem = recorder_.capture().start(options);
   if (!problem.empty()) return on_recording_ended(problem, true);
   recorded_path_ = order.path;
@@ -335,7 +352,9 @@ void Engine::on_recording_ended(const std::string& problem, bool recorded) {
     return;
   }
   if (!problem.empty()) recording_failed_.store(true, std::memory_order_relaxed);
-  if (problem.empty() || arena_.recording_failed().exchange(1) != 0) return;
+  if (problem.empty()) return;
+  // One warning is enough for many ranks; but rank 0's file is the one that is looked for.
+  if (arena_.recording_failed().exchange(1) != 0 && !is_coordinator()) return;
   HVD_LOG_RANK(kWarning, rank_) << problem << "; recording has ended, training goes on.";
 }
 

@@ -25,7 +25,7 @@ std::string CaptureFile::open(const std::string& path, int rank, std::string_vie
   limit_ = limit;
   pieces_.clear();
   blocks_dropped_ = 0;
-  error_ = file_->open(path, identity);
+  error_ = file_->open(path, identity, rank);
   return error_;
 }
 
@@ -74,7 +74,7 @@ bool CaptureFile::drop_oldest() {
   blocks_dropped_ += pieces_.size() - kept.size();
   const std::string beside = path_ + ".new";
   auto next = std::make_unique<TraceFile>();
-  if (std::string error = next->open(beside, identity_); !error.empty()) return fail(error);
+  if (std::string error = next->open(beside, identity_, rank_); !error.empty()) return fail(error);
   std::ifstream old(path_, std::ios::binary);
   std::vector<Piece> moved;
   std::string text;
@@ -103,7 +103,7 @@ bool CaptureFile::drop_oldest() {
 
 bool CaptureFile::fail(const std::string& error) {
   error_ = error;
-  file_->close();
+  file_->cut_off(error);
   return false;
 }
 

@@ -110,7 +110,9 @@ std::string Writer::write_file() {
   append_event(end, "hvdtune_end", rank_);
   end += "\"reason\":";
   append_json_string(end, reason_);
-  end += "}}";
+  end += ",\"records\":{";
+  append_counts(end, records_written_);
+  end += "}}}";
   const bool whole = file_.append(end, {});
   file_.close();
   return whole ? std::string() : file_.error();
@@ -219,7 +221,10 @@ void Writer::append_block(Stream stream, const void* records, std::size_t count,
   append_event(blocks_, "hvdtune_block", rank_);
   blocks_ += "\"stream\":\"";
   blocks_ += kStreamNames[static_cast<std::size_t>(stream)];
-  blocks_ += "\",\"count\":";
+  blocks_ += "\",\"first\":";
+  blocks_ += std::to_string(records_written_[static_cast<std::size_t>(stream)]);
+  records_written_[static_cast<std::size_t>(stream)] += count;
+  blocks_ += ",\"count\":";
   blocks_ += std::to_string(count);
   if (runs > 0) {
     blocks_ += ",\"runs\":";
@@ -248,14 +253,19 @@ void Writer::append_drops() {
   if (dropped == drops_written_) return;
   drops_written_ = dropped;
   append_event(lasting_, "hvdtune_dropped", rank_);
-  for (std::size_t stream = 0; stream < kStreams; ++stream) {
-    if (stream > 0) lasting_ += ',';
-    lasting_ += '"';
-    lasting_ += kStreamNames[stream];
-    lasting_ += "\":";
-    lasting_ += std::to_string(dropped[stream]);
-  }
+  append_counts(lasting_, dropped);
   lasting_ += "}}";
+}
+
+/// Members of an object, by stream.
+void Writer::append_counts(std::string& out, const std::array<std::uint64_t, kStreams>& counts) {
+  for (std::size_t stream = 0; stream < kStreams; ++stream) {
+    if (stream > 0) out += ',';
+    out += '"';
+    out += kStreamNames[stream];
+    out += "\":";
+    out += std::to_string(counts[stream]);
+  }
 }
 
 /// Names are taken after the records: what a record refers to was there before it.

@@ -65,6 +65,7 @@ class Writer {
                     std::size_t runs = 0);
   void append_items(std::string_view event, std::string_view key, std::string_view items);
   void append_drops();
+  static void append_counts(std::string& out, const std::array<std::uint64_t, kStreams>& counts);
 
   Buffers& buffers_;
   const int rank_;
@@ -83,6 +84,7 @@ class Writer {
   std::vector<Mark> marks_;
   std::vector<Counter> counters_;
   std::array<std::uint64_t, kStreams> drops_written_{};
+  std::array<std::uint64_t, kStreams> records_written_{};
 
   std::mutex mutex_;
   std::condition_variable changed_;

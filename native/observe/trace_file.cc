@@ -9,6 +9,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "observe/file_claim.h"
+#include "observe/trace_format.h"
+
 namespace hvdtune {
 namespace {
 
@@ -19,41 +22,52 @@ constexpr int kPopulateWrite = 23;  // since Linux 5.14; older kernels refuse it
 #endif
 
 constexpr std::size_t kBlanksAtOnce = 65536;
+/// Blanks behind the array, which have their place on the disk: room to say that it is full.
+constexpr std::size_t kReserve = 512;
+constexpr std::size_t kLongestReason = 200;
 
 std::string error_text(int code) { return std::strerror(code); }
 
+/// What a user calls it, and what the system does.
+std::string reason_of(int code) {
+  const char* words = nullptr;
+  if (code == ENOSPC) words = "the disk was full";
+  if (code == EDQUOT) words = "the disk quota was used up";
+  if (code == EFBIG) words = "the file had the most bytes that the process may write";
+  if (code == EIO) words = "the disk failed";
+  return words == nullptr ? error_text(code) : std::string(words) + " (" + error_text(code) + ")";
+}
+
 }  // namespace
 
-TraceFile::~TraceFile() { close(); }
-
-std::string TraceFile::open(const std::string& path, std::string_view elements) {
+TraceFile::~TraceFile() {
   close();
+  close_files();
+}
+
+std::string TraceFile::open(const std::string& path, std::string_view elements, int rank) {
+  close();
+  close_files();
   path_ = path;
+  rank_ = rank;
+  const auto failed = [this](const std::string& what) {
+    close_files();
+    return error_ = cannot_write(path_, what);
+  };
   error_.clear();
-  if (path.ends_with(".gz")) {
-    fail("it is not compressed, and the name ends in .gz");
-    return error_;
-  }
+  if (path.ends_with(".gz")) return failed(std::string(kNotCompressed));
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-  if (file_ < 0) {
-    fail(error_text(errno));
-    return error_;
-  }
+  if (file_ < 0) return failed(error_text(errno));
   struct stat info{};
-  if (fstat(file_, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(file_);
-    file_ = -1;
-    fail("not a regular file");
-    return error_;
-  }
+  if (fstat(file_, &info) != 0 || !S_ISREG(info.st_mode)) return failed("not a regular file");
+  if (const auto user = lock_file(file_)) return failed("it is in use by " + *user);
   staging_ = memfd_create("hvdtune-timeline", MFD_CLOEXEC);
   text_ = "[\n";
   text_ += elements;
   text_ += ']';
-  if (ftruncate(file_, 0) != 0 || !write_at(0, text_)) {
-    fail(error_text(errno));
-    close();
-    return error_;
+  if (ftruncate(file_, 0) != 0 || !write_at(0, text_) ||
+      !extend_with_spaces(text_.size(), kReserve)) {
+    return failed(error_text(errno));
   }
   end_ = text_.size();
   return {};
@@ -65,20 +79,40 @@ std::string TraceFile::open(const std::string& path, std::string_view elements) 
 // behind the array and which also finds out whether the disk has room, and then everything from
 // the old bracket to the new one appears in one such copy.
 bool TraceFile::append(std::string_view elements, std::string_view more) {
-  if (file_ < 0) return false;
+  if (end_ == 0) return false;
+  if (const std::string what = what_others_did(); !what.empty()) {
+    error_ = cannot_write(path_, what);
+    end_ = 0;  // nothing of it is ours
+    close();
+    return false;
+  }
   text_.assign(elements);
   text_ += more;
   text_ += ']';
   const std::size_t at = end_ - 1;
-  const bool ok = extend_with_spaces(end_, text_.size() - 1) &&
+  const bool ok = extend_with_spaces(end_ + kReserve, text_.size() - 1) &&
                   (copy_unkillably(at, text_) || write_at(at, text_));
   if (ok) {
     end_ = at + text_.size();
     return true;
   }
-  fail(error_text(errno));
-  close();
+  const int code = errno;
+  error_ = cannot_write(path_, error_text(code));
+  cut_off(reason_of(code), code);
   return false;
+}
+
+/// What keeps the file from being this process's alone, if anything does.
+std::string TraceFile::what_others_did() const {
+  struct stat info{};
+  if (fstat(file_, &info) != 0) return error_text(errno);
+  if (info.st_nlink == 0) return "it has been removed";
+  if (static_cast<std::size_t>(info.st_size) != end_ + kReserve) {
+    return "another process has changed it";
+  }
+  // The lock goes when this process closes any other descriptor of the file, as a reader has one.
+  const auto user = lock_file(file_);
+  return user ? "it is in use by " + *user : std::string();
 }
 
 bool TraceFile::extend_with_spaces(std::size_t from, std::size_t count) {
@@ -124,21 +158,37 @@ bool TraceFile::write_at(std::size_t at, std::string_view text) {
   return true;
 }
 
-bool TraceFile::fail(const std::string& what) {
-  error_ = "cannot write the timeline to " + path_ + ": " + what;
-  // Blocks that exist already: this needs no room.
-  if (file_ >= 0 && end_ > 0 && write_at(end_ - 1, "]") &&
-      ftruncate(file_, static_cast<off_t>(end_)) != 0) {
-    error_ += "; the file may end in blanks";
+/// Over blanks that have their place on the disk already: this needs no room.
+void TraceFile::cut_off(std::string_view why, int code) {
+  if (end_ == 0) return;
+  std::string words = ",\n{\"name\":\"hvdtune_cut_off\",\"ph\":\"M\",\"pid\":";
+  words += std::to_string(rank_) + ",\"args\":{\"errno\":" + std::to_string(code);
+  words += ",\"reason\":\"";
+  append_json_escaped(words, why.substr(0, kLongestReason));
+  words += "\"}}]";
+  const std::size_t bracket = end_ - 1;
+  if (words.size() > kReserve || !write_at(bracket, words)) {
+    write_at(bracket, "]");
+  } else {
+    end_ = bracket + words.size();
   }
-  return false;
+  close();
 }
 
 void TraceFile::close() {
+  // What is behind the array goes. Should it stay, it is blank, or was never part of the array.
+  if (end_ > 0 && ftruncate(file_, static_cast<off_t>(end_)) != 0 && error_.empty()) {
+    error_ = cannot_write(path_, error_text(errno));
+  }
+  if (staging_ >= 0) ::close(staging_);
+  staging_ = -1;
+  end_ = 0;
+}
+
+void TraceFile::close_files() {
   if (file_ >= 0) ::close(file_);
   if (staging_ >= 0) ::close(staging_);
   file_ = staging_ = -1;
-  end_ = 0;
 }
 
 }  // namespace hvdtune

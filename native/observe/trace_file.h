@@ -16,16 +16,22 @@ class TraceFile {
   ~TraceFile();
 
   /// Creates or empties `path` and writes "[\n" + `elements` + "]". Returns an error text, or an
-  /// empty string. The path must lead to a regular file.
-  std::string open(const std::string& path, std::string_view elements);
+  /// empty string. The path must lead to a regular file, which no other process records to.
+  /// \param rank whose file it is
+  std::string open(const std::string& path, std::string_view elements, int rank = 0);
 
   /// Puts `elements` and `more`, each beginning with a comma, before the closing bracket. After a
-  /// failure, the file holds what it held before, error() says why, and nothing more can be
-  /// appended.
+  /// failure, the file holds what it held before and an event `hvdtune_cut_off`, error() says why,
+  /// and nothing more can be appended.
   bool append(std::string_view elements, std::string_view more = {});
 
-  /// Does nothing if not open.
+  /// Does nothing if not open. No other process can record to the file before this object is
+  /// destroyed or opens another one: it may have to be joined with others first.
   void close();
+
+  /// Ends the array with an event `hvdtune_cut_off` that says why nothing more is written, and
+  /// closes the file. `code`: an errno, or 0. Does nothing if not open.
+  void cut_off(std::string_view why, int code = 0);
 
   /// Of the array, both brackets included; 0 if not open.
   [[nodiscard]] std::size_t bytes() const { return end_; }
@@ -34,17 +40,19 @@ class TraceFile {
   [[nodiscard]] const std::string& error() const { return error_; }
 
  private:
+  [[nodiscard]] std::string what_others_did() const;
   bool extend_with_spaces(std::size_t from, std::size_t count);
   bool copy_unkillably(std::size_t at, std::string_view text);
   bool write_at(std::size_t at, std::string_view text);
-  bool fail(const std::string& what);
+  void close_files();
 
   std::string path_;
+  int rank_ = 0;
   std::string error_;
-  std::string text_;  // elements and bracket of the append in progress
-  int file_ = -1;
+  std::string text_;     // elements and bracket of the append in progress
+  int file_ = -1;        // locked
   int staging_ = -1;     // memfd
-  std::size_t end_ = 0;  // just behind the closing bracket
+  std::size_t end_ = 0;  // just behind the closing bracket; blanks follow. 0: not open
 };
 
 }  // namespace hvdtune

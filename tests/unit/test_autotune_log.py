@@ -1,13 +1,15 @@
 """The CSV log: Horovod's columns first, readable by whoever read Horovod's."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from simulated_training import MIB
 
-from hvdtune.autotune import log
+from hvdtune.autotune import log, runs
 from hvdtune.autotune.score import Sample
+from hvdtune.cli.main import main
 
 HOROVODS_LOG = Path(__file__).parents[1] / "data" / "horovod-autotune.csv"
 VALUES = {
@@ -151,3 +153,96 @@ def test_messages_have_horovods_form() -> None:
         "Tunable params [hierarchical_allreduce,hierarchical_allgather,torus_allreduce,"
         "cache_enabled,cycle_time_ms,tensor_fusion_threshold] score"
     )
+
+
+# The columns of each version of Horovod, oldest first.
+VERSIONS = [
+    ("cycle_time_ms", "tensor_fusion_threshold", "score"),
+    ("hierarchical_allreduce", "cycle_time_ms", "tensor_fusion_threshold", "score"),
+    (*log.HOROVOD_COLUMNS[:2], *log.HOROVOD_COLUMNS[4:]),
+    (*log.HOROVOD_COLUMNS[:2], *log.HOROVOD_COLUMNS[3:]),
+    log.HOROVOD_COLUMNS,
+]
+
+
+def log_of(columns: Sequence[str], newline: str = "\n") -> str:
+    """As that version writes it: three samples, and the best of them again."""
+    values = {"cycle_time_ms": "5", "tensor_fusion_threshold": "4"}
+    lines = [",".join(columns)]
+    for score in ("41.4899", "7.65777", "43.2432", "43.2432"):
+        cycle = {"41.4899": "5", "7.65777": "28.2061", "43.2432": "4.40589"}[score]
+        row = {**values, "cycle_time_ms": cycle, "score": score}
+        fields = [row.get(column, "0") for column in columns]
+        if len(columns) == 7:
+            fields[3] = " 0"
+        lines.append(",".join(fields))
+    return newline.join([*lines, ""])
+
+
+@pytest.mark.parametrize("columns", VERSIONS)
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_logs_of_all_versions_of_horovod_are_read(
+    tmp_path: Path, columns: Sequence[str], newline: str, encoding: str
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(log_of(columns, newline).encode(encoding))
+    rows = log.read(path)
+    assert [row["score"] for row in rows] == ["41.4899", "7.65777", "43.2432", "43.2432"]
+    assert [tuple(row) for row in rows] == [columns] * 4
+    [run] = runs.read(path)
+    assert run.of_horovod
+    assert run.final is not None
+    assert run.final.settings["cycle_time_ms"] == 4.40589
+    assert list(run.start) == list(columns[:-1])
+
+
+@pytest.mark.parametrize("columns", VERSIONS)
+def test_they_get_a_page(
+    tmp_path: Path, columns: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, page = tmp_path / "log.csv", tmp_path / "page.html"
+    path.write_text(log_of(columns) + ",".join("0" for _ in columns)[:-1])  # one is being written
+    assert main(["autotune", "report", str(path), "-o", str(page)]) == 0
+    assert "Horovod" in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert "43.2" in text or "23.1" in text  # the score, or the cost of it
+    assert "4.406" in text or "4.40589" in text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"score,cycle_time_ms,tensor_fusion_threshold\n1,2,3\n",
+        b"cycle_time_ms,score\n1,2\n",
+        b"sample,cycle_time_ms,tensor_fusion_threshold,score\n1,2,3,4\n",
+        b"hierarchical_allgather,hierarchical_allreduce,cycle_time_ms,score\n0,0,1,2\n",
+        b"[2020-01-01 00:00:00] Autotuner: [0, 0, 5 ms, 4 mb] 41.4\n",
+        b"cycle_time_ms;tensor_fusion_threshold;score\n1;2;3\n",
+        b"\x89PNG\r\n\x1a\n\x00\x00\x00",
+        b"\xff\xfe\n",
+        b"\x00" * 64,
+        b'"' + b"x" * 200_000 + b"\n",
+    ],
+)
+def test_what_is_no_autotune_log_is_one_sentence(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.csv"
+    path.write_bytes(content)
+    assert main(["autotune", "report", str(path), "-o", str(tmp_path / "page.html")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    assert f"{path}" in said
+    assert "this is no autotune log" in said
+
+
+def test_a_field_that_is_missing_or_no_number_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    text = log_of(VERSIONS[2])
+    path.write_text(text.replace("28.2061,", ""))
+    with pytest.raises(ValueError, match="line 3: 4 fields where the header has 5"):
+        log.read(path)
+    path.write_text(text.replace("28.2061", "soon"))
+    with pytest.raises(ValueError, match="row 2: cycle_time_ms is 'soon', which is no number"):
+        runs.read(path)
