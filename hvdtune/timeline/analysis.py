@@ -11,6 +11,7 @@ Symbols, all times in microseconds (us) of the recording's clock:
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
@@ -42,10 +43,11 @@ def union_length(intervals: Iterable[tuple[int, int]]) -> int:
 
 
 def duration_us(trace: Trace) -> int:
-    """T, us: from the first begin or tick to the last end or tick. 0 for an empty trace."""
+    """T, us: from the first begin or tick to the last end or tick, without what is left out. 0 for
+    an empty trace."""
     begins = [span.begin for span in trace.spans] + [tick.time for tick in trace.ticks]
     ends = [span.end for span in trace.spans] + [tick.time for tick in trace.ticks]
-    return max(ends) - min(begins) if begins else 0
+    return max(0, max(ends) - min(begins) - trace.left_out_us) if begins else 0
 
 
 def operations(trace: Trace) -> pd.DataFrame:
@@ -190,6 +192,8 @@ def rank_lateness(trace: Trace, ops: pd.DataFrame) -> pd.DataFrame:
     | wall_us | \\|U\\| of [min r_k, max r_k] over those: time in which any tensor waited for it |
     | share | wall_us / T |
     | median_late_us | median of r_k − min r_k over all its operations |
+    | chance | of n equal ranks, how likely one is the last so often: n · P(X ≥ last), at most 1;
+      X is binomial, of that many operations with 1 / n each |
     """
     import pandas as pd
 
@@ -215,11 +219,31 @@ def rank_lateness(trace: Trace, ops: pd.DataFrame) -> pd.DataFrame:
                 "wall_us": wall,
                 "share": wall / total if total else 0.0,
                 "median_late_us": float(pd.Series(lateness[rank]).median()),
+                "chance": chance(len(charged), len(lateness[rank]), len(lateness)),
             }
         )
     columns = ["rank", "operations", "last", "last_share", "charged_us", "wall_us", "share"]
-    frame = pd.DataFrame(rows, columns=[*columns, "median_late_us"])
+    frame = pd.DataFrame(rows, columns=[*columns, "median_late_us", "chance"])
     return frame.sort_values("wall_us", ascending=False, kind="stable", ignore_index=True)
+
+
+def chance(last: int, operations: int, ranks: int) -> float:
+    """How likely it is that one of so many equal ranks is the last so often, by chance alone."""
+    if ranks < 2 or operations < 1:
+        return 1.0
+    p = 1 / ranks
+    if last <= operations * p:
+        return 1.0
+    choices = math.lgamma(operations + 1)
+    choices -= math.lgamma(last + 1) + math.lgamma(operations - last + 1)
+    term = math.exp(choices + last * math.log(p) + (operations - last) * math.log1p(-p))
+    tail = term
+    for k in range(last, operations):  # ever smaller: `last` is above the mean
+        term *= (operations - k) / (k + 1) * p / (1 - p)
+        tail += term
+        if term < 1e-12 * tail:
+            break
+    return min(1.0, ranks * tail)
 
 
 def _lateness_by_rank(trace: Trace, judged: pd.DataFrame) -> dict[int, list[int]]:

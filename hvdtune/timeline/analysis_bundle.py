@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline import fusion, quality, sizes, skew
+from hvdtune.timeline import fusion, quality, sizes, skew, step_starts
 from hvdtune.timeline.capture import Recording
 from hvdtune.timeline.joint import Joint, join
 from hvdtune.timeline.report_data import Analysis
@@ -16,7 +16,7 @@ def bundle(recording: Recording) -> Analysis:
     """See report_data.analyse."""
     joint = join(recording)
     origin = first_time(joint)
-    steps = find_steps(joint)
+    steps, starts = step_starts.split(joint, find_steps(joint), origin)
     parts = waterfall(joint, steps)
     late = skew.lateness(joint, steps, parts)
     batches = fusion.batches(joint, steps, origin)
@@ -34,12 +34,13 @@ def bundle(recording: Recording) -> Analysis:
         fusion=fusion.fusion(joint, steps, batches),
         sizes=sizes.sizes(joint, peak or None),
         tensors=sizes.tensors(joint, steps),
-        stalls=quality.stalls(joint, steps, late, origin),
+        stalls=quality.stalls(joint, steps, late, origin, starts),
         tuning=quality.tuning(joint, steps, origin),
         settings=by_epoch[max(by_epoch)],
         quality=quality.quality(joint, steps, late),
         joint=joint,
         found_steps=steps,
+        starts=starts,
     )
 
 

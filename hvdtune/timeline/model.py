@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NEGOTIATE = "NEGOTIATE_"
+INIT = "INIT_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class Trace:
 
     `problems` has one sentence for everything that is not as it should be: events that cannot be
     read, ends without a begin, begins without an end. What they concern is left out of the lists.
-    `for_viewers`: hvdtune made it of a recording, to be looked at in trace viewers.
+    `for_viewers`: hvdtune made it of a recording, to be looked at in trace viewers. `left_out_us`:
+    time in the middle that does not count (see hvdtune/timeline/starts.py).
     """
 
     source: str
@@ -66,6 +68,7 @@ class Trace:
     ticks: list[Tick] = field(default_factory=list)
     instants: list[Instant] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    left_out_us: int = 0
 
     @property
     def dropped(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from hvdtune.timeline.capture import Mark, RankRecording, Recording
 from hvdtune.timeline.joint import Joint
 from hvdtune.timeline.report_data import Quality
+from hvdtune.timeline.step_starts import Once
 from hvdtune.timeline.steps import Steps
 
 if TYPE_CHECKING:
@@ -28,8 +30,10 @@ CROWDED_WAIT_COST = 2e-6
 _MISSING = re.compile(r"missing: rank (\d+)")
 
 
-def stalls(joint: Joint, steps: Steps, late: pd.DataFrame, origin: int) -> pd.DataFrame:
-    """One row per stall, in the order of time.
+def stalls(
+    joint: Joint, steps: Steps, late: pd.DataFrame, origin: int, starts: Sequence[Once] = ()
+) -> pd.DataFrame:
+    """One row per stall, in the order of time; none for what was reported in one of `starts`.
 
     | column | formula |
     |---|---|
@@ -47,6 +51,8 @@ def stalls(joint: Joint, steps: Steps, late: pd.DataFrame, origin: int) -> pd.Da
     rows = list(ended)
     open_since: set[int] = set()
     for time, text in _reports(joint.recording):
+        if any(one.begin <= time <= one.end for one in starts):
+            continue
         second = (time - origin) / 1e9
         row = next((r for r in ended if r["time_s"] <= second <= r["time_s"] + r["length"]), None)
         if row is not None:

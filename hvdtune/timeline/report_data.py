@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from hvdtune.timeline.capture import Recording
     from hvdtune.timeline.joint import Joint
+    from hvdtune.timeline.step_starts import Once
     from hvdtune.timeline.steps import Steps
 
 #: The parts of a step, in the order in which a picture stacks them. They sum to `step_s` exactly.
@@ -99,7 +100,8 @@ class Analysis:
     settings: dict[str, Any]  # variable → value in force at the end
     quality: Quality
     joint: Joint  # what the answers were made from; verdict.findings plays it again
-    found_steps: Steps
+    found_steps: Steps  # without those of `starts`
+    starts: tuple[Once, ...] = ()  # steps that took long once
 
 
 def analyse(recording: Recording) -> Analysis:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvdtune import pages
-from hvdtune.timeline import analysis, summary, words
+from hvdtune.timeline import analysis, starts, summary, words
 from hvdtune.timeline.capture import KINDS
 from hvdtune.timeline.events import TimelineError
 from hvdtune.timeline.model import Trace
 from hvdtune.timeline.reader import read_layout
 from hvdtune.timeline.report_tables import Table, html
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Numbers = dict[str, Any]
 MOST_ROWS = 40
@@ -43,26 +46,34 @@ def document(path: str | Path) -> Numbers:
             "A trace of PyTorch's profiler is read together with hvdtune's recording of the same "
             "run: hvdtune timeline merge"
         )
-    late = analysis.rank_lateness(trace, operations)
+    found = starts.find(trace, operations)
+    steady = starts.without(trace, found)
+    operations = analysis.operations(steady)
+    late = analysis.rank_lateness(steady, operations)
     return {
         "document": 1,
         "kind": "horovod",
         "source": str(path),
         "verdict": {
             "kind": "horovod",
-            "sentence": summary.verdict(trace, operations, late).removeprefix("Verdict: "),
+            "sentence": summary.told(steady, operations, late, found).removeprefix("Verdict: "),
             "action": "",
             "gain": 0.0,
             "evidence": {},
         },
-        "missing": [*MISSING, *([] if _is_ours(trace) else [FIRST_STEP_ONLY])],
+        "missing": [*MISSING, *([FIRST_STEP_ONLY] if _first_step_only(trace, operations) else [])],
         "summary": summary.summary(trace),
         "duration_s": analysis.duration_us(trace) / 1e6,
+        "start": starts.numbers(found),
         "lateness": _records(late),
-        "times": _records(analysis.operation_times(trace)),
+        "times": _records(analysis.operation_times(steady)),
         "tensors": _records(analysis.tensor_summary(operations).head(MOST_ROWS)),
         "problems": trace.problems,
     }
+
+
+def _first_step_only(trace: Trace, operations: pd.DataFrame) -> bool:
+    return not _is_ours(trace) and bool(operations["skew_us"].isna().any())
 
 
 def _is_ours(trace: Trace) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hvdtune.timeline import step_starts
 from hvdtune.timeline.capture import Recording
 from hvdtune.timeline.report_data import PARTS
 from hvdtune.timeline.report_strips import strips
@@ -62,7 +63,8 @@ def numbers_of(analysis: Analysis, findings: list[Any]) -> Numbers:
         "job": _job(recording),
         "verdict": told[0],
         "findings": told,
-        "steps": _steps(analysis.steps),
+        "start": step_starts.numbers(analysis.starts, analysis.origin_ns),
+        "steps": _steps(analysis),
         "waterfall": _waterfall(analysis),
         "overlap": plain(analysis.overlap),
         "lateness": _lateness(analysis.lateness),
@@ -119,13 +121,18 @@ def _job(recording: Recording) -> Numbers:
     }
 
 
-def _steps(steps: pd.DataFrame) -> Numbers:
+def _steps(analysis: Analysis) -> Numbers:
     """Of each step the median over ranks; over these the percentiles."""
+    steps = analysis.steps
     if steps.empty:
         return {"count": 0}
     durations = steps.groupby("step")["duration_s"].median().to_numpy()
     low, middle, high = np.percentile(durations, (5, 50, 95))
-    wall = float(steps["end_s"].max() - steps["begin_s"].min())
+    begin, end = float(steps["begin_s"].min()), float(steps["end_s"].max())
+    within = [
+        one for one in analysis.starts if begin < (one.begin - analysis.origin_ns) / 1e9 < end
+    ]
+    wall = end - begin - sum(one.seconds for one in within)
     return {
         "count": len(durations),
         "first": int(steps["step"].min()),

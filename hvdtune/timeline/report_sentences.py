@@ -43,6 +43,8 @@ def warnings(numbers: Numbers) -> list[str]:
             "steps. Steps are recognised by the optimizer's marks, or by tensors that come again; "
             "record longer, or record a loop that submits the same tensors."
         )
+    if numbers.get("start"):
+        found.append(numbers["start"]["sentence"])
     missing = quality["ranks_missing"]
     if missing:
         found.append(
@@ -287,6 +289,8 @@ def quality(numbers: Numbers) -> list[str]:
     }.get(one["steps_from"])
     if origin:
         text = f"Steps were found by {origin}"
+        if one["steps_from"] == "marks":
+            text += ", so that the first is not counted: nothing marks its begin"
         ignored = one["steps_ignored"]
         found.append(
             f"{text}; {ignored} were not whole and are left out." if ignored else text + "."

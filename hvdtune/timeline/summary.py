@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hvdtune.timeline import analysis, words
+from hvdtune.timeline import analysis, starts, words
 from hvdtune.timeline.model import Trace
 
 if TYPE_CHECKING:
@@ -16,13 +16,19 @@ QUEUE_MATTERS = 0.10
 COMMUNICATION_MATTERS = 0.25
 #: One rank is the cause when it has this share of all waiting.
 ONE_CAUSE = 0.6
+#: … and if equal ranks make one of them the last that often with at most this probability.
+CHANCE = 0.01
 
 
 def summary(trace: Trace, most_rows: int = 10) -> str:
     """The whole text. `most_rows` limits the rank and tensor tables."""
+    whole = analysis.operations(trace)
+    found = starts.find(trace, whole)
+    parts = [_headline(trace, whole)]
+    trace = starts.without(trace, found)
     ops = analysis.operations(trace)
     lateness = analysis.rank_lateness(trace, ops)
-    parts = [_headline(trace, ops), verdict(trace, ops, lateness)]
+    parts.append(told(trace, ops, lateness, found))
     if not lateness.empty:
         parts.append(_rank_table(lateness.head(most_rows)))
     times = analysis.operation_times(trace)
@@ -33,10 +39,31 @@ def summary(trace: Trace, most_rows: int = 10) -> str:
         parts.append(_batch_line(batches))
     if not ops.empty:
         parts.append(_tensor_table(analysis.tensor_summary(ops).head(most_rows)))
-    notes = _notes(trace, ops)
+    notes = _notes(trace, whole)
     if notes:
         parts.append("\n".join(f"Note: {note}" for note in notes))
     return "\n\n".join(parts)
+
+
+def told(trace: Trace, ops: pd.DataFrame, lateness: pd.DataFrame, found: list[starts.Start]) -> str:
+    """The verdict on a recording without its starts, and the starts."""
+    text = verdict(trace, ops, lateness)
+    if not found:
+        return text
+    parts = [text, starts.sentence(found)]
+    if ops.empty:
+        parts[0] = "Verdict: nothing but a one-time start was recorded."
+    elif lateness.empty:
+        parts.append("Who is late afterwards the file does not say.")
+    elif not _is_waiting(trace, ops):
+        parts.append("Nobody is late afterwards.")
+    return " ".join(parts)
+
+
+def _is_waiting(trace: Trace, ops: pd.DataFrame) -> bool:
+    judged = ops[ops["skew_us"].notna()]
+    waiting = _wall(judged["first_ready"], judged["last_ready"])
+    return waiting >= WAITING_MATTERS * analysis.duration_us(trace)
 
 
 def verdict(trace: Trace, ops: pd.DataFrame, lateness: pd.DataFrame) -> str:
@@ -52,7 +79,7 @@ def verdict(trace: Trace, ops: pd.DataFrame, lateness: pd.DataFrame) -> str:
     judged = ops[ops["skew_us"].notna()]
     waiting = _wall(judged["first_ready"], judged["last_ready"])
     if waiting / total >= WAITING_MATTERS:
-        return _waiting_verdict(waiting, total, lateness)
+        return _waiting_verdict(waiting, total, lateness, _longest_wait(judged))
     queued = ops[ops["queue_us"].notna()]
     queueing = _wall(queued["begin"] - queued["queue_us"], queued["begin"])
     if queueing / total >= QUEUE_MATTERS:
@@ -72,10 +99,36 @@ def verdict(trace: Trace, ops: pd.DataFrame, lateness: pd.DataFrame) -> str:
     )
 
 
-def _waiting_verdict(waiting: int, total: int, lateness: pd.DataFrame) -> str:
+def _longest_wait(judged: pd.DataFrame) -> tuple[int, int]:
+    """How long the longest time was in which tensors waited without a gap, us, and for whom. 0
+    where the file has but one step's ticks: there is no other time to compare it with."""
+    if judged.empty or not (judged["index"] > 0).any():
+        return 0, -1
+    longest, who, reached, since = 0, -1, -1, 0
+    ordered = judged.sort_values("first_ready")
+    for first, last, rank in zip(
+        ordered["first_ready"], ordered["last_ready"], ordered["last_rank"], strict=True
+    ):
+        since = int(first) if first > reached else since
+        reached = max(reached, int(last))
+        if reached - since > longest:
+            longest, who = reached - since, int(rank)
+    return longest, who
+
+
+def _waiting_verdict(
+    waiting: int, total: int, lateness: pd.DataFrame, longest: tuple[int, int]
+) -> str:
     top = lateness.iloc[0]
     charged = int(lateness["wall_us"].sum())
-    if int(top["wall_us"]) >= ONE_CAUSE * charged:
+    once, whom = longest
+    if once > ONE_CAUSE * waiting:
+        return (
+            f"Verdict: ranks wait for each other during {_share(waiting, total)}, {_time(once)} of "
+            f"it once, for rank {whom}: a single pause, which says nothing about the other "
+            "operations."
+        )
+    if int(top["wall_us"]) >= ONE_CAUSE * charged and float(top["chance"]) <= CHANCE:
         return (
             f"Verdict: rank {int(top['rank'])} holds the others up. It was the last in "
             f"{int(top['last'])} of {int(top['operations'])} operations, and the others waited for "

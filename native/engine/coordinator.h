@@ -119,6 +119,7 @@ class Coordinator {
   [[nodiscard]] std::int64_t bytes_scheduled() const { return bytes_scheduled_; }
 
   StepLog& steps() { return steps_; }
+  [[nodiscard]] const StepLog& steps() const { return steps_; }
 
  private:
   struct Evicted {

@@ -104,7 +104,9 @@ std::string StallWatch::worded(const Coordinator& coordinator, const std::vector
     if (stack != stacks_.end()) state.python_stack = stack->second;
     ranks.push_back(std::move(state));
   }
-  return stall_report(tensors, ranks, seconds(options_.warning), seconds(options_.shutdown));
+  const bool starting = coordinator.steps().step() <= 1;
+  return stall_report(tensors, ranks, seconds(options_.warning), seconds(options_.shutdown),
+                      starting);
 }
 
 }  // namespace hvdtune

@@ -25,6 +25,7 @@ std::optional<StragglerNotice> Blame::end_step(std::uint64_t step, Nanos now, Na
   if (done.cost == 0) done.who = -1;
   done.counts = done.cost >= options_.least && options_.share > 0 &&
                 static_cast<double>(done.cost) >= options_.share * static_cast<double>(duration);
+  one_time_.step(duration, durations());
   history_[next_] = done;
   next_ = (next_ + 1) % kHistory;
   steps_ = std::min(steps_ + 1, kHistory);
@@ -82,6 +83,13 @@ std::size_t Blame::held_up_by(int who) const {
   return times;
 }
 
+/// Of the last kWindow steps.
+std::vector<Nanos> Blame::durations() const {
+  std::vector<Nanos> found;
+  for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) found.push_back(ago(i).duration);
+  return found;
+}
+
 StragglerNotice Blame::described(int who) const {
   StragglerNotice notice;
   notice.who = who;
@@ -120,19 +128,23 @@ std::optional<Blame::Suspect> Blame::suspect() const {
 
 std::vector<Lateness> Blame::lately() const {
   std::vector<Lateness> parties(spells_.size());
-  const std::size_t steps = std::min(steps_, kWindow);
+  const Nanos limit = one_time_.limit(durations());
+  Nanos steps = 0;
   Nanos total = 0;
-  for (std::size_t i = 0; i < steps; ++i) {
+  for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) {
     const Step& step = ago(i);
+    if (step.duration > limit) continue;
+    ++steps;
     total += step.duration;
     if (step.who < 0) continue;
     Lateness& party = parties[static_cast<std::size_t>(step.who)];
     party.late += step.cost;
-    party.last_share += 1.0 / static_cast<double>(steps);
+    party.last_share += 1.0;
   }
   for (Lateness& party : parties) {
     if (total > 0) party.share = static_cast<double>(party.late) / static_cast<double>(total);
-    if (steps > 0) party.late /= static_cast<Nanos>(steps);
+    if (steps > 0) party.late /= steps;
+    if (steps > 0) party.last_share /= static_cast<double>(steps);
   }
   return parties;
 }

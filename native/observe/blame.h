@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "observe/one_time.h"
 
 namespace hvdtune {
 
@@ -34,7 +35,7 @@ struct StragglerNotice {
 
 /// What one of them has cost lately.
 struct Lateness {
-  Nanos late = 0;         ///< mean of the steps looked at
+  Nanos late = 0;         ///< mean of the steps looked at, without what takes long once
   double share = 0;       ///< of these steps' time
   double last_share = 0;  ///< of these steps, how many it was the last in
 };
@@ -102,6 +103,7 @@ class Blame {
   std::optional<StragglerNotice> begin(const Step& done);
   std::optional<StragglerNotice> go_on(const Step& done);
   [[nodiscard]] std::size_t held_up_by(int who) const;
+  [[nodiscard]] std::vector<Nanos> durations() const;
   [[nodiscard]] bool is_lasting(int who, std::uint64_t step);
   [[nodiscard]] StragglerNotice described(int who) const;
 
@@ -109,6 +111,7 @@ class Blame {
   std::array<Step, kHistory> history_{};
   std::size_t next_ = 0;
   std::size_t steps_ = 0;  // in history_
+  OneTime one_time_;
   std::function<bool(int, Nanos)> excuse_;
   std::uint64_t excused_until_ = 0;
   int named_ = -1;

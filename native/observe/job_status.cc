@@ -64,8 +64,36 @@ void JobStatus::step(const StepRecord& step, Nanos blocked, const StragglerWatch
   late_rank_ = stragglers.ranks().named();
   if (stragglers.across_hosts()) hosts_ = stragglers.hosts().lately();
   late_host_ = stragglers.hosts().named();
+  if (steps_ == 0) first_end_ = step.end - step.duration;
+  if (steps_ > 0) one_time_.step(step.duration, durations());
   marks_[steps_ % kMarks] = {step.end, blocked};
   ++steps_;
+}
+
+/// Of the steps between the marks, the oldest first.
+std::vector<Nanos> JobStatus::durations() const {
+  std::vector<Nanos> found;
+  for (std::size_t back = std::min<std::size_t>(steps_, kMarks); back > 1; --back) {
+    found.push_back(marks_[(steps_ + 1 - back) % kMarks].end - marks_[(steps_ - back) % kMarks].end);
+  }
+  return found;
+}
+
+JobStatus::Lately JobStatus::lately() const {
+  Lately found;
+  const Nanos limit = one_time_.limit(durations());
+  for (std::size_t back = std::min<std::size_t>(steps_, kMarks); back > 1; --back) {
+    const Mark& begin = marks_[(steps_ - back) % kMarks];
+    const Mark& end = marks_[(steps_ + 1 - back) % kMarks];
+    if (end.end - begin.end > limit) {
+      found.left_out += end.end - begin.end;
+      continue;
+    }
+    ++found.steps;
+    found.time += end.end - begin.end;
+    found.blocked += end.blocked - begin.blocked;
+  }
+  return found;
 }
 
 void JobStatus::stalled(const std::string& report, std::size_t tensors, Nanos now) {
@@ -95,13 +123,11 @@ std::string JobStatus::json(Nanos now) const {
   const std::lock_guard lock(mutex_);
   std::string step_time = "null";
   std::string exposed = "null";
-  if (steps_ >= 2) {
-    const std::size_t steps = std::min<std::size_t>(steps_, kMarks) - 1;
-    const Mark& newest = marks_[(steps_ - 1) % kMarks];
-    const Mark& oldest = marks_[(steps_ - 1 - steps) % kMarks];
-    const auto time = static_cast<double>(std::max<Nanos>(newest.end - oldest.end, 1));
-    step_time = number(time / static_cast<double>(kSecond) / static_cast<double>(steps));
-    exposed = number(std::min(1.0, static_cast<double>(newest.blocked - oldest.blocked) / time));
+  const Lately steps = lately();
+  if (steps.steps > 0) {
+    const auto time = static_cast<double>(std::max<Nanos>(steps.time, 1));
+    step_time = number(time / static_cast<double>(kSecond) / static_cast<double>(steps.steps));
+    exposed = number(std::min(1.0, static_cast<double>(steps.blocked) / time));
   }
   const std::uint64_t executed = executed_.load();  // before what it is a part of
   const std::uint64_t in_batches = std::max(scheduled_.load(), executed) - executed;
@@ -110,6 +136,8 @@ std::string JobStatus::json(Nanos now) const {
   std::string out =
       "\"uptime_s\":" + seconds(now - began_) + ",\"steps\":" + std::to_string(steps_) +
       ",\"step_s\":" + step_time +
+      ",\"start_s\":" + (steps_ > 0 ? seconds(std::max<Nanos>(first_end_ - began_, 0)) : "null") +
+      ",\"one_time_s\":" + seconds(steps.left_out) +
       ",\"last_step_ago_s\":" + (steps_ > 0 ? seconds(now - last_.end) : "null") +
       ",\"step_bytes\":" + std::to_string(last_.bytes) +
       ",\"step_tensors\":" + std::to_string(last_.tensors) +

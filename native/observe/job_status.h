@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "observe/one_time.h"
 #include "observe/step_log.h"
 #include "observe/straggler.h"
 
@@ -54,6 +55,15 @@ class JobStatus {
     Nanos end = 0;
     Nanos blocked = 0;
   };
+  /// What a mean step of the last ones is made of, without what takes long once.
+  struct Lately {
+    Nanos steps = 0;
+    Nanos time = 0;
+    Nanos blocked = 0;
+    Nanos left_out = 0;  // time of the steps that take long once
+  };
+  [[nodiscard]] std::vector<Nanos> durations() const;
+  [[nodiscard]] Lately lately() const;
   static constexpr std::size_t kMarks = 33;  // the ends of 32 steps
 
   mutable std::mutex mutex_;
@@ -68,6 +78,8 @@ class JobStatus {
   std::uint64_t batches_ = 0;
   std::int64_t bytes_ = 0;
   std::uint64_t steps_ = 0;
+  Nanos first_end_ = 0;  // of the first step, whose begin is not known
+  OneTime one_time_;
   StepRecord last_;
   std::array<Mark, kMarks> marks_{};
   int late_rank_ = -1;

@@ -202,13 +202,16 @@ std::string report(std::string text, const std::vector<StalledTensor>& stalled,
 
 std::string stall_report(const std::vector<StalledTensor>& stalled,
                          const std::vector<RankState>& states, double warning_seconds,
-                         double shutdown_seconds) {
+                         double shutdown_seconds, bool starting) {
   return report(
       "One or more tensors were submitted by only a subset of ranks, which have waited for the "
       "others for more than " +
           number_text(warning_seconds) +
           " seconds. Either ranks submit different tensors, which is a deadlock, or the missing "
-          "ranks are slow or stuck.",
+          "ranks are slow or stuck." +
+          (starting ? " No training step has ended yet: it may be a one-time start (imports, "
+                      "compilation, the first batch of data), which ends by itself."
+                    : ""),
       stalled, states, shutdown_seconds);
 }
 

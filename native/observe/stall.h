@@ -31,10 +31,12 @@ struct RankState {
 /// `<rank>: [names]` each (`<rank>!:` beyond the shutdown limit), then what is known about each of
 /// `states`, and, if the limit is exceeded, that the job ends. No newline at the end.
 ///
+/// `starting`: no step has ended yet, so it may be no more than a start that takes its time.
+///
 /// Of Python stacks the main thread's is shown, equal ones once, at most three.
 std::string stall_report(const std::vector<StalledTensor>& stalled,
                          const std::vector<RankState>& states, double warning_seconds,
-                         double shutdown_seconds);
+                         double shutdown_seconds, bool starting = false);
 
 /// The same for tensors that all ranks have submitted, in whose operation some ranks (the missing
 /// ones) do not go on.

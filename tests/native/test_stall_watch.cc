@@ -89,6 +89,18 @@ TEST(only_what_waits_for_longer_than_the_limit_is_told) {
   CHECK(!told.shut_down);
 }
 
+TEST(before_the_first_step_is_over_it_may_be_a_start) {
+  Coordinator coordinator = make_coordinator();
+  StallWatch watch = make_watch();
+  announce(coordinator, "a", {0, 1, 3}, kBegin);
+  check_contains(report_at(watch, coordinator, kBegin + 61 * kSecond).report, "one-time start");
+
+  coordinator.steps().tensor("b", true, 1, 4, kBegin, 0);
+  check_contains(report_at(watch, coordinator, kBegin + 200 * kSecond).report, "one-time start");
+  coordinator.steps().tensor("b", true, 1, 4, kBegin + kSecond, 0);
+  check_lacks(report_at(watch, coordinator, kBegin + 400 * kSecond).report, "one-time start");
+}
+
 TEST(ranks_outside_a_process_set_or_joined_are_not_missing) {
   Coordinator coordinator = make_coordinator();
   StallWatch watch = make_watch();

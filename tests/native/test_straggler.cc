@@ -86,6 +86,36 @@ TEST(a_late_rank_is_named_once_with_what_it_costs_and_since_when) {
   CHECK_EQ(job.watch.ranks().lately()[1].late, Nanos{0});
 }
 
+TEST(what_takes_long_once_is_in_no_mean_and_what_comes_again_is) {
+  const auto after = [](const std::vector<int>& pauses, int steps) {
+    Job job(4);
+    for (int step = 1; step <= steps; ++step) {
+      const bool paused = std::count(pauses.begin(), pauses.end(), step) > 0;
+      job.step({0, paused ? 5 * kSecond : Nanos{0}, kMillisecond, 0});
+    }
+    return job.watch.ranks().lately();
+  };
+  // The first, whose begin is not known; the second, which still compiles; once in the middle.
+  for (const std::vector<int>& pauses : {std::vector{1}, {2}, {1, 2, 3}, {30}}) {
+    const std::vector<Lateness> lately = after(pauses, 40);
+    CHECK_EQ(lately[1].late, Nanos{0});
+    CHECK_EQ(lately[2].late, kMillisecond);
+    CHECK(lately[2].last_share > 0.99);
+  }
+  CHECK(after({30, 40, 50, 60}, 61)[1].late > 100 * kMillisecond);
+}
+
+TEST(a_rank_that_is_late_in_every_step_is_named_in_spite_of_a_start) {
+  Job job(4);
+  job.step({5 * kSecond, 0, 0, 0});
+  job.step({5 * kSecond, 0, 0, 0});
+  int named = -1;
+  for (int i = 0; i < 100; ++i) {
+    if (const auto notice = job.step({0, 0, 30 * kMillisecond, 0})) named = notice->who;
+  }
+  CHECK_EQ(named, 2);
+}
+
 TEST(its_end_is_told_once) {
   Job job(3);
   for (int i = 0; i < 100; ++i) job.step({0, 20 * kMillisecond, 0});
