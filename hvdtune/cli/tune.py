@@ -16,6 +16,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from hvdtune.launch.flags import add_knob_flags
+from hvdtune.spelling import hint
 
 if TYPE_CHECKING:
     from hvdtune.autotune.messages import Messenger
@@ -280,7 +281,7 @@ def _workload(text: str) -> str:
 
     if text not in WORKLOADS:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not accepted: give one of {', '.join(WORKLOADS)}"
+            f"{text!r} is not accepted: give one of {', '.join(WORKLOADS)}{hint(text, WORKLOADS)}"
         )
     return text
 
