@@ -182,6 +182,7 @@ class _ProgressWriter:
 
 def _command(args: argparse.Namespace) -> list[str]:
     from hvdtune.launch.bootstrap import python_command
+    from hvdtune.launch.program import without_script
 
     command = args.command[1:] if args.command[:1] == ["--"] else list(args.command)
     if args.workload and command:
@@ -191,6 +192,12 @@ def _command(args: argparse.Namespace) -> list[str]:
     if not command:
         raise ValueError(
             f"give the command to run: hvdtune tune -np {args.np} -- python train.py, or --workload"
+        )
+    interpreter = without_script(command)
+    if interpreter is not None:
+        raise ValueError(
+            f"{interpreter} has no script, and ranks have no standard input to read one from: "
+            f"hvdtune tune -np {args.np} -- {interpreter} train.py"
         )
     return command
 
