@@ -39,8 +39,10 @@ _HOROVODS = {
     "HOROVOD_ELASTIC_TIMEOUT": _ELASTIC,
     "HOROVOD_ENABLE_XLA_OPS": _TENSORFLOW,
     "HOROVOD_MLSL_BGT_AFFINITY": _CCL,
+    "HOROVOD_SPARK_PYTHONPATH": _SPARK,
     "HOROVOD_SPARK_START_TIMEOUT": _SPARK,
     "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX": _SPARK,
+    "HOROVOD_SPARK_WORK_DIR": _SPARK,
     "HOROVOD_TWO_LEVEL_ALLREDUCE": "its name in newer versions is HOROVOD_HIERARCHICAL_ALLREDUCE",
 }
 #: Variables that say how Horovod is built. They often are part of an image, so only `hvdtune
@@ -49,8 +51,10 @@ _BUILD = re.compile(
     r"HOROVOD_(WITH(OUT)?_(TENSORFLOW|PYTORCH|MXNET|MPI|GLOO|TORCH|CCL|MLSL|DDL)$"
     r"|GPU(_OPERATIONS|_(ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER))?$"
     r"|(NCCL|CUDA|ROCM|MPI|DDL|CCL|GLOO)_(HOME|INCLUDE|LIB|LINK)$|MPICXX_SHOW$|CMAKE$|DEBUG$"
-    r"|ALLOW_MIXED_GPU_IMPL$|BUILD_(CUDA_CC_LIST|ARCH_FLAGS)$)"
+    r"|ALLOW_MIXED_GPU_IMPL$|MIXED_INSTALL$|BUILD_(CUDA_CC_LIST|ARCH_FLAGS)$)"
 )
+
+_OFF = ("0", "false", "no", "off")
 
 
 def is_known(name: str) -> bool:
@@ -61,18 +65,22 @@ def is_known(name: str) -> bool:
 def remarks(environ: Mapping[str, str], *, building: bool = False) -> list[str]:
     """A sentence about each variable that is set and does nothing.
 
-    Those are unknown ones of these prefixes, and Horovod's own that hvdtune does not read; with
-    `building` also those that say how Horovod is built.
+    Those are unknown ones of these prefixes, and Horovod's own that hvdtune does not read or do
+    nothing here; with `building` also those that say how Horovod is built. Empty ones count as
+    absent.
     """
     return list(_remarks(environ, building))
 
 
 def _remarks(environ: Mapping[str, str], building: bool) -> Iterator[str]:
+    switches = {one.env: one.inert for one in KNOBS.values() if one.inert and one.kind == "bool"}
     for name in sorted(environ):
-        if not name.startswith(PREFIXES):
+        if not name.startswith(PREFIXES) or not environ[name].strip():
             continue
         if name in _HOROVODS:
             yield f"{name} has no effect: {_HOROVODS[name]}."
+        elif name in switches and environ[name].strip().lower() not in _OFF:
+            yield f"{name} has no effect: {switches[name]}."
         elif building and _BUILD.match(name):
             yield f"{name} has no effect: it says how Horovod itself is built."
         elif not is_known(name):

@@ -120,9 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb = words[0]
     if verb not in verbs():
         kind = "flag" if verb.startswith("-") else "command"
+        flag = verb.partition("=")[0]
+        end = hint(verb, verbs())
+        if kind == "flag" and flag in _parser("run")._flags():
+            end = f"; did you mean hvdtune run {flag}?"
         print(
-            f"hvdtune: there is no {kind} {verb!r}. Commands: {', '.join(verbs())}"
-            f"{hint(verb, verbs())}",
+            f"hvdtune: there is no {kind} {verb!r}. Commands: {', '.join(verbs())}{end}",
             file=sys.stderr,
         )
         return 2
@@ -150,13 +153,17 @@ def _module(verb: str) -> ModuleType:
     return importlib.import_module(f"hvdtune.cli.{verb}")
 
 
+def _parser(verb: str) -> Parser:
+    module = _module(verb)
+    parser = Parser(prog=f"hvdtune {verb}", description=module.HELP, allow_abbrev=False)
+    module.add_arguments(parser)
+    return parser
+
+
 def _run_verb(verb: str, words: Sequence[str]) -> int:
     program = f"hvdtune {verb}"
     try:
-        module = _module(verb)
-        parser = Parser(prog=program, description=module.HELP, allow_abbrev=False)
-        module.add_arguments(parser)
-        return int(module.run(parser.parse_args(words)))
+        return int(_module(verb).run(_parser(verb).parse_args(words)))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

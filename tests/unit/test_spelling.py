@@ -36,6 +36,8 @@ def test_a_near_name_is_found_and_a_far_one_is_not(word, names, near):
     [
         ("bech", "bench"),
         ("timelin check x", "timeline"),
+        ("-np 2 python train.py", "hvdtune run -np"),
+        ("--timeline-filename=t.json -np 2 python train.py", "hvdtune run --timeline-filename"),
         ("timeline chek x.json", "check"),
         ("autotune lst", "list"),
         ("autotune exprt 8c --format env", "export"),

@@ -84,6 +84,7 @@ def test_an_unknown_variable_is_named_with_the_one_that_may_be_meant(name, near)
         ("HOROVOD_ENABLE_XLA_OPS", "TensorFlow"),
         ("HOROVOD_SPARK_START_TIMEOUT", "Spark"),
         ("HOROVOD_BATCH_D2D_MEMCOPIES", "kernel"),
+        ("HOROVOD_TORUS_ALLREDUCE", "NCCL"),
     ],
 )
 def test_a_variable_that_only_horovod_has_is_named_with_what_that_means(name, why):
@@ -112,8 +113,13 @@ def test_variables_of_horovods_build_are_named_only_where_somebody_asks(name):
     [
         *("HOROVOD_RANK", "HOROVOD_HOSTNAME", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_ELASTIC"),
         *("HVDTUNE_TEST_LONG", "HVDTUNE_TRACEBACK", "HVDTUNE_JOB_ID", "HVDTUNE_FAKE_CUDA"),
-        *("HOROVOD_CONTROLLER", "HOROVOD_TORUS_ALLREDUCE", "PATH", "HOROVODE"),
+        *("HOROVOD_CONTROLLER", "HOROVOD_AUTOTUNE", "PATH", "HOROVODE", "NCCL_IB_DISABLE"),
     ],
 )
 def test_nothing_is_said_about_what_is_known_or_not_ours(name):
     assert variables.remarks({name: "1"}, building=True) == []
+
+
+def test_what_is_empty_or_off_says_nothing():
+    off = {"HOROVOD_FUSION_TRESHOLD": "", "HOROVOD_CCL_CACHE": " ", "HOROVOD_TORUS_ALLREDUCE": "no"}
+    assert variables.remarks(off, building=True) == []
