@@ -31,6 +31,10 @@ came from.
 - Switches take `1` or `0`; `true`/`false`, `yes`/`no` and `on`/`off` are understood too.
 - An empty variable counts as absent, but for `HVDTUNE_AUTOTUNE_STORE`. A value that is not accepted
   ends the program with a sentence that names the setting, the value and what is accepted.
+- A name or value that is not known gets a near match in the sentence about it: "did you mean
+  HOROVOD_FUSION_THRESHOLD?". Variables that begin with `HOROVOD_` or `HVDTUNE_` and do nothing here
+  are named once in a job, by rank 0: unknown ones, and those that only Horovod itself reads, with
+  the reason. `hvdtune config` and `hvdtune doctor` also name those that say how Horovod is built.
 - **Tunable** settings are moved by the autotuner ([`HOROVOD_AUTOTUNE`](#horovod_autotune)), except
   those that are fixed because their variable is present.
 - Settings are read once, when `init` is called. Give every rank the same ones.

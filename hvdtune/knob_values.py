@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from hvdtune.spelling import hint
+
 INT_LIMIT = 2**31 - 1
 SIZE_LIMIT = 2**63 - 1
 
@@ -95,7 +97,8 @@ def parse(knob: Knob, value: Any, setting: str, multiplier: int = 1) -> Any:
         raise KnobError(f"{setting}: {error}") from None
     except ValueError:
         raise KnobError(
-            f"{setting} is {value!r}, which is not accepted: give {accepted(knob, multiplier)}."
+            f"{setting} is {value!r}, which is not accepted: give {accepted(knob, multiplier)}"
+            f"{hint(text, _WORDS if knob.kind == 'bool' else knob.choices)}"
         ) from None
     return parsed
 
@@ -266,7 +269,7 @@ def _parse_assignments(_knob: Knob, text: str, _multiplier: int) -> tuple[tuple[
         if name not in named:
             raise KnobError(
                 f"{name!r} is not a setting that the autotuner may move: give one of "
-                f"{', '.join(sorted(named))}."
+                f"{', '.join(sorted(named))}{hint(name, named)}"
             )
         knob, multiplier = named[name]
         if knob.key in values:

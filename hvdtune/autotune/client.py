@@ -43,6 +43,7 @@ class ServiceClient:
         Raises ServiceError if it cannot be started.
         """
         self.computing_ms = 0.0  # what all answers so far took in the service
+        self.is_ready = False  # the process has started
         self._space = space
         self._clock = clock
         self._buffer = b""
@@ -115,6 +116,7 @@ class ServiceClient:
             if "error" in data:
                 raise ServiceError(f"the optimiser failed: {data['error']}")
             if "ready" in data:
+                self.is_ready = True
                 return None
             self.computing_ms += data["computing_ms"]
             return Answer(

@@ -203,7 +203,7 @@ def comparison(run: Run, go: Any) -> Any:
     figure.add_hline(y=0, line={"color": "#808890", "width": 1})
     figure.update_layout(height=380)
     figure.update_xaxes(
-        title=f"pair (band: the mean's margin at {100 * CONFIDENCE:g} %)",
+        title=f"pair<br>(band: the mean's margin at {100 * CONFIDENCE:g} %)",
         dtick=1 if len(differences) <= MOST_TICKS else None,
     )
     figure.update_yaxes(title="% step time against current settings")

@@ -41,6 +41,7 @@ class Optimiser(Protocol):
     """What the session needs of the optimiser (`client.ServiceClient` is it)."""
 
     computing_ms: float
+    is_ready: bool  # its process has started
 
     def ask(self, request: Request) -> None:
         """Send a question."""

@@ -79,6 +79,8 @@ class Session:
         self._is_told = False  # how the present search has ended
         self._optimiser: Optimiser | None = None
         self._computing_ms: float | None = None  # None: there was no optimiser
+        self._is_hurried = False  # there is no time for more of the search
+        self._missed = ""  # what was left out because the optimiser's process had not started
         self._stop = threading.Event()
         self._why_stopped = "training ended"
         self._in_force: Values = dict(engine.current())
@@ -108,6 +110,7 @@ class Session:
 
     def end_search_soon(self, reason: str) -> None:
         """Let only the comparison follow. May be called from any thread."""
+        self._is_hurried = True
         self._tuner.end_search(reason)
 
     @property
@@ -291,6 +294,7 @@ class Session:
         self._harm_before = self.harm_steps
         self._is_told, self._is_unfinished = False, True
         self._dismiss_optimiser()
+        self._is_hurried, self._missed = False, ""
         self._computing_ms = None
         config = _config(self._settings, self._harm_before)
         config = replace(config, max_samples=min(config.max_samples, WATCH_SAMPLES))
@@ -353,6 +357,7 @@ class Session:
 
     def _dismiss_optimiser(self) -> None:
         if self._optimiser is not None:
+            self._missed = self._what_is_missing() if self._is_hurried else ""
             self._optimiser.close()
             self._optimiser = None
 
@@ -443,7 +448,8 @@ class Session:
         self._put_into_force(outcome.values)
         if self._is_overtaken:
             self._give_way(self._epoch or 0)
-        self._conclude(self._tuner.outcome or outcome)
+        missed = self._missed or (self._what_is_missing() if self._is_hurried else "")
+        self._conclude(self._tuner.outcome or outcome, missed)
         self._is_unfinished = False
 
     def _conclude(self, outcome: Outcome, ended: str = "") -> None:
@@ -501,6 +507,15 @@ class Session:
                 f"Autotuner: the settings in force are {self._in_force}; going back failed: {error}"
             )
 
+    def _what_is_missing(self) -> str:
+        """What could not be done because the optimiser's process has not started so far."""
+        if self._optimiser is None or self._optimiser.is_ready:
+            return ""
+        text = "the optimiser's process had not started by then"
+        if any(one.trial.candidate for one in self._tuner.history):
+            return f"{text}, so there was no search"
+        return f"{text}, so only the current settings were measured"
+
     def _unfinished(self) -> None:
         if self._is_told:
             return  # that was the watching
@@ -511,6 +526,8 @@ class Session:
             f"tuning was not finished: {self._why_stopped} during {phase} after "
             f"{len(self._tuner.history)} samples"
         )
+        missed = self._what_is_missing()
+        why += f"; {missed}" if missed else ""
         if outcome is not None and (outcome.adopted or outcome.margin is not None):
             # A comparison has come to its end before: what it found is worth having in the next
             # run, though this one may have been trying something else when it ended.

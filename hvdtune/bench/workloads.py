@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hvdtune.bench import convnets, transformers
 from hvdtune.bench.convnets import Parameter
+from hvdtune.spelling import hint
 
 
 @dataclass(frozen=True)
@@ -64,5 +65,6 @@ def select(text: str) -> tuple[str, ...]:
         if key not in WORKLOADS:
             raise ValueError(
                 f"unknown workload {key!r}; accepted: all, none, or {', '.join(WORKLOADS)}"
+                f"{hint(key, WORKLOADS)}"
             )
     return keys

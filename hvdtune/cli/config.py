@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from hvdtune import variables
 from hvdtune.knobs import KNOBS, Knob, size_words, to_text
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     choice = choose({}, config, os.environ)
     rows = [_row(knob, choice) for knob in KNOBS.values() if not knob.internal]
     print(json.dumps(rows, indent=2) if args.json else _table(rows))
-    for notice in choice.notices:
+    for notice in [*choice.notices, *variables.remarks(os.environ, building=True)]:
         print(f"hvdtune config: {notice}", file=sys.stderr)
     return 0
 

@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
 
     from hvdtune.cli.main import version
     from hvdtune.launch import doctor
+    from hvdtune.spelling import hint
 
     findings = doctor.examine(version())
     names = {finding.name.lower(): finding.name for finding in findings}
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if unknown:
         raise ValueError(
             f"--require {unknown[0]}: there is no such name; the names are: "
-            f"{', '.join(names.values())}"
+            f"{', '.join(names.values())}{hint(unknown[0], names.values())}"
         )
     if args.json:
         print(json.dumps(doctor.as_document(findings), indent=2))

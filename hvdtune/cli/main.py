@@ -19,6 +19,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
+from hvdtune.spelling import hint, nearest
+
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -29,10 +31,56 @@ class Parser(argparse.ArgumentParser):
         # argparse finds the terminal's width for every flag anew, by way of slow imports.
         kwargs.setdefault("formatter_class", partial(argparse.HelpFormatter, width=_width()))
         super().__init__(*args, **kwargs)
+        self._words: list[str] = []
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As ever; the words are kept for the sentence about a mistake."""
+        self._words = list(args or ())
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print the sentence and exit with 2."""
-        self.exit(2, f"{self.prog}: {message.rstrip('.')}. See: {self.prog} --help\n")
+        _, unrecognized, words = message.partition("unrecognized arguments: ")
+        if unrecognized or "arguments are required" in message:
+            flags = [word for word in words.split() if word.startswith("-")]
+            flags = flags or self._first_unknown_flag()
+            near = [one for one in (nearest(flag, self._flags()) for flag in flags) if one]
+            if near:
+                unknown = "" if unrecognized else f", and there is no {', '.join(flags)}"
+                message += f"{unknown}; did you mean {', '.join(near)}?"
+        stop = "" if message.endswith("?") else "."
+        self.exit(2, f"{self.prog}: {message.rstrip('.')}{stop} See: {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            names = [str(choice) for choice in action.choices]
+            accepted = f"give one of {', '.join(names)}{hint(str(value), names)}"
+            raise argparse.ArgumentError(action, f"{value!r} is not accepted: {accepted}")
+
+    def _flags(self) -> list[str]:
+        """The flags that are shown, those of sub-commands included."""
+        found: list[str] = []
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                found += [flag for parser in action.choices.values() for flag in parser._flags()]
+            elif action.help != argparse.SUPPRESS:
+                found += action.option_strings
+        return found
+
+    def _first_unknown_flag(self) -> list[str]:
+        """The first flag that is not declared, before a program whose words are its own."""
+        known = {flag: action for action in self._actions for flag in action.option_strings}
+        has_program = any(action.nargs == argparse.REMAINDER for action in self._actions)
+        words = iter(self._words)
+        for word in words:
+            flag, equals, _ = word.partition("=")
+            if word == "--" or (has_program and not word.startswith("-")):
+                break
+            if flag in known and not equals and known[flag].nargs is None:
+                next(words, None)
+            elif word.startswith("--") and flag not in known:
+                return [flag]
+        return []
 
 
 def _width() -> int:
@@ -72,8 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb = words[0]
     if verb not in verbs():
         kind = "flag" if verb.startswith("-") else "command"
+        flag = verb.partition("=")[0]
+        end = hint(verb, verbs())
+        if kind == "flag" and flag in _parser("run")._flags():
+            end = f"; did you mean hvdtune run {flag}?"
         print(
-            f"hvdtune: there is no {kind} {verb!r}. Commands: {', '.join(verbs())}.",
+            f"hvdtune: there is no {kind} {verb!r}. Commands: {', '.join(verbs())}{end}",
             file=sys.stderr,
         )
         return 2
@@ -101,13 +153,17 @@ def _module(verb: str) -> ModuleType:
     return importlib.import_module(f"hvdtune.cli.{verb}")
 
 
+def _parser(verb: str) -> Parser:
+    module = _module(verb)
+    parser = Parser(prog=f"hvdtune {verb}", description=module.HELP, allow_abbrev=False)
+    module.add_arguments(parser)
+    return parser
+
+
 def _run_verb(verb: str, words: Sequence[str]) -> int:
     program = f"hvdtune {verb}"
     try:
-        module = _module(verb)
-        parser = Parser(prog=program, description=module.HELP, allow_abbrev=False)
-        module.add_arguments(parser)
-        return int(module.run(parser.parse_args(words)))
+        return int(_module(verb).run(_parser(verb).parse_args(words)))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -161,6 +161,7 @@ def run(args: argparse.Namespace) -> int:
 
         processes.die_with_parent(signal.SIGTERM, args.parent)
     from hvdtune.launch import start
+    from hvdtune.launch.program import without_script
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     hosts, count = _hosts(args)
@@ -168,6 +169,12 @@ def run(args: argparse.Namespace) -> int:
         return _mistake("give the number of processes: hvdtune run -np N command")
     if not command:
         return _mistake(f"give the command to run: hvdtune run -np {count} python train.py")
+    interpreter = without_script(command)
+    if interpreter is not None:
+        return _mistake(
+            f"{interpreter} has no script, and ranks have no standard input to read one from: "
+            f"hvdtune run -np {count} {interpreter} train.py"
+        )
     if not (args.mpi or args.jsrun):
         for flag in ("mpi_args", "binding_args"):
             if getattr(args, flag) is not None:

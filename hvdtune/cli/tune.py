@@ -16,6 +16,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from hvdtune.launch.flags import add_knob_flags
+from hvdtune.spelling import hint
 
 if TYPE_CHECKING:
     from hvdtune.autotune.messages import Messenger
@@ -181,6 +182,7 @@ class _ProgressWriter:
 
 def _command(args: argparse.Namespace) -> list[str]:
     from hvdtune.launch.bootstrap import python_command
+    from hvdtune.launch.program import without_script
 
     command = args.command[1:] if args.command[:1] == ["--"] else list(args.command)
     if args.workload and command:
@@ -190,6 +192,12 @@ def _command(args: argparse.Namespace) -> list[str]:
     if not command:
         raise ValueError(
             f"give the command to run: hvdtune tune -np {args.np} -- python train.py, or --workload"
+        )
+    interpreter = without_script(command)
+    if interpreter is not None:
+        raise ValueError(
+            f"{interpreter} has no script, and ranks have no standard input to read one from: "
+            f"hvdtune tune -np {args.np} -- {interpreter} train.py"
         )
     return command
 
@@ -280,7 +288,7 @@ def _workload(text: str) -> str:
 
     if text not in WORKLOADS:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not accepted: give one of {', '.join(WORKLOADS)}"
+            f"{text!r} is not accepted: give one of {', '.join(WORKLOADS)}{hint(text, WORKLOADS)}"
         )
     return text
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hvdtune import _native, knobs
+from hvdtune import _native, knobs, variables
 from hvdtune.core import (
     control,
     cuda_libraries,
@@ -151,7 +151,16 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
     problem_of_signal = recording.toggle_by_signal(settings, lambda: _engine)
     if problem_of_signal:
         _native.log("warning", __file__, 0, topology.rank, problem_of_signal)
+    _name_strange_variables(topology)
     return place
+
+
+def _name_strange_variables(topology: Topology) -> None:
+    """On rank 0, once: the environment's variables of our prefixes that do nothing here."""
+    if topology.rank == 0 and sum(_generations.values()) == 1:
+        remarks = variables.remarks(os.environ)
+        if remarks:
+            _native.log("warning", __file__, 0, 0, " ".join(remarks))
 
 
 def _find_place(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hvdtune.knobs import KNOBS, Knob, KnobError, parse
 from hvdtune.launch.errors import LaunchError
+from hvdtune.spelling import nearest
 
 _SECTIONS = {knob.section for knob in KNOBS.values() if knob.section}
 
@@ -22,6 +23,15 @@ class ConfigFile:
     path: str
     values: dict[str, Any] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
+
+    def notices(self) -> list[str]:
+        """A sentence about each key that nobody knows."""
+        sentences = []
+        for key in self.unknown:
+            near = _nearest(key)
+            end = f"; did you mean {near}?" if near else "."
+            sentences.append(f"{key} is no known setting{end}")
+        return sentences
 
 
 def read_config_file(path: str) -> ConfigFile:
@@ -89,3 +99,16 @@ def _value(knob: Knob, value: Any, path: str) -> Any:
         raise KnobError(f"{setting} is a section, which is not accepted: give one value.")
     parsed = parse(knob, value, setting, knob.flag_multiplier)
     return not parsed if knob.yaml_inverted else parsed
+
+
+def _nearest(key: str) -> str | None:
+    """The known key that an unknown one is most like: of its section, else of the whole file."""
+    section, dot, name = key.rpartition(".")
+    known = {knob.yaml for knob in KNOBS.values() if knob.yaml}
+    if not dot and (near := nearest(name, {*_SECTIONS, *(one for one in known if "." not in one)})):
+        return near
+    for keys in ([one for one in known if one.startswith(f"{section}.")], sorted(known)):
+        names = {one.rpartition(".")[2]: one for one in keys}
+        if near := nearest(name, names):
+            return names[near]
+    return None

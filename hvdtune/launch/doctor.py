@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hvdtune import variables
 from hvdtune.core import gloo_library, machine, mpi_library
 from hvdtune.launch import doctor_gpu
 
@@ -308,6 +309,14 @@ def _huge_pages(environ: Mapping[str, str]) -> list[Finding]:
     return [Finding("Machine", "Huge pages", "ok", f"transparent: {chosen}")]
 
 
+def _variables(environ: Mapping[str, str]) -> list[Finding]:
+    return [
+        Finding("Environment", name, "missing", words.rstrip("."))
+        for remark in variables.remarks(environ, building=True)
+        for name, _, words in [remark.partition(" ")]
+    ]
+
+
 def _gpus(environ: Mapping[str, str]) -> list[Finding]:
     return [Finding(*line) for line in doctor_gpu.examine(environ)]
 
@@ -322,4 +331,5 @@ _CHECKS: tuple[Callable[[Mapping[str, str]], list[Finding]], ...] = (
     _cpus,
     _huge_pages,
     _gpus,
+    _variables,
 )

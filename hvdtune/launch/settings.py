@@ -104,7 +104,7 @@ def _add_notices(choice: Choice, config: ConfigFile | None, one_host: bool) -> N
         elif knob.between_hosts and one_host:
             choice.notices.append(f"{source} has no effect: all ranks are on one host.")
     if config is not None:
-        choice.notices += [f"{config.path}: {key} is no known setting." for key in config.unknown]
+        choice.notices += [f"{config.path}: {words}" for words in config.notices()]
 
 
 def _from_environment(source: str) -> bool:

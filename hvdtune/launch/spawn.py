@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from hvdtune.launch import processes
+from hvdtune.launch.program import not_started
 
 
 class StartError(Exception):
@@ -21,11 +22,7 @@ class StartError(Exception):
     @classmethod
     def of(cls, program: str, error: OSError) -> StartError:
         """The error for a program that the kernel did not start."""
-        hint = ""
-        if error.errno in (errno.EACCES, errno.ENOEXEC) and program.endswith(".py"):
-            hint = f" Did you mean: python {program}?"
-        status = 127 if error.errno == errno.ENOENT else 126
-        return cls(status, f"cannot start {program!r}: {error.strerror}.{hint}")
+        return cls(127 if error.errno == errno.ENOENT else 126, not_started(program, error))
 
 
 def start_worker(

@@ -155,8 +155,11 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """A few figures side by side: what, and how much."""
-    tiles = "".join(f"<div><dt>{escape(a)}</dt><dd>{escape(b)}</dd></div>" for a, b in pairs)
+    """A few figures side by side: what, and how much. A number is not parted from its unit."""
+    tiles = "".join(
+        f"<div><dt>{escape(what)}</dt><dd>{escape(much).replace(' ', '&nbsp;')}</dd></div>"
+        for what, much in pairs
+    )
     return f'<dl class="facts">{tiles}</dl>'
 
 

@@ -108,7 +108,7 @@ def layer_of(module: str) -> str:
     if module == "autotune.online" or module.startswith("autotune.online."):
         return "autotune.online"
     layer = module.split(".")[0]
-    return "knobs" if layer == "knob_values" else layer
+    return "knobs" if layer in ("knob_values", "spelling", "variables") else layer
 
 
 def layers_used(path: Path) -> Iterator[tuple[int, str, str]]:

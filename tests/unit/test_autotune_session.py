@@ -86,6 +86,7 @@ class DirectOptimiser:
     """Answers from this process, a few polls late."""
 
     computing_ms = 1.0
+    is_ready = True
 
     def __init__(self, space: Space) -> None:
         self.space = space
