@@ -20,7 +20,10 @@ from hvdtune.knobs import Settings
 # A candidate is abandoned if its first whole step takes ABANDON_AT_ONCE times the incumbent's, if
 # the better of two takes ABANDON_RATIO times, or if the mean of a few steps is slower by
 # ABANDON_LOSS and three standard errors. A single step has to be far off: it may be a checkpoint.
+# If it takes PAUSE_NS longer, it may be what takes seconds once (a compilation, the first batch of
+# a new data loader), so that a second step has to say the same.
 ABANDON_AT_ONCE = 10.0
+PAUSE_NS = 1e9
 ABANDON_RATIO = 1.3
 ABANDON_LOSS = 0.05
 ABANDON_STEPS = 3
@@ -86,7 +89,8 @@ class Harm:
         if compared:
             return False
         ratio = ABANDON_AT_ONCE if len(seen_ns) == 1 else ABANDON_RATIO
-        if min(seen_ns) > ratio * usual_ns:
+        may_be_pause = len(seen_ns) == 1 and seen_ns[0] - usual_ns >= PAUSE_NS
+        if min(seen_ns) > ratio * usual_ns and not may_be_pause:
             return True
         if sample is None or sample.steps < ABANDON_STEPS:
             return False

@@ -27,7 +27,8 @@ from typing import Protocol
 TRIM = 0.1
 MOST_OUTLIERS = 0.1  # what happens more often is no outlier but what the settings do
 OUTLIER_DEVIATIONS = 6.0  # robust standard deviations above the median
-LEAST_OF_A_SIZE = 4  # fewer steps do not tell what is usual
+LEAST_OF_A_SIZE = 4  # fewer steps do not tell how much they scatter
+ONCE = 5.0  # … but of three, one that takes so many times the median is what takes long once
 OUTLIER_FLOOR = 0.25  # an outlier is at least this much above the median, as a share of it
 LEAST_RELATIVE_ERROR = 5e-4  # nothing is known better than this: clocks tick and machines drift
 MIN_SAMPLE_NS = 50_000_000
@@ -161,9 +162,9 @@ def _without_outliers(groups: list[_Pairs]) -> list[_Pairs]:
 
 def _limit(group: _Pairs) -> float:
     """The longest duration that is no outlier."""
-    if len(group) < LEAST_OF_A_SIZE:
-        return math.inf
     median = statistics.median(duration for duration, _ in group)
+    if len(group) < LEAST_OF_A_SIZE:
+        return ONCE * median if len(group) == LEAST_OF_A_SIZE - 1 else math.inf
     # 1.4826 makes the median absolute deviation a standard deviation for normal noise.
     spread = 1.4826 * statistics.median(abs(duration - median) for duration, _ in group)
     return median + max(OUTLIER_DEVIATIONS * spread, OUTLIER_FLOOR * median)

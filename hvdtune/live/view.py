@@ -38,6 +38,9 @@ def title(status: Status) -> str:
 def rows(status: Status, before: Status | None = None) -> list[tuple[str, str]]:
     """(what, value) in the order shown. `before`: an earlier status of the same job, for rates."""
     found = [("steps", _steps(status)), ("step", _step(status))]
+    start = _start(status)
+    if start:
+        found.append(("start", start))
     found.append(("exposed", _exposed(status)))
     found.append(("bytes", _rate(status, before)))
     found.append(("queue", _queue(status)))
@@ -142,6 +145,17 @@ def _step(status: Status) -> str:
     )
 
 
+def _start(status: Status) -> str:
+    """What took long once; "" if nothing did. An engine of an earlier version does not tell."""
+    parts = []
+    first, once = status.get("start_s"), status.get("one_time_s") or 0.0
+    if status["steps"] and first is not None:
+        parts.append(f"the first step ended after {time_text(first)}")
+    if once > 0:
+        parts.append(f"{time_text(once)} once in the last steps")
+    return f"{', '.join(parts)}; counted in no rate and for no rank" if parts else ""
+
+
 def _exposed(status: Status) -> str:
     share = status["exposed_share"]
     if share is None:
@@ -154,8 +168,8 @@ def _rate(status: Status, before: Status | None) -> str:
         rate = (status["bytes"] - before["bytes"]) / (status["uptime_s"] - before["uptime_s"])
     elif status["step_s"]:
         rate = status["step_bytes"] / status["step_s"]
-    else:
-        rate = status["bytes"] / max(status["uptime_s"], 1e-9)
+    else:  # the start is no time at which bytes could have gone
+        return f"{words.size(status['bytes'])} reduced on each rank so far"
     return f"{words.bandwidth(rate)} reduced on each rank, {words.size(status['bytes'])} so far"
 
 

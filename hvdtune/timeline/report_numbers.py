@@ -129,10 +129,9 @@ def _steps(analysis: Analysis) -> Numbers:
     durations = steps.groupby("step")["duration_s"].median().to_numpy()
     low, middle, high = np.percentile(durations, (5, 50, 95))
     begin, end = float(steps["begin_s"].min()), float(steps["end_s"].max())
-    within = [
-        one for one in analysis.starts if begin < (one.begin - analysis.origin_ns) / 1e9 < end
-    ]
-    wall = end - begin - sum(one.seconds for one in within)
+    origin = analysis.origin_ns
+    bounds = (origin + round(1e9 * begin), origin + round(1e9 * end))
+    wall = end - begin - step_starts.seconds_within(analysis.starts, *bounds)
     return {
         "count": len(durations),
         "first": int(steps["step"].min()),

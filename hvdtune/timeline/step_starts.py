@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hvdtune.timeline import words
+from hvdtune.timeline.analysis import union_length
 from hvdtune.timeline.joint import Joint
 from hvdtune.timeline.steps import AUTOMATIC, Steps
 
@@ -117,12 +118,19 @@ def _kept(steps: Steps, keep: np.ndarray) -> Steps:
     )
 
 
+def seconds_within(starts: Sequence[Once], begin: int, end: int) -> float:
+    """Time between the two that belongs to a start. Where steps are found by names, what one rank
+    takes once lies in its step before, and in the others' step after: it counts once."""
+    clipped = ((max(one.begin, begin), min(one.end, end)) for one in starts)
+    return union_length((a, b) for a, b in clipped if a < b) / 1e9
+
+
 def numbers(starts: Sequence[Once], origin: int) -> dict[str, Any] | None:
     """As a document has them; None if nothing took long once."""
     if not starts:
         return None
     return {
-        "seconds": sum(one.seconds for one in starts),
+        "seconds": seconds_within(starts, starts[0].begin, max(one.end for one in starts)),
         "sentence": sentence(starts),
         "steps": [
             {
