@@ -7,8 +7,15 @@ when they are first used.
 
 from __future__ import annotations
 
+import sys as _sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+if getattr(_sys, "argv", [""])[:1] and _sys.argv[0].endswith(("/hvdtune", "/horovodrun")):
+    # This is the command, and Ctrl-C during its imports ends it as any command, without a word.
+    from hvdtune.launch import interruption as _interruption
+
+    _interruption.by_default()
 
 from hvdtune.core import world as _world
 from hvdtune.core.exceptions import (

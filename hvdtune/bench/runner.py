@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from hvdtune.bench import advice, results, table
@@ -74,13 +72,15 @@ def _records(
         worker = python_command(WORKER, str(plan_path), str(pipe_path))
         command = [*launcher, *worker]
         # Standard output belongs to the table; whatever the ranks say goes to the error stream.
-        process = subprocess.Popen(command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=2)
-        previous = signal.signal(signal.SIGTERM, _terminated)
+        # In a group of its own Ctrl-C reaches it once: from here.
+        process = subprocess.Popen(
+            command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=2,
+            start_new_session=True,
+        )  # fmt: skip
         try:
             yield from _read(pipe, process)
         finally:
             _end(process)
-            signal.signal(signal.SIGTERM, previous)
             os.close(pipe)
 
 
@@ -113,10 +113,6 @@ def _read(pipe: int, process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any
             f"the ranks ended with status {process.returncode} before the benchmark was done",
             process.returncode or 1,
         )
-
-
-def _terminated(signum: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -120,12 +120,18 @@ def finish(engine: _native.Engine, rank: int) -> None:
 
 def finish_after_failure(environ: Mapping[str, str]) -> str:
     """The same for a job that has ended, started with these variables; "" or what went wrong."""
+    file = unfinished(environ)
+    return run_finisher(file) if file else ""
+
+
+def unfinished(environ: Mapping[str, str]) -> str:
+    """The recording that a job which failed, started with these variables, has left; or ""."""
     settings = knobs.from_environ(environ)
     name = file_of(settings)
     if not name or settings.timeline_format == "horovod":
         return ""
     file = os.path.abspath(name)
-    return run_finisher(file) if os.path.exists(file.removesuffix(".gz")) else ""
+    return file if os.path.exists(file.removesuffix(".gz")) else ""
 
 
 def run_finisher(file: str) -> str:
