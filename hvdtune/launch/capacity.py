@@ -55,8 +55,8 @@ def require_room(
             _refuse(setting, count, host.name, (_MOST_PIDS, "no Linux has more process ids"))
     elsewhere = min(count, sum(host.slots for host in hosts)) - here
     if here:
-        least = min([*_limits(files), *_limits_of_files(own_files)])
-        if here > least[0]:
+        least = min([*_limits(files), *_limits_of_files(own_files)], default=None)
+        if least is not None and here > least[0]:
             _refuse(setting, count, "this machine", least)
     memory = _free_memory()
     if memory is not None and elsewhere * _NOTE_BYTES > memory:
