@@ -7,6 +7,16 @@ when they are first used.
 
 from __future__ import annotations
 
+import sys as _sys
+
+if getattr(_sys, "argv", None) and _sys.argv[0].endswith(("/hvdtune", "/horovodrun")):
+    # This is the command, and Ctrl-C during the imports is to end it without a traceback. The
+    # module is built in: even importing `signal` would take longer than all that came before.
+    import _signal  # type: ignore[import-not-found]
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 

@@ -28,7 +28,8 @@ class Ended:
     stderr: str
 
 
-def _hear_signals() -> None:
+def hear_signals() -> None:
+    """Before a launcher starts."""
     # What a shell's background job ignores, or one under nohup, its children would ignore, too.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
@@ -46,7 +47,7 @@ class Launcher:
             stdin=subprocess.DEVNULL,
             stdout=self._files[0],
             stderr=self._files[1],
-            preexec_fn=_hear_signals,
+            preexec_fn=hear_signals,
         )
 
     def __enter__(self) -> Launcher:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from hvdtune.bench import advice, results, table
@@ -64,24 +63,35 @@ def run(
 def _records(
     plan: Plan, launcher: Sequence[str], environ: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """Start the ranks and yield their records until they have ended."""
-    with tempfile.TemporaryDirectory(prefix="hvdtune-bench-") as folder:
-        plan_path, pipe_path = Path(folder, "plan.json"), Path(folder, "results")
+    """Start the ranks and yield their records until they have ended.
+
+    What they share with us has no name of its own: nothing is left of it, however we end.
+    """
+    with tempfile.TemporaryFile(prefix="hvdtune-bench-") as file, contextlib.ExitStack() as stack:
+        plan_path = _path_of(file.fileno())
         plan.save(plan_path)
-        os.mkfifo(pipe_path, 0o600)
-        # Opened for writing as well: no end of file before rank 0 has opened its side.
-        pipe = os.open(pipe_path, os.O_RDWR | os.O_NONBLOCK)
+        # Our end for writing stays open: no end of file before rank 0 has opened its own.
+        pipe, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for descriptor in (pipe, write_end):
+            stack.callback(os.close, descriptor)
+        pipe_path = _path_of(write_end)
         worker = python_command(WORKER, str(plan_path), str(pipe_path))
         command = [*launcher, *worker]
         # Standard output belongs to the table; whatever the ranks say goes to the error stream.
-        process = subprocess.Popen(command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=2)
-        previous = signal.signal(signal.SIGTERM, _terminated)
+        # In a group of its own Ctrl-C reaches it once: from here.
+        process = subprocess.Popen(
+            command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=2,
+            start_new_session=True,
+        )  # fmt: skip
         try:
             yield from _read(pipe, process)
         finally:
             _end(process)
-            signal.signal(signal.SIGTERM, previous)
-            os.close(pipe)
+
+
+def _path_of(descriptor: int) -> Path:
+    """Where other processes of this user can open a file of ours."""
+    return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 def _read(pipe: int, process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
@@ -113,10 +123,6 @@ def _read(pipe: int, process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any
             f"the ranks ended with status {process.returncode} before the benchmark was done",
             process.returncode or 1,
         )
-
-
-def _terminated(signum: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

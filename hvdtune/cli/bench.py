@@ -216,7 +216,9 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.bench.progress import Display
     from hvdtune.bench.results import Report
     from hvdtune.core.machine import usable_cpus
+    from hvdtune.launch import capacity
     from hvdtune.launch.bootstrap import python_command
+    from hvdtune.launch.hosts import Host
 
     if args.end < args.begin:
         print(
@@ -225,6 +227,8 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
+    if args.ranks:
+        capacity.require_room([Host("localhost", args.ranks)], args.ranks, "--np")
     cpus = usable_cpus()
     report = Report(ranks=args.ranks or max(2, cpus), cpus=cpus, device=args.device)
     if args.device == "cuda":
@@ -244,7 +248,8 @@ def run(args: argparse.Namespace) -> int:
     status = 0
     try:
         share = ["--share-gpu"] if args.share_gpu else []
-        launcher = python_command("hvdtune.cli.main", "run", "-np", str(report.ranks), *share)
+        ours = ["-np", str(report.ranks), "--parent", str(os.getpid())]
+        launcher = python_command("hvdtune.cli.main", "run", *ours, *share)
         runner.run(plan, report, launcher, environ, display)
     except runner.BenchError as error:
         print(f"hvdtune bench: {error}.", file=sys.stderr)

@@ -110,7 +110,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 is success, 2 a mistake on the command line or in a setting, 1 any other failure that has an
     explanation; `hvdtune run` returns what its job returned.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        try:
+            return _run(sys.argv[1:])
+        finally:
+            # What is left is Python's own end, and a Ctrl-C in that no fault to tell of.
+            from hvdtune.launch import interruption
+
+            interruption.by_default()
+    return _run(list(arguments))
+
+
+def _run(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0 if words else 2
@@ -161,11 +172,16 @@ def _parser(verb: str) -> Parser:
 
 
 def _run_verb(verb: str, words: Sequence[str]) -> int:
+    from hvdtune.launch import interruption
+
     program = f"hvdtune {verb}"
     try:
-        return int(_module(verb).run(_parser(verb).parse_args(words)))
+        with interruption.heard():
+            return int(_module(verb).run(_parser(verb).parse_args(words)))
     except KeyboardInterrupt:
-        return 130
+        return _complain(program, "interrupted.", 130)
+    except interruption.Ended as ended:
+        return _complain(program, "ended by SIGTERM.", int(ended.code or 0))
     except BrokenPipeError:
         # As `| head` wants it: quiet. The interpreter must not try to flush once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

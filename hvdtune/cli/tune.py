@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from functools import partial
-from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from hvdtune.launch.flags import add_knob_flags
@@ -81,26 +79,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tune; 0 when it came to an end, 1 when the program failed or the time was over before."""
     from hvdtune.autotune.offline import JobsEnded, RemoteEngine
+    from hvdtune.launch import capacity
+    from hvdtune.launch.hosts import Host
 
     command = _command(args)
+    capacity.require_room([Host("localhost", args.np)], args.np)
     environ, settings = _settings(args)
-    previous = signal.signal(signal.SIGTERM, _terminated)
-    try:
-        # Without a name: nothing is left of it, however this process ends.
-        with tempfile.TemporaryFile(prefix="hvdtune-tune-") as output:
-            start = partial(_start, args, command, environ, output)
-            engine = RemoteEngine(start, _restarting(settings), args.skip_steps)
-            try:
-                finished = _tune(args, engine, settings, command)
-            except JobsEnded:
-                finished = False
-            finally:
-                engine.close()
-            if engine.failure is not None:
-                print(f"hvdtune tune: {engine.failure}.{_tail(output)}", file=sys.stderr)
-            return 0 if finished else 1
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    # Without a name: nothing is left of it, however this process ends.
+    with tempfile.TemporaryFile(prefix="hvdtune-tune-") as output:
+        start = partial(_start, args, command, environ, output)
+        engine = RemoteEngine(start, _restarting(settings), args.skip_steps)
+        try:
+            finished = _tune(args, engine, settings, command)
+        except JobsEnded:
+            finished = False
+        finally:
+            engine.close()
+        if engine.failure is not None:
+            print(f"hvdtune tune: {engine.failure}.{_tail(output)}", file=sys.stderr)
+        return 0 if finished else 1
 
 
 def _tune(args: argparse.Namespace, engine: Any, settings: Settings, command: list[str]) -> bool:
@@ -270,6 +267,7 @@ def _start(
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr if args.show_output else output,
         stderr=None if args.show_output else output,
+        start_new_session=True,  # Ctrl-C reaches it once: from here
     )
 
 
@@ -277,10 +275,6 @@ def _tail(output: IO[bytes]) -> str:
     output.seek(0)
     lines = output.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
     return "".join(f"\n  {line}" for line in lines)
-
-
-def _terminated(signum: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)
 
 
 def _workload(text: str) -> str:

@@ -124,8 +124,14 @@ def finish(engine: _native.Engine, rank: int) -> None:
 
 def finish_after_failure(environ: Mapping[str, str]) -> str:
     """The same for a job that has ended, started with these variables; "" or what went wrong."""
+    file = unfinished(environ)
+    return run_finisher(file) if file else ""
+
+
+def unfinished(environ: Mapping[str, str]) -> str:
+    """The recording that a job which failed, started with these variables, has left; or ""."""
     file = _file_of_job(environ)
-    return run_finisher(file) if file and os.path.exists(file.removesuffix(".gz")) else ""
+    return file if file and os.path.exists(file.removesuffix(".gz")) else ""
 
 
 def outcome(environ: Mapping[str, str]) -> str:

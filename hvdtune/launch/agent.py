@@ -70,6 +70,8 @@ class _Agent:
         self._unsent = bytearray(MARK)
         self._workers: dict[int, _Worker] = {}  # by rank
         self._running: dict[int, _Worker] = {}  # by pid
+        self._command: list[str] = []
+        self._waiting: dict[int, dict[str, str]] = {}  # by rank: its environment, until it starts
         self._ordered = False
         self._launcher_gone = False
         self._told_to_end = False
@@ -82,6 +84,7 @@ class _Agent:
             os.set_blocking(descriptor, False)
         self._selector.register(0, selectors.EVENT_READ, self._hear)
         while not self._is_over():
+            self._start_next()
             self._register_output()
             for key, _ in self._selector.select(self._time_left()):
                 if key.fd == wakeup:
@@ -119,7 +122,7 @@ class _Agent:
         return read_end
 
     def _is_over(self) -> bool:
-        if self._running or not self._ordered:
+        if self._running or self._waiting or not self._ordered:
             return self._launcher_gone and not self._running
         if self._launcher_gone:
             return True
@@ -130,6 +133,8 @@ class _Agent:
         return (late or not pipes) and not self._unsent
 
     def _time_left(self) -> float:
+        if self._waiting:
+            return 0.0
         left = max(0.0, self._alive_at - time.monotonic())
         if self._deadline is None or time.monotonic() >= self._deadline:
             return left  # past the deadline only what is unsent is waited for
@@ -157,6 +162,8 @@ class _Agent:
             self._start(json.loads(frame.payload))
         elif frame.kind in (Kind.SIGNAL, Kind.SIGNAL_GROUP):
             worker = self._workers.get(frame.rank)
+            if frame.kind == Kind.SIGNAL_GROUP and self._waiting.pop(frame.rank, None) is not None:
+                self._send(Kind.EXIT, frame.rank, b"-" + frame.payload)
             if worker is not None and worker.process.pid in self._running:
                 send = os.killpg if frame.kind == Kind.SIGNAL_GROUP else os.kill
                 with contextlib.suppress(ProcessLookupError):
@@ -166,6 +173,7 @@ class _Agent:
         if self._launcher_gone:
             return
         self._launcher_gone = True
+        self._waiting.clear()
         self._selector.unregister(0)
         self._unsent.clear()
         self._deadline = time.monotonic() + GRACE_SECONDS
@@ -176,7 +184,7 @@ class _Agent:
     # -- workers --
 
     def _start(self, order: dict[str, Any]) -> None:
-        """Start the workers of {"command": …, "directory": …, "shared": {…}, "places": {rank: …}}.
+        """Have workers started: {"command": …, "directory": …, "shared": {…}, "places": {rank: …}}.
 
         "shared" are variables of all workers, "places" those of each.
         """
@@ -189,15 +197,22 @@ class _Agent:
                 f"{order['directory']}: {error.strerror}; the command runs in {os.getcwd()}",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
+        self._command = order["command"]
         for rank, place in sorted((int(rank), place) for rank, place in order["places"].items()):
-            try:
-                process = start_worker(order["command"], {**environment, **place})
-            except StartError as error:
-                self._send(Kind.NOT_STARTED, rank, f"{error.status} {error}".encode())
-                continue
-            worker = _Worker(rank, process)
-            self._workers[rank] = self._running[process.pid] = worker
-            self._send(Kind.STARTED, rank, str(process.pid).encode())
+            self._waiting[rank] = {**environment, **place}
+
+    def _start_next(self) -> None:
+        """Start one worker: between two of them the agent hears what else there is."""
+        if not self._waiting:
+            return
+        rank = next(iter(self._waiting))
+        try:
+            worker = _Worker(rank, start_worker(self._command, self._waiting.pop(rank)))
+        except StartError as error:
+            self._send(Kind.NOT_STARTED, rank, f"{error.status} {error}".encode())
+            return
+        self._workers[rank] = self._running[worker.process.pid] = worker
+        self._send(Kind.STARTED, rank, str(worker.process.pid).encode())
 
     def _collect(self) -> None:
         for pid, code in processes.reap_all():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hvdtune import knobs
-from hvdtune.launch import environment, unsupported
+from hvdtune.launch import capacity, environment, unsupported
 from hvdtune.launch import hosts as host_lists
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.function_call import FunctionCall
@@ -135,6 +135,8 @@ def _hosts(
         found = host_lists.read_hostfile(os.fspath(hostfile), "hostfile")
     else:
         found = [host_lists.Host("localhost", count)]
+    # A file for each result is open here, and in the launcher beside the pipes.
+    capacity.require_room(found, count, "num_proc", capacity.PIPES + 1, own_files=1)
     host_lists.require_local(host_lists.assign_ranks(found, count))
     return found
 

@@ -164,8 +164,11 @@ def is_local(name: str) -> bool:
         return True
     import socket
 
+    from hvdtune.launch import interruption
+
     try:
-        found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
+        with interruption.fatal():
+            found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return False
     for family, kind, protocol, _, address in found:

@@ -17,25 +17,24 @@ import os
 import select
 import selectors
 import signal
-import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from hvdtune.core import recording
-from hvdtune.launch import processes
+from hvdtune.launch import capacity, processes
 from hvdtune.launch.environment import worker_environment
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.frames import Frame, Kind
 from hvdtune.launch.guard import ENDING_SIGNALS, FORWARDED_SIGNALS, guarded
 from hvdtune.launch.hosts import Slot
-from hvdtune.launch.output import TAIL_LINES, Console, ConsoleClosedError, WorkerStream
+from hvdtune.launch.output import Console, ConsoleClosedError, WorkerStream
 from hvdtune.launch.report import Failure, signal_name
 from hvdtune.launch.spawn import StartError, start_worker
+from hvdtune.launch.worker import Worker
 
 if TYPE_CHECKING:
     from hvdtune.launch.remote import Connection
@@ -45,7 +44,6 @@ SURVIVORS_SECONDS = 1.0
 # Several workers may end within moments; this long the launcher looks for the one that began it.
 BLAME_SECONDS = 0.1
 GRACE_AFTER_FAILURE_SECONDS = 1.0
-PEER_ERROR = "HorovodInternalError"
 # After Ctrl-C or SIGTERM a worker may want to save its state.
 GRACE_AFTER_SIGNAL_SECONDS = 5.0
 # Descendants of ended workers may still hold their pipes; their output is awaited this long.
@@ -85,52 +83,6 @@ class JobSpec(NamedTuple):
     start_timeout: float = 30.0
 
 
-class _Worker:
-    """A worker on this host, with its `process`, or one behind a `connection`.
-
-    `code` is its exit code once it has ended, -N for signal N; `loss` says why nothing is known of
-    its end.
-    """
-
-    def __init__(
-        self,
-        slot: Slot,
-        process: subprocess.Popen[bytes] | None = None,
-        connection: Connection | None = None,
-    ) -> None:
-        self.slot = slot
-        self.process = process
-        self.connection = connection
-        self.pid = process.pid if process else 0
-        self.code: int | None = None
-        self.loss = ""
-        self.streams: list[WorkerStream] = []
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-
-    @property
-    def running(self) -> bool:
-        return self.code is None
-
-    def signal(self, number: int, group: bool = False) -> None:
-        """Send the worker, or its process group, a signal."""
-        if self.connection is not None:
-            self.connection.signal(self.slot.rank, number, group)
-        else:
-            with contextlib.suppress(ProcessLookupError):
-                (os.killpg if group else os.kill)(self.pid, number)
-
-    def innocence(self) -> int:
-        """How likely a failed worker is to have failed because of another: 0, 1 or 2.
-
-        0 was killed by a signal or lost with its host, 1 exited with an error, 2 exited with the
-        error that tells of another worker's end.
-        """
-        assert self.code is not None
-        if self.code < 0 or self.loss:
-            return 0
-        return 2 if any(PEER_ERROR in line for line in self.tail) else 1
-
-
 class Job:
     """Runs a `JobSpec` once. Must own its process: it collects every child there is."""
 
@@ -138,7 +90,7 @@ class Job:
         self._spec = spec
         self._phase = Phase.RUNNING
         self._deadline: float | None = None
-        self._failed: list[_Worker] = []
+        self._failed: list[Worker] = []
         self._blame_at = 0.0
         self._failure: Failure | None = None
         self._stop_status = 0
@@ -146,8 +98,9 @@ class Job:
         self._console = Console(give_up=self._is_ending)
         self._unwritable: set[int] = set()
         self._selector = selectors.DefaultSelector()
-        self._workers: dict[int, _Worker] = {}  # by rank
+        self._workers: dict[int, Worker] = {}  # by rank
         self._connections: list[Connection] = []
+        self._open_files: tuple[int, int] | None = None  # the workers' limit, if not ours
         self._start_by: float | None = None  # until all workers elsewhere have started
         self._parent = 0
 
@@ -222,9 +175,15 @@ class Job:
             self._start_by = time.monotonic() + self._spec.start_timeout
         for hostname, slots in elsewhere.items():
             self._connect(hostname, slots)
-        for slot in self._spec.slots:
-            if slot.hostname not in elsewhere:
-                self._start(slot)
+        here = [slot for slot in self._spec.slots if slot.hostname not in elsewhere]
+        files = capacity.PIPES * (1 if self._spec.output_directory is None else 2)
+        self._open_files = capacity.allow_files(len(here), files)
+        for slot in here:
+            self._start(slot)
+            # Many take seconds to start. What is to be told to all waits until all are there.
+            if any(number in ENDING_SIGNALS for number in self._signals):
+                self._handle_signals()
+                return
 
     def _start(self, slot: Slot) -> None:
         """Start a worker on this host."""
@@ -233,16 +192,20 @@ class Job:
             self._spec.command,
             worker_environment(self._spec.environment, slot),
             self._spec.descriptors,
+            self._open_files,
         )
-        worker = self._workers[slot.rank] = _Worker(slot, process)
+        worker = self._workers[slot.rank] = Worker(slot, process)
         for pipe, file in zip((process.stdout, process.stderr), files, strict=True):
             assert pipe is not None
-            stream = self._add_stream(worker, os.dup(pipe.fileno()), file)
+            try:
+                descriptor = os.dup(pipe.fileno())
+                stream = self._add_stream(worker, descriptor, file)
+                self._selector.register(
+                    descriptor, selectors.EVENT_READ, partial(self._pass_on, stream)
+                )
+            except OSError as error:
+                raise StartError.of_rank(slot.rank, slot.size, error) from None
             pipe.close()
-            assert stream.descriptor is not None
-            self._selector.register(
-                stream.descriptor, selectors.EVENT_READ, partial(self._pass_on, stream)
-            )
         self._tell_started(worker)
 
     def _connect(self, hostname: str, slots: Sequence[Slot]) -> None:
@@ -252,7 +215,7 @@ class Job:
         connection = Connection(hostname, self._spec.remote[hostname])
         self._connections.append(connection)
         for slot in slots:
-            worker = self._workers[slot.rank] = _Worker(slot, connection=connection)
+            worker = self._workers[slot.rank] = Worker(slot, connection=connection)
             for file in self._output_files(slot):
                 self._add_stream(worker, None, file)
         connection.start(self._spec.command, self._spec.environment, slots)
@@ -263,7 +226,7 @@ class Job:
             self._selector.register(descriptor, selectors.EVENT_READ, partial(do, connection))
 
     def _add_stream(
-        self, worker: _Worker, descriptor: int | None, file: BinaryIO | None
+        self, worker: Worker, descriptor: int | None, file: BinaryIO | None
     ) -> WorkerStream:
         name = ("stdout", "stderr")[len(worker.streams)]
         stream = WorkerStream(
@@ -273,7 +236,7 @@ class Job:
         worker.streams.append(stream)
         return stream
 
-    def _tell_started(self, worker: _Worker) -> None:
+    def _tell_started(self, worker: Worker) -> None:
         if self._spec.verbose:
             import shlex
 
@@ -323,7 +286,7 @@ class Job:
             self._selector.unregister(connection.output)
             self._lose(connection)
 
-    def _take(self, worker: _Worker, frame: Frame) -> None:
+    def _take(self, worker: Worker, frame: Frame) -> None:
         if frame.kind in (Kind.STDOUT, Kind.STDERR):
             stream = worker.streams[frame.kind == Kind.STDERR]
             self._print(stream, stream.take(frame.payload))
@@ -369,8 +332,10 @@ class Job:
         deadline = time.monotonic() + COMPLAINT_SECONDS
         while any(w.running for w in workers):
             left = deadline - time.monotonic()
-            ready = select.select([connection.errors], [], [], max(0.0, left))[0]
-            if not ready or not self._complain(connection):
+            # select() knows no descriptor above 1023.
+            ready = select.poll()
+            ready.register(connection.errors, select.POLLIN)
+            if not ready.poll(1000 * max(0.0, left)) or not self._complain(connection):
                 break
         for worker in workers:
             if worker.running:
@@ -484,14 +449,17 @@ class Job:
 
     def _collect(self) -> None:
         """Take note of the workers that have ended; the first failure ends the job."""
+        ended = processes.reap_all()
+        if not ended:
+            return
         by_pid = {worker.pid: worker for worker in self._workers.values() if worker.process}
-        for pid, code in processes.reap_all():
+        for pid, code in ended:
             worker = by_pid.get(pid)
             if worker is not None and worker.process is not None:  # and no orphan of a worker's
                 worker.process.returncode = code
                 self._note_end(worker, code)
 
-    def _note_end(self, worker: _Worker, code: int) -> None:
+    def _note_end(self, worker: Worker, code: int) -> None:
         worker.code = code
         if self._spec.verbose:
             words = worker.loss or f"ended with exit code {code}"
@@ -501,7 +469,7 @@ class Job:
                 self._flush_stream(stream)
             self._note_failure(worker)
 
-    def _note_failure(self, worker: _Worker) -> None:
+    def _note_failure(self, worker: Worker) -> None:
         """Remember a suspect, and how long to wait for a better one.
 
         The effect may be seen before its cause: a worker's connections close, and the others fail,
@@ -569,10 +537,31 @@ def run_job(spec: JobSpec) -> int:
 def run_guarded(work: Callable[[], int], environment: Mapping[str, str]) -> int:
     """Run what runs a job with these variables in a guarded process; return its exit status.
 
-    Of a job that failed, the ranks' timelines are joined here: its rank 0 may not have come to it.
+    Of a job that failed, the ranks' timelines are joined afterwards, in a guarded process, too: its
+    rank 0 may not have come to it. A signal ends that, and the status is the job's all the same.
     """
     status = guarded(work)
-    joining = recording.finish_after_failure(environment) if status != 0 else ""
-    for sentence in filter(None, (joining, recording.outcome(environment))):
-        print(f"hvdtune run: {sentence}", file=sys.stderr)
+    if status != 0 and recording.unfinished(environment):
+        guarded(partial(_join, environment))
+    outcome = recording.outcome(environment)
+    if outcome:
+        print(f"hvdtune run: {outcome}", file=sys.stderr)
     return status
+
+
+def _join(environment: Mapping[str, str]) -> int:
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in ENDING_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGTERM:
+            signal.signal(number, end)
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+        problem = recording.finish_after_failure(environment)
+    except KeyboardInterrupt:
+        file = recording.unfinished(environment)
+        problem = f"interrupted: `hvdtune timeline merge {file}` joins the ranks' files later."
+    if problem:
+        print(f"hvdtune run: {problem}", file=sys.stderr)
+    return 0

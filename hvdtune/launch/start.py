@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hvdtune.launch import capacity
 from hvdtune.launch import environment as environments
 from hvdtune.launch import interfaces as network
 from hvdtune.launch.errors import LaunchError
@@ -121,6 +122,9 @@ def dry_run(request: Request) -> list[str]:
 
 
 def _slots(request: Request) -> list[Slot]:
+    ours = request.method is Method.OWN
+    files = capacity.PIPES * (2 if request.output_directory else 1) if ours else 0
+    capacity.require_room(request.hosts, request.processes, files=files)
     slots = assign_ranks(request.hosts, request.processes)
     if request.interfaces and any(is_local(slot.hostname) for slot in slots):
         network.require_interfaces(request.interfaces, network.present_interfaces())

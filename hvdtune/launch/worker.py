@@ -1,0 +1,64 @@
+"""A worker as the launcher knows it: where it runs, its output, how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections import deque
+from typing import TYPE_CHECKING
+
+from hvdtune.launch.hosts import Slot
+from hvdtune.launch.output import TAIL_LINES, WorkerStream
+
+if TYPE_CHECKING:
+    from hvdtune.launch.remote import Connection
+
+PEER_ERROR = "HorovodInternalError"
+
+
+class Worker:
+    """A worker on this host, with its `process`, or one behind a `connection`.
+
+    `code` is its exit code once it has ended, -N for signal N; `loss` says why nothing is known of
+    its end.
+    """
+
+    def __init__(
+        self,
+        slot: Slot,
+        process: subprocess.Popen[bytes] | None = None,
+        connection: Connection | None = None,
+    ) -> None:
+        self.slot = slot
+        self.process = process
+        self.connection = connection
+        self.pid = process.pid if process else 0
+        self.code: int | None = None
+        self.loss = ""
+        self.streams: list[WorkerStream] = []
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended, as far as is known."""
+        return self.code is None
+
+    def signal(self, number: int, group: bool = False) -> None:
+        """Send the worker, or its process group, a signal."""
+        if self.connection is not None:
+            self.connection.signal(self.slot.rank, number, group)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if group else os.kill)(self.pid, number)
+
+    def innocence(self) -> int:
+        """How likely a failed worker is to have failed because of another: 0, 1 or 2.
+
+        0 was killed by a signal or lost with its host, 1 exited with an error, 2 exited with the
+        error that tells of another worker's end.
+        """
+        assert self.code is not None
+        if self.code < 0 or self.loss:
+            return 0
+        return 2 if any(PEER_ERROR in line for line in self.tail) else 1
