@@ -1,8 +1,9 @@
-"""The `hvdtune` command. Each verb is a file of this folder with three things in it:
+"""The `hvdtune` command. Each verb is a file of this folder with these things in it:
 
     HELP: str                        one line for `hvdtune --help`
     add_arguments(parser) -> None    declares the verb's flags
     run(args) -> int                 does it; the exit status
+    ABBREVIATIONS = True             if its flags may be cut short (optional)
 
 Files whose name begins with "_", and this one, are no verbs. A verb's module is imported when it
 is asked for, so it must not import anything heavy itself.
@@ -18,6 +19,8 @@ from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
+
+from hvdtune.cli._abbreviations import completed
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -107,6 +110,8 @@ def _run_verb(verb: str, words: Sequence[str]) -> int:
         module = _module(verb)
         parser = Parser(prog=program, description=module.HELP, allow_abbrev=False)
         module.add_arguments(parser)
+        if getattr(module, "ABBREVIATIONS", False):
+            words = completed(parser, words)
         return int(module.run(parser.parse_args(words)))
     except KeyboardInterrupt:
         return 130

@@ -13,6 +13,7 @@ from hvdtune.launch import unsupported
 from hvdtune.launch.flags import add_knob_flags
 
 HELP = "start a training script as several processes, as horovodrun does"
+ABBREVIATIONS = True
 
 # Flags of horovodrun whose meaning this version does not have: (names, words taken, why not).
 _UNSUPPORTED: tuple[tuple[tuple[str, ...], int, str], ...] = (
@@ -169,14 +170,24 @@ def run(args: argparse.Namespace) -> int:
     if not command:
         return _mistake(f"give the command to run: hvdtune run -np {count} python train.py")
     if not (args.mpi or args.jsrun):
-        for flag in ("mpi_args", "binding_args"):
-            if getattr(args, flag) is not None:
-                return _mistake(f"--{flag.replace('_', '-')} is for mpirun: give --mpi, too")
+        _note_unused(args)
     request = _request(args, command, hosts, count)
     if args.dry_run:
         print(*start.dry_run(request), sep="\n")
         return 0
     return start.start(request)
+
+
+def _note_unused(args: argparse.Namespace) -> None:
+    """Say which flags are for mpirun alone; horovodrun takes them without a word."""
+    given = {"--mpi-args": args.mpi_args, "--binding-args": args.binding_args}
+    flags = [flag for flag, value in given.items() if value is not None]
+    if flags:
+        print(
+            f"hvdtune run: {' and '.join(flags)} {'are' if flags[1:] else 'is'} not used: mpirun "
+            "does not start this job (it does with --mpi).",
+            file=sys.stderr,
+        )
 
 
 def _request(args: argparse.Namespace, command: list[str], hosts: list[Any], count: int) -> Any:
