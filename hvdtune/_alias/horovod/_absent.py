@@ -19,14 +19,14 @@ NOT_BUILT = {
 _JOBS = "`hvdtune run`, `horovodrun` and horovod.run() start jobs"
 _MEETING = f"the ranks of a job find each other without such a service; {_JOBS}"
 _SETTINGS = "`hvdtune run` reads flags and files itself, and `hvdtune config` shows the result"
-_COMPILED = "nothing is compiled against a framework here"
+_COMPILED = "hvdtune is not compiled against any framework"
 # Modules and names, and what to do instead.
 _INSTEAD = {
-    "horovod.common.gradient_aggregation": "it is for TensorFlow",
+    "horovod.common.gradient_aggregation": "support for TensorFlow is not built",
     "horovod.common.util.check_installed_version": _COMPILED,
     "horovod.common.util.get_extension_full_path": _COMPILED,
-    "horovod.common.util.support_non_legacy_keras_optimizers": "it is for Keras",
-    "horovod.run": "since Horovod 0.20 this is a function: from horovod import run",
+    "horovod.common.util.support_non_legacy_keras_optimizers": "support for Keras is not built",
+    "horovod.run": "since Horovod 0.20 it is no module but a function: from horovod import run",
     "horovod.runner._HorovodArgs": f"{_JOBS} with arguments of their own",
     "horovod.runner.common.service": _MEETING,
     "horovod.runner.common.util.config_parser": _SETTINGS,
