@@ -37,6 +37,7 @@ WORKS = (
     "from horovod.runner.util.network import filter_local_addresses, get_local_host_addresses",
     "from horovod.runner.util.network import get_local_host_intfs",
     "from horovod.runner.util.threads import execute_function_multithreaded, in_thread, on_event",
+    "from horovod.torch import _DistributedOptimizer",
     "from horovod.torch import allgather_object, broadcast_object, elastic, mpi_ops",
     "from horovod.torch.compression import Compression, Compressor",
     "from horovod.torch.compression import FP16Compressor, NoneCompressor",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import signal
 import sys
 from typing import Any
@@ -163,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
         processes.die_with_parent(signal.SIGTERM, args.parent)
     from hvdtune.launch import start
 
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    command = _command(args)
     hosts, count = _hosts(args)
     if count is None:
         return _mistake("give the number of processes: hvdtune run -np N command")
@@ -176,6 +177,15 @@ def run(args: argparse.Namespace) -> int:
         print(*start.dry_run(request), sep="\n")
         return 0
     return start.start(request)
+
+
+def _command(args: argparse.Namespace) -> list[str]:
+    """The command's words; variables before it (NAME=value) become the job's, as with `env`."""
+    words = args.command[1:] if args.command[:1] == ["--"] else list(args.command)
+    while words and re.match(r"[A-Za-z_]\w*=", words[0]):
+        name, _, value = words.pop(0).partition("=")
+        os.environ[name] = value
+    return words
 
 
 def _note_unused(args: argparse.Namespace) -> None:

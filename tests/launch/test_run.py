@@ -194,6 +194,8 @@ def test_verbose_says_what_is_started_and_what_ends(tmp_path):
 MISTAKES = [
     ([], "-np N"),
     (["-np", "2"], "python train.py"),
+    (["-np", "2", "A=1"], "give the command to run"),
+    (["-np", "2", "HOROVOD_CYCLE_TIME=soon", "true"], "HOROVOD_CYCLE_TIME is 'soon'"),
     (["-np", "0", "true"], "'0' is not accepted"),
     (["-np", "two", "true"], "'two' is not accepted"),
     (["-np", "2", "--cycle-time-ms", "5ms", "true"], "--cycle-time-ms is '5ms'"),
@@ -266,6 +268,22 @@ def test_flags_may_be_cut_short_as_for_horovodrun(tmp_path, short, whole):
     assert [ended.status for ended in shown] == [0, 0]
     assert shown[0].stdout == shown[1].stdout
     assert "echo --log x --verb -np" in shown[0].stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["A=1"], "1 "),
+        (["A=x y", "HOROVOD_CYCLE_TIME=3"], "x y 3"),
+        (["--", "A=b=c", "HOROVOD_CYCLE_TIME="], "b=c "),
+        (["HOROVOD_CYCLE_TIME=2", "env", "A=3"], "3 2"),
+    ],
+)
+def test_variables_before_the_command_as_horovodrun_takes_them(tmp_path, words, found):
+    command = [*words, "sh", "-c", 'echo "$A $HOROVOD_CYCLE_TIME"']
+    ended = launch(tmp_path, ["run", "-n", "2", *command])
+    assert (ended.status, ended.stderr) == (0, "")
+    assert sorted(ended.stdout.splitlines()) == [f"[{rank}]<stdout>:{found}" for rank in range(2)]
 
 
 def test_a_malformed_variable_is_found_before_anything_is_started(tmp_path):

@@ -84,3 +84,22 @@ def test_hasattr_still_answers_for_names_that_nobody_has():
     ]
     statement = "\n".join(["import horovod.common, horovod.torch", *lines])
     assert outcomes([statement])[statement] == "works"
+
+
+def test_distributed_optimizers_are_recognised():
+    statement = "\n".join(
+        [
+            "import torch, horovod.torch as hvd",
+            "from horovod.torch.optimizer import _DistributedOptimizer",
+            "assert hvd._DistributedOptimizer is _DistributedOptimizer",
+            "hvd.init()",
+            "plain = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)",
+            "for op in (hvd.Average, hvd.Sum, hvd.Adasum):",
+            "    optimizer = hvd.DistributedOptimizer(plain, op=op)",
+            "    assert isinstance(optimizer, _DistributedOptimizer)",
+            "    assert isinstance(optimizer, torch.optim.SGD)",
+            "assert not isinstance(plain, _DistributedOptimizer)",
+            "hvd.shutdown()",
+        ]
+    )
+    assert outcomes([statement])[statement] == "works"
