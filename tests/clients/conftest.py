@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ranks import clean_environment
-
-Client = Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
@@ -32,22 +26,3 @@ def client_packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callab
         return made[packages]
 
     return install
-
-
-def run_client(folder: Path, packages: Path, command: list[str]) -> Any:
-    """Run a client in `folder` to its end; what it wrote into found.json."""
-    inherited = os.environ.get("PYTHONPATH", "")
-    path = os.pathsep.join(entry for entry in (inherited, str(packages)) if entry)
-    ended = subprocess.run(
-        command,
-        cwd=folder,
-        env=clean_environment({"PYTHONPATH": path}),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout
-    return json.loads((folder / "found.json").read_text(encoding="utf-8"))

@@ -1,8 +1,9 @@
 """A training program for PyTorch Ignite, written as its documentation shows, in a file of its own.
 
 Without an argument it joins the job that it is started in (`hvdtune run -np 2 python
-ignite_training.py`); with `parallel` or `spawn` Ignite starts 2 ranks itself, with `serial` one
-process does the work of both. What the ranks found goes into `found.json`.
+ignite_training.py`), as it does with `initialized` and `context`, by other functions; with
+`parallel` or `spawn` Ignite starts 2 ranks itself, with `serial` one process does the work of both.
+What the ranks found goes into `found.json`.
 """
 
 from __future__ import annotations
@@ -96,6 +97,20 @@ def train() -> dict:
     }
 
 
+def rows_seen() -> int:
+    """How many samples the ranks get together from a data loader as Ignite makes it."""
+    loader = idist.auto_dataloader(data(), batch_size=BATCH, shuffle=True)
+    mine = sum(len(classes) for _, classes in loader)
+    assert mine == ROWS // idist.get_world_size()
+    return idist.all_reduce(mine) if idist.backend() else mine
+
+
+@idist.one_rank_only()
+def told_once() -> str:
+    """Only rank 0 gets an answer."""
+    return f"by rank {idist.get_rank()}"
+
+
 def _in_order(samples: torch.utils.data.Dataset) -> torch.utils.data.Sampler:
     return torch.utils.data.DistributedSampler(
         samples, idist.get_world_size(), idist.get_rank(), shuffle=False
@@ -113,6 +128,8 @@ def work(local_rank: int) -> None:
         "model": model_name,
         "device": str(idist.device()),
         "collectives": collectives() if backend else None,
+        "rows": rows_seen(),
+        "told": told_once(),
         **trained,
     }
     every = idist.all_gather(found) if backend else [found]
@@ -130,6 +147,16 @@ def main(how: str) -> None:
             parallel.run(work)
     elif how == "serial":
         work(0)
+    elif how == "initialized":
+        idist.initialize("horovod")
+        work(idist.get_local_rank())
+        idist.finalize()
+    elif how == "context":
+        import horovod.torch as hvd
+
+        hvd.init()
+        idist.sync()
+        work(idist.get_local_rank())
     else:
         with idist.Parallel(backend="horovod") as parallel:
             parallel.run(work)

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clients.conftest import run_client
+from client_runs import run_client
 from ranks import hvdtune_command
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 TRAINING = str(Path(__file__).with_name("ignite_training.py"))
+JOB = [*hvdtune_command("run", "-np", "2"), sys.executable, TRAINING]
 WAYS = {
-    "joined": [*hvdtune_command("run", "-np", "2"), sys.executable, TRAINING],
+    "joined": JOB,
+    "initialized": [*JOB, "initialized"],
+    "context": [*JOB, "context"],
     "parallel": [sys.executable, "-m", "hvdtune", TRAINING, "parallel"],
     "spawn": [sys.executable, "-m", "hvdtune", TRAINING, "spawn"],
 }
@@ -47,6 +50,11 @@ def test_the_backend_is_ours(ranks):
     for one in ranks:
         assert (one["backend"], one["model"]) == ("horovod", "horovod-dist")
         assert one["device"] == "cpu"
+    assert [one["told"] for one in ranks] == ["by rank 0", None]
+
+
+def test_a_data_loader_deals_out_every_sample(ranks):
+    assert [one["rows"] for one in ranks] == [64, 64]
 
 
 def test_collectives(ranks):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from clients.conftest import run_client
+from client_runs import run_client
 from ranks import hvdtune_command
 
 pytest.importorskip("torch")
