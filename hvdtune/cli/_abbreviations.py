@@ -35,9 +35,17 @@ def completed(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str
 
 def _whole(parser: argparse.ArgumentParser, name: str, actions: dict[str, argparse.Action]) -> str:
     found = [flag for flag in actions if flag.startswith(name)]
+    # What was short enough for horovodrun shall be so here, too.
+    found = [flag for flag in found if not _is_hvdtunes(actions[flag])] or found
     if len({id(actions[flag]) for flag in found}) > 1:
         parser.error(f"{name} could be {_listed(found)}: write it out")
     return found[0] if found else name
+
+
+def _is_hvdtunes(action: argparse.Action) -> bool:
+    """Whether a flag sets something that Horovod does not have."""
+    knob = getattr(action, "knob", None)
+    return knob is not None and knob.env.startswith("HVDTUNE_")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -257,6 +257,16 @@ def test_words_for_mpirun_are_taken_without_it(tmp_path, flags, notice):
         (["-np", "2", "--fusion-threshold", "32"], ["-np", "2", "--fusion-threshold-mb", "32"]),
         (["--cycle-time=3", "-n", "2"], ["--cycle-time-ms=3", "-np", "2"]),
         (["-np", "2", "--network", "lo"], ["-np", "2", "--network-interfaces", "lo"]),
+        # hvdtune's own --autotune-watch would fit, too.
+        (
+            ["-np", "2", "--autotune", "--autotune-w", "1"],
+            ["-np", "2", "--autotune", "--autotune-warmup-samples", "1"],
+        ),
+        (["-np", "2", "--no-auto"], ["-np", "2", "--no-autotune"]),
+        (
+            ["-np", "2", "--autotune-wat", "--autotune"],
+            ["-np", "2", "--autotune-watch", "--autotune"],
+        ),
         (["--disable", "-np=2", "--verb"], ["--disable-cache", "-np", "2", "--verbose"]),
         (["-np", "2", "--no-stall", "--"], ["-np", "2", "--no-stall-check"]),
     ],
