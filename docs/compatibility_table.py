@@ -251,8 +251,8 @@ SUPERSET: dict[str, dict[str, str]] = {
 PARTIAL: dict[str, dict[str, str]] = {
     "horovod": {
         "run": (
-            "On this machine. Arguments for elastic jobs (`NotImplementedError`), ssh and mpirun "
-            "(`ValueError`) are refused."
+            "On this machine. Arguments for elastic jobs (`NotImplementedError`), other hosts and "
+            "`use_mpi` (`ValueError`) are refused."
         ),
     },
     "horovod.common.elastic": {

@@ -20,6 +20,7 @@ from typing import Any
 import compatibility_table as table
 import generated_page
 import name_coverage
+import public_imports_table
 
 import hvdtune
 import hvdtune.torch as hvd
@@ -50,6 +51,14 @@ What Horovod 0.28.1 exports for PyTorch, and what of it hvdtune has. `import hor
 Each name is used on two or more ranks by the tests listed (of the helpers in `horovod.common`, some
 by tests of one process), with tensors on the CPU; [the page on GPUs](gpu.md) says what holds there.
 Where there are more than {shown} tests, the page shows those that are most about a name.
+"""
+
+IMPORTS = """\
+## What public code imports
+
+Imports that public repositories have, and what each gives here. Where there is no sensible answer,
+the import ends in a `ModuleNotFoundError`, an `ImportError`, whose one sentence is shown.
+
 """
 
 
@@ -214,6 +223,30 @@ def _signature_words(signature: str | None) -> str:
     return f" = {signature}" if signature and not signature.startswith("(") else ""
 
 
+def outcome(statement: str) -> str:
+    """What an import of Horovod's gives here: "works", or the words of its ImportError."""
+    try:
+        exec(statement, {})
+    except ImportError as error:
+        return str(error)
+    return "works"
+
+
+def public_imports() -> list[str]:
+    """The table's lines. Raises Contradiction where an import works that should not, or not."""
+    lines = ["| Import | What happens |", "|---|---|"]
+    for statements, works in (
+        (public_imports_table.WORKS, True),
+        (public_imports_table.REFUSED, False),
+    ):
+        for statement in statements:
+            found = outcome(statement)
+            if (found == "works") != works:
+                raise Contradiction(f"{statement}: {found}")
+            lines.append(f"| `{statement}` | {found} |")
+    return lines
+
+
 def page() -> str:
     """The whole page."""
     check_additions()
@@ -236,6 +269,7 @@ def page() -> str:
         "\n## Packages that are not there\n\nImporting one is a `ModuleNotFoundError` that says "
         "so.\n\n" + "\n".join(["| Package | For |", "|---|---|", *gone]) + "\n"
     )
+    parts.append(IMPORTS + "\n".join(public_imports()) + "\n")
     return "\n".join(parts)
 
 

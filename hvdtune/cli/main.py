@@ -1,8 +1,9 @@
-"""The `hvdtune` command. Each verb is a file of this folder with three things in it:
+"""The `hvdtune` command. Each verb is a file of this folder with these things in it:
 
     HELP: str                        one line for `hvdtune --help`
     add_arguments(parser) -> None    declares the verb's flags
     run(args) -> int                 does it; the exit status
+    ABBREVIATIONS = True             if its flags may be cut short (optional)
 
 Files whose name begins with "_", and this one, are no verbs. A verb's module is imported when it
 is asked for, so it must not import anything heavy itself.
@@ -19,6 +20,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
+from hvdtune.cli._abbreviations import completed
 from hvdtune.spelling import hint, nearest
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -177,7 +179,10 @@ def _run_verb(verb: str, words: Sequence[str]) -> int:
     program = f"hvdtune {verb}"
     try:
         with interruption.heard():
-            return int(_module(verb).run(_parser(verb).parse_args(words)))
+            module, parser = _module(verb), _parser(verb)
+            if getattr(module, "ABBREVIATIONS", False):
+                words = completed(parser, words)
+            return int(module.run(parser.parse_args(words)))
     except KeyboardInterrupt:
         return _complain(program, "interrupted.", 130)
     except interruption.Ended as ended:

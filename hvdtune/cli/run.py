@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import signal
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ from hvdtune.launch import unsupported
 from hvdtune.launch.flags import add_knob_flags
 
 HELP = "start a training script as several processes, as horovodrun does"
+ABBREVIATIONS = True
 
 # Flags of horovodrun whose meaning this version does not have: (names, words taken, why not).
 _UNSUPPORTED: tuple[tuple[tuple[str, ...], int, str], ...] = (
@@ -163,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.launch import start
     from hvdtune.launch.program import without_script
 
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    command = _command(args)
     hosts, count = _hosts(args)
     if count is None:
         return _mistake("give the number of processes: hvdtune run -np N command")
@@ -176,14 +178,33 @@ def run(args: argparse.Namespace) -> int:
             f"hvdtune run -np {count} {interpreter} train.py"
         )
     if not (args.mpi or args.jsrun):
-        for flag in ("mpi_args", "binding_args"):
-            if getattr(args, flag) is not None:
-                return _mistake(f"--{flag.replace('_', '-')} is for mpirun: give --mpi, too")
+        _note_unused(args)
     request = _request(args, command, hosts, count)
     if args.dry_run:
         print(*start.dry_run(request), sep="\n")
         return 0
     return start.start(request)
+
+
+def _command(args: argparse.Namespace) -> list[str]:
+    """The command's words; variables before it (NAME=value) become the job's, as with `env`."""
+    words = args.command[1:] if args.command[:1] == ["--"] else list(args.command)
+    while words and re.match(r"[A-Za-z_]\w*=", words[0]):
+        name, _, value = words.pop(0).partition("=")
+        os.environ[name] = value
+    return words
+
+
+def _note_unused(args: argparse.Namespace) -> None:
+    """Say which flags are for mpirun alone; horovodrun takes them without a word."""
+    given = {"--mpi-args": args.mpi_args, "--binding-args": args.binding_args}
+    flags = [flag for flag, value in given.items() if value is not None]
+    if flags:
+        print(
+            f"hvdtune run: {' and '.join(flags)} {'are' if flags[1:] else 'is'} not used: mpirun "
+            "does not start this job (it does with --mpi).",
+            file=sys.stderr,
+        )
 
 
 def _request(args: argparse.Namespace, command: list[str], hosts: list[Any], count: int) -> Any:

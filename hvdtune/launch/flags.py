@@ -87,7 +87,7 @@ class _KnobAction(argparse.Action):
 
     def __init__(self, option_strings: Sequence[str], dest: str, knob: Knob, **kwargs: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, **kwargs)
-        self._knob = knob
+        self.knob = knob
 
     def __call__(
         self,
@@ -96,7 +96,7 @@ class _KnobAction(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        knob, flag = self._knob, option_string or self.option_strings[0]
+        knob, flag = self.knob, option_string or self.option_strings[0]
         try:
             value = self.const if self.nargs == 0 else _parse(knob, values, flag)
         except KnobError as error:

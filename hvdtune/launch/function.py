@@ -65,11 +65,13 @@ def run(
         host_discovery_script=host_discovery_script,
     )
     _refuse_controllers(use_gloo, use_mpi)
-    _refuse(ssh_port=ssh_port, ssh_identity_file=ssh_identity_file, mpi_args=mpi_args)
-    if _renamed("network_interface", network_interface, "network_interfaces", network_interfaces):
-        warnings.warn(
-            "network_interfaces has no effect: the job runs on one host", UserWarning, stacklevel=2
-        )
+    interfaces = _renamed(
+        "network_interface", network_interface, "network_interfaces", network_interfaces
+    )
+    _warn_of_unused(
+        network_interfaces=interfaces, ssh_port=ssh_port, ssh_identity_file=ssh_identity_file,
+        mpi_args=mpi_args,
+    )
     plan = {
         "count": count,
         "hosts": [[host.name, host.slots] for host in _hosts(hosts, hostfile, count)],
@@ -107,11 +109,13 @@ def _refuse_controllers(use_gloo: bool | None, use_mpi: bool | None) -> None:
         raise LaunchError(f"use_mpi: {unsupported.MPI}.")
 
 
-def _refuse(**arguments: Any) -> None:
-    why = {"mpi_args": unsupported.MPIRUN}
+def _warn_of_unused(**arguments: Any) -> None:
+    """Horovod takes these without a word where they have nothing to do."""
+    why = {"mpi_args": "mpirun does not start the job"}
     for name, value in arguments.items():
-        if value is not None:
-            raise LaunchError(f"{name}={value!r}: {why.get(name, unsupported.SSH)}.")
+        if value:
+            reason = why.get(name, "the job runs on one host")
+            warnings.warn(f"{name} has no effect: {reason}", UserWarning, stacklevel=3)
 
 
 def _checked_count(count: Any) -> int:

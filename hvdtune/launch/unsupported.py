@@ -5,9 +5,7 @@ Each is the end of a sentence that begins with the flag or parameter.
 
 from __future__ import annotations
 
-SSH = "functions are started on this machine only, without ssh"
 ELASTIC = "this version does not run elastic jobs"
-MPIRUN = "functions are started without mpirun"
 MPI = (
     "functions are started without mpirun: leave it out (hvdtune run --mpi, and mpirun -np N "
     "python train.py, start scripts)"

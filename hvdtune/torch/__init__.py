@@ -85,7 +85,7 @@ from hvdtune.torch.mpi_ops import (
     stop_timeline,
     synchronize,
 )
-from hvdtune.torch.optimizer import DistributedOptimizer
+from hvdtune.torch.optimizer import DistributedOptimizer, _DistributedOptimizer  # noqa: F401
 from hvdtune.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [

@@ -261,3 +261,7 @@ def _check_views(compression: Any, op: int) -> None:
             "gradient_as_buffer_view=True is not supported with op=Adasum, which reduces the "
             "optimizer's steps, not the gradients."
         )
+
+
+# Horovod's name, by which programs annotate and recognise distributed optimizers of both kinds.
+_DistributedOptimizer = DistributedBase

@@ -64,6 +64,7 @@ def environment(tmp_path) -> Environment:
 LOOK = """
 import horovod, importlib.metadata, sys
 import horovod.common.util
+import horovod.runner.common.util.hosts
 from horovod import run
 import hvdtune
 assert run is hvdtune.run

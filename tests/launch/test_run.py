@@ -194,6 +194,8 @@ def test_verbose_says_what_is_started_and_what_ends(tmp_path):
 MISTAKES = [
     ([], "-np N"),
     (["-np", "2"], "python train.py"),
+    (["-np", "2", "A=1"], "give the command to run"),
+    (["-np", "2", "HOROVOD_CYCLE_TIME=soon", "true"], "HOROVOD_CYCLE_TIME is 'soon'"),
     (["-np", "0", "true"], "'0' is not accepted"),
     (["-np", "two", "true"], "'two' is not accepted"),
     (["-np", "2", "--cycle-time-ms", "5ms", "true"], "--cycle-time-ms is '5ms'"),
@@ -210,8 +212,8 @@ MISTAKES = [
     (["-np", "2", "--mpi", "--gloo", "true"], "not allowed with"),
     (["-np", "2", "--network-interfaces", "lo,eth77", "true"], "no interface 'eth77'"),
     (["-np", "2", "--jsrun", "true"], "jsrun"),
-    (["-np", "2", "--mpi-args=-x A", "true"], "--mpi-args is for mpirun"),
-    (["-np", "2", "--binding-args=-x A", "true"], "--binding-args is for mpirun"),
+    (["-np", "2", "--timeline", "f", "true"], "--timeline could be --timeline-"),
+    (["-np", "2", "--no-such", "--fusion-threshold", "1", "true"], "--no-such"),
     (["-np", "2", "-p", "ssh", "true"], "'ssh' is not accepted: give a port"),
     (["-np", "2", "--min-np", "1", "true"], "elastic"),
     (["-np", "2", "--blacklist-cooldown-range", "1", "2", "true"], "elastic"),
@@ -227,6 +229,71 @@ def test_a_mistake_is_one_sentence_and_nothing_is_started(tmp_path, arguments, w
     assert ended.stderr.startswith("hvdtune run: ")
     assert ended.stderr.count("\n") == 1
     assert words in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "notice"),
+    [
+        (["--mpi-args=--oversubscribe"], "--mpi-args is"),
+        (["--gloo", "--mpi-args", "-x NCCL_DEBUG=info"], "--mpi-args is"),
+        (["-H", "localhost:2", "--mpi-args="], "--mpi-args is"),
+        (["--binding-args=-bind-to core"], "--binding-args is"),
+        (["--binding-args=-n 1", "--mpi-args=-gpu"], "--mpi-args and --binding-args are"),
+    ],
+)
+def test_words_for_mpirun_are_taken_without_it(tmp_path, flags, notice):
+    ended = launch(tmp_path, ["run", "-np", "2", *flags, "echo", "up"])
+    assert ended.status == 0
+    assert sorted(ended.stdout.splitlines()) == ["[0]<stdout>:up", "[1]<stdout>:up"]
+    assert ended.stderr == (
+        f"hvdtune run: {notice} not used: mpirun does not start this job (it does with --mpi).\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        (["--num-p", "2"], ["-np", "2"]),
+        (["-np", "2", "--fusion-threshold", "32"], ["-np", "2", "--fusion-threshold-mb", "32"]),
+        (["--cycle-time=3", "-n", "2"], ["--cycle-time-ms=3", "-np", "2"]),
+        (["-np", "2", "--network", "lo"], ["-np", "2", "--network-interfaces", "lo"]),
+        # hvdtune's own --autotune-watch would fit, too.
+        (
+            ["-np", "2", "--autotune", "--autotune-w", "1"],
+            ["-np", "2", "--autotune", "--autotune-warmup-samples", "1"],
+        ),
+        (["-np", "2", "--no-auto"], ["-np", "2", "--no-autotune"]),
+        (
+            ["-np", "2", "--autotune-wat", "--autotune"],
+            ["-np", "2", "--autotune-watch", "--autotune"],
+        ),
+        (["--disable", "-np=2", "--verb"], ["--disable-cache", "-np", "2", "--verbose"]),
+        (["-np", "2", "--no-stall", "--"], ["-np", "2", "--no-stall-check"]),
+    ],
+)
+def test_flags_may_be_cut_short_as_for_horovodrun(tmp_path, short, whole):
+    # What follows the command is the command's: --log would fit several of the launcher's flags.
+    command = ["echo", "--log", "x", "--verb", "-np"]
+    shown = [launch(tmp_path, ["run", "--dry-run", *flags, *command]) for flags in (short, whole)]
+    assert [ended.status for ended in shown] == [0, 0]
+    assert shown[0].stdout == shown[1].stdout
+    assert "echo --log x --verb -np" in shown[0].stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["A=1"], "1 "),
+        (["A=x y", "HOROVOD_CYCLE_TIME=3"], "x y 3"),
+        (["--", "A=b=c", "HOROVOD_CYCLE_TIME="], "b=c "),
+        (["HOROVOD_CYCLE_TIME=2", "env", "A=3"], "3 2"),
+    ],
+)
+def test_variables_before_the_command_as_horovodrun_takes_them(tmp_path, words, found):
+    command = [*words, "sh", "-c", 'echo "$A $HOROVOD_CYCLE_TIME"']
+    ended = launch(tmp_path, ["run", "-n", "2", *command])
+    assert (ended.status, ended.stderr) == (0, "")
+    assert sorted(ended.stdout.splitlines()) == [f"[{rank}]<stdout>:{found}" for rank in range(2)]
 
 
 def test_a_malformed_variable_is_found_before_anything_is_started(tmp_path):

@@ -94,9 +94,7 @@ def test_the_signature_is_horovods():
         (ValueError, ["hosts: entry 'localhost'", "name:slots"], {"hosts": "localhost"}),
         (ValueError, ["hostfile nowhere.txt", "No such file"], {"hostfile": "nowhere.txt"}),
         (ValueError, ["host far.example is not local"], {"hosts": "far.example:1"}),
-        (ValueError, ["mpi_args", "without mpirun"], {"mpi_args": "-x A"}),
-        (ValueError, ["ssh_port=22", "without ssh"], {"ssh_port": 22}),
-        (ValueError, ["ssh_identity_file", "without ssh"], {"ssh_identity_file": "key"}),
+        (ValueError, ["host far.example"], {"hosts": "far.example:1", "ssh_port": 22}),
         (ValueError, ["start_timeout is -1", "0 or more"], {"start_timeout": -1}),
         (NotImplementedError, ["min_num_proc=1", "elastic"], {"min_num_proc": 1}),
         (NotImplementedError, ["max_num_proc=4", "elastic"], {"max_num_proc": 4}),
@@ -112,6 +110,26 @@ def test_arguments_that_are_not_accepted(error, words, arguments):
         run(nothing, **arguments)
     for word in words:
         assert word in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"mpi_args": "--oversubscribe"}, "mpirun does not start the job"),
+        ({"ssh_port": 22}, "the job runs on one host"),
+        ({"ssh_identity_file": "key"}, "the job runs on one host"),
+        ({"network_interfaces": ["lo"]}, "the job runs on one host"),
+    ],
+)
+def test_arguments_that_have_nothing_to_do_here_are_taken(arguments, reason):
+    [name] = arguments
+    # The mistake that ends the call comes after all arguments have been looked at.
+    with (
+        pytest.warns(UserWarning, match=f"^{name} has no effect: {reason}$") as warned,
+        pytest.raises(ValueError, match="slots"),
+    ):
+        run(nothing, num_proc=2, hosts="localhost:1", **arguments)
+    assert [warning.filename for warning in warned] == [__file__]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ above is the last entry of sys.path, so the real horovod wins where it is instal
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -17,26 +18,17 @@ from importlib.util import find_spec, spec_from_loader
 from types import ModuleType
 from typing import Any
 
+from . import _absent
+
 # hvdtune.launch.build_info has it too; this package must load where hvdtune is missing.
 __version__ = "0.28.1"
 
-# Files of this directory, found the ordinary way.
-_OWN = {"horovod.common", "horovod.common.util", "horovod.runner", "horovod.runner.launch"}
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
 # Modules whose place in hvdtune has another name.
 _MOVED = {
     "common.elastic": "elastic",
     "common.exceptions": "core.exceptions",
     "common.process_sets": "core.process_sets",
-}
-# Horovod's packages that are not built yet. Whatever else hvdtune has for itself (its command
-# line, …) is not part of Horovod's interface.
-_NOT_BUILT = {
-    "data": "horovod.data with its data loaders",
-    "keras": "support for Keras",
-    "mxnet": "support for MXNet",
-    "ray": "support for Ray",
-    "spark": "support for Spark",
-    "tensorflow": "support for TensorFlow",
 }
 
 
@@ -63,22 +55,19 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        if not fullname.startswith("horovod.") or fullname in _OWN:
-            return None
         below = fullname.removeprefix("horovod.")
+        if below == fullname or _is_own(below):
+            return None
         place = "hvdtune." + _MOVED.get(below, below)
         if (below in _MOVED or below.partition(".")[0] == "torch") and _exists(place):
             return spec_from_loader(fullname, _Loader(place))
-        raise _missing(fullname)
+        raise _absent.missing(fullname)
 
 
-def _missing(fullname: str) -> ModuleNotFoundError:
-    what = _NOT_BUILT.get(fullname.split(".")[1], fullname)
-    return ModuleNotFoundError(
-        f"No module named {fullname!r}: {what} is not part of this version of hvdtune, which "
-        "stands for Horovod here (it offers horovod.torch, horovod.common and horovod.runner).",
-        name=fullname,
-    )
+def _is_own(below: str) -> bool:
+    """Whether a module is a file of this directory, found the ordinary way."""
+    path = os.path.join(_FOLDER, *below.split("."))
+    return os.path.isfile(f"{path}.py") or os.path.isfile(os.path.join(path, "__init__.py"))
 
 
 def _exists(module: str) -> bool:
@@ -102,10 +91,7 @@ def __getattr__(name: str) -> Any:
     if name in ("run", "runner"):
         runner = importlib.import_module("horovod.runner")
         return runner if name == "runner" else runner.run
-    if name in _NOT_BUILT:
-        # For `from horovod import tensorflow`, which would drop the text of an AttributeError.
-        raise _missing(f"{__name__}.{name}")
-    raise AttributeError(f"module 'horovod' (hvdtune's) has no attribute {name!r}")
+    _absent.refuse(__name__, name)
 
 
 sys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != __name__]

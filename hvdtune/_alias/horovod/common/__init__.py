@@ -1,1 +1,20 @@
-"""Horovod's framework-neutral parts: elastic, exceptions, process_sets, util."""
+"""Horovod's framework-neutral parts: basics, elastic, exceptions, process_sets, util."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from .. import _absent
+
+# What `horovod.common` itself had before Horovod 0.16.
+_BASICS = (
+    *("init", "shutdown", "rank", "size", "local_rank", "local_size"),
+    "mpi_threads_supported",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BASICS:
+        return getattr(importlib.import_module("hvdtune.core.world"), name)
+    _absent.refuse(__name__, name)

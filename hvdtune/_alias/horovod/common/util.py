@@ -6,11 +6,17 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from hvdtune.core import world
+
+from .. import _absent
+
+__getattr__ = _absent.refusing(__name__)
 
 
 @contextlib.contextmanager
@@ -38,6 +44,18 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     if verbose:
         print(f"Extension {ext_base_name} is{'' if there else ' NOT'} available.")
     return there
+
+
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: Any) -> None:
+    """Raise ImportError unless hvdtune has what a module of Horovod ("horovod.torch", …) needs."""
+    framework = ext_name.removeprefix("horovod.")
+    if find_spec("hvdtune") is None or find_spec(f"hvdtune.{framework}") is None:
+        raise _absent.missing(f"horovod.{framework}")
+
+
+def get_ext_suffix() -> str:
+    """How the names of compiled modules end for this Python."""
+    return sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
@@ -84,6 +102,29 @@ def split_list(items: Sequence[Any], num_parts: int) -> list[Sequence[Any]]:
 def num_rank_is_power_2(num_rank: int) -> bool:
     """Whether a number of ranks is a power of two."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def check_num_rank_power_of_2(num_rank: int) -> None:
+    """Raise ValueError unless a number of ranks is a power of two."""
+    if not num_rank_is_power_2(num_rank):
+        raise ValueError(f"{num_rank} ranks: the number must be a power of two here")
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
+    """A function of `op` and the old argument `average` that gives the operation meant by them.
+
+    `reduce_ops` is what has `Average` and `Sum`, such as a module.
+    """
+
+    def chosen(op: Any, average: bool | None) -> Any:
+        if average is None:
+            return reduce_ops.Average if op is None else op
+        if op is not None:
+            raise ValueError("op and average exclude each other: give op alone")
+        warnings.warn("average is deprecated, use op instead", DeprecationWarning, stacklevel=2)
+        return reduce_ops.Average if average else reduce_ops.Sum
+
+    return chosen
 
 
 def is_iterable(x: Any) -> bool:

@@ -4,4 +4,8 @@ from __future__ import annotations
 
 from hvdtune.launch.function import run
 
+from .. import _absent
+
 __all__ = ["run"]
+
+__getattr__ = _absent.refusing(__name__)

@@ -6,6 +6,10 @@ import sys
 
 from hvdtune.cli.main import main
 
+from .. import _absent
+
+__getattr__ = _absent.refusing("horovod.runner.launch")
+
 
 def run_commandline() -> None:
     """What `horovodrun` does: `hvdtune run` on sys.argv; exits with its status."""

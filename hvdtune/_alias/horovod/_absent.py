@@ -1,0 +1,96 @@
+"""What Horovod has and hvdtune does not: the sentences that such imports end in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+# Horovod's packages that are not built yet. Whatever else hvdtune has for itself (its command
+# line, …) is not part of Horovod's interface.
+NOT_BUILT = {
+    "data": "horovod.data with its data loaders",
+    "keras": "support for Keras",
+    "mxnet": "support for MXNet",
+    "ray": "support for Ray",
+    "spark": "support for Spark",
+    "tensorflow": "support for TensorFlow",
+}
+
+_JOBS = "`hvdtune run`, `horovodrun` and horovod.run() start jobs"
+_MEETING = f"the ranks of a job find each other without such a service; {_JOBS}"
+_SETTINGS = "`hvdtune run` reads flags and files itself, and `hvdtune config` shows the result"
+_COMPILED = "hvdtune is not compiled against any framework"
+# Modules and names, and what to do instead.
+_INSTEAD = {
+    "horovod.common.gradient_aggregation": "support for TensorFlow is not built",
+    "horovod.common.util.check_installed_version": _COMPILED,
+    "horovod.common.util.get_extension_full_path": _COMPILED,
+    "horovod.common.util.support_non_legacy_keras_optimizers": "support for Keras is not built",
+    "horovod.run": "since Horovod 0.20 it is no module but a function: from horovod import run",
+    "horovod.runner._HorovodArgs": f"{_JOBS} with arguments of their own",
+    "horovod.runner.common.service": _MEETING,
+    "horovod.runner.common.util.config_parser": _SETTINGS,
+    "horovod.runner.common.util.network": _MEETING,
+    "horovod.runner.common.util.settings": _SETTINGS,
+    "horovod.runner.driver": _MEETING,
+    "horovod.runner.elastic": "this version does not start elastic jobs",
+    "horovod.runner.gloo_run": _JOBS,
+    "horovod.runner.http": _MEETING,
+    "horovod.runner.js_run": "`hvdtune run --jsrun` starts jobs with jsrun",
+    "horovod.runner.launch._check_all_hosts_ssh_successful": "`hvdtune run` checks the hosts",
+    "horovod.runner.launch._run": _JOBS,
+    "horovod.runner.launch._run_elastic": "this version does not start elastic jobs",
+    "horovod.runner.launch.is_gloo_used": _JOBS,
+    "horovod.runner.launch.parse_args": _SETTINGS,
+    "horovod.runner.launch.run_controller": _JOBS,
+    "horovod.runner.mpi_run": "`hvdtune run --mpi` starts jobs with mpirun",
+    "horovod.runner.run_task": _JOBS,
+    "horovod.runner.task": _MEETING,
+    "horovod.runner.task_fn": _MEETING,
+    "horovod.runner.util.cache": "`hvdtune run` remembers its checks itself",
+    "horovod.runner.util.lsf": "`hvdtune run` asks LSF itself",
+    "horovod.runner.util.remote": "`hvdtune run` reaches other hosts itself",
+    "horovod.runner.util.streams": _JOBS,
+    "horovod.torch.mpi_lib": f"{_COMPILED}; horovod.torch.mpi_ops has the operations",
+    "horovod.torch.mpi_lib_impl": f"{_COMPILED}; horovod.torch.mpi_ops has the operations",
+    "horovod.torch.mpi_lib_v2": f"{_COMPILED}; horovod.torch.mpi_ops has the operations",
+}
+
+
+def missing(fullname: str) -> ModuleNotFoundError:
+    """The error that importing a module or a name ends in."""
+    parts = fullname.split(".")
+    for end in range(len(parts), 1, -1):
+        instead = _INSTEAD.get(".".join(parts[:end]))
+        if instead:
+            return ModuleNotFoundError(
+                f"{fullname} is not in hvdtune, which stands for Horovod here: {instead}.",
+                name=fullname,
+            )
+    what = NOT_BUILT.get(parts[1], fullname)
+    return ModuleNotFoundError(
+        f"No module named {fullname!r}: {what} is not part of this version of hvdtune, which "
+        "stands for Horovod here (it offers horovod.torch, horovod.common and horovod.runner).",
+        name=fullname,
+    )
+
+
+def refuse(module: str, name: str) -> NoReturn:
+    """End the look-up of a module's attribute that is not there.
+
+    `from horovod import tensorflow` would drop the text of an AttributeError, so what Horovod has
+    is an ImportError.
+    """
+    fullname = f"{module}.{name}"
+    if fullname in _INSTEAD or (module == "horovod" and name in NOT_BUILT):
+        raise missing(fullname)
+    raise AttributeError(f"module {module!r} (hvdtune's) has no attribute {name!r}")
+
+
+def refusing(module: str) -> Callable[[str], Any]:
+    """A module's `__getattr__`."""
+
+    def look_up(name: str) -> Any:
+        refuse(module, name)
+
+    return look_up

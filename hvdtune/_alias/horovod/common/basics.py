@@ -1,0 +1,40 @@
+"""Horovod's basic functions as methods of an object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvdtune.core import world
+
+
+class HorovodBasics:
+    """The functions that are the same for every framework.
+
+    Horovod's takes the place of a compiled library; there is none to choose here.
+    """
+
+    def __init__(self, pkg_path: str = "", *args: Any) -> None:
+        self.pkg_path = pkg_path
+
+    init = staticmethod(world.init)
+    shutdown = staticmethod(world.shutdown)
+    is_initialized = staticmethod(world.is_initialized)
+    start_timeline = staticmethod(world.start_timeline)
+    stop_timeline = staticmethod(world.stop_timeline)
+    size = staticmethod(world.size)
+    local_size = staticmethod(world.local_size)
+    cross_size = staticmethod(world.cross_size)
+    rank = staticmethod(world.rank)
+    local_rank = staticmethod(world.local_rank)
+    cross_rank = staticmethod(world.cross_rank)
+    is_homogeneous = staticmethod(world.is_homogeneous)
+    mpi_threads_supported = staticmethod(world.mpi_threads_supported)
+    mpi_enabled = staticmethod(world.mpi_enabled)
+    mpi_built = staticmethod(world.mpi_built)
+    gloo_enabled = staticmethod(world.gloo_enabled)
+    gloo_built = staticmethod(world.gloo_built)
+    nccl_built = staticmethod(world.nccl_built)
+    ddl_built = staticmethod(world.ddl_built)
+    ccl_built = staticmethod(world.ccl_built)
+    cuda_built = staticmethod(world.cuda_built)
+    rocm_built = staticmethod(world.rocm_built)

@@ -1,0 +1,5 @@
+"""What Horovod's launcher shares with its other runners: util."""
+
+from ... import _absent
+
+__getattr__ = _absent.refusing(__name__)

@@ -1,0 +1,20 @@
+"""Python objects as text."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from typing import Any
+
+from hvdtune.launch import function_pickle
+
+
+def dumps_base64(obj: Any, to_ascii: bool = True) -> str | bytes:
+    """An object, pickled (functions of the script included), as a word of letters and digits."""
+    encoded = base64.b64encode(function_pickle.dumps(obj))
+    return encoded.decode("ascii") if to_ascii else encoded
+
+
+def loads_base64(encoded: str | bytes) -> Any:
+    """The object that `dumps_base64` was given; only for texts of people who may run code here."""
+    return pickle.loads(base64.b64decode(encoded))

@@ -1,0 +1,33 @@
+"""Environment variables of a job's processes."""
+
+from __future__ import annotations
+
+import os
+
+from hvdtune.launch.exports import exportable
+
+# Who a process is, by the launcher that started it, in the order in which they are asked.
+_PLACES = (
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+
+
+def is_exportable(v: str) -> bool:
+    """Whether a variable of this name is passed on to processes on other hosts."""
+    return bool(exportable({v: ""}))
+
+
+def get_env_rank_and_size() -> tuple[int, int]:
+    """This process's rank and their number by its environment; 0 and 1 if it says nothing.
+
+    Raises RuntimeError where only one of the two is there.
+    """
+    for rank, size in _PLACES:
+        found = [name for name in (rank, size) if os.environ.get(name)]
+        if len(found) == 2:
+            return int(os.environ[rank]), int(os.environ[size])
+        if found:
+            raise RuntimeError(f"{found[0]} is set, but of {rank} and {size} only that one")
+    return 0, 1

@@ -1,0 +1,22 @@
+"""This host's interfaces and addresses, and which names mean it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hvdtune.launch import hosts, interfaces
+
+
+def get_local_host_intfs() -> set[str]:
+    """The names of this host's interfaces."""
+    return set(interfaces.present_interfaces())
+
+
+def get_local_host_addresses() -> set[str]:
+    """An address of each interface that has one."""
+    return set(interfaces.addresses().values())
+
+
+def filter_local_addresses(all_host_names: Iterable[str]) -> list[str]:
+    """The names that mean other hosts."""
+    return [name for name in all_host_names if not hosts.is_local(name)]
