@@ -215,8 +215,8 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.bench import runner
     from hvdtune.bench.progress import Display
     from hvdtune.bench.results import Report
+    from hvdtune.bootstrap import python_command
     from hvdtune.core.machine import usable_cpus
-    from hvdtune.launch.bootstrap import python_command
 
     if args.end < args.begin:
         print(
