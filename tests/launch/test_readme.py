@@ -82,7 +82,7 @@ NAMES = (
     *("shutil", "socket", "statistics", "string", "subprocess", "tempfile", "uuid", "yaml"),
 )
 SLOW = ("pip install", "python3 -m venv", "hvdtune bench")
-FILES = ("train.py", "job.py", "array.py")  # README names the first; the others are as good
+FILES = ("train.py", "job.py", "sums.py")  # README names the first; the others are as good
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -93,7 +93,6 @@ def blocks() -> list[tuple[str, str]]:
 
 def follow(folder: Path, environ: dict[str, str], left_out: tuple[str, ...]) -> str:
     """Do in the folder what README says, but commands beginning with `left_out`; the output."""
-    said = []
     files = iter(FILES)
     script = "set -e\n"
     for language, text in blocks():
@@ -117,16 +116,21 @@ def follow(folder: Path, environ: dict[str, str], left_out: tuple[str, ...]) -> 
         check=False,
     )
     assert ended.returncode == 0, ended.stdout
-    said.append(ended.stdout)
-    return "".join(said)
+    return ended.stdout
 
 
 def check(folder: Path, printed: str) -> None:
     """Each of README's lines has done what README says."""
-    for expected in ("on 4 ranks", "[0, 10]", "0 [1. 1. 1.]", "hvdtune autotune: ", "Verdict: "):
+    for expected in (
+        "on 4 ranks",
+        "[0, 10]",
+        "0 [1. 1. 1.]",
+        "hvdtune autotune: ",
+        "report.html: ",
+    ):
         assert expected in printed, printed
     assert "not joined" not in printed
-    assert "the optimiser" not in printed.replace("the optimiser has", "")
+    assert "the optimiser " not in printed  # what is said of one that fails
     assert sorted(path.name for path in folder.glob("*.json")) in (
         ["t.json"],
         ["result.json", "t.json"],
@@ -138,13 +142,11 @@ def with_commands(folder: Path) -> dict[str, str]:
     """An environment in which `python` and `hvdtune` are those that the tests run."""
     commands = folder / "commands"
     commands.mkdir()
-    (commands / "python").symlink_to(sys.executable)
-    tool = commands / "hvdtune"
-    tool.write_text(f'#!/bin/sh\nexec {shlex.join(hvdtune_command())} "$@"\n')
-    tool.chmod(0o755)
-    path = os.environ.get("PATH", "")
-    folders = f"{commands}:{Path(sys.executable).parent}:{path}"
-    return clean_environment({"PATH": folders})
+    for name, words in (("python", [sys.executable]), ("hvdtune", hvdtune_command())):
+        tool = commands / name
+        tool.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        tool.chmod(0o755)
+    return clean_environment({"PATH": f"{commands}:{os.environ['PATH']}"})
 
 
 def in_a_checkout(folder: Path) -> None:
@@ -157,6 +159,8 @@ def among_modules_of_the_users(folder: Path) -> None:
         (folder / f"{name}.py").write_text(OF_THE_USER)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("prepare", [in_a_checkout, among_modules_of_the_users])
 def test_all_of_it_as_written(tmp_path: Path, prepare: Callable[[Path], None]) -> None:
     folder = tmp_path / "here"
@@ -168,7 +172,7 @@ def test_all_of_it_as_written(tmp_path: Path, prepare: Callable[[Path], None]) -
     check(folder, follow(folder, environ, (*SLOW, "source")))
     # Only the program of README itself may have imported what lies beside it.
     for line in executed.read_text().splitlines():
-        assert re.search(r"'(train|job|array)\.py'\]$|function_worker", line), line
+        assert re.search(r"'(train|job|sums)\.py'\]$|function_worker", line), line
 
 
 @pytest.mark.long
