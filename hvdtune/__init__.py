@@ -17,47 +17,58 @@ if getattr(_sys, "argv", None) and _sys.argv[0].endswith(("/hvdtune", "/horovodr
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from hvdtune import uncompiled
 
-from hvdtune.core import world as _world
-from hvdtune.core.exceptions import (
-    HorovodInternalError,
-    HorovodVersionMismatchError,
-    HostsUpdatedInterrupt,
-)
-from hvdtune.core.marks import mark, mark_step
-from hvdtune.core.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from hvdtune.core.world import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+__version__ = "0.1.0"
+
+_IS_HANDED_OVER = uncompiled.hand_over(__version__, __path__)
+if not _IS_HANDED_OVER:
+    from hvdtune import bootstrap
+
+    bootstrap.isolate()  # before anything is imported that a user's file may have the name of
+
+from types import ModuleType  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
+if not _IS_HANDED_OVER:
+    from hvdtune.core import world as _world
+    from hvdtune.core.exceptions import (
+        HorovodInternalError,
+        HorovodVersionMismatchError,
+        HostsUpdatedInterrupt,
+    )
+    from hvdtune.core.marks import mark, mark_step
+    from hvdtune.core.process_sets import (
+        ProcessSet,
+        add_process_set,
+        global_process_set,
+        remove_process_set,
+    )
+    from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+    from hvdtune.core.world import (
+        ccl_built,
+        cross_rank,
+        cross_size,
+        cuda_built,
+        ddl_built,
+        gloo_built,
+        gloo_enabled,
+        init,
+        is_homogeneous,
+        is_initialized,
+        local_rank,
+        local_size,
+        mpi_built,
+        mpi_enabled,
+        mpi_threads_supported,
+        nccl_built,
+        rank,
+        rocm_built,
+        shutdown,
+        size,
+        start_timeline,
+        stop_timeline,
+    )
 
 if TYPE_CHECKING:
     from hvdtune.arrays import (
@@ -91,8 +102,6 @@ if TYPE_CHECKING:
         synchronize,
     )
     from hvdtune.launch.function import run
-
-__version__ = "0.1.0"
 
 _ARRAY_FUNCTIONS = [
     "allgather",
@@ -266,7 +275,8 @@ def _stop_gpu_counters() -> None:
         gpu_counters.stop()
 
 
-# Here, where all parts are known: core itself knows nothing of them.
-_world.add_lifecycle_hook(_start_autotune, _stop_autotune)
-_world.add_lifecycle_hook(_start_metrics, _stop_metrics)
-_world.add_lifecycle_hook(_start_gpu_counters, _stop_gpu_counters)
+if not _IS_HANDED_OVER:
+    # Here, where all parts are known: core itself knows nothing of them.
+    _world.add_lifecycle_hook(_start_autotune, _stop_autotune)
+    _world.add_lifecycle_hook(_start_metrics, _stop_metrics)
+    _world.add_lifecycle_hook(_start_gpu_counters, _stop_gpu_counters)

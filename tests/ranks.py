@@ -459,6 +459,9 @@ def hvdtune_command(*arguments: str) -> list[str]:
     tool = Path(sys.executable).with_name("hvdtune")
     if tool.exists():
         return [str(tool), *arguments]
-    # Without the entry that stands for the working directory, as for an installed tool.
-    start = "import sys; sys.path.remove(''); from hvdtune.cli.main import main; sys.exit(main())"
+    # By its name, without the entry that stands for the working directory: as an installed tool.
+    start = (
+        "import sys; sys.path.remove(''); sys.argv[0] = 'hvdtune'; "
+        "from hvdtune.cli.main import main; sys.exit(main())"
+    )
     return [sys.executable, "-c", start, *arguments]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvdtune.launch.bootstrap import python_command
+from hvdtune.bootstrap import python_command
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -17,7 +17,7 @@ from gpu.jobs import HERE, ROOT, JobFailed, Machine, last_lines, output_of
 from gpu.outcome import FAILED, PASSED, SKIPPED, Outcome
 
 from hvdtune.autotune import log
-from hvdtune.launch.bootstrap import python_command
+from hvdtune.bootstrap import python_command
 
 #: Goals.
 COPY_SHARE = 0.7

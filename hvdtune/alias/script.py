@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from importlib.machinery import BuiltinImporter, SourceFileLoader
 from types import ModuleType
 
+from hvdtune.bootstrap import given_path
 from hvdtune.launch.environment import alias_folder, with_alias
 
 
@@ -54,6 +55,7 @@ def run_code(code: str, arguments: Sequence[str]) -> None:
 
 def _lead_to_alias(folder: str | None) -> None:
     """Set sys.path[0], which `python -m hvdtune` made the working directory, and the alias."""
+    sys.path[:] = given_path()
     if not getattr(sys.flags, "safe_path", False):  # python -P has no such entry
         sys.path[:1] = []
         if folder is not None:

@@ -13,13 +13,13 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from hvdtune.autotune.space import Space
 from hvdtune.autotune.tuner import Answer, Request
+from hvdtune.bootstrap import python_command
 
 PATIENCE_S = 120.0  # how long the answer to one question may take on a busy machine
 _SINGLE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -49,17 +49,19 @@ class ServiceClient:
         self._buffer = b""
         self._asked_at: float | None = None
         parent = str(os.getpid())
-        arguments = command or [sys.executable, "-m", "hvdtune.autotune.service", parent]
+        arguments = command or python_command("hvdtune.autotune.service", parent)
         environ = {**os.environ, **dict.fromkeys(_SINGLE_THREAD, "1")}
+        self._said = os.memfd_create("hvdtune-optimiser")  # what it says besides its answers
         try:
             self._process = subprocess.Popen(
                 arguments,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=self._said,
                 env=environ,
             )
         except OSError as error:
+            os.close(self._said)
             raise ServiceError(f"the optimiser cannot be started: {error}") from None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -91,6 +93,9 @@ class ServiceClient:
 
     def close(self) -> None:
         """End the process at once."""
+        if self._said >= 0:
+            os.close(self._said)
+            self._said = -1
         if self._process.poll() is None:
             self._process.kill()
         with contextlib.suppress(OSError):  # nobody cares any more for what was still to be sent
@@ -137,4 +142,7 @@ class ServiceClient:
             return "the optimiser closed its output"
         if status < 0:
             return f"the optimiser was ended by {signal.Signals(-status).name}"
-        return f"the optimiser ended with exit status {status}"
+        size = os.fstat(self._said).st_size
+        lines = os.pread(self._said, size, 0).decode(errors="replace").strip().splitlines()
+        why = f": {lines[-1]}" if lines else ""
+        return f"the optimiser ended with exit status {status}{why}"

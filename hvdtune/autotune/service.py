@@ -1,4 +1,4 @@
-"""The optimiser in a process of its own: `python -m hvdtune.autotune.service`.
+"""The optimiser in a process of its own.
 
 Fitting a model takes up to a tenth of a second of computing. In the training process that would
 hold the interpreter lock and delay a step; here it runs at the lowest priority on what the ranks
@@ -15,17 +15,18 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 NICE = 19
 _PR_SET_PDEATHSIG = 1
 
 
-def main() -> int:
-    """Serve until the input ends."""
+def main(words: Sequence[str]) -> int:
+    """Serve until the input ends, or the parent, whose process id is words[0]."""
     # Ctrl-C goes to the whole job; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with_parent(int(sys.argv[1]) if len(sys.argv) > 1 else os.getppid())
+    _die_with_parent(int(words[0]))
     return serve(sys.stdin, sys.stdout)
 
 
@@ -62,7 +63,3 @@ def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,7 +19,7 @@ from hvdtune.bench.metrics import Summary
 from hvdtune.bench.plan import Plan
 from hvdtune.bench.progress import Display
 from hvdtune.bench.results import Measurement, Report, SweepRow, WorkloadRow
-from hvdtune.launch.bootstrap import python_command
+from hvdtune.bootstrap import python_command
 
 WORKER = "hvdtune.bench.worker"
 

@@ -215,9 +215,9 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.bench import runner
     from hvdtune.bench.progress import Display
     from hvdtune.bench.results import Report
+    from hvdtune.bootstrap import python_command
     from hvdtune.core.machine import usable_cpus
     from hvdtune.launch import capacity
-    from hvdtune.launch.bootstrap import python_command
     from hvdtune.launch.hosts import Host
 
     if args.end < args.begin:

@@ -178,7 +178,7 @@ class _ProgressWriter:
 
 
 def _command(args: argparse.Namespace) -> list[str]:
-    from hvdtune.launch.bootstrap import python_command
+    from hvdtune.bootstrap import python_command
     from hvdtune.launch.program import without_script
 
     command = args.command[1:] if args.command[:1] == ["--"] else list(args.command)
@@ -254,7 +254,7 @@ def _start(
     output: IO[bytes],
     extra: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    from hvdtune.launch.bootstrap import python_command
+    from hvdtune.bootstrap import python_command
 
     launcher = python_command(
         "hvdtune.cli.main", "run", "-np", str(args.np), "--parent", str(os.getpid())

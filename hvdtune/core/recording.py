@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from hvdtune import _native, knobs
+from hvdtune.bootstrap import python_command
 from hvdtune.core.topology import Topology
 
 _FINISHER = "hvdtune.timeline.finish"
@@ -204,13 +205,9 @@ def run_finisher(file: str) -> str:
     if util.find_spec(_FINISHER) is None:
         return ""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_TIMELINE")}
-    # The program may have found this package in a way of its own.
-    package = str(Path(__file__).resolve().parents[2])
-    paths = [package, *filter(None, [environment.get("PYTHONPATH", "")])]
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
     try:
         ended = subprocess.run(
-            [sys.executable, "-m", _FINISHER, file],
+            python_command(_FINISHER, file),
             env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, timeout=_FINISHING_S, check=False,
         )  # fmt: skip

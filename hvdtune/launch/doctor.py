@@ -227,7 +227,7 @@ def _mpi(environ: Mapping[str, str]) -> list[Finding]:
     plain = {key: value for key, value in environ.items() if not key.startswith(("OMPI_", "PMI"))}
     found = []
     for library in libraries:
-        works, answer = _ask([sys.executable, "-c", _ASK_MPI, library.path], plain)
+        works, answer = _ask([sys.executable, "-I", "-c", _ASK_MPI, library.path], plain)
         if works:
             said = " ".join(answer.split(",")[0].split())
             detail = f"{said}: {library.path} ({library.found})"
@@ -251,7 +251,7 @@ def _gloo(environ: Mapping[str, str]) -> list[Finding]:
             )
         ]
     works, answer = _ask(
-        [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", path]
+        [sys.executable, "-I", "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", path]
     )
     if not works:
         advice = "install Gloo's library again (Debian: libgloo0)"

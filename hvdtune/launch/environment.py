@@ -46,7 +46,8 @@ def with_alias(environ: Mapping[str, str]) -> dict[str, str]:
     alias = alias_folder(environ)
     if not alias:
         return {}
-    others = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    inherited = environ.get("PYTHONPATH")
+    others = inherited.split(os.pathsep) if inherited else []
     return {"PYTHONPATH": os.pathsep.join([*alias, *(p for p in others if p not in alias)])}
 
 

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from typing import IO, Any
 
-from hvdtune.launch.bootstrap import python_command
+from hvdtune.bootstrap import python_command
 from hvdtune.launch.report import signal_name
 
 

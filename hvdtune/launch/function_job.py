@@ -7,8 +7,8 @@ import os
 import signal
 from collections.abc import Sequence
 
+from hvdtune.bootstrap import python_command
 from hvdtune.launch import processes
-from hvdtune.launch.bootstrap import python_command
 from hvdtune.launch.hosts import Host, assign_ranks
 from hvdtune.launch.job import JobSpec, run_job
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from hvdtune.bootstrap import python_command
 from hvdtune.core.cuda_libraries import CudaLibraries
-from hvdtune.launch.bootstrap import python_command
 
 # cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY = (75, 76)

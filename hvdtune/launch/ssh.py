@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hvdtune.launch.bootstrap import python_command
+from hvdtune.bootstrap import python_command
 from hvdtune.launch.errors import LaunchError
 
 CONNECT_SECONDS = 10

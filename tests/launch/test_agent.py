@@ -15,7 +15,7 @@ import pytest
 from launcher import TIMEOUT, wait_until_gone
 from ranks import clean_environment
 
-from hvdtune.launch.bootstrap import python_command
+from hvdtune.bootstrap import python_command
 from hvdtune.launch.frames import FrameReader, Kind, encode
 
 

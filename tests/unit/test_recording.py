@@ -13,17 +13,18 @@ FINISHER = """
 import sys, time
 from pathlib import Path
 
-path = Path(sys.argv[1])
-behaviour = path.stem
-with Path(path.parent, "asked").open("a") as asked:
-    asked.write(sys.argv[1] + "\\n")
-if behaviour == "fails":
-    print("Traceback", file=sys.stderr)
-    sys.exit("the disk is full")
-if behaviour == "silent":
-    sys.exit(3)
-if behaviour == "hangs":
-    time.sleep(600)
+def main(words):
+    path = Path(words[0])
+    behaviour = path.stem
+    with Path(path.parent, "asked").open("a") as asked:
+        asked.write(words[0] + "\\n")
+    if behaviour == "fails":
+        print("Traceback", file=sys.stderr)
+        sys.exit("the disk is full")
+    if behaviour == "silent":
+        return 3
+    if behaviour == "hangs":
+        time.sleep(600)
 """
 
 
