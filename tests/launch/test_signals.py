@@ -156,15 +156,16 @@ def test_while_ranks_are_started(tmp_path, number, at):
 
 
 WHILE_JOINING = """
-import os, sys, time
+import os, sys
 from hvdtune.core import recording
 number = int(sys.argv.pop(1))
 
-def join(file):
-    os.kill(os.getpid(), number)
-    time.sleep(60)
+slow = f"import os, time; os.kill(os.getppid(), {number}); time.sleep(60)"
 
-recording.run_finisher = join
+def run(_command, **options):
+    return begin([sys.executable, "-c", slow], **options)
+
+begin, recording.subprocess.run = recording.subprocess.run, run
 """
 
 
@@ -175,7 +176,8 @@ def test_while_timelines_are_joined(tmp_path, number):
     ended = run(tmp_path, WHILE_JOINING + COMMAND, int(number), *words)
     assert ended.returncode == 3, ended
     last = ended.stderr.splitlines()[-1]
-    assert last.startswith("hvdtune run: interrupted: `hvdtune timeline merge "), ended.stderr
+    assert last.startswith("hvdtune run: the ranks' files of the timeline "), ended.stderr
+    assert last.endswith("does it later."), ended.stderr
     assert "Traceback" not in ended.stderr
 
 
