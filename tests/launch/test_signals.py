@@ -181,6 +181,19 @@ def test_while_timelines_are_joined(tmp_path, number):
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("number", [*NUMBERS, signal.SIGHUP])
+def test_an_interrupted_job_gives_joining_little_time(tmp_path, number):
+    """Nobody sends a second signal."""
+    slow = WHILE_JOINING.replace("os.kill(os.getppid(), {number}); ", "")
+    ends = f"touch t.json; kill -{int(number)} $(ps -o ppid= -p $PPID); sleep 600"
+    words = ["run", "-np", "1", "--timeline-filename", "t.json", "sh", "-c", ends]
+    ended = run(tmp_path, slow + COMMAND, int(number), *words)
+    assert ended.returncode == 128 + number, ended
+    first, last = ended.stderr.splitlines()
+    assert first == f"hvdtune run: ending the job after {signal.Signals(number).name}"
+    assert last.endswith("does it later."), ended.stderr
+
+
 def test_what_the_user_ignores_stays_ignored(tmp_path):
     script = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + COMMAND
     script = script.replace("import signal\n", "import signal, os, sys\n", 1)
