@@ -48,6 +48,8 @@ GRACE_AFTER_FAILURE_SECONDS = 1.0
 GRACE_AFTER_SIGNAL_SECONDS = 5.0
 # Descendants of ended workers may still hold their pipes; their output is awaited this long.
 DRAIN_SECONDS = 0.5
+# Who interrupts a job does not wait for its timeline: a long one is left to `timeline merge`.
+JOIN_AFTER_SIGNAL_SECONDS = 1.5
 # When a connection is lost, ssh says why, a moment later.
 COMPLAINT_SECONDS = 0.2
 
@@ -538,30 +540,37 @@ def run_guarded(work: Callable[[], int], environment: Mapping[str, str]) -> int:
     """Run what runs a job with these variables in a guarded process; return its exit status.
 
     Of a job that failed, the ranks' timelines are joined afterwards, in a guarded process, too: its
-    rank 0 may not have come to it. A signal ends that, and the status is the job's all the same.
+    rank 0 may not have come to it. A signal ends that, and after a signal it gets little time.
     """
     status = guarded(work)
     if status != 0 and recording.unfinished(environment):
-        guarded(partial(_join, environment))
+        told = status - 128 in ENDING_SIGNALS
+        guarded(partial(_join, environment, JOIN_AFTER_SIGNAL_SECONDS if told else 0.0))
     outcome = recording.outcome(environment)
     if outcome:
         print(f"hvdtune run: {outcome}", file=sys.stderr)
     return status
 
 
-def _join(environment: Mapping[str, str]) -> int:
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+def _join(environment: Mapping[str, str], seconds: float) -> int:
+    """Join what the ranks recorded; with `seconds`, only if that takes no longer."""
+    asked = 0
 
-    for number in ENDING_SIGNALS:
+    def end(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked += 1
+        signal.setitimer(signal.ITIMER_REAL, 0.2)  # again, should it not have begun, or not hear
+        for pid in processes.descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM if asked < 4 else signal.SIGKILL)
+
+    for number in (*ENDING_SIGNALS, signal.SIGALRM):
         if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGTERM:
             signal.signal(number, end)
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
-        problem = recording.finish_after_failure(environment)
-    except KeyboardInterrupt:
-        file = recording.unfinished(environment)
-        problem = f"interrupted: `hvdtune timeline merge {file}` joins the ranks' files later."
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+    problem = recording.finish_after_failure(environment)
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
     if problem:
         print(f"hvdtune run: {problem}", file=sys.stderr)
     return 0

@@ -11,12 +11,14 @@ import contextlib
 import fcntl
 import itertools
 import os
+import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 from hvdtune.timeline.capture import Identity
 from hvdtune.timeline.capture_file import Budget, CaptureFile, read_capture_file
@@ -150,19 +152,29 @@ def _locked(path: Path) -> Iterator[None]:
             raise TimelineError(f"{path} is gone: it has been joined meanwhile")
 
 
+def _interrupted(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Finish the file named on the command line; 0, or 1 and a sentence on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     if len(words) != 1:
         print("usage: python -m hvdtune.timeline.finish FILE", file=sys.stderr)
         return 2
+    before = signal.signal(signal.SIGTERM, _interrupted)
     try:
         finish(words[0])
+    except KeyboardInterrupt:
+        print("it was interrupted", file=sys.stderr)
+        return 1
     except (TimelineError, OSError, MemoryError) as error:
         gone = isinstance(error, FileNotFoundError)
         fate = "is gone" if gone else f"stays as it was recorded: {error}"
         print(f"hvdtune: {words[0]} {fate}", file=sys.stderr)
         return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
 
 

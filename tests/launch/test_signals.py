@@ -156,15 +156,16 @@ def test_while_ranks_are_started(tmp_path, number, at):
 
 
 WHILE_JOINING = """
-import os, sys, time
+import os, sys
 from hvdtune.core import recording
 number = int(sys.argv.pop(1))
 
-def join(file):
-    os.kill(os.getpid(), number)
-    time.sleep(60)
+slow = f"import os, time; os.kill(os.getppid(), {number}); time.sleep(60)"
 
-recording.run_finisher = join
+def run(_command, **options):
+    return begin([sys.executable, "-c", slow], **options)
+
+begin, recording.subprocess.run = recording.subprocess.run, run
 """
 
 
@@ -175,8 +176,22 @@ def test_while_timelines_are_joined(tmp_path, number):
     ended = run(tmp_path, WHILE_JOINING + COMMAND, int(number), *words)
     assert ended.returncode == 3, ended
     last = ended.stderr.splitlines()[-1]
-    assert last.startswith("hvdtune run: interrupted: `hvdtune timeline merge "), ended.stderr
+    assert last.startswith("hvdtune run: the ranks' files of the timeline "), ended.stderr
+    assert last.endswith("does it later."), ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("number", [*NUMBERS, signal.SIGHUP])
+def test_an_interrupted_job_gives_joining_little_time(tmp_path, number):
+    """Nobody sends a second signal."""
+    slow = WHILE_JOINING.replace("os.kill(os.getppid(), {number}); ", "")
+    ends = f"touch t.json; kill -{int(number)} $(ps -o ppid= -p $PPID); sleep 600"
+    words = ["run", "-np", "1", "--timeline-filename", "t.json", "sh", "-c", ends]
+    ended = run(tmp_path, slow + COMMAND, int(number), *words)
+    assert ended.returncode == 128 + number, ended
+    first, last = ended.stderr.splitlines()
+    assert first == f"hvdtune run: ending the job after {signal.Signals(number).name}"
+    assert last.endswith("does it later."), ended.stderr
 
 
 def test_what_the_user_ignores_stays_ignored(tmp_path):
