@@ -18,7 +18,8 @@ def hand_over(version: str, folders: list[str]) -> bool:
     Called at the beginning of the package's import. Returns whether it did: what is imported then
     is the other package, and this one is forgotten.
     """
-    if any(finder.find_spec(_NATIVE, folders) for finder in sys.meta_path):
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    if any(finder.find_spec(_NATIVE, folders) for finder in finders):
         return False
     spec = _installed()
     if spec is None or spec.loader is None:

@@ -5,6 +5,6 @@ try:
 except ModuleNotFoundError:
     folder = __file__.rsplit("/", 2)[0]
     raise ImportError(
-        f"{folder} is hvdtune's source, which was not compiled: start Python in another directory "
-        "to import the installed hvdtune, or run: pip install -e ."
+        f"{folder} is hvdtune's source, which was not compiled, and no installed hvdtune was "
+        "found: run pip install . in the checkout"
     ) from None
