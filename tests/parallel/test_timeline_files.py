@@ -97,8 +97,10 @@ def test_a_second_job_takes_another_file_and_says_so(tmp_path: Path, jobs: list[
     jobs[1].wait_until_recording()
     second, first = jobs[1].end(), jobs[0].end()
     [said] = [line for line in second.stderr.splitlines() if "in use" in line]
-    owner = read_capture(tmp_path / "t.json")[0].identity["pid"]
+    owners = {rank.identity["pid"] for rank in read_capture(tmp_path / "t.json").values()}
+    owner = int(said.split("(process ")[1].split(")")[0])
     assert f"{tmp_path}/t.json is in use by another job (process {owner})" in said
+    assert owner in owners
     assert f"this job records to {tmp_path}/t-2.json instead" in said
     assert last_line(second) == f"hvdtune run: the timeline of this job is {tmp_path}/t-2.json"
     assert first.stderr == ""
