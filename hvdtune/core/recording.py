@@ -8,6 +8,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -163,9 +164,9 @@ def _file_of_job(environ: Mapping[str, str]) -> str:
     if not job:
         return asked
     plain = Path(asked.removesuffix(".gz"))
-    numbered = f"{glob.escape(plain.stem)}-[0-9]*{glob.escape(plain.suffix)}"
-    for file in (plain, Path(f"{plain}.gz"), *plain.parent.glob(f"{numbered}*")):
-        if _job_of(file).startswith(f"{job}/"):
+    named = re.compile(f"{re.escape(plain.stem)}(-[0-9]+)?{re.escape(plain.suffix)}" + r"(\.gz)?")
+    for file in sorted(plain.parent.glob(f"{glob.escape(plain.stem)}*")):
+        if named.fullmatch(file.name) and _job_of(file).startswith(f"{job}/"):
             return str(file).removesuffix(".gz") + asked.removeprefix(str(plain))
     return ""
 

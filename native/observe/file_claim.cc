@@ -78,15 +78,19 @@ std::string FileClaim::take(const std::string& path, int size) {
   for (int number = 1; number <= kMostNumbers; ++number) {
     path_ = numbered_path(path, number);
     const bool first = number == 1;
-    if (!first && !nothing_there(path_, size)) continue;
+    if (first) {
+      user_ = user_of_others(path_, size);
+      if (!user_.empty()) continue;
+    } else if (!nothing_there(path_, size)) {
+      continue;
+    }
     const int exclusive = first ? 0 : O_EXCL;
     file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | exclusive, 0666);
     if (file_ < 0 && errno == EEXIST) continue;
     if (file_ < 0) return cannot_write(path_, std::strerror(errno));
-    std::string user = lock_file(file_).value_or("");
-    if (user.empty() && first) user = user_of_others(path_, size);
-    if (user.empty()) return {};
-    if (first) user_ = user;
+    const auto user = lock_file(file_);
+    if (!user) return {};
+    if (first) user_ = *user;
     release();
   }
   return cannot_write(path, "it is in use by " + user_ + ", and no name like it is free");

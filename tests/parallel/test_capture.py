@@ -401,10 +401,13 @@ def test_a_full_disk_ends_the_recording_and_not_the_job(tmp_path: Path) -> None:
     assert result.values[0] == result.values[1] > 100
     text = result[0].stderr + result[1].stderr
     warnings = [line for line in text.splitlines() if "recording has ended" in line]
-    assert len(warnings) == 1, text
-    assert str(tmp_path) in warnings[0]
-    assert os.strerror(errno.EFBIG) in warnings[0]
-    assert "training goes on" in warnings[0]
+    # Whoever comes first says it; rank 0 says it of its own file in any case.
+    of_rank0 = sum("[0]: cannot write" in line for line in warnings)
+    assert 1 <= len(warnings) <= 1 + of_rank0 <= 2, text
+    for warning in warnings:
+        assert str(tmp_path) in warning
+        assert os.strerror(errno.EFBIG) in warning
+        assert "training goes on" in warning
     for rank in read_capture(path).values():
         assert rank.streams["batches"]["tensors"].sum() >= len(LAYERS)
 

@@ -260,11 +260,19 @@ def by_signal(directory: str, rank: int) -> None:
     hvd.shutdown()
 
 
-def train_until_killed() -> None:
+def train_until_killed(forks: bool = False) -> None:
+    """With `forks`, rank 0 has a child that outlives it; it says which."""
     hvd.init()
     for step in range(1_000_000):
         one_step()
         if step == 20:
+            if forks and hvd.rank() == 0:
+                child = os.fork()
+                if child == 0:
+                    os.setsid()
+                    time.sleep(600)
+                    os._exit(0)
+                print(f"forked {child}", flush=True)
             print("running", flush=True)
 
 
