@@ -14,6 +14,8 @@ _STATUS: dict[str, Any] = {
     "uptime_s": 200.0,
     "steps": 500,
     "step_s": 0.25,
+    "start_s": 12.5,
+    "one_time_s": 0.0,
     "last_step_ago_s": 0.1,
     "step_bytes": 100_000_000,
     "step_tensors": 160,
@@ -58,6 +60,7 @@ def status_at_start() -> dict[str, Any]:
     return sample_status(
         steps=0,
         step_s=None,
+        start_s=None,
         last_step_ago_s=None,
         step_bytes=0,
         step_tensors=0,

@@ -39,6 +39,7 @@ class Once:
     rank: int
     late_ns: int
     first: bool  # one of the job's first steps; else tensors were new in it
+    since_recording: bool = False  # `begin` is the recording's: nothing marks the step's own
 
     @property
     def seconds(self) -> float:
@@ -66,7 +67,7 @@ def split(joint: Joint, steps: Steps, origin: int) -> tuple[Steps, tuple[Once, .
     found = []
     if unmarked and begins[0] - origin >= limit:
         end = max(int(steps.begin[rank][0]) for rank in steps.begin)
-        found.append(Once(1, origin, end, *_last(joint, joint.last <= end), True))
+        found.append(Once(1, origin, end, *_last(joint, joint.last <= end), True, True))
     for at in np.flatnonzero(once):
         who = _last(joint, steps.batch_step == at)
         found.append(
@@ -161,6 +162,8 @@ def _told(one: Once) -> str:
     if not one.first:
         what += ", with tensors that are new in it,"
     text = f"{what} took {words.seconds(one.seconds)}"
+    if one.since_recording:
+        text = f"{what} ended {words.seconds(one.seconds)} after the recording had begun"
     if one.rank >= 0 and one.late_ns >= one.seconds * 1e9 / 10:
         text += f" (rank {one.rank} came last, by {words.seconds(one.late_ns / 1e9)})"
     return text

@@ -35,6 +35,23 @@ def test_what_is_not_known_yet_is_said():
     assert "None" not in shown
 
 
+def test_what_takes_long_once_is_shown_as_a_start():
+    shown = view.text(sample_status())
+    assert "start    the first step ended after 12.5 s; counted in no rate" in shown
+    again = view.text(sample_status(one_time_s=4.0))
+    assert "after 12.5 s, 4.0 s once in the last steps; counted in no rate" in again
+    earlier = sample_status()
+    del earlier["start_s"], earlier["one_time_s"]
+    assert "counted in no rate" not in view.text(earlier)
+
+
+def test_no_rate_is_made_of_the_start():
+    shown = view.text(sample_status(steps=0, step_s=None, start_s=None, bytes=10_000_000))
+    assert "9.54 MiB reduced on each rank so far" in shown
+    assert "MB/s" not in shown
+    assert "counted in no rate" not in shown
+
+
 def test_the_rate_is_that_since_the_reading_before():
     before = sample_status(uptime_s=198.0, bytes=49_000_000_000)
     assert "500 MB/s" in view.text(sample_status(), before)

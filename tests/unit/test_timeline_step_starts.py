@@ -61,7 +61,7 @@ def test_the_first_step_is_told_and_blamed_on_nobody() -> None:
     assert start["seconds"] == pytest.approx(3.2, abs=0.1)
     assert [one["step"] for one in start["steps"]] == [1]
     assert start["steps"][0]["last_rank"] == 2
-    assert start["sentence"].startswith("One-time start: the first step took 3.2")
+    assert start["sentence"].startswith("One-time start: the first step ended 3.2")
     assert "(rank 2 came last, by 3.2" in start["sentence"]
     assert "Not counted" in start["sentence"]
     check_blames(numbers, set())
