@@ -231,7 +231,9 @@ SUPERSET: dict[str, dict[str, str]] = {
             "`gradient_predivide_factor` works with `groups`; `zero_grad` takes `set_to_none`; "
             "L-BFGS, GradScaler, sparse gradients that only some ranks have, copies and several "
             "optimizers at once are supported; `gradient_as_buffer_view`, the last argument, "
-            "reduces gradients without copying them."
+            "reduces gradients without copying them. Of the attributes that are not public, "
+            "`_parameter_names`, `_allreduce_grad_async`, `_requires_update` and `_compression` "
+            "are there."
         ),
         "broadcast_parameters": (
             "Takes any iterable, such as `model.named_parameters()`, and tensors that are not "

@@ -6,6 +6,7 @@ for it and returns the framework's result.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -130,6 +131,7 @@ Finish = Callable[[Completed], Any]
 # Plain tuples: one is made for every gradient.
 _Pending = tuple[Any, object, Finish | None, object]
 _pending: dict[int, _Pending] = {}
+_inherited: dict[int, _Pending] = {}  # in a forked child: its parent's
 # Automatic names are counted per process set and kind, so that an operation in a set that not all
 # ranks belong to does not shift the names of the others.
 _unnamed: dict[tuple[int, str], int] = {}
@@ -269,7 +271,10 @@ def _behind_gpu(finish: Finish, current_stream: Callable[[], int] | None) -> Fin
 
 
 def running_engine() -> Any:
-    """The engine; collectives before init fail as in Horovod, with HorovodInternalError."""
+    """The engine; collectives before init fail as in Horovod, with HorovodInternalError.
+
+    Those in a fork of a rank with ValueError.
+    """
     if not world.is_initialized():
         raise HorovodInternalError("Horovod has not been initialized; use hvd.init().")
     return world.engine()
@@ -498,8 +503,12 @@ def join(device: int = -1) -> int:
 
 
 def poll(handle: int) -> bool:
-    """Whether an operation is done. Raises ValueError for an unknown or fetched handle."""
+    """Whether an operation is done. Raises ValueError for an unknown or fetched handle.
+
+    In a fork of a rank also for that rank's handles.
+    """
     if handle not in _pending:
+        _refuse_inherited(handle)
         raise ValueError(f"handle {handle} was not created or has been cleared")
     return bool(_pending[handle][0].poll(handle))
 
@@ -507,13 +516,15 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Wait for an operation and return its result, once; None for an unknown handle.
 
-    Raises HorovodInternalError when it failed, on every rank of the set.
+    Raises HorovodInternalError when it failed, on every rank of the set; ValueError in a fork of
+    the rank that submitted it.
     """
     tensor = _collect_tensor(handle)
     if tensor is not None:
         return tensor
     pending = _pending.get(handle)
     if pending is None:
+        _refuse_inherited(handle)
         return None
     engine, _, finish, result = pending
     try:
@@ -528,6 +539,22 @@ def synchronize(handle: int) -> Any:
     if finish is None:
         return result
     return finish(Completed() if taken is None else Completed(*taken))
+
+
+def _refuse_inherited(handle: int) -> None:
+    if handle in _inherited:
+        running_engine()
+
+
+def _leave_to_parent() -> None:
+    """After a fork: what is under way is the parent's to wait for; its memory is never freed."""
+    global _unnamed_lock
+    _unnamed_lock = threading.Lock()
+    _inherited.update(_pending)
+    _pending.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _has_ended(engine: Any, handle: int) -> bool:

@@ -302,11 +302,10 @@ def release() -> None:
     global_process_set.ranks = []
 
 
-def release_in_child() -> None:
-    """As `release`, after a fork: no thread of the child will ever open the lock."""
+def renew_lock() -> None:
+    """After a fork: no thread of the child will ever open the lock."""
     global _changing
     _changing = threading.Lock()
-    release()
 
 
 # ---- helpers ------------------------------------------------------------------------------------
@@ -315,7 +314,7 @@ def release_in_child() -> None:
 def _members_of(process_set: ProcessSet) -> list[int]:
     from hvdtune.core import world
 
-    world.engine()  # before init there are no sets to look for
+    world.topology()  # before init there are no sets to look for
     members = _ranks_of.get(process_set.process_set_id or 0)
     # The number may have been removed, and even given to another set.
     if members is None or members != process_set.ranks:
@@ -329,6 +328,7 @@ def _members_of(process_set: ProcessSet) -> list[int]:
 def _check_dynamic(what: str) -> None:
     from hvdtune.core import world
 
+    world.engine()
     if not world.settings().dynamic_process_sets:
         raise ValueError(
             f"process sets can be {what} only in a job started with "

@@ -30,6 +30,9 @@ Hook = Callable[[], None]
 
 _lock = threading.RLock()
 _engine: _native.Engine | None = None
+_abandoned: _native.Engine | None = None  # in a fork of a rank: the rank's, for plain reads
+_joined_by = 0  # the process that called init
+_launched_as = ""  # the job of its environment
 _place: _Place | None = None
 _settings: knobs.Settings | None = None
 _generations: dict[str, int] = {}  # successive inits of one job meet under different names
@@ -99,7 +102,7 @@ def init(
             or disagree about the job, and for ranks in a set that do not exist or are given
             twice: the job does not run, on any process. "… is a duplicate", for a set that occurs
             twice or is the whole job: the job runs all the same. Also for a `comm` that is none
-            of the above.
+            of the above, and in a fork of a rank, which has no place of its own in the job.
         TypeError: `comm` has members that are no ints.
         NotImplementedError: sets made from communicators in a job made from a list of ranks.
     """
@@ -114,7 +117,10 @@ def init(
 
 
 def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
-    global _engine, _place, _settings
+    global _engine, _place, _settings, _abandoned, _joined_by, _launched_as
+    launched_as = detect(os.environ).job_id
+    if _abandoned is not None and launched_as == _launched_as:
+        raise ValueError(f"init(): {_absence()}")
     place = _find_place(comm, given)
     settings = knobs.from_environ()
     recording.check(settings)
@@ -145,6 +151,7 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
         raise problem
     sets.start(static, topology.size)
     _engine, _place, _settings = engine, place, settings
+    _abandoned, _joined_by, _launched_as = None, os.getpid(), launched_as
     engine.set_stack_source(stacks.format_stacks)
     control.serve(engine, topology)
     _register_exit()
@@ -317,6 +324,8 @@ def _finish_mpi() -> None:
     A process that fails leaves MPI without a word: its mpirun ends the others then, while
     MPI_Finalize would wait for them.
     """
+    if _joined_by != os.getpid():
+        return  # in a fork of a rank
     for stream in (sys.stdout, sys.stderr):  # what comes too late is lost with some mpiruns
         with contextlib.suppress(Exception):
             stream.flush()
@@ -327,20 +336,29 @@ def _finish_mpi() -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child has the engine's memory but not its threads: it is not part of the job."""
-    global _engine, _lock
+    """A forked child has the engine's memory but not its threads: it is not part of the job.
+
+    It still knows its parent's place there, which a DataLoader's workers ask for.
+    """
+    global _engine, _abandoned, _lock
     _lock = threading.RLock()  # a thread that the child does not have may hold it
+    sets.renew_lock()
     if _engine is not None:
         _engine.abandon()
-        _engine = None
-        sets.release_in_child()
+        _engine, _abandoned = None, _engine
 
 
 def shutdown() -> None:
-    """End the job for all its processes; nothing if it is not running."""
-    global _engine
+    """End the job for all its processes; nothing if it is not running.
+
+    In a fork of a rank only this process forgets the job, which goes on.
+    """
+    global _engine, _abandoned
     with _lock:
         if _engine is None:
+            if _abandoned is not None:
+                _abandoned = None
+                sets.release()
             return
         for _, before_shutdown in _hooks:
             # A tuner or recorder that fails to say goodbye must not keep the job from ending.
@@ -360,27 +378,44 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether init was called and shutdown was not, on this process."""
-    return _engine is not None
+    """Whether init was called and shutdown was not, on this process or the one it is a fork of."""
+    return _engine is not None or _abandoned is not None
 
 
 def engine() -> _native.Engine:
-    """The engine. Raises ValueError before init."""
+    """The engine. Raises ValueError before init and in a fork of a rank."""
     if _engine is None:
-        raise ValueError("Horovod has not been initialized; use hvd.init().")
+        raise ValueError(_absence())
     return _engine
 
 
+def _absence() -> str:
+    """Why there is no engine."""
+    if _abandoned is None or _place is None:
+        return "Horovod has not been initialized; use hvd.init()."
+    return (
+        f"This process (pid {os.getpid()}) is a fork of rank {_place.topology.rank} (pid "
+        f"{_joined_by}), such as a DataLoader's worker: rank(), size() and the like answer here, "
+        "but collectives, and all else that concerns the other ranks, must be called in the "
+        "rank's own process."
+    )
+
+
+def _readable_engine() -> _native.Engine:
+    """The engine, or the one that a fork must not use but to read what never changes."""
+    return engine() if _abandoned is None else _abandoned
+
+
 def topology() -> Topology:
-    """This process's place in the job. Raises ValueError before init."""
-    engine()
+    """This process's place in the job; a fork has its rank's. Raises ValueError before init."""
+    _readable_engine()
     assert _place is not None
     return _place.topology
 
 
 def settings() -> knobs.Settings:
     """The settings that the job was started with. Raises ValueError before init."""
-    engine()
+    _readable_engine()
     assert _settings is not None
     return _settings
 
@@ -433,7 +468,7 @@ def host_cpus() -> int:
 
     Affinity masks, and CPU quotas of control groups, are counted. Raises ValueError before init.
     """
-    return engine().host_cpus()
+    return _readable_engine().host_cpus()
 
 
 def cross_rank() -> int:
@@ -448,7 +483,7 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """Whether every host has as many processes."""
-    counts = collections.Counter(engine().hosts())
+    counts = collections.Counter(_readable_engine().hosts())
     return len(set(counts.values())) <= 1
 
 
@@ -514,7 +549,7 @@ def mpi_threads_supported() -> bool:
     That is MPI_THREAD_MULTIPLE. With less, a script must not call MPI itself (mpi4py) between
     `init` and `shutdown`: the engine may be in the middle of a call.
     """
-    engine()
+    _readable_engine()
     if not mpi_enabled():
         used = data_plane.describe(settings().cpu_operations)
         raise ValueError(f"MPI is not enabled: tensors travel through {used}")
@@ -527,7 +562,7 @@ def mpi_enabled() -> bool:
 
 
 def _carries_tensors(library: str) -> bool:
-    return _engine is not None and settings().cpu_operations == library
+    return is_initialized() and settings().cpu_operations == library
 
 
 def mpi_built() -> bool:

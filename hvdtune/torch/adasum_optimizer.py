@@ -56,7 +56,13 @@ class DeltaReducer(GradientReducer):
         # Deltas are dense, whatever the gradients are.
         settings = replace(settings, sparse_as_dense=True)
         self._optimizer = weakref.ref(optimizer)  # it owns this object
-        super().__init__(optimizer.param_groups, names, settings, backward_passes_per_step=passes)
+        super().__init__(
+            optimizer.param_groups,
+            names,
+            settings,
+            backward_passes_per_step=passes,
+            kind=type(optimizer).__name__,
+        )
 
     def copy_with(self, copied: Copied, owner: Any) -> GradientReducer:
         """One that does the same for the copied parameters of ``owner``."""
@@ -71,7 +77,7 @@ class DeltaReducer(GradientReducer):
         return optimizer._delta_of(member.parameter)
 
     def _store(self, member: Member, result: torch.Tensor, context: Any) -> None:
-        delta = self._settings.compression.decompress(result, context)
+        delta = self.settings.compression.decompress(result, context)
         with torch.no_grad():
             member.parameter.add_(delta)
 
@@ -100,6 +106,7 @@ class DeltaMixin(DistributedBase):
             with torch.enable_grad():
                 loss = closure()
         self._reducer.synchronize(self.param_groups)
+        self._tell_others()
         step_ended(self)
         return loss
 

@@ -31,10 +31,12 @@ def as_buffer(tensor: torch.Tensor, operation: str) -> Buffer:
     """
     try:
         code = CODES[tensor.dtype]
-        if tensor.is_contiguous() and not tensor.is_neg():
+        if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_nested:
             if tensor.is_cpu:
-                return Buffer(tensor.data_ptr(), code, tuple(tensor.shape), tensor)
-            if tensor.is_cuda and torch.version.hip is None:
+                address = tensor.data_ptr()
+                if address or not tensor.numel():
+                    return Buffer(address, code, tuple(tensor.shape), tensor)
+            elif tensor.is_cuda and torch.version.hip is None:
                 return _on_gpu(tensor, code)
     except (AttributeError, KeyError, RuntimeError):
         # A number, a type without a code, a layout without contiguity or memory: explained below.
@@ -68,30 +70,75 @@ def as_buffers(tensors: Iterable[torch.Tensor], operation: str) -> list[Buffer]:
     return buffers
 
 
+_TO_COO = (
+    "give it tensor.to_dense(), or sparse_allreduce_async {}, which adds up sparse COO tensors"
+)
+_ADVICE = {
+    torch.sparse_coo: _TO_COO.format("the tensor"),
+    torch.sparse_csr: _TO_COO.format("tensor.to_sparse_coo()"),
+    torch.sparse_csc: _TO_COO.format("tensor.to_sparse_coo()"),
+    torch.sparse_bsr: _TO_COO.format("tensor.to_dense().to_sparse_coo()"),
+    torch.sparse_bsc: _TO_COO.format("tensor.to_dense().to_sparse_coo()"),
+}
+
+
 def _refusal(tensor: Any, operation: str) -> TypeError | ValueError:
     """The error for a tensor that ``as_buffer`` does not take."""
     if not isinstance(tensor, torch.Tensor):
         return TypeError(f"{operation} takes a torch.Tensor, not a {type(tensor).__name__}.")
-    if tensor.layout is not torch.strided:
-        return ValueError(
-            f"Tensor type {tensor.type()} is not supported. {operation} takes dense tensors; "
-            "sparse_allreduce_async reduces sparse ones."
-        )
     if tensor.is_nested:
-        return ValueError(f"{operation} does not take nested tensors; reduce their parts.")
+        return ValueError(
+            f"Tensor type {tensor.dtype} with layout {tensor.layout}, nested, is not supported. "
+            f"{operation} does not take nested tensors; give it their parts, tensor.unbind()."
+        )
+    if tensor.layout is not torch.strided:
+        advice = _ADVICE.get(tensor.layout, "give it tensor.to_dense()")
+        return ValueError(
+            f"Tensor type {tensor.dtype} with layout {tensor.layout} (shape {tuple(tensor.shape)}) "
+            f"is not supported. {operation} takes dense tensors: {advice}."
+        )
     if tensor.dtype not in CODES:
         return ValueError(
-            f"Tensor type {tensor.type()} is not supported. {operation} takes {_NAMES}."
+            f"Tensor type {tensor.type()} is not supported. {operation} takes {_NAMES}"
+            f"{_conversion(tensor)}."
+        )
+    if tensor.is_meta:
+        return ValueError(
+            f"Tensors on device {tensor.device} are not supported by {operation}: this one, of "
+            f"shape {tuple(tensor.shape)}, has no memory yet. Give it some with "
+            "module.to_empty() or torch.empty_like(tensor, device='cpu')."
         )
     if not (tensor.is_cpu or (tensor.is_cuda and torch.version.hip is None)):
         return ValueError(
             f"Tensors on device {tensor.device} are not supported by {operation}: it takes those "
             "on the CPU and on NVIDIA's GPUs. Move the tensor to the CPU with tensor.cpu()."
         )
+    if tensor.is_contiguous():
+        kind, advice = _without_memory(tensor)
+        return ValueError(
+            f"{operation} does not take {kind}, of shape {tuple(tensor.shape)}: {advice}."
+        )
     return ValueError(
         f"Tensor is required to be contiguous. {operation} got shape {tuple(tensor.shape)} with "
         f"strides {tuple(tensor.stride())}; call tensor.contiguous() first."
     )
+
+
+def _conversion(tensor: torch.Tensor) -> str:
+    if tensor.is_quantized:
+        return "; give it tensor.dequantize(), or tensor.int_repr()"
+    if tensor.is_complex():
+        return "; give it torch.view_as_real(tensor.resolve_conj()), the parts of complex numbers"
+    return ""
+
+
+def _without_memory(tensor: torch.Tensor) -> tuple[str, str]:
+    """What a contiguous tensor is whose memory is not its values, and what to do with it."""
+    if tensor.is_neg():
+        return "a tensor whose sign is changed when it is read", "give it tensor.resolve_neg()"
+    if type(tensor) is not torch.Tensor and not isinstance(tensor, torch.nn.Parameter):
+        return f"a {type(tensor).__name__} that has no memory", "give it a tensor with values"
+    return "a tensor that has no memory", "give it tensor.clone()"
 
 
 def group_members(tensors: Iterable[torch.Tensor], operation: str) -> list[torch.Tensor]:

@@ -71,9 +71,10 @@ class GradientMixin(DistributedBase):
             return self._step_wrapped(closure, kwargs)
         if self._is_synchronized:
             warnings.warn(
-                "optimizer.step() was called after optimizer.synchronize() but outside of "
-                "optimizer.skip_synchronize(): the gradients are reduced once more, which takes "
-                "time and, unless op=Average, changes them.",
+                "optimizer.step() called without optimizer.skip_synchronize() context after "
+                "optimizer.synchronize(). This can cause training slowdown: the gradients are "
+                "reduced once more, which, unless op=Average, also changes them. Use the "
+                "optimizer.skip_synchronize() context if you call optimizer.synchronize().",
                 stacklevel=2,
             )
         if closure is None:
@@ -126,6 +127,7 @@ class GradientMixin(DistributedBase):
         self._tell_wrapped()
         # Not every optimizer's step takes a closure.
         loss = super().step(**kwargs) if closure is None else super().step(closure, **kwargs)
+        self._tell_others()
         step_ended(self)
         return loss
 
@@ -221,6 +223,7 @@ def DistributedOptimizer(
         settings,
         backward_passes_per_step=backward_passes_per_step,
         groups=groups,
+        kind=type(optimizer).__name__,
     )
     return distributed
 

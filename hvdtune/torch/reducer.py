@@ -21,6 +21,7 @@ from hvdtune.core import operations, world
 from hvdtune.core.hooks import StepState, begin_step, gather_gradients, is_changed
 from hvdtune.torch import async_ops
 from hvdtune.torch.agreement import agree
+from hvdtune.torch.bystanders import Bystander
 from hvdtune.torch.gradient_hooks import remove_all
 from hvdtune.torch.gradient_layouts import DENSE, UNKNOWN, layout_of
 from hvdtune.torch.gradient_views import GradientViews
@@ -69,13 +70,14 @@ class GradientReducer:
         *,
         backward_passes_per_step: int,
         groups: Groups | None = None,
+        kind: str = "",
     ) -> None:
-        self._names = names
-        self._settings = settings
+        self.names = names
+        self.settings = settings
         self._sender = Sender(settings)
         self._overlaps = False  # the ranks have agreed to reduce during the backward pass
         self._views = GradientViews() if settings.views else None
-        self._members: dict[torch.Tensor, Member] = {}
+        self.members: dict[torch.Tensor, Member] = {}
         self._in_order: list[Member] = []  # the same
         self._watched: list[list[torch.Tensor]] = []  # parameters by group, if all are members
         self._units: dict[Unit, None] = {}  # in the order of their making
@@ -90,6 +92,7 @@ class GradientReducer:
         self._hooks: list[RemovableHandle] = []
         self._step = StepState(torch.is_grad_enabled, _otherwise(weakref.ref(self)))
         _steps.add(self._step)
+        self.bystander = Bystander(kind, list(names.values()), self._step)
         self._label = ""  # begins the names of what is not a gradient
         self._job, self._event = _jobs, _events
         self._alone = settings.process_set.size() == 1  # so the gradients are the results
@@ -107,7 +110,7 @@ class GradientReducer:
     @property
     def communicates(self) -> bool:
         """Whether gradients are reduced at all."""
-        return self._settings.communicates
+        return self.settings.communicates
 
     @property
     def is_pending(self) -> bool:
@@ -123,7 +126,7 @@ class GradientReducer:
         """Submit gradients at every ``passes``-th backward pass. Raises ValueError unless > 0."""
         if not isinstance(passes, SupportsIndex) or operator.index(passes) <= 0:
             raise ValueError(f"backward_passes_per_step must be > 0, not {passes!r}.")
-        self._passes = passes
+        self.passes = passes
         self._count_anew()
 
     def synchronize(self, param_groups: ParamGroups) -> None:
@@ -165,10 +168,26 @@ class GradientReducer:
         for submission in self._given_up.values():
             submission.dropped = True
 
+    def submit_alone(self, parameter: torch.Tensor) -> tuple[Any, Any]:
+        """See ``_allreduce_grad_async``. Raises ValueError for a parameter that is not watched."""
+        if not self.communicates or self._alone:
+            return None, None
+        self.notice_events()
+        member = self.members.get(parameter)
+        if member is None:
+            raise ValueError(
+                f"a tensor of shape {tuple(parameter.shape)} is no parameter of this optimizer "
+                "that requires a gradient"
+            )
+        self._settle()
+        submission = self._sender.single(member, self._payload(member))
+        handle = submission.wait if submission.handle is None else submission.handle
+        return handle, submission.contexts[0]
+
     def reduce_loss(self, loss: Any) -> Any:
         """A scalar, reduced as the gradients are: its gradient is theirs."""
         value = torch.as_tensor(loss).detach().to(torch.float64).reshape(1).clone()
-        settings = self._settings
+        settings = self.settings
         handle = async_ops.allreduce_async_(
             value, name=f"{self._label}.loss", op=settings.op, process_set=settings.process_set
         )
@@ -183,9 +202,10 @@ class GradientReducer:
         GradientReducer.__init__(
             twin,
             (),
-            {copied(parameter): name for parameter, name in self._names.items()},
-            self._settings,
-            backward_passes_per_step=self._passes,
+            {copied(parameter): name for parameter, name in self.names.items()},
+            self.settings,
+            backward_passes_per_step=self.passes,
+            kind=self.bystander.kind,
         )
         for unit in self._units:
             parameters = [copied(member.parameter) for member in unit.members]
@@ -207,7 +227,7 @@ class GradientReducer:
             for parameters, param_group in zip(watched, param_groups, strict=True)
         ):
             return
-        members, names = self._members, self._names
+        members, names = self.members, self.names
         new: Names = {}
         for i, param_group in enumerate(param_groups):
             for j, parameter in enumerate(param_group["params"]):
@@ -217,7 +237,7 @@ class GradientReducer:
             for parameter in new:
                 self._add_unit([parameter], grouped=False)
         elif new:
-            for group in form_groups(groups, new, self._settings.process_set):
+            for group in form_groups(groups, new, self.settings.process_set):
                 self._add_unit(group, grouped=True)
         if not self._label and members:
             self._label = min(member.name for member in self._in_order)
@@ -227,9 +247,9 @@ class GradientReducer:
     def _add_unit(self, parameters: Sequence[torch.Tensor], grouped: bool) -> None:
         unit = Unit(grouped)
         for parameter in parameters:
-            member = Member(parameter, self._step, self._passes, self._names[parameter], unit)
+            member = Member(parameter, self._step, self.passes, self.names[parameter], unit)
             unit.members.append(member)
-            self._members[parameter] = member
+            self.members[parameter] = member
             self._in_order.append(member)
             self._hooks.append(parameter.register_post_accumulate_grad_hook(member))
             self._undecided[member] = None
@@ -249,8 +269,9 @@ class GradientReducer:
         if left == 0:
             raise AssertionError(
                 f"The gradient of parameter {member.name!r} was computed more than "
-                f"{self._passes} time(s) before step() or synchronize(). Increase "
-                "backward_passes_per_step to accumulate gradients over several backward passes."
+                f"{self.passes} time(s) before step() or synchronize(). Increase "
+                "backward_passes_per_step to accumulate gradients over several backward passes. "
+                f"{self.bystander.advice()}".rstrip()
             )
         if torch.is_grad_enabled():  # the pass was asked for a graph; looking at grad costs more
             self._refuse_graph(member)
@@ -296,7 +317,7 @@ class GradientReducer:
             self._undecided[member] = None
         if self._job != _jobs:
             self._job = _jobs
-            self._alone = self._settings.process_set.size() == 1
+            self._alone = self.settings.process_set.size() == 1
             self._submissions.clear()
             self._given_up.clear()
             if self._views is not None:
@@ -307,6 +328,7 @@ class GradientReducer:
         self._count_anew()
         step = self._step
         step.pending = False
+        self.bystander.passed_by = ""
         step.only_notes = (
             not self._overlaps
             and self._views is None
@@ -315,7 +337,7 @@ class GradientReducer:
         )
 
     def _count_anew(self) -> None:
-        begin_step(self._in_order, self._passes)
+        begin_step(self._in_order, self.passes)
         if self._counts_units:
             self._counts_units = False
             for unit in self._units:
@@ -405,9 +427,9 @@ class GradientReducer:
             return
         undecided.sort(key=lambda member: member.name)
         seen = [layout_of(self._own_gradient(member)) for member in undecided]
-        self._overlaps = agree(undecided, seen, self._label, self._settings.process_set)
+        self._overlaps = agree(undecided, seen, self._label, self.settings.process_set)
         for member in undecided:
-            if self._settings.sparse_as_dense:
+            if self.settings.sparse_as_dense:
                 member.layout = DENSE
             if member.layout.known or member.unit.grouped:
                 del self._undecided[member]
@@ -531,7 +553,7 @@ class GradientReducer:
         if result.is_sparse:
             parameter.grad = result
             return
-        restored = self._settings.compression.decompress(result, context)
+        restored = self.settings.compression.decompress(result, context)
         if gradient is None:  # the user removed it meanwhile
             parameter.grad = restored
         elif gradient.is_sparse:

@@ -12,7 +12,7 @@ from hvdtune.core import operations
 from hvdtune.core.process_sets import ProcessSet
 from hvdtune.core.reduce_ops import Adasum, Average, Sum
 from hvdtune.torch import async_ops
-from hvdtune.torch.buffers import CODES
+from hvdtune.torch.buffers import CODES, as_buffer
 from hvdtune.torch.compression import Compression
 from hvdtune.torch.submission import Member, Submission, named
 
@@ -103,7 +103,7 @@ class Sender:
 
     def _dense(self, member: Member, payload: torch.Tensor) -> Submission:
         settings = self._settings
-        if self._compresses or payload.is_sparse or not payload.is_contiguous():
+        if self._compresses or payload.layout is not torch.strided or not payload.is_contiguous():
             tensor, context = self._compress(payload)
         else:
             tensor, context = payload, None
@@ -133,6 +133,8 @@ class Sender:
 
     def _compress(self, payload: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """What is sent for ``payload``: compressed, dense and contiguous."""
+        if payload.layout not in (torch.strided, torch.sparse_coo):
+            as_buffer(payload, "allreduce")  # which says what to do
         dense = payload.to_dense() if payload.is_sparse else payload
         return self._settings.compression.compress(dense.contiguous())
 

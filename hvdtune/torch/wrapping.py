@@ -34,11 +34,40 @@ class DistributedBase(torch.optim.Optimizer):
         if self._reducer.is_pending:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
-                "optimizer.step() or optimizer.synchronize(), while the gradients are being "
-                "reduced. Call it before backward() or after step()."
+                "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause a "
+                "race condition: the gradients are being reduced. "
+                + (self._reducer.bystander.advice() or "Call it before backward() or after step().")
             )
         self._reducer.drop_given_up()
         super().zero_grad(*args, **kwargs)
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        """Horovod's: the name of every parameter."""
+        return self._reducer.names
+
+    @property
+    def _requires_update(self) -> set[torch.Tensor]:
+        """Horovod's: the parameters whose gradients are reduced."""
+        return set(self._reducer.members)
+
+    @property
+    def _compression(self) -> Any:
+        """Horovod's: the compressor."""
+        return self._reducer.settings.compression
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """How many backward passes gradients add up over."""
+        return self._reducer.passes
+
+    def _allreduce_grad_async(self, parameter: torch.Tensor) -> tuple[Any, Any]:
+        """Horovod's: start reducing one gradient; the handle and the compressor's context.
+
+        Whoever calls it waits for the handle before ``step()``, which reduces it once more. Every
+        rank calls it for the same parameters. (None, None) where nothing is reduced.
+        """
+        return self._reducer.submit_alone(parameter)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Reduce gradients at every ``passes``-th backward pass from now on."""
@@ -52,6 +81,10 @@ class DistributedBase(torch.optim.Optimizer):
         """
         self._reducer.give_up()
         super().load_state_dict(*args, **kwargs)
+
+    def _tell_others(self) -> None:
+        """Those whose gradients are under way were passed through by this one's backward pass."""
+        self._reducer.bystander.steps()
 
     def _tell_wrapped(self) -> None:
         """Learning rate schedules made before wrapping look there for whether step() was called."""

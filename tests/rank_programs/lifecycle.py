@@ -102,8 +102,9 @@ def children_come_and_go(rounds: int) -> list[int]:
         handle = hvd.allreduce_async(np.ones(1000), name="in flight")
         child = os.fork()
         if child == 0:
-            assert not hvd.is_initialized()
-            assert first.process_set_id is None  # it was a set of its parent's job
+            assert hvd.rank() == int(os.environ["HOROVOD_RANK"])  # its parent's
+            assert first.process_set_id == 1
+            assert first.included() == (hvd.rank() == 0)
             sys.exit(7)
         hvd.synchronize(handle)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

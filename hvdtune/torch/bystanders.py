@@ -1,0 +1,62 @@
+"""Distributed optimizers whose parameters another one's backward pass went through.
+
+A loss often reaches parameters of several optimizers: the generator's goes through the
+discriminator. Those that do not step then are left with gradients under way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hvdtune.core.hooks import StepState
+
+_numbers = itertools.count(1)
+_living: weakref.WeakSet[Bystander] = weakref.WeakSet()
+
+
+@dataclass(eq=False)
+class Bystander:
+    """One distributed optimizer among those of the process."""
+
+    kind: str  # of the wrapped optimizer
+    names: Sequence[str]  # of its parameters
+    step: StepState
+    number: int = field(default_factory=lambda: next(_numbers))
+    passed_by: str = ""  # another one that stepped while gradients of this one were under way
+
+    def __post_init__(self) -> None:
+        _living.add(self)
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(repr, self.names[:2])) + (", …" if len(self.names) > 2 else "")
+        return f"{self.kind} (DistributedOptimizer number {self.number}, of parameters {shown})"
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the process has no other distributed optimizer."""
+        return len(_living) < 2
+
+    def steps(self) -> None:
+        """It steps: the others that have gradients under way got them from its backward pass."""
+        if not self.is_alone:
+            for other in list(_living):
+                if other is not self and other.step.pending:
+                    other.passed_by = str(self)
+
+    def advice(self) -> str:
+        """What to do about gradients under way that nobody waits for; empty for the only one."""
+        if self.is_alone:
+            return ""
+        cause = (
+            f"{self.passed_by} has stepped since, so its backward pass went through them"
+            if self.passed_by
+            else "If they come from a backward pass for another optimizer, it went through them"
+        )
+        return (
+            f"In flight are the gradients of {self}. {cause}: call requires_grad_(False) on these "
+            "parameters during that pass, or synchronize() on this optimizer before its "
+            "zero_grad(), or step() all optimizers after one backward()."
+        )
