@@ -49,8 +49,8 @@ What Horovod 0.28.1 exports for PyTorch, and what of it hvdtune has. `import hor
 - **partial**: a part has no effect, or is refused with an error that says so.
 
 In a fork of a rank, such as a worker of a `DataLoader`, `rank()`, `size()` and all that only reads
-answer as under Horovod. Collectives and `init()` raise a `ValueError` there that says where to call them;
-under Horovod a collective hangs, and `init()` does nothing.
+answer as under Horovod. Collectives and `init()` raise a `ValueError` there that says where to call
+them; under Horovod a collective hangs, and `init()` does nothing.
 
 Each name is used on two or more ranks by the tests listed (of the helpers in `horovod.common`, some
 by tests of one process), with tensors on the CPU; [the page on GPUs](gpu.md) says what holds there.
