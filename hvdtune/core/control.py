@@ -50,7 +50,8 @@ def answer(question: str) -> str:
         problem = world.begin_timeline(path, bool(asked.get("mark_cycles", False)))
         if problem:
             raise ValueError(f"{problem}; nothing is recorded")
-        return f"recording to {recording.files(path, world.settings(), world.size())}"
+        file = world.engine().recorded_file() or path  # another one, if that is in use
+        return f"recording to {recording.files(file, world.settings(), world.size())}"
     if verb == "timeline-stop":
         file = world.engine().recorded_file()
         world.stop_timeline()

@@ -7,21 +7,22 @@ from pathlib import Path
 
 from hvdtune.timeline.capture_file import Lines
 
+NO_JSON = "a piece is no JSON"
 _BLANK = " \t\r\n"
 
 
 def fault_of_array(path: str | Path) -> str:
     """What keeps a recording, one event or more a line, from being one valid JSON array; "" if it
-    is one. A file that is cut off is no valid one. OSError if it cannot be read."""
+    is one. Of a file that is cut off, what is there: whoever reads its records says what is
+    missing. OSError if it cannot be read."""
     form = _Form()
-    lines = Lines(Path(path))
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(Lines(Path(path)), 1):
         fault = form.fault_in(line.decode("utf-8", "replace"))
+        if fault == NO_JSON and not line.endswith(b"\n"):
+            break  # cut off here
         if fault:
             return f"the file is no valid JSON: {fault} in line {number}"
-    if lines.problem or lines.too_long:
-        return ""  # said by whoever reads its records
-    return "" if form.ended else "the file is no valid JSON: its array has no end"
+    return ""
 
 
 class _Form:
@@ -62,6 +63,6 @@ class _Form:
                 try:
                     _, at = self.decoder.raw_decode(text, at)
                 except (ValueError, RecursionError):
-                    return "a piece is no JSON"
+                    return NO_JSON
                 self.after_event, self.after_comma = True, False
         return ""

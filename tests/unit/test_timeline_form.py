@@ -299,7 +299,6 @@ def twice(text: str) -> str:
         (lambda text: text.replace(",\n", ",,\n", 1), "a comma is where an event should be"),
         (lambda text: "{}" + text, "something is before the array"),
         (lambda text: text.replace(",\n", ",\nnonsense,\n", 1), "a piece is no JSON"),
-        (lambda text: text.rstrip()[:-1], "its array has no end"),
     ],
 )
 def test_the_form_of_a_recording(
