@@ -444,7 +444,7 @@ class Engine final : private CoordinatorObserver {
     std::string path;
   };
   std::optional<Ordered> ordered_;
-  FileClaim claim_;  // rank 0: until its recording has begun
+  FileClaim claim_;                               // rank 0: until its recording has begun
   std::map<std::string, std::string> asked_for_;  // rank 0: what another file was taken for
   std::uint64_t orders_published_ = 0;
   std::uint64_t orders_read_ = 0;

@@ -74,7 +74,8 @@ void JobStatus::step(const StepRecord& step, Nanos blocked, const StragglerWatch
 std::vector<Nanos> JobStatus::durations() const {
   std::vector<Nanos> found;
   for (std::size_t back = std::min<std::size_t>(steps_, kMarks); back > 1; --back) {
-    found.push_back(marks_[(steps_ + 1 - back) % kMarks].end - marks_[(steps_ - back) % kMarks].end);
+    found.push_back(marks_[(steps_ + 1 - back) % kMarks].end -
+                    marks_[(steps_ - back) % kMarks].end);
   }
   return found;
 }
