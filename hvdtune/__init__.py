@@ -32,6 +32,18 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 
 if not _IS_HANDED_OVER:
     from hvdtune.core import world as _world
+    from hvdtune.core.built import (
+        ccl_built,
+        cuda_built,
+        ddl_built,
+        gloo_built,
+        gloo_enabled,
+        mpi_built,
+        mpi_enabled,
+        mpi_threads_supported,
+        nccl_built,
+        rocm_built,
+    )
     from hvdtune.core.exceptions import (
         HorovodInternalError,
         HorovodVersionMismatchError,
@@ -46,24 +58,14 @@ if not _IS_HANDED_OVER:
     )
     from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
     from hvdtune.core.world import (
-        ccl_built,
         cross_rank,
         cross_size,
-        cuda_built,
-        ddl_built,
-        gloo_built,
-        gloo_enabled,
         init,
         is_homogeneous,
         is_initialized,
         local_rank,
         local_size,
-        mpi_built,
-        mpi_enabled,
-        mpi_threads_supported,
-        nccl_built,
         rank,
-        rocm_built,
         shutdown,
         size,
         start_timeline,

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from hvdtune import _native, knobs, variables
 from hvdtune.core import (
     control,
-    cuda_libraries,
     data_plane,
     devices,
     mpi_library,
@@ -538,68 +537,3 @@ def stop_timeline() -> None:
 def add_lifecycle_hook(after_init: Hook, before_shutdown: Hook) -> None:
     """Call `after_init` behind every init and `before_shutdown` ahead of every shutdown."""
     _hooks.append((after_init, before_shutdown))
-
-
-# ---- what Horovod was built with; here libraries are found at run time ----
-
-
-def mpi_threads_supported() -> bool:
-    """Whether MPI allows calls from several threads at a time. Raises ValueError if it is not used.
-
-    That is MPI_THREAD_MULTIPLE. With less, a script must not call MPI itself (mpi4py) between
-    `init` and `shutdown`: the engine may be in the middle of a call.
-    """
-    _readable_engine()
-    if not mpi_enabled():
-        used = data_plane.describe(settings().cpu_operations)
-        raise ValueError(f"MPI is not enabled: tensors travel through {used}")
-    return bool(_native.mpi_threads_multiple())
-
-
-def mpi_enabled() -> bool:
-    """Whether MPI carries tensors. False before init."""
-    return _carries_tensors("mpi")
-
-
-def _carries_tensors(library: str) -> bool:
-    return is_initialized() and settings().cpu_operations == library
-
-
-def mpi_built() -> bool:
-    """Whether there is an MPI library that could carry tensors."""
-    return data_plane.mpi_is_there()
-
-
-def gloo_enabled() -> bool:
-    """Whether Gloo carries tensors. False before init."""
-    return _carries_tensors("gloo")
-
-
-def gloo_built() -> bool:
-    """Whether hvdtune was built with Gloo."""
-    return data_plane.gloo_is_there()
-
-
-def nccl_built() -> int:
-    """The version code (21903 is 2.19.3) of the NCCL that tensors on GPUs use; 0 without."""
-    return cuda_libraries.nccl_built()
-
-
-def ddl_built() -> bool:
-    """Whether IBM DDL support is built in."""
-    return False
-
-
-def ccl_built() -> bool:
-    """Whether oneCCL support is built in."""
-    return False
-
-
-def cuda_built() -> bool:
-    """Whether tensors on NVIDIA's GPUs can be reduced here: whether there is a driver."""
-    return cuda_libraries.cuda_built()
-
-
-def rocm_built() -> bool:
-    """Whether ROCm support is built in."""
-    return False

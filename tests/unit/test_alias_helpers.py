@@ -15,6 +15,7 @@ import pytest
 from launcher import wait_until_gone
 
 import hvdtune.launch
+from hvdtune.core import built
 
 ALIAS = str(Path(hvdtune.launch.__file__).resolve().parents[1] / "_alias")
 
@@ -206,7 +207,7 @@ def test_the_rest_of_common_util():
 
 def test_basics():
     basics = helper("common.basics").HorovodBasics(__file__, "mpi_lib_v2")
-    assert basics.gloo_built() is hvdtune.core.world.gloo_built()
+    assert basics.gloo_built() is built.gloo_built()
     assert not basics.is_initialized()
     with pytest.raises(ValueError, match="init"):
         basics.rank()

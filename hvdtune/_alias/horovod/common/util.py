@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from hvdtune.core import world
+from hvdtune.core import built
 
 from .. import _absent
 
@@ -60,7 +60,7 @@ def get_ext_suffix() -> str:
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether tensors on a GPU can be given to hvdtune here."""
-    there = bool(world.cuda_built())
+    there = bool(built.cuda_built())
     if verbose:
         where = "GPUs" if there else "the CPU only"
         print(f"hvdtune takes {ext_base_name} tensors on {where}.")
@@ -69,27 +69,27 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 def mpi_built(verbose: bool = False) -> bool:
     """Whether MPI can carry tensors."""
-    return bool(world.mpi_built())
+    return bool(built.mpi_built())
 
 
 def gloo_built(verbose: bool = False) -> bool:
     """Whether Gloo can carry tensors."""
-    return bool(world.gloo_built())
+    return bool(built.gloo_built())
 
 
 def nccl_built(verbose: bool = False) -> bool:
     """Whether NCCL can carry tensors."""
-    return bool(world.nccl_built())
+    return bool(built.nccl_built())
 
 
 def ddl_built(verbose: bool = False) -> bool:
     """Whether IBM's DDL can carry tensors."""
-    return bool(world.ddl_built())
+    return bool(built.ddl_built())
 
 
 def ccl_built(verbose: bool = False) -> bool:
     """Whether oneCCL can carry tensors."""
-    return bool(world.ccl_built())
+    return bool(built.ccl_built())
 
 
 def split_list(items: Sequence[Any], num_parts: int) -> list[Sequence[Any]]:
