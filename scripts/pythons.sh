@@ -91,7 +91,7 @@ try() {
     said="not installed: $(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")"
   else
     run env VIRTUAL_ENV="$environment" PATH="$environment/bin:$PATH" \
-      "$environment/bin/python" -m pytest --rootdir "$checkout" "$@" || status=$?
+      "$environment/bin/python" -m pytest -rfE "$@" || status=$?
     said=$(tail -n 1 "$log" | sed 's/^=* *//; s/ in [0-9].*//')
     if [[ $status == 0 ]]; then
       passed=$((passed + 1))
