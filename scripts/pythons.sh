@@ -91,7 +91,7 @@ try() {
     said="not installed: $(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")"
   else
     run env VIRTUAL_ENV="$environment" PATH="$environment/bin:$PATH" \
-      "$environment/bin/python" -m pytest --rootdir "$checkout" "$@" || status=$?
+      "$environment/bin/python" -m pytest -rfE "$@" || status=$?
     said=$(tail -n 1 "$log" | sed 's/^=* *//; s/ in [0-9].*//')
     if [[ $status == 0 ]]; then
       passed=$((passed + 1))
@@ -148,7 +148,11 @@ tar -c --exclude-vcs --exclude-vcs-ignores --exclude=./build --exclude=./.venv .
 export HVDTUNE_TEST_BUILDS=$work/builds
 cd "$checkout"
 tried=0 passed=0
-while read -r version python <&3; do
-  try "$version" "$python" "$@"
-done 3<<<"$found"
-[[ $passed == "$tried" ]]
+# In braces, with the end: bash has read it all when the first Python is tried, and the file may change.
+{
+  while read -r version python <&3; do
+    try "$version" "$python" "$@"
+  done 3<<<"$found"
+  [[ $passed == "$tried" ]]
+  exit
+}

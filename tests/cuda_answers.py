@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hvdtune.core import cuda_libraries
+
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 #: Of tests that need it.
 compiled = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
@@ -21,3 +23,12 @@ def library(folder: Path, **defined: int) -> str:
     command = [str(COMPILER), "-shared", "-fPIC", *words, "-o", str(path), str(source)]
     subprocess.run(command, check=True)
     return str(path)
+
+
+def forget_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if this process had loaded nothing yet: a PyTorch with CUDA loads an NCCL, for good."""
+    mapped = cuda_libraries._mapped
+    known = set(mapped())
+    monkeypatch.setattr(
+        cuda_libraries, "_mapped", lambda: [path for path in mapped() if path not in known]
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 
 import pytest
-from cuda_answers import compiled, library
+from cuda_answers import compiled, forget_what_is_loaded, library
 
 from hvdtune.bench import advice, cuda
 from hvdtune.bench.cuda import Found, Unavailable
@@ -36,6 +36,7 @@ def machine(tmp_path, monkeypatch):
     Machine.torch.write_text("__version__ = '2.9.0+cu128'\ncuda: Optional[str] = '12.8'\n")
     monkeypatch.setattr(cuda, "find_spec", lambda name: spec)
     monkeypatch.setattr(cuda_libraries, "engine_knows_gpus", lambda: True)
+    forget_what_is_loaded(monkeypatch)
     return Machine()
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cuda_answers import forget_what_is_loaded
 
 from hvdtune import knobs
 from hvdtune.core import cuda_libraries
@@ -230,8 +231,9 @@ def test_without_a_driver_a_start_looks_for_nothing_else(machine):
     assert find({"HVDTUNE_CUDA_LIBRARY": driver}, places=places).nccl.path == wheel
 
 
-def test_this_process_s_memory_is_looked_at(tmp_path):
+def test_this_process_s_memory_is_looked_at(tmp_path, monkeypatch):
     """A library that is really loaded: a harmless one under NCCL's name."""
+    forget_what_is_loaded(monkeypatch)
     copy = tmp_path / "libnccl.so.2"
     copy.write_bytes(Path(mathematics()).read_bytes())
     before = find(everything=True).nccl

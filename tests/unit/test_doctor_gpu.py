@@ -7,7 +7,7 @@ import subprocess
 import sys
 import types
 
-from cuda_answers import compiled, library
+from cuda_answers import compiled, forget_what_is_loaded, library
 
 from hvdtune.core import cuda_libraries
 from hvdtune.core.cuda_libraries import CudaLibraries, Library
@@ -176,6 +176,7 @@ def test_the_topology_is_nvml_s(monkeypatch):
 @compiled
 def test_the_whole_report_keeps_sections_together(tmp_path, monkeypatch):
     path = library(tmp_path)
+    forget_what_is_loaded(monkeypatch)
     monkeypatch.setattr(cuda_libraries, "engine_knows_gpus", lambda: True)
     environ = {f"HVDTUNE_{name}_LIBRARY": path for name in ("CUDA", "NCCL", "NVRTC")}
     findings = doctor.examine("1", environ)
@@ -192,6 +193,7 @@ def test_the_whole_report_keeps_sections_together(tmp_path, monkeypatch):
 @compiled
 def test_what_is_built_follows_the_libraries(tmp_path, monkeypatch):
     path = library(tmp_path)
+    forget_what_is_loaded(monkeypatch)
     for name in ("CUDA", "NCCL"):
         monkeypatch.setenv(f"HVDTUNE_{name}_LIBRARY", path)
     monkeypatch.setattr(cuda_libraries, "engine_knows_gpus", lambda: False)
