@@ -155,6 +155,8 @@ def test_while_ranks_are_started(tmp_path, number, at):
     ]
 
 
+# A rank's recording as far as the launcher looks at it: it says which job it is of.
+RECORDS = """echo '[{"name":"hvdtune_identity","args":{"job":"'$HVDTUNE_JOB_ID'/1"}}]' >t.json"""
 WHILE_JOINING = """
 import os, sys
 from hvdtune.core import recording
@@ -171,7 +173,7 @@ begin, recording.subprocess.run = recording.subprocess.run, run
 
 @pytest.mark.parametrize("number", [*NUMBERS, signal.SIGHUP])
 def test_while_timelines_are_joined(tmp_path, number):
-    ends = "touch t.json; exit 3"
+    ends = f"{RECORDS}; exit 3"
     words = ["run", "-np", "1", "--timeline-filename", "t.json", "sh", "-c", ends]
     ended = run(tmp_path, WHILE_JOINING + COMMAND, int(number), *words)
     assert ended.returncode == 3, ended
@@ -185,7 +187,7 @@ def test_while_timelines_are_joined(tmp_path, number):
 def test_an_interrupted_job_gives_joining_little_time(tmp_path, number):
     """Nobody sends a second signal."""
     slow = WHILE_JOINING.replace("os.kill(os.getppid(), {number}); ", "")
-    ends = f"touch t.json; kill -{int(number)} $(ps -o ppid= -p $PPID); sleep 600"
+    ends = f"{RECORDS}; kill -{int(number)} $(ps -o ppid= -p $PPID); sleep 600"
     words = ["run", "-np", "1", "--timeline-filename", "t.json", "sh", "-c", ends]
     ended = run(tmp_path, slow + COMMAND, int(number), *words)
     assert ended.returncode == 128 + number, ended

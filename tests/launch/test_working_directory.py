@@ -98,8 +98,9 @@ VERBS = [
 
 
 def spare_what_python_needs(folder: Path) -> None:
-    """For `python -m`: it loads these with the working directory first on its path."""
-    loaded = run(folder.parent, sys.executable, "-c", "import runpy, sys; print(*sys.modules)")
+    """For `python -m`, and for the command as pip writes it if PYTHONPATH means the working
+    directory: they load these before anything of hvdtune's."""
+    loaded = run(folder.parent, sys.executable, "-c", "import re, runpy, sys; print(*sys.modules)")
     for name in {*loaded.split()} & {*NAMES}:
         (folder / f"{name}.py").unlink()
 
@@ -114,6 +115,7 @@ def test_every_command(hostile, start, verb):
 
 @pytest.mark.parametrize("path", ["", ":", ".", "hostile/../.", "..:.", "{here}", "{here}:."])
 def test_a_pythonpath_that_means_the_working_directory(hostile, path):
+    spare_what_python_needs(hostile)
     path = path.format(here=hostile) or os.pathsep
     inherited = os.environ.get("PYTHONPATH", "")
     run(hostile, *hvdtune_command("doctor"), PYTHONPATH=os.pathsep.join([inherited, path]))
