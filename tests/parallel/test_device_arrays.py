@@ -167,7 +167,7 @@ def test_the_timeline_shows_what_the_gpu_does(fakes: Path, tmp_path: Path) -> No
 class CudaTensor:
     """What as_buffer() asks of a torch tensor on a GPU."""
 
-    is_cpu, is_cuda = False, True
+    is_cpu, is_cuda, is_nested = False, True, False
     dtype = torch.bfloat16
     device = torch.device("cuda", 3)
     shape = torch.Size([2, 5])
