@@ -65,8 +65,8 @@ def sparse_tensors() -> None:
 
 
 def other_devices() -> None:
-    # A tensor on the meta device stands for one on a GPU: it has no memory here either.
-    refused_everywhere(torch.ones(6, device="meta"), ValueError, "meta", "tensor.cpu()", "GPU")
+    meta = torch.ones(6, device="meta")
+    refused_everywhere(meta, ValueError, "meta", "no memory yet", "to_empty()")
 
 
 def no_tensors() -> None:
