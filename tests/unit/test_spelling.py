@@ -50,7 +50,7 @@ def test_a_near_name_is_found_and_a_far_one_is_not(word, names, near):
         ("tune -np 2 --workload restnet50", "resnet50"),
         ("run -np 2 --log-level inof python train.py", "INFO"),
         ("run -np 2 --overlap atuo python train.py", "auto"),
-        ("run -np 2 --verbos python train.py --np 3", "--verbose"),
+        ("run -np 2 --verbsoe python train.py --np 3", "--verbose"),
         ("run --nproc 2 python train.py", "--num-proc"),
         ("run -np 2 --fusion-treshold-mb 5 python train.py", "--fusion-threshold-mb"),
         ("run -np 2 --timeline_filename=t.json python train.py", "--timeline-filename"),

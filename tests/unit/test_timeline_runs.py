@@ -115,13 +115,13 @@ def packed_lines(lines: list[str]) -> list[str]:
         if args.get("stream") == "tensors":
             tensors = np.frombuffer(base64.b64decode(args["data"]), TENSOR)
             data, runs = pack(tensors)
-            line = block(len(tensors), runs, data)
+            line = block(len(tensors), runs, data, first=args["first"])
         result.append(line)
     return result
 
 
-def block(count: Any, runs: Any, data: bytes) -> str:
-    content = {"stream": "tensors", "count": count, "runs": runs}
+def block(count: Any, runs: Any, data: bytes, **more: Any) -> str:
+    content = {"stream": "tensors", "count": count, "runs": runs, **more}
     return event("hvdtune_block", 0, content | {"data": base64.b64encode(data).decode()})
 
 
