@@ -20,7 +20,8 @@ from hvdtune.torch import overlap
 from hvdtune.torch.buffers import as_buffer
 
 # Whichever test comes first waits for the libraries to be compiled.
-pytestmark = pytest.mark.timeout(600)
+# They need stand-ins for NVIDIA's libraries, which are compiled first.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 
 @pytest.fixture
