@@ -19,8 +19,7 @@ from hvdtune.core.operations import DTYPES, Buffer
 from hvdtune.torch import overlap
 from hvdtune.torch.buffers import as_buffer
 
-# Whichever test comes first waits for the libraries to be compiled.
-# They need stand-ins for NVIDIA's libraries, which are compiled first.
+# Whichever test comes first waits for the libraries to be compiled: stand-ins for NVIDIA's.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 
