@@ -38,7 +38,7 @@ HUGE, LAST = 0.2, 0.1
 #: … and is so many times as large as the next one: of several equal ones none is to blame.
 LARGER = 1.5
 #: CPUs are scarce when ranks wait for one during this share of the step, and others have them when
-#: the ranks keep less than this share of them busy meanwhile.
+#: the ranks use less than this share of what they would if they only kept each other waiting.
 KEPT, OWN = 0.1, 0.9
 #: There is no overlap when this share of communication at most runs while the framework computes.
 NO_OVERLAP = 0.15
@@ -199,13 +199,15 @@ def huge_tensor(case: Case) -> list[Finding]:
 
 def cpus_taken(case: Case) -> list[Finding]:
     """Other programs have the CPUs of a host, so that its ranks wait for one though they could
-    compute. Ranks that only keep each other waiting are not told of here: they need the CPUs."""
+    compute. Ranks that only keep each other waiting are not told of here: while one of these waits,
+    the CPU that it waits for is busy with another, so they use at least CPUs × their waiting."""
     load = case.load
     worst: tuple[float, Host] | None = None
     for host in load.hosts:
         kept = load.kept[host.members] / 1e9
         share = float(np.nanmean(kept / case.durations)) if np.isfinite(kept).any() else 0.0
-        if share >= KEPT and host.used < OWN * host.cpus and (not worst or share > worst[0]):
+        taken = host.used < OWN * host.cpus * share
+        if share >= KEPT and taken and (not worst or share > worst[0]):
             worst = share, host
     if not worst:
         return []

@@ -199,10 +199,10 @@ def test_waiting_is_not_known_where_it_is_not_counted():
     assert np.isnan(cpus.load(analyse(with_cpus(JOB, 4, 0.5))).waiting).all()
 
 
-@pytest.mark.parametrize(("count", "taken"), [(4, True), (1, False)])
+@pytest.mark.parametrize(("count", "taken"), [(4, True), (2, False), (1, False)])
 def test_cpus_that_other_programs_have_are_told_with_what_they_cost(count, taken):
     # Each rank computes half of the time that it could: else it waits for a CPU. The four keep 1.2
-    # CPUs busy: less than four, so others have the rest. A single CPU they keep from each other.
+    # CPUs busy: of four, others have the rest; one or two they keep from each other.
     found = told(with_cpus(replace(JOB, overlap=True), count, 0.3, 0.3, waiting=0.5)).get(
         "CPUs taken"
     )
