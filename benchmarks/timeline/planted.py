@@ -272,9 +272,9 @@ def judge(
 
 def verdict(case: Case, path: Path, measured: float) -> dict[str, Any]:
     """On one recording, whose steps took so long by the program's own clock."""
+    from hvdtune.timeline.advice.verdict import findings
     from hvdtune.timeline.load import read_recording
     from hvdtune.timeline.report_data import PARTS, analyse
-    from hvdtune.timeline.verdict import findings
 
     analysis = analyse(read_recording(path))
     table = analysis.waterfall

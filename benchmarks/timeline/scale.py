@@ -115,10 +115,10 @@ def write(path: Path, rank: int, args: argparse.Namespace) -> int:
 def measure(path: Path) -> None:
     """Read, analyse and tell, in this process; prints one line of JSON."""
     from hvdtune.timeline import report
+    from hvdtune.timeline.advice.verdict import findings
     from hvdtune.timeline.load import read_recording
     from hvdtune.timeline.report_data import analyse
     from hvdtune.timeline.report_numbers import numbers_of
-    from hvdtune.timeline.verdict import findings
 
     times = [time.monotonic()]
     recording = read_recording(path)

@@ -29,9 +29,9 @@ def document(paths: Sequence[str | Path]) -> Numbers:
         from hvdtune.timeline import report_horovod
 
         return report_horovod.document(paths[0])
+    from hvdtune.timeline.advice.verdict import findings
     from hvdtune.timeline.report_data import analyse
     from hvdtune.timeline.report_numbers import numbers_of
-    from hvdtune.timeline.verdict import findings
 
     analysis = analyse(open_recording(paths))
     return numbers_of(analysis, findings(analysis))

@@ -59,6 +59,7 @@ def document(path: str | Path) -> Numbers:
             "sentence": summary.told(steady, operations, late, found).removeprefix("Verdict: "),
             "action": "",
             "gain": 0.0,
+            "interval": [0.0, 0.0],
             "evidence": {},
         },
         "missing": [*MISSING, *([FIRST_STEP_ONLY] if _first_step_only(trace, operations) else [])],

@@ -52,7 +52,9 @@ def hero(verdict: Numbers) -> str:
     gain = verdict["gain"]
     kind = "act" if gain >= WORTH_IT else "fine"
     pill = (
-        f'<p class="gain">expected gain: {words.percent(gain)} of the step</p>' if gain > 0 else ""
+        f'<p class="gain">expected gain: {sentences.gain(verdict)} of the step</p>'
+        if gain > 0
+        else ""
     )
     action = verdict["action"]
     return (
@@ -79,7 +81,7 @@ def _more_findings(findings: Sequence[Numbers]) -> str:
     items = "".join(
         f"<li>{escape(one['sentence'])} "
         f'<span class="action">{escape(one["action"])}</span> '
-        + (f'<span class="gain">{words.percent(one["gain"])}</span>' if one["gain"] > 0 else "")
+        + (f'<span class="gain">{sentences.gain(one)}</span>' if one["gain"] > 0 else "")
         + "</li>"
         for one in findings
     )

@@ -101,6 +101,7 @@ def _finding(one: Any) -> Numbers:
         "sentence": one.sentence,
         "action": one.action,
         "gain": float(one.gain),
+        "interval": [float(bound) for bound in one.interval],
         "evidence": plain(one.evidence),
     }
 

@@ -120,6 +120,11 @@ def _mean(found: Numbers) -> str:
     )
 
 
+def gain(finding: Numbers) -> str:
+    """What a finding is expected to save, and the least and the most: `27 % (20–33 %)`."""
+    return f"{words.percent(finding['gain'])} ({words.percent_between(*finding['interval'])})"
+
+
 def lateness(numbers: Numbers) -> str:
     """Which rank is typically late, or which ranks are."""
     typical = {int(rank): late or 0.0 for rank, late in numbers["lateness"]["typical_ms"].items()}

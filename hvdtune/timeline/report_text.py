@@ -68,7 +68,7 @@ def _about_steps(numbers: Numbers) -> list[str]:
 def _verdict(verdict: Numbers) -> str:
     lines = [_wrapped(f"Verdict: {verdict['sentence']}")]
     if verdict["action"]:
-        gain = f" Expected gain: {words.percent(verdict['gain'])} of the step." if (
+        gain = f" Expected gain: {sentences.gain(verdict)} of the step." if (
             verdict["gain"] > 0
         ) else ""  # fmt: skip
         lines.append(_wrapped(f"Next: {verdict['action']}{gain}"))
@@ -76,7 +76,7 @@ def _verdict(verdict: Numbers) -> str:
 
 
 def _finding(one: Numbers) -> str:
-    gain = f" ({words.percent(one['gain'])})" if one["gain"] > 0 else ""
+    gain = f" Expected gain: {sentences.gain(one)}." if one["gain"] > 0 else ""
     return textwrap.fill(
         f"- {one['sentence']} {one['action']}{gain}", WIDTH, initial_indent="  ",
         subsequent_indent="    ", break_on_hyphens=False, break_long_words=False,

@@ -66,6 +66,12 @@ def percent(share: float | None) -> str:
     return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.1f} %"
 
 
+def percent_between(low: float, high: float) -> str:
+    """Two shares of 1: `12–17 %`; one if they read the same."""
+    least, most = percent(low), percent(high)
+    return most if least == most else f"{least.removesuffix(' %')}\u2013{most}"
+
+
 def size(count: float | None) -> str:
     """Bytes, in powers of 1024: `512 B`, `64 KiB`, `97.5 MiB`. What is so many bytes large is
     always told so; only bandwidths count in powers of 1000 (`bandwidth`)."""

@@ -23,8 +23,8 @@ from hvdtune.bench import results
 from hvdtune.bench.memory import MemoryCurve, MemoryPoint
 from hvdtune.bench.metrics import Summary
 from hvdtune.timeline import report, report_numbers
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.verdict import findings
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.long

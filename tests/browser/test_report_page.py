@@ -16,8 +16,8 @@ from synthetic_capture import Job, Late, Stall, Tensor, planted, recording
 from viewers import artefact, chromium
 
 from hvdtune.timeline import report, report_numbers
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.verdict import findings
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 

@@ -10,6 +10,7 @@ import pytest
 from synthetic_capture import Job, Late, Stall, Tensor, recording, tensors
 
 from hvdtune.timeline import report, report_numbers, sizes
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.capture import MARK, NONE, WAIT, Mark, MemberList, Recording
 from hvdtune.timeline.fusion import settings_by_epoch, thresholds
 from hvdtune.timeline.joint import Blocked, join
@@ -18,7 +19,6 @@ from hvdtune.timeline.replay import Rules, play
 from hvdtune.timeline.report_data import Analysis, analyse
 from hvdtune.timeline.sizes import bus_factor
 from hvdtune.timeline.steps import find_steps
-from hvdtune.timeline.verdict import findings
 
 MIB = 1 << 20
 

@@ -10,9 +10,10 @@ import pytest
 from synthetic_capture import Job, Late, recording, step_seconds
 
 from hvdtune.timeline import chance, skew
-from hvdtune.timeline.causes_ranks import Case
+from hvdtune.timeline.advice.case import Case
+from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.verdict import Finding, findings
 
 #: What a step costs beside the jitter, seconds.
 STEP = 0.050

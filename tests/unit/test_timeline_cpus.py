@@ -9,6 +9,9 @@ import pytest
 from synthetic_capture import Job, Late, recording, step_seconds, tensors
 
 from hvdtune.timeline import cpus, whatif
+from hvdtune.timeline.advice.case import Case
+from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.capture import (
     COUNTER,
     CPUS_FOR_BATCHES,
@@ -17,9 +20,7 @@ from hvdtune.timeline.capture import (
     Mark,
     Recording,
 )
-from hvdtune.timeline.causes_ranks import Case
 from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.verdict import Finding, findings
 
 JOB = Job(ranks=4, steps=20, noise=0.005, overlap=False, tensors=tensors(20, 2 << 20))
 

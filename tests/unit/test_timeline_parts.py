@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from synthetic_capture import Job, Late, Tensor, recording, tensors
 
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.capture import (
     BATCH,
     MARK,
@@ -23,7 +24,6 @@ from hvdtune.timeline.capture import (
 )
 from hvdtune.timeline.joint import join
 from hvdtune.timeline.report_data import EXPOSED_PARTS, PARTS, Analysis, analyse
-from hvdtune.timeline.verdict import findings
 
 SEEDS = range(12)
 

@@ -23,9 +23,9 @@ from hvdtune.timeline import (
     report_strips,
     words,
 )
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.merge import write_view
 from hvdtune.timeline.report_data import PARTS, analyse
-from hvdtune.timeline.verdict import findings
 
 HOROVOD = Path(__file__).parents[1] / "data" / "horovod-timeline.json"
 PLANTED = synthetic_capture.planted()

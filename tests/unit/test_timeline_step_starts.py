@@ -10,9 +10,9 @@ import pytest
 from synthetic_capture import Job, Late, Stall, recording, tensors
 
 from hvdtune.timeline import report_html, report_numbers, report_text
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.capture import Mark, Recording
 from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.verdict import findings
 
 JOB = Job(steps=30, tensors=tensors(5))
 Numbers = dict[str, Any]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, Late, Stall, Tensor, planted, recording, step_seconds, tensors
 
+from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.verdict import Finding, findings
 
 KINDS = {
     "late": "persistent straggler",

@@ -1,22 +1,15 @@
-"""Causes of lost time that lie in what is sent, when, and under which settings. Each function is
-one question; each returns the findings that its condition holds for, with the expected gain."""
+"""Causes of lost time that lie in what is sent, how, and under which settings. Each function is one
+question; each returns the findings that its condition holds for, with the expected gain."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hvdtune.timeline import whatif, words
-from hvdtune.timeline.capture import NONE
-from hvdtune.timeline.causes_ranks import MIB, Case, milliseconds
+from hvdtune.timeline.advice.case import MIB, Case, milliseconds
+from hvdtune.timeline.advice.finding import WORTH, Finding
 from hvdtune.timeline.program import Play
 from hvdtune.timeline.steps import AUTOMATIC
-from hvdtune.timeline.verdict import WORTH, Finding
-
-if TYPE_CHECKING:
-    from hvdtune.timeline.cpus import Host
-    from hvdtune.timeline.report_data import Analysis
 
 #: Thresholds (MiB) and cycle times (ms) that are tried on the recording.
 THRESHOLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -37,30 +30,8 @@ DEFAULT_MIB, DEFAULT_MS = 128, 1.0
 HUGE, LAST = 0.2, 0.1
 #: … and is so many times as large as the next one: of several equal ones none is to blame.
 LARGER = 1.5
-#: CPUs are scarce when ranks wait for one during this share of the step, and others have them when
-#: the ranks use less than this share of what they would if they only kept each other waiting.
-KEPT, OWN = 0.1, 0.9
-#: There is no overlap when this share of communication at most runs while the framework computes.
-NO_OVERLAP = 0.15
-#: … or less than this of it, if all tensors are submitted at once or each is waited for by itself.
-CLEARLY_HIDDEN = 0.5
-SMALL = 64 << 10
-MOSTLY = 0.8
 #: In place: share of a staged allreduce's time, see docs/metrics.md.
 LARGE = MIB
-
-
-def no_steps(analysis: Analysis) -> Finding:
-    """Nothing can be said about steps."""
-    batches = len(analysis.batches)
-    return Finding(
-        "no steps",
-        f"The recording holds {batches} operations but no two whole steps of training, so nothing "
-        "can be said about where steps spend their time.",
-        "Record longer, at least some steps on every rank; name tensors equally in every step.",
-        0.0,
-        {"batches": float(batches)},
-    )
 
 
 def settings(case: Case) -> list[Finding]:
@@ -197,178 +168,6 @@ def huge_tensor(case: Case) -> list[Finding]:
     ]
 
 
-def cpus_taken(case: Case) -> list[Finding]:
-    """Other programs have the CPUs of a host, so that its ranks wait for one though they could
-    compute. Ranks that only keep each other waiting are not told of here: while one of these waits,
-    the CPU that it waits for is busy with another, so they use at least CPUs × their waiting."""
-    load = case.load
-    worst: tuple[float, Host] | None = None
-    for host in load.hosts:
-        kept = load.kept[host.members] / 1e9
-        share = float(np.nanmean(kept / case.durations)) if np.isfinite(kept).any() else 0.0
-        taken = host.used < OWN * host.cpus * share
-        if share >= KEPT and taken and (not worst or share > worst[0]):
-            worst = share, host
-    if not worst:
-        return []
-    share, host = worst
-    ranks = list(case.analysis.joint.views)
-    name = case.analysis.joint.views[ranks[host.members[0]]].recording.identity.host
-    return [
-        Finding(
-            "CPUs taken",
-            f"The ranks on host {name} wait for a CPU during {100 * share:.0f} % of the step, "
-            f"ready to compute, while they keep only {host.used:.2g} of its {host.cpus} CPUs busy: "
-            "other programs run there, or the container's share of the CPUs is used up.",
-            f"End the other programs on {name} (top shows them), or give this job CPUs of its own "
-            "(cpuset, taskset, a larger CPU limit).",
-            case.gain(whatif.never_kept()),
-            {
-                "host": name,
-                "waiting_share": share,
-                "cpus_used": host.used,
-                "cpus": float(host.cpus),
-                "replay_error": case.replay_error(case.sample),
-            },
-        )
-    ]
-
-
-def broadcasts(case: Case) -> list[Finding]:
-    """Broadcasts in most steps: what one rank has to tell seldom changes from step to step."""
-    plays = [one for stretch in case.sample.stretches for one in stretch]
-    names = case.analysis.joint.reference.recording.names
-    sent = {at for at, name in enumerate(names) if name.name.startswith("broadcast.")}
-    count = {at: sum(bool((one.name == at).any()) for one in plays) for at in sent}
-    steady = [at for at in sorted(sent) if plays and count[at] >= MOSTLY * len(plays)]
-    if not steady:
-        return []
-    step = plays[len(plays) // 2]
-    size = float(step.bytes[np.isin(step.name, steady)].sum())
-    largest = names[max(steady, key=lambda at: names[at].bytes)].name
-    text = largest.removeprefix("broadcast.").removesuffix(".t")
-    others = f" and {len(steady) - 1} more" if len(steady) > 1 else ""
-    return [
-        Finding(
-            "broadcast in every step",
-            f"The program broadcasts {text}{others} in every step, {words.size(size)}, and waits "
-            "for it.",
-            "Broadcast it once before the loop, or only when it has changed; let each rank make or "
-            "read it by itself if it can.",
-            case.gain(whatif.left_out(steady)),
-            {
-                "tensor": text,
-                "bytes": size,
-                "broadcasts_per_step": float(len(steady)),
-                "replay_error": case.replay_error(case.sample),
-            },
-        )
-    ]
-
-
-def no_overlap(case: Case) -> list[Finding]:
-    """Communication begins when nothing is left to compute, or is waited for at once."""
-    share = case.analysis.overlap.overlap_share
-    plays = [one for stretch in case.sample.stretches for one in stretch]
-    if not plays or share >= CLEARLY_HIDDEN:
-        return []
-    waits = float(np.median([len(p.waits) for one in plays for p in one.programs])) - 1
-    tensors = float(np.median([len(one.name) for one in plays]))
-    # Where CPUs are scarce, the engine runs before a program that has just submitted comes to its
-    # wait: that looks like overlapping, and is none.
-    one_by_one = waits >= max(3.0, 0.5 * tensors)
-    if share >= NO_OVERLAP and not one_by_one and not whatif.in_a_burst(plays):
-        return []
-    size = float(np.median(np.concatenate([one.bytes for one in plays])))
-    evidence: dict[str, float | str] = {
-        "overlap_share": share,
-        "waits_per_step": waits,
-        "tensors_per_step": tensors,
-        "exposed_share": case.analysis.overlap.exposed_share,
-        "replay_error": case.replay_error(case.sample),
-    }
-    if one_by_one and size <= SMALL:
-        gain = max(case.gain(whatif.together()), case.gain(whatif.overlapped()))
-        return [
-            Finding(
-                "small tensors one by one",
-                f"{waits:.0f} times a step the program waits for one small tensor (typically "
-                f"{words.size(size)}) before it submits the next: each pays for agreeing and "
-                "starting by itself.",
-                "hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "
-                "allreduce_async for all and then synchronize.",
-                gain,
-                evidence,
-            )
-        ]
-    if one_by_one:
-        sentence = (
-            f"Nothing overlaps: the program waits for {waits:.0f} of {tensors:.0f} tensors a step "
-            "as soon as it has submitted them, and computes nothing meanwhile."
-        )
-        action = (
-            "Submit with hvd.allreduce_async as gradients become ready, and hvd.synchronize all of "
-            "them only before the update"
-            + ("; hvd.DistributedOptimizer does both." if case.uses_torch else ".")
-        )
-    else:
-        sentence = (
-            f"{'Nothing' if share < NO_OVERLAP else 'Hardly anything'} overlaps: "
-            f"{100 * (1 - share):.0f} % of communication runs while the "
-            "framework waits, because all gradients are submitted when the backward pass is over."
-        )
-        action = _overlap_action(case)
-    # What CPUs are used for says more than what the engine guessed before it began.
-    no_cpu_left = not one_by_one and not case.load.cpus and _engine_chose(case)
-    gain = case.gain(whatif.overlapped(no_cpu_left))
-    return [Finding("no overlap", sentence, action, gain, evidence)]
-
-
-def _overlap_setting(case: Case) -> str:
-    return str(case.analysis.settings.get("HVDTUNE_OVERLAP", ""))
-
-
-def _engine_chose(case: Case) -> bool:
-    """DistributedOptimizer hands over all gradients at once, because HVDTUNE_OVERLAP=auto finds no
-    CPU left over for overlapping: it does so in one call."""
-    return _overlap_setting(case) == "auto" and case.uses_torch and _in_one_call(case)
-
-
-def _in_one_call(case: Case) -> bool:
-    """One call hands over a step's tensors, as DistributedOptimizer.step() does: most have the same
-    time of submission. Earlier recordings tell it by waits that are mostly for several tensors."""
-    view = case.analysis.joint.reference
-    if len(view.blocked.names) and float((view.blocked.names == NONE).mean()) > MOSTLY:
-        return True
-    if any(name.name.startswith("grouped_allreduce.") for name in view.recording.names):
-        return False  # the program's own call
-    shares = [
-        float(np.unique(own, return_counts=True)[1].max() / len(own))
-        for stretch in case.sample.stretches
-        for one in stretch
-        for program in one.programs
-        if len(own := program.submit[np.isfinite(program.submit)]) > 1
-    ]
-    return bool(shares) and float(np.median(shares)) > MOSTLY
-
-
-def _overlap_action(case: Case) -> str:
-    """HVDTUNE_OVERLAP is DistributedOptimizer's, which only PyTorch's face has."""
-    if not case.uses_torch:
-        return (
-            "Submit each gradient with hvd.allreduce_async as soon as it is computed, and "
-            "hvd.synchronize all of them only before the update."
-        )
-    if _in_one_call(case) and _overlap_setting(case) == "off":
-        return "HVDTUNE_OVERLAP=on (hvdtune run --overlap on)."
-    if _engine_chose(case):
-        return (
-            "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS) and set "
-            "HVDTUNE_OVERLAP=on."
-        )
-    return "Use hvd.DistributedOptimizer, whose hooks submit each gradient when it is ready."
-
-
 def copies(case: Case) -> list[Finding]:
     """Large gradients are packed and unpacked though they could be reduced where they are. The gain
     is what that saves on top of the best change found before."""
@@ -497,22 +296,4 @@ def _send_less(case: Case) -> str:
         "Send less often: add up the gradients of two batches before hvd.allreduce, or take a "
         "larger batch; or fewer bytes: reduce float16 instead of float32, where converting costs "
         "less than sending."
-    )
-
-
-def nothing(case: Case) -> Finding:
-    """The steps are as good as they get from here."""
-    overlap = case.analysis.overlap
-    free = 1 - overlap.ideal_free_communication_s / overlap.step_s
-    return Finding(
-        "compute bound",
-        f"Nothing to gain: the framework computes {100 * (1 - overlap.exposed_share):.1f} % of the "
-        f"step, and communication that cost nothing would save {100 * max(0.0, free):.1f} %.",
-        "Make the computing faster: the job hardly waits for communication.",
-        0.0,
-        {
-            "compute_share": 1 - overlap.exposed_share,
-            "free_communication_gain": max(0.0, free),
-            "replay_error": case.replay_error(case.sample),
-        },
     )

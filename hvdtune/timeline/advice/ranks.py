@@ -2,173 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline import chance, whatif
-from hvdtune.timeline.cpus import Load, load
-from hvdtune.timeline.fusion import CYCLE, THRESHOLD, number, settings_by_epoch
-from hvdtune.timeline.replay import Rules
-from hvdtune.timeline.skew import MATTERS, PERSISTENT, pauses
-from hvdtune.timeline.verdict import Finding
+from hvdtune.timeline import whatif
+from hvdtune.timeline.advice.case import Case, milliseconds
+from hvdtune.timeline.advice.finding import Finding
 
 if TYPE_CHECKING:
     from hvdtune.timeline.report_data import Analysis
 
-MIB = 1 << 20
-#: Steps that take longer than so many median steps say nothing about the usual ones.
-OUTLIER = 3
 #: Waiting for late ranks without one culprit is worth a look from this share of the step on.
 TURNS = 0.05
-
-
-@dataclass
-class Case:
-    """What the causes are judged by: the analysis and a sample of its usual steps."""
-
-    analysis: Analysis
-    costs: whatif.Costs
-    threshold: float  # bytes
-    cycle: float  # ns
-    #: What was found to help the usual steps: (gain, change).
-    fixes: list[tuple[float, whatif.Change]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, analysis: Analysis) -> Case:
-        """With the settings in force at the end; Horovod's defaults where they are not recorded."""
-        by_epoch = settings_by_epoch(analysis.recording)
-        last = by_epoch[max(by_epoch)]
-        threshold, cycle = number(last, THRESHOLD), number(last, CYCLE)
-        return cls(
-            analysis,
-            whatif.fitted(analysis.joint, analysis.found_steps),
-            128 * MIB if np.isnan(threshold) else threshold,
-            (1.0 if np.isnan(cycle) else cycle) * 1e6,
-        )
-
-    def bench(self, chosen: np.ndarray) -> whatif.Bench:
-        """A sample of the steps `chosen`, [S] bool."""
-        joint, steps = self.analysis.joint, self.analysis.found_steps
-        load = self.load
-        rules = Rules(
-            self.threshold, self.cycle, self.costs, slowdown=load.slowdown, beside=load.beside
-        )
-        return whatif.bench(joint, steps, chosen, rules, load)
-
-    @cached_property
-    def load(self) -> Load:
-        """What the CPUs have to do."""
-        return load(self.analysis)
-
-    @cached_property
-    def uses_torch(self) -> bool:
-        """All ranks use PyTorch's face, as far as recorded: advice may name what only it has."""
-        ranks = self.analysis.recording.ranks.values()
-        return all("torch" in one.identity.framework for one in ranks)
-
-    @cached_property
-    def durations(self) -> np.ndarray:
-        """[S] s, mean over the ranks."""
-        steps = self.analysis.found_steps
-        return np.mean([steps.end[r] - steps.begin[r] for r in steps.end], axis=0) / 1e9
-
-    @cached_property
-    def usual(self) -> np.ndarray:
-        """[S] bool: neither stalls nor outliers, nor of a transient straggler."""
-        numbers = self.analysis.found_steps.number
-        chosen = self.durations <= OUTLIER * np.median(self.durations)
-        for row in self.rows("transient"):
-            chosen = chosen & ~((numbers >= row["from_step"]) & (numbers <= row["to_step"]))
-        for row in self.rows("recurring"):
-            chosen = chosen & ~self.paused(int(row["rank"]))
-        return chosen if chosen.any() else np.ones(len(numbers), bool)
-
-    def rows(self, kind: str) -> list[dict[str, Any]]:
-        """Rows of stragglers() of one kind, without those of slow_group."""
-        table = self.analysis.stragglers
-        chosen = (table["kind"] == kind) & ~table["rank"].isin(self.slow_group)
-        return list(table[chosen].to_dict("records"))
-
-    def paused(self, rank: int) -> np.ndarray:
-        """[S] bool: the steps that the rank held up by much."""
-        table = self.analysis.lateness
-        own = table[table["rank"] == rank]
-        return pauses(own["last"].to_numpy(), own["delay_s"].to_numpy())
-
-    @cached_property
-    def slow_group(self) -> list[int]:
-        """Several ranks, but not all, that are late together in most steps: ranks of a slow host,
-        say. One of them may be the last in most steps, if only by a little; what curing it alone
-        gives, its own finding says. Late: half as much as the latest, in the median.
-
-        In most steps each of them is later than every other rank, far more often than equal ranks
-        happen to be."""
-        wide = self.analysis.lateness.pivot(index="rank", columns="step", values="lateness_s")
-        typical = wide.median(axis=1)
-        limit = max(MATTERS * float(np.median(self.durations)), 0.5 * float(typical.max()))
-        slow = [int(rank) for rank in typical.index[typical >= limit]]
-        if not 2 <= len(slow) < len(typical):
-            return []
-        late = wide.index.isin(slow)
-        apart = wide[late].min() > wide[~late].max()
-        by_chance = chance.apart_by_chance(len(apart), int(apart.sum()), len(slow), len(wide))
-        return slow if apart.mean() >= PERSISTENT and by_chance < chance.RARE else []
-
-    def held_up_by(self, ranks: list[int]) -> float:
-        """Share of the steps that one of these ranks held up."""
-        table = self.analysis.lateness
-        own = table[table["rank"].isin(ranks)]
-        return float(own.groupby("step")["last"].any().mean())
-
-    @cached_property
-    def sample(self) -> whatif.Bench:
-        """Of the usual steps. What a change saves in one of them it saves in every step."""
-        sample = self.bench(self.usual)
-        sample.weight = float(self.durations[self.usual].mean() / self.durations.mean())
-        return sample
-
-    def gain(self, change: whatif.Change) -> float:
-        """Of a change on the usual steps; remembered as something that helps."""
-        gain = self.sample.gain(change)
-        self.fixes.append((gain, change))
-        return gain
-
-    def gain_beyond(self, change: whatif.Change) -> float:
-        """What a change saves on top of the best of those before."""
-        gain, best = max(self.fixes, key=lambda fix: fix[0], default=(0.0, whatif.unchanged))
-        if gain <= 0:
-            return self.sample.gain(change)
-        return self.sample.gain(lambda s, r: change(*best(s, r))) - gain
-
-    def position(self, rank: int) -> int:
-        """Of a rank among those recorded; -1 if it is not."""
-        ranks = list(self.analysis.joint.views)
-        return ranks.index(rank) if rank in ranks else -1
-
-    def where(self, rank: int) -> str:
-        """`rank 3 (host b, pid 4711)`, as far as recorded."""
-        view = self.analysis.joint.views.get(rank)
-        if view is None:
-            return f"rank {rank}"
-        identity = view.recording.identity
-        return f"rank {rank} (host {identity.host}, pid {identity.pid})"
-
-    def part(self, name: str) -> float:
-        """Share of a part of the waterfall in all steps' time."""
-        table = self.analysis.waterfall
-        return float(table[name].sum() / table["step_s"].sum())
-
-    def replay_error(self, bench: whatif.Bench) -> float:
-        """How far the replay without a change is off, relative."""
-        return bench.base / bench.measured - 1 if bench.measured else float("nan")
-
-
-def milliseconds(seconds: float) -> str:
-    """`30.1 ms`, `2.5 s`."""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
 def endless_stalls(analysis: Analysis) -> list[Finding]:

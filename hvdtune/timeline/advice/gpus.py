@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvdtune.timeline import nvml, words
-from hvdtune.timeline.verdict import Finding
+from hvdtune.timeline.advice.finding import Finding
 
 if TYPE_CHECKING:
     from hvdtune.timeline.capture import RankRecording, Recording

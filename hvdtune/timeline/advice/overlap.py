@@ -1,0 +1,120 @@
+"""Communication that computing does not hide: what is sent too late, or waited for too soon."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hvdtune.timeline import whatif, words
+from hvdtune.timeline.advice.case import Case
+from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.capture import NONE
+
+#: There is no overlap when this share of communication at most runs while the framework computes.
+NO_OVERLAP = 0.15
+#: … or less than this of it, if all tensors are submitted at once or each is waited for by itself.
+CLEARLY_HIDDEN = 0.5
+SMALL = 64 << 10
+MOSTLY = 0.8
+
+
+def no_overlap(case: Case) -> list[Finding]:
+    """Communication begins when nothing is left to compute, or is waited for at once."""
+    share = case.analysis.overlap.overlap_share
+    plays = [one for stretch in case.sample.stretches for one in stretch]
+    if not plays or share >= CLEARLY_HIDDEN:
+        return []
+    waits = float(np.median([len(p.waits) for one in plays for p in one.programs])) - 1
+    tensors = float(np.median([len(one.name) for one in plays]))
+    # Where CPUs are scarce, the engine runs before a program that has just submitted comes to its
+    # wait: that looks like overlapping, and is none.
+    one_by_one = waits >= max(3.0, 0.5 * tensors)
+    if share >= NO_OVERLAP and not one_by_one and not whatif.in_a_burst(plays):
+        return []
+    size = float(np.median(np.concatenate([one.bytes for one in plays])))
+    evidence: dict[str, float | str] = {
+        "overlap_share": share,
+        "waits_per_step": waits,
+        "tensors_per_step": tensors,
+        "exposed_share": case.analysis.overlap.exposed_share,
+        "replay_error": case.replay_error(case.sample),
+    }
+    if one_by_one and size <= SMALL:
+        gain = max(case.gain(whatif.together()), case.gain(whatif.overlapped()))
+        return [
+            Finding(
+                "small tensors one by one",
+                f"{waits:.0f} times a step the program waits for one small tensor (typically "
+                f"{words.size(size)}) before it submits the next: each pays for agreeing and "
+                "starting by itself.",
+                "hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "
+                "allreduce_async for all and then synchronize.",
+                gain,
+                evidence,
+            )
+        ]
+    if one_by_one:
+        sentence = (
+            f"Nothing overlaps: the program waits for {waits:.0f} of {tensors:.0f} tensors a step "
+            "as soon as it has submitted them, and computes nothing meanwhile."
+        )
+        action = (
+            "Submit with hvd.allreduce_async as gradients become ready, and hvd.synchronize all of "
+            "them only before the update"
+            + ("; hvd.DistributedOptimizer does both." if case.uses_torch else ".")
+        )
+    else:
+        sentence = (
+            f"{'Nothing' if share < NO_OVERLAP else 'Hardly anything'} overlaps: "
+            f"{100 * (1 - share):.0f} % of communication runs while the "
+            "framework waits, because all gradients are submitted when the backward pass is over."
+        )
+        action = _overlap_action(case)
+    # What CPUs are used for says more than what the engine guessed before it began.
+    no_cpu_left = not one_by_one and not case.load.cpus and _engine_chose(case)
+    gain = case.gain(whatif.overlapped(no_cpu_left))
+    return [Finding("no overlap", sentence, action, gain, evidence)]
+
+
+def _overlap_setting(case: Case) -> str:
+    return str(case.analysis.settings.get("HVDTUNE_OVERLAP", ""))
+
+
+def _engine_chose(case: Case) -> bool:
+    """DistributedOptimizer hands over all gradients at once, because HVDTUNE_OVERLAP=auto finds no
+    CPU left over for overlapping: it does so in one call."""
+    return _overlap_setting(case) == "auto" and case.uses_torch and _in_one_call(case)
+
+
+def _in_one_call(case: Case) -> bool:
+    """One call hands over a step's tensors, as DistributedOptimizer.step() does: most have the same
+    time of submission. Earlier recordings tell it by waits that are mostly for several tensors."""
+    view = case.analysis.joint.reference
+    if len(view.blocked.names) and float((view.blocked.names == NONE).mean()) > MOSTLY:
+        return True
+    if any(name.name.startswith("grouped_allreduce.") for name in view.recording.names):
+        return False  # the program's own call
+    shares = [
+        float(np.unique(own, return_counts=True)[1].max() / len(own))
+        for stretch in case.sample.stretches
+        for one in stretch
+        for program in one.programs
+        if len(own := program.submit[np.isfinite(program.submit)]) > 1
+    ]
+    return bool(shares) and float(np.median(shares)) > MOSTLY
+
+
+def _overlap_action(case: Case) -> str:
+    """HVDTUNE_OVERLAP is DistributedOptimizer's, which only PyTorch's face has."""
+    if not case.uses_torch:
+        return (
+            "Submit each gradient with hvd.allreduce_async as soon as it is computed, and "
+            "hvd.synchronize all of them only before the update."
+        )
+    if _in_one_call(case) and _overlap_setting(case) == "off":
+        return "HVDTUNE_OVERLAP=on (hvdtune run --overlap on)."
+    if _engine_chose(case):
+        return (
+            "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS) and set "
+            "HVDTUNE_OVERLAP=on."
+        )
+    return "Use hvd.DistributedOptimizer, whose hooks submit each gradient when it is ready."

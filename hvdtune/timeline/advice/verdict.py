@@ -1,0 +1,101 @@
+"""What to do next: causes of lost time, best first, each with what fixing it is expected to give.
+
+Expected gains come from playing the recorded steps again with one thing changed
+(hvdtune/timeline/replay.py); docs/metrics.md says how and what is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hvdtune.timeline.advice import cpus, gpus, operations, overlap, ranks, traffic
+from hvdtune.timeline.advice.case import Case
+from hvdtune.timeline.advice.finding import WORTH, Finding
+
+if TYPE_CHECKING:
+    from hvdtune.timeline.report_data import Analysis
+
+#: What helps nearly every job comes before what is wrong with this one if it gives so much more.
+ADVICE = 2
+#: What may be wrong with a job, in the order in which it is asked.
+QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
+    ranks.stalls,
+    ranks.stragglers,
+    ranks.taking_turns,
+    cpus.cpus_taken,
+    operations.broadcasts,
+    traffic.settings,
+    traffic.huge_tensor,
+    overlap.no_overlap,
+    traffic.automatic_names,
+)
+#: What helps nearly every job, asked when all that may be wrong with this one is known.
+LAST_QUESTIONS = (traffic.copies, traffic.communication)
+
+
+def findings(analysis: Analysis) -> list[Finding]:
+    """All findings, the greatest expected gain first. Never empty: "nothing to gain" is one.
+
+    Advice that would help nearly every job (fewer copies, fewer bytes) stands behind what is wrong
+    with this one, unless it gives ADVICE times as much; its gain is what it gives beyond the best
+    of the others. Gains do not add up: what one change saves, another may no longer find. GPUs that
+    are not well come beside all this: broken memory first, lowered clocks last.
+    """
+    endless = ranks.endless_stalls(analysis)  # come first: the job ended there
+    recording = analysis.recording
+    return [
+        *gpus.errors(recording),
+        *endless,
+        *_of_steps(analysis, ended=bool(endless)),
+        *gpus.warnings(recording),
+    ]
+
+
+def _of_steps(analysis: Analysis, *, ended: bool) -> list[Finding]:
+    """Where the steps spend their time; never empty unless a stall has `ended` the job."""
+    if not len(analysis.found_steps):
+        return [no_steps(analysis)]
+    case = Case.of(analysis)
+    cures = _worth([one for question in QUESTIONS for one in question(case)])
+    advice = _worth([one for question in LAST_QUESTIONS for one in question(case)])
+    most = max((one.gain for one in cures), default=0.0)
+    first = [one for one in advice if one.gain >= ADVICE * most]
+    told = [*first, *cures, *(one for one in advice if one not in first)]
+    return told or ([] if ended else [nothing(case)])
+
+
+def _worth(found: list[Finding]) -> list[Finding]:
+    """Those that are worth a sentence, the greatest gain first."""
+    return sorted((one for one in found if one.gain >= WORTH), key=lambda one: -one.gain)
+
+
+def no_steps(analysis: Analysis) -> Finding:
+    """Nothing can be said about steps."""
+    batches = len(analysis.batches)
+    return Finding(
+        "no steps",
+        f"The recording holds {batches} operations but no two whole steps of training, so nothing "
+        "can be said about where steps spend their time.",
+        "Record longer, at least some steps on every rank; name tensors equally in every step.",
+        0.0,
+        {"batches": float(batches)},
+    )
+
+
+def nothing(case: Case) -> Finding:
+    """The steps are as good as they get from here."""
+    overlap = case.analysis.overlap
+    free = 1 - overlap.ideal_free_communication_s / overlap.step_s
+    return Finding(
+        "compute bound",
+        f"Nothing to gain: the framework computes {100 * (1 - overlap.exposed_share):.1f} % of the "
+        f"step, and communication that cost nothing would save {100 * max(0.0, free):.1f} %.",
+        "Make the computing faster: the job hardly waits for communication.",
+        0.0,
+        {
+            "compute_share": 1 - overlap.exposed_share,
+            "free_communication_gain": max(0.0, free),
+            "replay_error": case.replay_error(case.sample),
+        },
+    )
