@@ -136,10 +136,11 @@ def unfinished(environ: Mapping[str, str]) -> str:
     return file if file and os.path.exists(file.removesuffix(".gz")) else ""
 
 
-def outcome(environ: Mapping[str, str]) -> str:
-    """What to tell at the end of a job that was started with these variables: that its recording is
-    in another file than was asked for, that it was cut off; "" if there is nothing to tell."""
-    file = _file_of_job(environ)
+def outcome(environ: Mapping[str, str], began: float) -> str:
+    """What to tell at the end of a job that was started with these variables, at `began` (s since
+    the epoch): that its recording is in another file than was asked for, that it was cut off; "" if
+    there is nothing to tell."""
+    file = _file_of_job(environ) or _file_in_horovods_layout(environ, began)
     asked = os.path.abspath(file_of(knobs.from_environ(environ)))
     found = []
     if file and file != asked:
@@ -163,12 +164,33 @@ def _file_of_job(environ: Mapping[str, str]) -> str:
     job = environ.get("HVDTUNE_JOB_ID")
     if not job:
         return asked
+    for file in _files_named_like(asked):
+        if _job_of(file).startswith(f"{job}/"):
+            return str(file).removesuffix(".gz") + asked.removeprefix(asked.removesuffix(".gz"))
+    return ""
+
+
+def _file_in_horovods_layout(environ: Mapping[str, str], began: float) -> str:
+    """The file in Horovod's layout that was begun at that time or later, or "". It does not say of
+    which job it is."""
+    settings = knobs.from_environ(environ)
+    name = file_of(settings)
+    if not name or settings.timeline_format != "horovod":
+        return ""
+    for file in _files_named_like(os.path.abspath(name)):
+        for line in itertools.islice(_lines(file), 3):
+            found = re.search(rb'"start_time_since_epoch_in_micros":\s*([0-9]+)', line)
+            if found and int(found[1]) >= 1e6 * began:
+                return str(file)
+    return ""
+
+
+def _files_named_like(asked: str) -> Iterator[Path]:
+    """Files that a job may record to if it was asked for this one: `t.json`, `t-2.json`."""
     plain = Path(asked.removesuffix(".gz"))
     named = re.compile(f"{re.escape(plain.stem)}(-[0-9]+)?{re.escape(plain.suffix)}" + r"(\.gz)?")
-    for file in sorted(plain.parent.glob(f"{glob.escape(plain.stem)}*")):
-        if named.fullmatch(file.name) and _job_of(file).startswith(f"{job}/"):
-            return str(file).removesuffix(".gz") + asked.removeprefix(str(plain))
-    return ""
+    files = sorted(plain.parent.glob(f"{glob.escape(plain.stem)}*"))
+    return (file for file in files if named.fullmatch(file.name))
 
 
 def _files_of_ranks(file: str) -> list[Path]:

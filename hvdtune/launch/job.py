@@ -542,11 +542,12 @@ def run_guarded(work: Callable[[], int], environment: Mapping[str, str]) -> int:
     Of a job that failed, the ranks' timelines are joined afterwards, in a guarded process, too: its
     rank 0 may not have come to it. A signal ends that, and after a signal it gets little time.
     """
+    began = time.time()
     status = guarded(work)
     if status != 0 and recording.unfinished(environment):
         told = status - 128 in ENDING_SIGNALS
         guarded(partial(_join, environment, JOIN_AFTER_SIGNAL_SECONDS if told else 0.0))
-    outcome = recording.outcome(environment)
+    outcome = recording.outcome(environment, began)
     if outcome:
         print(f"hvdtune run: {outcome}", file=sys.stderr)
     return status

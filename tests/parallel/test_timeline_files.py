@@ -247,8 +247,7 @@ def test_a_full_disk_is_said_where_it_matters(
     assert len(warned) <= 2
     assert sum(rank0 in line for line in warned) == int("0" in limited)
     why = "the file had the most bytes that the process may write (File too large)"
-    if layout == "hvdtune":
-        assert f"hvdtune run: the timeline {path} was cut off: {why}" in last_line(ended)
+    assert f"hvdtune run: the timeline {path} was cut off: {why}" in last_line(ended)
     capsys.readouterr()
     assert main(["timeline", "check", str(path)]) == 1
     shown = capsys.readouterr().out
