@@ -9,6 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
 from rank_programs import checked_training
 from ranks import Ranks, start_ranks
 from strangers import disturb, to_the_port, to_the_socket
@@ -54,6 +55,7 @@ def answer_of(endpoint: client.Endpoint) -> dict[str, int]:
             assert time.monotonic() < deadline
 
 
+@pytest.mark.long
 def test_at_the_port_that_prometheus_asks(tmp_path: Path) -> None:
     port = free_port("127.0.0.1")
     with start(tmp_path, HVDTUNE_METRICS_PORT=str(port)) as ranks:

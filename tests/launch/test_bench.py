@@ -135,6 +135,7 @@ def test_a_bad_setting_ends_the_bench_with_its_reason() -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.long
 def test_a_killed_rank_is_named_and_what_was_measured_is_kept() -> None:
     folder = new_directory()
     arguments = ("--np", "3", "-e", "4", "-n", "5", "--workload", "vgg16", "--json", "a.json")

@@ -39,6 +39,7 @@ def test_one_job(name: str) -> None:
     check(run_under(launcher(name, 4), launched.identity, 3, 10), 4, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_two_jobs_at_once(name: str) -> None:
     """The jobs use the same tensor names at the same time, with different values and sizes."""

@@ -333,6 +333,7 @@ def test_conformance_sees_wrong_elements_shapes_and_places(monkeypatch):
     assert sum(one.splits(7)) == 7
 
 
+@pytest.mark.long
 def test_rank_programs_run_with_tensors_in_cpu_memory():
     machine = Machine(gpus=0, device="cpu")
     variables = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}

@@ -29,6 +29,7 @@ def test_the_example() -> None:
     assert printed.count("best test accuracy") == 1
 
 
+@pytest.mark.long
 def test_the_other_package_and_name_under_mpirun() -> None:
     first, second = run_under(mpirun_command(2), lightning_launched.fit_by_name).values
     assert (first["rank"], second["rank"]) == (0, 1)
@@ -38,6 +39,7 @@ def test_the_other_package_and_name_under_mpirun() -> None:
     assert first["weights"] == second["weights"]
 
 
+@pytest.mark.long
 def test_a_failing_rank_ends_the_job() -> None:
     launcher = hvdtune_command("run", "-np", "2")
     done = run_under(launcher, lightning_launched.fail, check=False)

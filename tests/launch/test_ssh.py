@@ -288,6 +288,7 @@ def test_what_is_not_as_it_should_be_there_is_one_sentence(tmp_path, body, words
     assert words in ended.stderr
 
 
+@pytest.mark.long
 def test_a_login_shell_that_hangs_after_the_check_is_one_sentence(tmp_path):
     body = (
         'if [[ $command == *facts ]]; then exec bash -c "$command"; fi\n'

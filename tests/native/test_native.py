@@ -76,6 +76,7 @@ def test_native(sanitizer: str, programs: Callable[[str], Path]) -> None:
             run.result()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_what_is_shared_without_locks_has_no_races(programs: Callable[..., Path]) -> None:
     """Of all that the thread sanitizer sees in long tests, this is where races are likeliest."""
@@ -83,7 +84,8 @@ def test_what_is_shared_without_locks_has_no_races(programs: Callable[..., Path]
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("mpi", long_too(OPEN_MPI, long=MPIS), ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
 def test_the_communicator_over_mpi(mpi: Mpi, programs: Callable[[str], Path]) -> None:
     mpi.require()
     # What leaks is MPI's own.
@@ -106,6 +108,7 @@ def test_messages_over_tcp(mpi: Mpi, programs: Callable[[str], Path]) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["gloo_communicator", "gloo_hosts"])
 def test_the_communicator_over_gloo(name: str, programs: Callable[[str], Path]) -> None:

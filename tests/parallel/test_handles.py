@@ -19,6 +19,7 @@ def test_several_threads_of_a_rank() -> None:
     assert run_ranks(3, handles.several_threads).values == ([], [], [])
 
 
+@pytest.mark.long
 def test_threads_of_a_rank_wake_each_other() -> None:
     result = run_ranks(2, handles.threads_that_need_each_other, 2000, timeout=60)
     assert result.values == ("done", "done")

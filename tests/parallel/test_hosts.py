@@ -41,6 +41,7 @@ def test_against_numpy(program: Callable[[], numpy_matrix.Report], layout: str) 
         assert report.digests == reports[0].digests, f"rank {rank} has other bits than rank 0"
 
 
+@pytest.mark.long
 def test_training_ends_with_the_same_bits() -> None:
     alone = set(run_ranks(4, programs.train, 20).values)
     assert len(alone) == 1

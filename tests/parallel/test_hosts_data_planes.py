@@ -34,6 +34,7 @@ def by_sockets(way: str, layout: str) -> tuple[Any, ...]:
     ).values  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("layout", long_too("2+1+2", long=LAYOUTS))
 @pytest.mark.parametrize("way", WAYS)
@@ -107,6 +108,7 @@ def test_a_death_is_named_on_all_hosts(victim: int, way: str, tmp_path: Path) ->
             assert re.search(rf"\brank {victim}\b.*died", told), told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_a_death_ends_a_job_over_mpi(way: str, tmp_path: Path) -> None:
     told = tmp_path / "told"

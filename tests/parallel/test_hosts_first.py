@@ -40,6 +40,7 @@ def test_one_rank_a_host() -> None:
     assert reports[0].digests == reports[1].digests
 
 
+@pytest.mark.long
 def test_training_ends_with_the_same_bits_in_every_run() -> None:
     """But with others than on one host: that the ways differ shows that there are two."""
     runs = [run_ranks(4, programs.train, 20, env=HIERARCHY, hosts=[2, 2]).values for _ in range(2)]

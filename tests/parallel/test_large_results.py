@@ -7,6 +7,7 @@ from rank_programs import large_results
 from ranks import run_ranks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use_torch", [False, True], ids=["numpy", "torch"])
 def test_results_keep_their_content(use_torch: bool) -> None:
     assert run_ranks(3, large_results.all_kinds, use_torch).values == ([], [], [])

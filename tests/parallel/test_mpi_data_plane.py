@@ -77,6 +77,7 @@ def test_survivors_are_told_and_end_where_mpirun_lets_them(tmp_path: Path) -> No
         assert re.match(r"rank 1 \(pid \d+ on .*\) died: ", told), told
 
 
+@pytest.mark.long
 def test_training_gives_the_same_weights(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.timeout(600)
 WHY_NOT = "short batches go by NCCL, too: "
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("np", "streams", "asynchronous"), [(2, 1, 0), (4, 2, 1)])
 def test_all_operations(np: int, streams: int, asynchronous: int, fakes: Path) -> None:
     gpus = fake_gpus.bypassing(fakes, 16384)  # most batches are shorter, some are not

@@ -15,6 +15,7 @@ LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
 STEPS = 10_000 if LONG else 300
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600 if LONG else 300)
 def test_another_order_on_every_rank() -> None:
     result = run_ranks(4, order.run_steps, STEPS, timeout=3500 if LONG else 280)

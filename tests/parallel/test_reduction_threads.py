@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 from rank_programs import numpy_matrix, reduction_threads
 from ranks import run_ranks
+from tiers import long_too
 
 from hvdtune import _native
 
 THREADS = "HVDTUNE_REDUCTION_THREADS"
 
 
-@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize("np", long_too(2, long=[3]))
 @pytest.mark.parametrize("program", numpy_matrix.OPERATIONS, ids=lambda program: program.__name__)
 def test_results_have_the_same_bits(program: Callable[[], numpy_matrix.Report], np: int) -> None:
     alone, helped = (

@@ -10,6 +10,7 @@ from rank_programs import startup, training
 from ranks import run_ranks, start_ranks
 
 
+@pytest.mark.long
 def test_five_hundred_lives_leave_nothing() -> None:
     for held in run_ranks(4, startup.hold, 500, timeout=240, fresh=True).values:
         assert held["files"] == 0

@@ -25,6 +25,7 @@ def train(np: int, loss_log: Path) -> tuple[str, list[float]]:
     return result[0].stdout, losses
 
 
+@pytest.mark.long
 def test_digits(tmp_path: Path) -> None:
     _, alone = train(1, tmp_path / "alone.csv")
     printed, together = train(4, tmp_path / "together.csv")

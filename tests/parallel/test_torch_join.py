@@ -97,6 +97,7 @@ def test_timeline_of_joined_ranks(tmp_path: Path) -> None:
     assert any(name.startswith("allreduce.new.0.") for name in rows.values())
 
 
+@pytest.mark.long
 def test_while_the_autotuner_tries_settings(tmp_path: Path) -> None:
     log = tmp_path / "autotune.csv"
     settings = {

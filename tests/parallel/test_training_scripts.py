@@ -127,13 +127,14 @@ def test_weights(np: int, expected: Callable[[str], Weights], tmp_path: Path) ->
     assert digests == [digests[0]] * np
 
 
-@pytest.mark.parametrize("name", ["gan", "uneven"])
+@pytest.mark.parametrize("name", long_too("gan", long=["uneven"]))
 def test_command(name: str, expected: Callable[[str], Weights], tmp_path: Path) -> None:
     """`hvdtune run -np 2 python SCRIPT`, as a user starts it."""
     weights = train(2, script(name), tmp_path / "weights.pt")
     assert distance(weights, expected(name)) <= TOLERANCE
 
 
+@pytest.mark.long
 def test_unreduced(expected: Callable[[str], Weights], tmp_path: Path) -> None:
     """Two ranks that do not reduce their gradients end far away: the tests above can fail."""
     scripts = {name: script(name) for name in SCRIPTS}
@@ -144,6 +145,7 @@ def test_unreduced(expected: Callable[[str], Weights], tmp_path: Path) -> None:
         assert (digests[0][name] == digests[1][name]) == (name == "uneven"), name
 
 
+@pytest.mark.long
 def test_resume(expected: Callable[[str], Weights], tmp_path: Path) -> None:
     """One rank stops after 2 of 3 epochs and two go on: momentum and learning rate included."""
     path, arguments = script("plain")
@@ -159,6 +161,7 @@ def test_mixed_precision_of_whole_batches(expected: Callable[[str], Weights]) ->
     assert distance(expected("float16"), expected("whole batches")) <= WHOLE_BATCHES
 
 
+@pytest.mark.long
 def test_batches_that_cannot_be_divided() -> None:
     scripts = {
         "plain": ("plain.py", "--batch-size=7"),

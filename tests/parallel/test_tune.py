@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 from ranks import clean_environment, hvdtune_command
 
 from hvdtune.autotune import log
@@ -39,6 +40,7 @@ def tune(
     )
 
 
+@pytest.mark.long
 def test_a_short_script_is_run_until_the_end_of_the_search(tmp_path: Path) -> None:
     store, path = tmp_path / "store.json", tmp_path / "log.csv"
     files = ("--autotune-store", str(store), "--autotune-log-file", str(path))
@@ -72,6 +74,7 @@ def test_a_program_that_fails_is_shown(tmp_path: Path) -> None:
     assert ended.stdout == ""
 
 
+@pytest.mark.long
 def test_a_long_name_of_the_folder_for_temporary_files(tmp_path: Path) -> None:
     """A socket's path may have 107 bytes; this folder's has more."""
     folder = tmp_path / ("long" * 30)

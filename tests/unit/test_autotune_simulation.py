@@ -153,6 +153,7 @@ def test_what_trials_cost_is_counted(surface: surfaces.Surface) -> None:
     assert run.slowdown == pytest.approx(expected)
 
 
+@pytest.mark.long
 def test_horovods_procedure_has_its_points_its_box_and_its_budget() -> None:
     seen: list[dict[str, float]] = []
 

@@ -86,6 +86,7 @@ def test_hasattr_still_answers_for_names_that_nobody_has():
     assert outcomes([statement])[statement] == "works"
 
 
+@pytest.mark.long
 def test_distributed_optimizers_are_recognised():
     statement = "\n".join(
         [

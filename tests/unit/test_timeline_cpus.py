@@ -131,6 +131,7 @@ def test_findings_of_a_job_in_which_a_rank_has_no_part():
     assert findings(analyse(whole))
 
 
+@pytest.mark.long
 def test_overlapping_gives_nothing_where_computing_needs_all_cpus():
     free = told(recording(JOB))["no overlap"].gain
     assert free > 0.1

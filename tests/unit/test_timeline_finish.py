@@ -223,6 +223,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (module.returncode, module.stderr, list(files(tmp_path))) == (0, "", ["t.json"])
 
 
+@pytest.mark.long
 def test_64_megabytes_of_names_of_every_kind(tmp_path: Path) -> None:
     letters = '"\\\n\r\t\0</script>梯度größe🚀\u2028\ud800{[,]}'
     job = replace(JOB, ranks=1)

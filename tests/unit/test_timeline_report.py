@@ -146,6 +146,7 @@ def test_settings_without_a_value_are_the_default() -> None:
     assert not any(one["moved"] for one in rows)
 
 
+@pytest.mark.long
 def test_a_large_recording_makes_a_small_page() -> None:
     job = Job(ranks=80, steps=200, tensors=tensors(4), noise=0.05)
     numbers = numbers_of(job)

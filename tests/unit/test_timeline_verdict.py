@@ -107,6 +107,7 @@ def test_ranks_that_take_turns_are_nobodys_fault():
     assert found[0].gain == pytest.approx(true_gain(uneven, replace(uneven, noise=0)), rel=0.25)
 
 
+@pytest.mark.long
 def test_of_two_faults_the_costlier_is_told_first():
     small = replace(HEALTHY, tensors=tensors(200, 32 << 10), threshold=0)
     both = replace(small, late=(Late(2, 0.03),))
