@@ -11,7 +11,7 @@ from planted.program import Programs
 
 programs = Programs()
 
-SAME_CPU = ("bound to the same CPU", "CPUs shared by ranks", "CPUs taken")
+SAME_CPU = ("bound to the same CPU", "CPUs taken")
 
 
 def _multiplies(torch: Any, width: int = 512, layers: int = 4) -> Any:
@@ -40,7 +40,7 @@ def _threads(count: int) -> dict[str, str]:
 
 
 @programs.faulty(
-    "eight threads a rank", ("too many threads", "CPUs taken"), framework="torch", culprits=None,
+    "eight threads a rank", "too many threads", framework="torch", culprits=None,
     faulty_environment=_threads(8),
 )  # fmt: skip
 def _eight_threads(job: Job) -> None:

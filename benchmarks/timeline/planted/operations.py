@@ -8,13 +8,12 @@ from planted.program import Programs
 
 programs = Programs()
 
-BROADCAST = ("broadcast in every step", "blocking operation")
-GATHER = ("allgather in every step", "object in every step", "blocking operation")
-BLOCKING = ("blocking operation", "allreduce in the middle", "small tensors one by one")
-SMALL = ("small tensors one by one", "blocking operation")
+BROADCAST, OBJECTS = "broadcast in every step", "object operations in every step"
+GATHER, BLOCKING = "allgather in every step", "blocking allreduce in every step"
+SMALL = ("metrics one by one", "small tensors one by one")
 
 
-@programs.faulty("object broadcast in each step", BROADCAST, framework="torch", ranks=4)
+@programs.faulty("object broadcast in each step", (OBJECTS, BROADCAST), framework="torch", ranks=4)
 def _object(job: Job) -> None:
     start_torch(job)
     vocabulary = {"words": bytes(12_000_000)} if job.rank == 0 else None
@@ -67,7 +66,7 @@ def _scores(job: Job) -> None:
     descend(job, after=average)
 
 
-@programs.faulty("objects gathered in each step", GATHER, ranks=4)
+@programs.faulty("objects gathered in each step", OBJECTS, ranks=4)
 def _gathered_objects(job: Job) -> None:
     predictions = {"ids": list(range(40_000)), "text": "x" * 500_000}
 
@@ -110,8 +109,8 @@ def _loss(job: Job) -> None:
 
 
 @programs.faulty(
-    "large tensors of a process set", ("process set operation", "blocking operation", "no overlap"),
-    ranks=4, environment={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}, culprits=None,
+    "large tensors of a process set", BLOCKING, ranks=4,
+    environment={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}, culprits=None,
 )  # fmt: skip
 def _process_set(job: Job) -> None:
     import numpy as np
@@ -127,9 +126,7 @@ def _process_set(job: Job) -> None:
     descend(job, Net(), after=share)
 
 
-@programs.faulty(
-    "gradients waited for one by one", ("no overlap", "blocking operation"), framework="torch"
-)
+@programs.faulty("gradients waited for one by one", "no overlap", framework="torch")
 def _waited(job: Job) -> None:
     from dataclasses import replace
 

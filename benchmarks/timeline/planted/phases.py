@@ -52,6 +52,20 @@ def _slow_loader_of_one(job: Job) -> None:
     fit(job, played(), _loaded(job, 0.025 if slow else 0.001))
 
 
+@programs.faulty("weights looked at in each step", "work beside training", framework="torch")
+def _looked_at(job: Job) -> None:
+    torch = start_torch(job)
+    model = played()
+
+    def look(step: int) -> None:
+        if job.fault or step % 40 == 39:
+            for weight in model.parameters():
+                torch.histc(weight.detach().flatten().repeat(12), 64)
+            pause(0.012)  # written to a slow file system
+
+    fit(job, model, noise(), after=look)
+
+
 def _slowly(seconds: float, work: int = 0) -> Any:
     """SGD whose step takes so much longer."""
     import torch

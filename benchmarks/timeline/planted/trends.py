@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 from planted.job import Job, crunch, pause
 from planted.networks import descend, fit, noise, played, start_torch
 from planted.program import Programs
 
 programs = Programs()
 
-DRIFT, SINCE, PERIODIC = "drift", "slower since", "periodic work"
+DRIFT, SINCE, WHILE = "drift", "slower since a step", "slower for a while"
+PERIODIC, PAUSES = "periodic work", "pauses of all ranks"
 
 
 @programs.faulty("one rank slower and slower", DRIFT, ranks=4, culprits=(2,))
@@ -37,6 +40,19 @@ def _since_of_one(job: Job) -> None:
 @programs.faulty("all slower since step 40", SINCE, ranks=4)
 def _since(job: Job) -> None:
     descend(job, before=lambda step: pause(0.02 * (job.fault and step >= 40)))
+
+
+@programs.faulty("all slower in steps 30-55", WHILE)
+def _while(job: Job) -> None:
+    descend(job, before=lambda step: pause(0.02 * (job.fault and 30 <= step <= 55)))
+
+
+@programs.faulty("all pause at random", PAUSES, ranks=4)
+def _pauses(job: Job) -> None:
+    # The same numbers on each rank: a shared file system that stops for all of them.
+    shared = random.Random(3)
+    stops = [step > 4 and shared.random() < 0.09 for step in range(100)]
+    descend(job, steps=100, before=lambda step: pause(0.12 * (job.fault and stops[step])))
 
 
 @programs.faulty("work every 10 steps", PERIODIC, ranks=4)
