@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -202,6 +203,43 @@ def test_wrong_words_end_in_one_sentence():
     beside = run("--busy-host")
     assert beside.returncode == 2
     assert "--busy-host is for --healthy" in beside.stderr
+
+
+EACH_ONCE = """
+import os, sys, time
+from planted.catalogue import FAULTY, HEALTHY
+from planted.job import Job
+
+class Short(Job):
+    def steps(self, count, mark=True):
+        return super().steps(min(count, 3), mark)
+
+os.environ["HOROVOD_LOCAL_RANK"] = "0"
+time.sleep = lambda seconds: None
+cpus = os.sched_getaffinity(0)
+for program in FAULTY + HEALTHY:
+    if "HOROVOD_DYNAMIC_PROCESS_SETS" in program.environment:
+        continue  # these need their ranks
+    for fault in (False,) if program.healthy else (True, False):
+        os.sched_setaffinity(0, cpus)
+        job = Short(program.framework, fault)
+        program.train(job)
+        print(program.name, len(job.times))
+        job.hvd.shutdown()
+"""
+
+
+@pytest.mark.long
+def test_every_program_trains():
+    environment = {**os.environ, "PYTHONPATH": f"{TIMELINE}{os.pathsep}{TIMELINE.parent}"}
+    trained = subprocess.run(
+        [sys.executable, "-c", EACH_ONCE], env=environment, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert trained.returncode == 0, trained.stderr
+    lines = trained.stdout.splitlines()
+    assert len(lines) >= 2 * 40 + 20
+    assert all(line.endswith(" 3") for line in lines)
 
 
 @pytest.mark.long

@@ -111,12 +111,12 @@ def _next_shard(job: Job) -> None:
     fit(job, played(), noise(), before=load)
 
 
-@programs.faulty("checkpoint on rank 0", RECURRING, culprits=(0,))
+@programs.faulty("checkpoint on rank 0", RECURRING, ranks=4, culprits=(0,))
 def _checkpoint(job: Job) -> None:
     def save(step: int) -> None:
         pause(0.18 * (job.fault and job.rank == 0 and step % 20 == 15))
 
-    descend(job, steps=100, after=save)
+    descend(job, steps=140, after=save)
 
 
 @programs.faulty("random pauses", RECURRING, ranks=4, culprits=(2,))
@@ -133,9 +133,9 @@ def _evaluates(job: Job) -> None:
     start_torch(job)
 
     def evaluate(step: int) -> None:
-        crunch(500 * (job.fault and job.rank == 0 and step % 15 == 14))
+        crunch(400 * (job.fault and job.rank == 0 and step % 10 == 9))
 
-    fit(job, played(), noise(), after=evaluate)
+    fit(job, played(), noise(), steps=130, after=evaluate)
 
 
 @programs.faulty("stalled rank", "stalled rank", framework="torch", culprits=(1,))
