@@ -13,8 +13,8 @@ over the rounds, ± its standard error. The report on each faulty run is judged:
 
 With --healthy nothing is wrong: right is a report that names no rank and no problem; with
 --busy-host a busy loop for each CPU runs beside. Printed are a line for each program, the totals
-and the confusion matrix. The exit status is 1 if a goal is missed (95 % right, 90 % inside) or a job fails.
-Programs on two hosts need root and sshd (tests/hosts_rig.py) and are left out elsewhere.
+and the confusion matrix. The exit status is 1 if a goal is missed (95 % right, 90 % inside) or a
+job fails. Programs on two hosts need root and sshd (tests/hosts_rig.py), and are left out without.
 """
 
 from __future__ import annotations
