@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
+from typing import Any
 
 from planted.job import Job, crunch, pause
 from planted.networks import KIB, MIB, Net, descend, fit, noise, played, start_torch
@@ -109,9 +112,9 @@ def _accumulated(job: Job) -> None:
 def _told(job: Job) -> None:
     start_torch(job)
 
-    def tell(step: int, loss: object) -> None:
+    def tell(step: int, loss: Any) -> None:
         if step % 10 == 0:
-            job.hvd.allreduce(loss.detach(), name="loss")  # type: ignore[attr-defined]
+            job.hvd.allreduce(loss.detach(), name="loss")
 
     fit(job, played(width=64), noise(64), middle=tell)
 
@@ -176,9 +179,6 @@ def _process_sets(job: Job) -> None:
 
 @programs.healthy("loader that thinks ahead")
 def _ahead(job: Job) -> None:
-    import queue
-    import threading
-
     ready: queue.Queue[int] = queue.Queue(2)
 
     def load() -> None:
@@ -187,7 +187,11 @@ def _ahead(job: Job) -> None:
             ready.put(number)
 
     threading.Thread(target=load, daemon=True).start()
-    descend(job, SMALL, before=lambda step: ready.get() * 0)  # type: ignore[func-returns-value]
+
+    def take(_step: int) -> None:
+        ready.get()
+
+    descend(job, SMALL, before=take)
 
 
 @programs.healthy("cycle time without effect", environment={"HOROVOD_CYCLE_TIME": "100"})
@@ -200,7 +204,7 @@ def _hosts(job: Job) -> None:
     descend(job, Net(size=16 * KIB, forward=0.02))
 
 
-def _ones(size: int) -> object:
+def _ones(size: int) -> Any:
     import numpy as np
 
     return np.ones(max(1, size // 4), np.float32)

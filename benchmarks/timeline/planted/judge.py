@@ -6,26 +6,16 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from planted.program import BUSY_HOST, HARMLESS, Program
+
+if TYPE_CHECKING:
+    from hvdtune.timeline.advice.finding import Finding
 
 #: Shares of the recordings that have to be right.
 CAUSES, GAINS, HEALTHY = 0.95, 0.90, 0.95
 NOTHING = "nothing wrong"
-
-
-class Finding(Protocol):
-    """What is judged of a finding of the report's."""
-
-    kind: str
-    gain: float
-    evidence: dict[str, float | str]
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The least and the most that the cure may save."""
-        ...
 
 
 def named(finding: Finding) -> frozenset[int]:

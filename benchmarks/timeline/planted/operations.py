@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from planted.job import Job, pause
 from planted.networks import MIB, Net, descend, fit, noise, played, start_torch
 from planted.program import Programs
+from planted.work import Work, perform
 
 programs = Programs()
 
@@ -101,9 +105,9 @@ def _loss(job: Job) -> None:
         pause(0.020 * heavy)
         model.pace[1] = 0.005 - 0.004 * heavy
 
-    def average(_step: int, loss: object) -> None:
+    def average(_step: int, loss: Any) -> None:
         if job.fault:
-            job.hvd.allreduce(loss.detach(), name="loss")  # type: ignore[attr-defined]
+            job.hvd.allreduce(loss.detach(), name="loss")
 
     fit(job, model, noise(), before=load, middle=average)
 
@@ -128,9 +132,5 @@ def _process_set(job: Job) -> None:
 
 @programs.faulty("gradients waited for one by one", "no overlap", framework="torch")
 def _waited(job: Job) -> None:
-    from dataclasses import replace
-
-    from planted.work import Work, perform
-
     heavy = replace(Work(), size=8 * MIB, steps=60)
     perform(job, replace(heavy, one_by_one=True) if job.fault else heavy)

@@ -96,7 +96,7 @@ def _weight_by_weight(job: Job) -> None:
     torch = start_torch(job)
     model = played(layers=4, width=512, forward=0.001, backward=0.002)
 
-    class ManyMoments(torch.optim.SGD):
+    class Averaging(torch.optim.SGD):
         """Averages of the weights over several times, as for an ensemble."""
 
         def step(self, closure: Any = None) -> Any:
@@ -104,7 +104,7 @@ def _weight_by_weight(job: Job) -> None:
             with torch.no_grad():
                 for weight in self.param_groups[0]["params"]:
                     kept = self.state[weight].setdefault(
-                        "averages", [weight.clone() for _ in range(24)]
+                        "averages", [weight.clone() for _ in range(10)]
                     )
                     for number, average in enumerate(kept):
                         average.lerp_(weight, 0.5**number)
@@ -112,5 +112,5 @@ def _weight_by_weight(job: Job) -> None:
 
     fit(
         job, model, noise(512),
-        optimizer=(lambda weights: ManyMoments(weights, lr=1e-4)) if job.fault else None,
+        optimizer=(lambda weights: Averaging(weights, lr=1e-4)) if job.fault else None,
     )  # fmt: skip

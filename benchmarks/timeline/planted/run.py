@@ -27,9 +27,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ranks
 
@@ -38,6 +38,9 @@ from planted.catalogue import FAULTY, HEALTHY, train
 from planted.job import busy_loops
 from planted.judge import HEAD, Row
 from planted.program import Program
+
+if TYPE_CHECKING:
+    from hvdtune.timeline.advice.finding import Finding
 
 SCRIPT = Path(__file__).resolve().parents[1] / "planted.py"
 TESTS = Path(__file__).resolve().parents[3] / "tests"
@@ -110,7 +113,7 @@ class Runner:
         row.found.append(verdict(path))
 
 
-def verdict(path: Path) -> Sequence[judge.Finding]:
+def verdict(path: Path) -> list[Finding]:
     """What the report finds in a recording, best first."""
     from hvdtune.timeline.advice.verdict import findings
     from hvdtune.timeline.load import read_recording
@@ -144,7 +147,7 @@ def as_json(row: Row) -> dict[str, Any]:
                     "gain": round(one.gain, 4),
                     "interval": [round(edge, 4) for edge in one.interval],
                     "ranks": sorted(judge.named(one)),
-                    "sentence": getattr(one, "sentence", ""),
+                    "sentence": one.sentence,
                 }
                 for one in findings
             ]
