@@ -183,14 +183,14 @@ def test_the_table_for_the_docs():
     table = judge.markdown([row(found=[[finding(gain=0.21, rank=1.0)]])]).splitlines()
     assert table[0].startswith("| program | what |")
     assert table[2] == (
-        "| some program | NumPy | 4 | 1000.0 ms | 800.0 ms | 20.0 ± 0.0 % | 21.0 % | 1/1 | 1/1 "
+        "| some program | NumPy | 4 | 1000.0 ms | 800.0 ms | 20.0 % | 21.0 % | 1/1 | 1/1 "
         f"| {LATE} |"
     )
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(TIMELINE / "planted.py"), *words],
+        [sys.executable, str(TIMELINE / "planted.py"), *words], env=os.environ | variables,
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -227,6 +227,15 @@ for program in FAULTY + HEALTHY:
         print(program.name, len(job.times))
         job.hvd.shutdown()
 """
+
+
+def test_a_job_that_fails_is_told_and_the_others_run():
+    words = ("--healthy", "--only", "one rank", "--rounds", "1")
+    failed = run(*words, HOROVOD_CYCLE_TIME="never")
+    assert failed.returncode == 1
+    assert "one rank: a job ended with 2: hvdtune run: HOROVOD_CYCLE_TIME is" in failed.stdout
+    last = failed.stdout.splitlines()[-1]
+    assert last.startswith("not judged, since a job failed: one rank, one rank, PyTorch")
 
 
 @pytest.mark.long

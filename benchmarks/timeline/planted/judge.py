@@ -168,7 +168,7 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         program.name, what, ranks, faulty,
         f"{1e3 * statistics.fmean(row.cured_s):.1f} ms",
-        f"{100 * row.measured:.1f} ± {100 * row.error:.1f} %",
+        f"{100 * row.measured:.1f}{f' ± {100 * row.error:.1f}' if of > 1 else ''} %",
         "–" if row.promised is None else f"{100 * row.promised:.1f} %",
         f"{row.right}/{of}", f"{row.inside}/{of}", first,
     )  # fmt: skip

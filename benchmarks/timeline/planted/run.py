@@ -59,7 +59,7 @@ class Runner:
     def __init__(self, busy_host: bool, rigs: contextlib.ExitStack) -> None:
         self.busy_host, self.rigs = busy_host, rigs
         self.rig: Any = None
-        self.failed = False
+        self.failed: list[str] = []
 
     def why_not(self, program: Program) -> str:
         """Why the program cannot run here; "" if it can."""
@@ -92,7 +92,8 @@ class Runner:
                 text=True, timeout=JOB_SECONDS, check=False,
             )  # fmt: skip
         if ended.returncode != 0:
-            raise JobFailed(f"ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
+            said = f"{ended.stdout}{ended.stderr}".strip()
+            raise JobFailed(f"a job ended with {ended.returncode}: {said}")
         return statistics.fmean(json.loads(result.read_text())[WARM_UP:])
 
     def round(self, row: Row, number: int, folder: Path) -> None:
@@ -184,7 +185,7 @@ def rows(args: argparse.Namespace, runner: Runner) -> Iterator[Row]:
                 for number in range(args.rounds):
                     runner.round(row, number, args.keep or Path(folder))
         except JobFailed as failure:
-            runner.failed = True
+            runner.failed.append(program.name)
             print(f"{program.name}: {failure}", flush=True)
             continue
         print(judge.line(judge.cells(row)), flush=True)
@@ -235,7 +236,11 @@ def main() -> int:
         runner = Runner(args.busy_host, rigs)
         found = list(rows(args, runner))
     sentences, good = judge.reached(found)
-    print("", *sentences, "", judge.matrix(judge.confusion(found)), sep="\n")
+    if runner.failed:
+        sentences.append(f"not judged, since a job failed: {', '.join(runner.failed)}")
+    print("", *sentences, sep="\n")
+    if found:
+        print("", judge.matrix(judge.confusion(found)), sep="\n")
     if args.markdown:
         print("", judge.markdown(found), sep="\n")
     return 0 if good and not runner.failed else 1
