@@ -49,6 +49,7 @@ class Job:
         """Rank 0 writes its step times, in seconds."""
         if self.rank == 0:
             result.write_text(json.dumps(self.times))
+        self.hvd.barrier()  # others may still wait for some of the ranks only
         self.hvd.shutdown()
 
     @contextlib.contextmanager

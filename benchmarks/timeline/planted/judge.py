@@ -60,7 +60,8 @@ class Row:
     @property
     def measured(self) -> float:
         """What the cure gives, as a share of the faulty job's time."""
-        return statistics.fmean(self._gains()) if self.cured_s else 0.0
+        gains = self._gains()
+        return statistics.fmean(gains) if gains else 0.0
 
     @property
     def error(self) -> float:
@@ -69,6 +70,8 @@ class Row:
         return statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
 
     def _gains(self) -> list[float]:
+        if self.program.healthy:
+            return []
         return [1 - good / bad for bad, good in zip(self.faulty_s, self.cured_s, strict=True)]
 
     def told(self, findings: Sequence[Finding]) -> str:
