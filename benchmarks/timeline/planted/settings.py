@@ -45,10 +45,10 @@ def _cycle(job: Job) -> None:
     perform(job, HEAVY)
 
 
-@programs.faulty("cycle time 30 ms, four ranks", CYCLE, ranks=4,
-    faulty_environment={"HOROVOD_CYCLE_TIME": "30"})  # fmt: skip
+@programs.faulty("cycle time 60 ms, four ranks", CYCLE, ranks=4,
+    faulty_environment={"HOROVOD_CYCLE_TIME": "60"})  # fmt: skip
 def _cycle_of_four(job: Job) -> None:
-    descend(job, Net(layers=6, size=4 * MIB, forward=0.004), steps=60)
+    descend(job, Net(layers=6, size=4 * MIB, forward=0.004, layer=0.008), steps=60)
 
 
 @programs.faulty("huge tensor last", "huge tensor last", framework="torch")
