@@ -73,7 +73,7 @@ def _slow_elsewhere(job: Job) -> None:
     )
 
 
-@programs.faulty("uneven batches", (PERSISTENT, "uneven batches"), framework="torch", culprits=(1,))
+@programs.faulty("uneven batches", PERSISTENT, framework="torch", culprits=(1,))
 def _uneven(job: Job) -> None:
     torch = start_torch(job)
     model = torch.nn.Sequential(

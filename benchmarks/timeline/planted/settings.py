@@ -139,9 +139,7 @@ def _small_cache(job: Job) -> None:
     perform(job, replace(SMALL, per_layer=60))
 
 
-@programs.faulty(
-    "opposite orders", ("orders differ", "order of submission"), ranks=4, culprits=None
-)
+@programs.faulty("opposite orders", "orders differ", ranks=4, culprits=None)
 def _opposite(job: Job) -> None:
     def order(_step: int) -> list[int]:
         back = job.fault and job.rank % 2
@@ -150,7 +148,7 @@ def _opposite(job: Job) -> None:
     descend(job, Net(layers=6, size=6 * MIB, forward=0.004, layer=0.008), steps=50, order=order)
 
 
-@programs.faulty("orders of a set", ("orders differ", "order of submission"), culprits=None)
+@programs.faulty("orders of a set", "orders differ", culprits=None)
 def _shuffled(job: Job) -> None:
     def order(_step: int) -> list[int]:
         layers = list(range(6))
