@@ -25,8 +25,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-import planted
 import ranks
+from planted.networks import MIB
+from planted.work import Work, train
 
 WARM_UP = 5
 GOAL = 0.02
@@ -36,8 +37,8 @@ Step = Callable[[int], None]
 # ---- on every rank -------------------------------------------------------------------------------
 
 
-def sleeping(plan: planted.Work) -> Callable[[Any], Step]:
-    """A job of planted.py."""
+def sleeping(plan: Work) -> Callable[[Any], Step]:
+    """A job in numbers (planted/work.py)."""
 
     def prepared(hvd: Any) -> Step:
         import torch
@@ -49,7 +50,7 @@ def sleeping(plan: planted.Work) -> Callable[[Any], Step]:
         ]
 
         def step(number: int) -> None:
-            planted.train(hvd_torch, plan, number, layers, None)
+            train(hvd_torch, plan, number, layers, None)
             hvd.mark_step()
 
         return step
@@ -104,10 +105,10 @@ def all_kinds(hvd: Any) -> Step:
     return step
 
 
-_PLAIN = planted.Work()
+_PLAIN = Work()
 WORKLOADS: dict[str, tuple[Callable[[Any], Step], dict[str, str]]] = {
     "overlapped": (sleeping(_PLAIN), {}),
-    "not overlapped": (sleeping(replace(_PLAIN, overlap=False, size=2 * planted.MIB)), {}),
+    "not overlapped": (sleeping(replace(_PLAIN, overlap=False, size=2 * MIB)), {}),
     "small, not fused": (
         sleeping(replace(_PLAIN, layers=10, layer=0.001, per_layer=40, size=4096)),
         {"HOROVOD_FUSION_THRESHOLD": "0"},

@@ -1,0 +1,104 @@
+"""A planted program: what it trains, what is wrong with it, and whose fault that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from planted.job import Job
+
+Train = Callable[[Job], None]
+#: What a verdict on a healthy job may say: that it is healthy, or what would help every job.
+HARMLESS = frozenset({"compute bound", "communication bound", "copies", "nothing stands out"})
+#: … and beside other programs, which take the CPUs from some rank or other at any moment.
+BUSY_HOST = frozenset({"CPUs taken", "ranks take turns"})
+
+
+@dataclass(frozen=True)
+class Program:
+    """A job and the truth about it.
+
+    kinds: those of findings that name its fault, the most exact first; none for a healthy job.
+    culprits: the ranks at fault; empty: all alike or none; None: which are named is not judged.
+    allowed: what else a verdict on this healthy job may find.
+    environment: of all runs. faulty_environment: besides, of those with the fault.
+    """
+
+    name: str
+    train: Train
+    framework: str = "numpy"
+    ranks: int = 2
+    hosts: int = 1
+    kinds: tuple[str, ...] = ()
+    culprits: frozenset[int] | None = frozenset()
+    allowed: frozenset[str] = frozenset()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    faulty_environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def healthy(self) -> bool:
+        """Nothing is wrong with it, so there is nothing to cure."""
+        return not self.kinds
+
+    def variables(self, fault: bool) -> dict[str, str]:
+        """The environment of a run. Unless that is the fault, each rank computes on one thread."""
+        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        return threads | dict(self.environment) | (dict(self.faulty_environment) if fault else {})
+
+
+class Programs:
+    """Programs of one module; a decorator adds the function below it."""
+
+    def __init__(self) -> None:
+        self.all: list[Program] = []
+
+    def faulty(
+        self,
+        name: str,
+        kinds: str | tuple[str, ...],
+        *,
+        framework: str = "numpy",
+        ranks: int = 2,
+        hosts: int = 1,
+        culprits: tuple[int, ...] | None = (),
+        environment: Mapping[str, str] | None = None,
+        faulty_environment: Mapping[str, str] | None = None,
+    ) -> Callable[[Train], Train]:
+        """A program with a fault, which its function plants if `job.fault` holds."""
+
+        def add(train: Train) -> Train:
+            self.all.append(
+                Program(
+                    name, train, framework, ranks, hosts,
+                    (kinds,) if isinstance(kinds, str) else kinds,
+                    None if culprits is None else frozenset(culprits),
+                    environment=environment or {},
+                    faulty_environment=faulty_environment or {},
+                )
+            )  # fmt: skip
+            return train
+
+        return add
+
+    def healthy(
+        self,
+        name: str,
+        *,
+        framework: str = "numpy",
+        ranks: int = 2,
+        hosts: int = 1,
+        allowed: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> Callable[[Train], Train]:
+        """A program that nothing is wrong with."""
+
+        def add(train: Train) -> Train:
+            self.all.append(
+                Program(
+                    name, train, framework, ranks, hosts,
+                    allowed=frozenset(allowed), environment=environment or {},
+                )
+            )  # fmt: skip
+            return train
+
+        return add

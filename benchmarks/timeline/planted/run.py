@@ -1,0 +1,246 @@
+"""Runs planted programs with and without their faults, and holds the verdicts against the truth.
+
+    python benchmarks/timeline/planted.py [--rounds 3] [--only NAME] [--json FILE] [--markdown]
+    python benchmarks/timeline/planted.py --healthy [--busy-host]
+
+In each round a program runs with its fault and without it, both recorded, in turns. By the
+program's own clock, the mean step of rank 0 says what the cure gives: 1 − cured / faulty, the mean
+over the rounds, ± its standard error. The report on each faulty run is judged:
+
+- right: its first finding is the cause and blames the ranks at fault;
+- inside: the interval of the finding about the cause holds what the cure gives, give or take the
+  standard error of that.
+
+With --healthy nothing is wrong: right is a report that names no rank and no problem; with
+--busy-host a busy loop for each CPU runs beside. Printed are a line for each program, the totals
+and the confusion matrix. The exit status is 1 if a goal is missed (95 % right, 90 % inside) or a
+job fails. Programs on two hosts need root and sshd (tests/hosts_rig.py), and are left out without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ranks
+
+from planted import judge
+from planted.catalogue import FAULTY, HEALTHY, train
+from planted.job import busy_loops
+from planted.judge import HEAD, Row
+from planted.program import Program
+
+if TYPE_CHECKING:
+    from hvdtune.timeline.advice.finding import Finding
+
+SCRIPT = Path(__file__).resolve().parents[1] / "planted.py"
+TESTS = Path(__file__).resolve().parents[3] / "tests"
+#: Steps that count in nothing: the first ones are not among the report's either.
+WARM_UP = 2
+JOB_SECONDS = 300
+
+
+class JobFailed(RuntimeError):
+    """A job did not come to its end; the text says how."""
+
+
+class Runner:
+    """Starts jobs, on this machine or on two hosts of a rig that is built when it is first used."""
+
+    def __init__(self, busy_host: bool, rigs: contextlib.ExitStack) -> None:
+        self.busy_host, self.rigs = busy_host, rigs
+        self.rig: Any = None
+        self.failed: list[str] = []
+
+    def why_not(self, program: Program) -> str:
+        """Why the program cannot run here; "" if it can."""
+        if program.hosts == 1 or self.rig is not None:
+            return ""
+        sys.path.append(str(TESTS))
+        import hosts_rig
+
+        reason = hosts_rig.why_not()
+        if not reason:
+            self.rig = self.rigs.enter_context(hosts_rig.hosts_rig(2))
+        return reason
+
+    def run(self, program: Program, fault: bool, timeline: Path) -> float:
+        """One recorded job; the mean of its step times on rank 0, in seconds."""
+        result = timeline.with_suffix(".times")
+        command = ranks.launcher(program.ranks)
+        environment = {**os.environ, **program.variables(fault), "HOROVOD_TIMELINE": str(timeline)}
+        if program.hosts > 1:
+            each = program.ranks // program.hosts
+            command += ["-H", ",".join(f"{name}:{each}" for name in self.rig.names)]
+            environment |= self.rig.environment(self.rig.folder / "cache")
+        command += [sys.executable, str(SCRIPT), "--train", program.name, "--result", str(result)]
+        command += [] if fault else ["--cured"]
+        if program.hosts > 1:
+            command = self.rig.on(self.rig.names[0], command)
+        with busy_loops(len(os.sched_getaffinity(0)) if self.busy_host else 0):
+            ended = subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+                text=True, timeout=JOB_SECONDS, check=False,
+            )  # fmt: skip
+        if ended.returncode != 0:
+            said = f"{ended.stdout}{ended.stderr}".strip()
+            raise JobFailed(f"a job ended with {ended.returncode}: {said}")
+        return statistics.fmean(json.loads(result.read_text())[WARM_UP:])
+
+    def round(self, row: Row, number: int, folder: Path) -> None:
+        """A run with the fault and one without it, each round in another order."""
+        program = row.program
+        stem = "".join(one if one.isalnum() else "-" for one in program.name)
+        if program.healthy:
+            path = folder / f"{stem}.{number}.json"
+            row.faulty_s.append(self.run(program, False, path))
+        else:
+            path = folder / f"{stem}.faulty.{number}.json"
+            for fault in (True, False) if number % 2 == 0 else (False, True):
+                if fault:
+                    row.faulty_s.append(self.run(program, True, path))
+                else:
+                    cured = folder / f"{stem}.cured.{number}.json"
+                    row.cured_s.append(self.run(program, False, cured))
+        row.found.append(verdict(path))
+
+
+def verdict(path: Path) -> list[Finding]:
+    """What the report finds in a recording, best first."""
+    from hvdtune.timeline.advice.verdict import findings
+    from hvdtune.timeline.load import read_recording
+    from hvdtune.timeline.report_data import analyse
+
+    return findings(analyse(read_recording(path)))
+
+
+def as_json(row: Row) -> dict[str, Any]:
+    """All that is known about a program's runs."""
+    program = row.program
+    return {
+        "program": program.name,
+        "framework": program.framework,
+        "ranks": program.ranks,
+        "hosts": program.hosts,
+        "busy_host": row.busy_host,
+        "kinds": list(program.kinds),
+        "culprits": None if program.culprits is None else sorted(program.culprits),
+        "faulty_s": row.faulty_s,
+        "cured_s": row.cured_s,
+        "gain": row.measured,
+        "gain_error": row.error,
+        "promised": row.promised,
+        "right": row.right,
+        "inside": row.inside,
+        "found": [
+            [
+                {
+                    "kind": one.kind,
+                    "gain": round(one.gain, 4),
+                    "interval": [round(edge, 4) for edge in one.interval],
+                    "ranks": sorted(judge.named(one)),
+                    "sentence": one.sentence,
+                }
+                for one in findings
+            ]
+            for findings in row.found
+        ],
+    }
+
+
+def chosen(args: argparse.Namespace) -> list[Program]:
+    """The programs that were asked for."""
+    found = [
+        one
+        for one in (HEALTHY if args.healthy else FAULTY)
+        if (not args.only or any(text in one.name for text in args.only))
+        and (not args.np or one.ranks == args.np)
+    ]
+    if not found:
+        kind = "healthy" if args.healthy else "faulty"
+        names = ", ".join(one.name for one in (HEALTHY if args.healthy else FAULTY))
+        sys.exit(f"No {kind} program is as asked for with --only and --np; there are: {names}.")
+    return found
+
+
+def rows(args: argparse.Namespace, runner: Runner) -> Iterator[Row]:
+    """Run each program, print its line."""
+    for program in chosen(args):
+        reason = runner.why_not(program)
+        if reason:
+            print(f"{program.name}: left out, {reason}", flush=True)
+            continue
+        row = Row(program, args.busy_host)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                for number in range(args.rounds):
+                    runner.round(row, number, args.keep or Path(folder))
+        except JobFailed as failure:
+            runner.failed.append(program.name)
+            print(f"{program.name}: {failure}", flush=True)
+            continue
+        print(judge.line(judge.cells(row)), flush=True)
+        if args.json:
+            with args.json.open("a") as file:
+                file.write(json.dumps(as_json(row)) + "\n")
+        yield row
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="of each program (3)")
+    parser.add_argument(
+        "--only", action="append", help="programs whose name contains this; may be repeated"
+    )
+    parser.add_argument("--np", type=int, help="programs of so many ranks")
+    parser.add_argument("--healthy", action="store_true", help="the programs without a fault")
+    parser.add_argument(
+        "--busy-host", action="store_true", help="healthy ones beside a busy loop for each CPU"
+    )
+    parser.add_argument("--markdown", action="store_true", help="print the table for the docs, too")
+    parser.add_argument("--json", type=Path, help="append each program's results to this file")
+    parser.add_argument("--keep", type=Path, help="keep the recordings in this folder")
+    parser.add_argument("--train", help=argparse.SUPPRESS)
+    parser.add_argument("--cured", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def main() -> int:
+    """The command line; see the module's text."""
+    parser = arguments()
+    args = parser.parse_args()
+    if args.train:
+        train(args.train, not args.cured, args.result)
+        return 0
+    if args.busy_host and not args.healthy:
+        parser.error("--busy-host is for --healthy: beside other programs the cures are not known")
+    if args.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    if args.keep:
+        args.keep.mkdir(parents=True, exist_ok=True)
+    print(judge.line(HEAD))
+    with contextlib.ExitStack() as rigs:
+        runner = Runner(args.busy_host, rigs)
+        found = list(rows(args, runner))
+    sentences, good = judge.reached(found)
+    if runner.failed:
+        sentences.append(f"not judged, since a job failed: {', '.join(runner.failed)}")
+    print("", *sentences, sep="\n")
+    if found:
+        print("", judge.matrix(judge.confusion(found)), sep="\n")
+    if args.markdown:
+        print("", judge.markdown(found), sep="\n")
+    return 0 if good and not runner.failed else 1
