@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,8 @@ _TAKEN = {"rank", "step", OTHER}
 MOST_OF_USER = 12
 #: Ranks differ in a phase if the most and the least are this share of a step apart.
 DIFFERS = 0.02
+#: A report shows so many ranks: those that differ most from the typical one.
+MOST_RANKS = 12
 
 
 @dataclass(frozen=True)
@@ -235,6 +237,31 @@ def on_device(analysis: Analysis) -> bool:
         if ((marks["kind"] == int(Mark.PHASE)) & (marks["value"] == 2)).any():
             return True
     return False
+
+
+def numbers(analysis: Analysis) -> dict[str, Any] | None:
+    """What a report's document has: `parts`, and the mean of all steps and of each rank's, s."""
+    table = analysis.phases
+    if table.empty:
+        return None
+    names = [str(name) for name in table.columns if name not in ("rank", "step")]
+    by_rank = table.groupby("rank")[names].mean()
+    apart = by_rank.max() - by_rank.min()
+    step = float(analysis.waterfall["step_s"].mean())
+    far = (by_rank - by_rank.median()).abs().max(axis=1).sort_values(ascending=False, kind="stable")
+    shown = sorted(far.index[:MOST_RANKS])
+    return {
+        "parts": [
+            {"name": name, "title": title(name), "differs": bool(apart[name] >= DIFFERS * step)}
+            for name in names
+        ],
+        "mean": {name: float(value) for name, value in by_rank.mean().items()},
+        "ranks": [
+            {"rank": int(rank), "parts_s": {name: float(by_rank.loc[rank, name]) for name in names}}
+            for rank in shown
+        ],
+        "left_out": len(by_rank) - len(shown),
+    }
 
 
 def title(name: str) -> str:
