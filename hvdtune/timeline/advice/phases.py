@@ -286,10 +286,25 @@ _ACTIONS = {
 }
 
 
+def with_update(case: Case, chosen: np.ndarray, ranks: list[int]) -> np.ndarray:
+    """The steps `chosen`, [S] bool, and those before them if it is their updates that made `ranks`
+    late: they are waited for in the step behind."""
+    steps = case.analysis.found_steps.number
+    if where(case.analysis, steps[chosen], ranks):
+        return chosen
+    before = np.append(chosen[1:], False)
+    late = where(case.analysis, steps[before], ranks) == UPDATE
+    return chosen | before if late else chosen
+
+
 def told(case: Case, steps: np.ndarray, ranks: list[int]) -> Where | None:
     """In which phase `ranks` are longer than the others in the steps of the numbers `steps`; None
     where no phase is known, or not most of it is one phase's."""
     name = where(case.analysis, steps, ranks)
+    if not name and (before := steps[steps - 1 >= case.analysis.found_steps.number[0]] - 1).size:
+        # A step's update is waited for in the step behind it.
+        name, steps = where(case.analysis, before, ranks), before
+        name = name if name == UPDATE else ""
     if not name:
         return None
     seconds = excess(case.analysis, steps, ranks)[name]

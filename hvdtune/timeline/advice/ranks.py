@@ -208,7 +208,7 @@ def _pauses(case: Case, row: dict[str, Any]) -> Finding:
             f"each time: {100 * share:.0f} % of the time.",
             f"{action} Do it in the background, or on all ranks in the same step.",
         ),
-        _without(case, [rank], paused),
+        _without(case, [rank], phases.with_update(case, paused, [rank])),
         {
             "rank": float(rank),
             "host": str(row["host"]),
