@@ -17,6 +17,7 @@ STALL, AUTOTUNE, STRAGGLER, USER, PHASE = 4, 5, 6, 7, 10
 _owner: weakref.ref[object] | None = None  # whose steps count
 _by_hand = False
 _after_steps: list[Callable[[], None]] = []
+spans_left = 0  # so often a phase of the user's has ended, and with it what went on inside
 
 
 def mark_step() -> None:
@@ -69,6 +70,8 @@ class Span:
         phase(self._text, 1)
 
     def __exit__(self, *_error: object) -> None:
+        global spans_left
+        spans_left += 1
         phase(self._text, 0)
 
 

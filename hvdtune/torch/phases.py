@@ -22,8 +22,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 from torch.utils.hooks import RemovableHandle
 
-from hvdtune.core import world
-from hvdtune.core.marks import PHASE, are_recorded
+from hvdtune.core import marks, world
 
 INPUT, FORWARD, BACKWARD, UPDATE = "input", "forward", "backward", "update"
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
@@ -47,25 +46,30 @@ class PhaseHooks:
         self._thread = threading.main_thread().ident
         self._inside = 0  # calls that last: what modules do in there is part of these
         self._open = ""  # FORWARD or EVALUATION, while it goes on
+        self._spans_left = 0  # when that began
         self._removed = False
         self._originals: list[tuple[Any, str, Any, Any]] = []
+        self._compiles = _compiles()
         for owner, name, phase in _CALLS:
-            original = getattr(owner, name)
-            lasting = self._lasting(phase, original)
-            setattr(owner, name, lasting)
-            self._originals.append((owner, name, original, lasting))
+            self._replace(owner, name, self._lasting(phase, getattr(owner, name)))
+        self._replace(torch, "compile", self._compiling(torch.compile))
         self._module_hook = register_module_forward_pre_hook(self._on_module)
+        self._forget_modules()
         self._handles: list[RemovableHandle] = [
             optimizers.register_optimizer_step_pre_hook(self._before_update),
             optimizers.register_optimizer_step_post_hook(self._after_update),
         ]
         self._watch_modules()
 
+    def _replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
+        self._originals.append((owner, name, getattr(owner, name), by))
+        setattr(owner, name, by)
+
     def remove(self) -> None:
         """Leave everything as it was. What others have wrapped meanwhile does nothing any more."""
         self._removed = True
-        for owner, name, original, lasting in self._originals:
-            if getattr(owner, name) is lasting:
+        for owner, name, original, by in self._originals:
+            if getattr(owner, name) is by:
                 setattr(owner, name, original)
         for handle in (self._module_hook, *self._handles):
             handle.remove()
@@ -75,7 +79,7 @@ class PhaseHooks:
     def _tell(self, phase: str, value: int) -> None:
         engine = world._engine
         if engine is not None:
-            engine.mark(PHASE, value, phase)
+            engine.mark(marks.PHASE, value, phase)
 
     def _begin(self, phase: str) -> None:
         self._tell(phase, 2 if torch.cuda.is_initialized() else 1)
@@ -110,25 +114,40 @@ class PhaseHooks:
 
         return call
 
+    def _compiling(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``torch.compile``: a graph cannot have a hook, and is compiled anew when hooks come and
+        go. From now on forward passes are not looked for."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self._removed:
+                self._compiles = True
+                self._forget_modules()
+            return function(*args, **kwargs)
+
+        return call
+
     def _watch_modules(self) -> None:
-        """Wait for the next forward pass, unless programs are compiled: a graph is compiled anew
-        when hooks come and go."""
+        """Wait for the next forward pass."""
         hooks = self._module_hook.hooks_dict_ref()
-        if hooks is not None and not self._removed and not _compiles():
+        if hooks is not None and not self._removed and not self._compiles:
             hooks[self._module_hook.id] = self._on_module
+
+    def _forget_modules(self) -> None:
+        hooks = self._module_hook.hooks_dict_ref()
+        if hooks is not None:
+            hooks.pop(self._module_hook.id, None)
 
     def _on_module(self, _module: Any, _args: Any) -> None:
         if self._inside or self._is_elsewhere():
             return
         if torch.is_grad_enabled():
-            hooks = self._module_hook.hooks_dict_ref()
-            if hooks is not None:
-                hooks.pop(self._module_hook.id, None)
+            self._forget_modules()
             self._close()
             self._open = FORWARD
             self._begin(FORWARD)
-        elif not self._open:
-            self._open = EVALUATION
+        elif not self._open or self._spans_left != marks.spans_left:
+            self._open, self._spans_left = EVALUATION, marks.spans_left
             self._begin(EVALUATION)
 
     def _before_update(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -157,7 +176,7 @@ _hooks: PhaseHooks | None = None
 def follow() -> None:
     """Hook in or out, as this rank records now or does not."""
     global _hooks
-    if are_recorded():
+    if marks.are_recorded():
         if _hooks is None:
             _hooks = PhaseHooks()
     elif _hooks is not None:
