@@ -34,8 +34,9 @@ _TRAINING = {FORWARD, BACKWARD, UPDATE}
 _TAKEN = {"rank", "step", OTHER}
 #: A user's phases beyond these many count as "other".
 MOST_OF_USER = 12
-#: Ranks differ in a phase if the most and the least are this share of a step apart.
-DIFFERS = 0.02
+#: Ranks differ in a phase if one is this share of a step off the typical one, by so many standard
+#: errors.
+DIFFERS, SURE = 0.05, 3.0
 #: A report shows so many ranks: those that differ most from the typical one.
 MOST_RANKS = 12
 
@@ -246,13 +247,12 @@ def numbers(analysis: Analysis) -> dict[str, Any] | None:
         return None
     names = [str(name) for name in table.columns if name not in ("rank", "step")]
     by_rank = table.groupby("rank")[names].mean()
-    apart = by_rank.max() - by_rank.min()
     step = float(analysis.waterfall["step_s"].mean())
     far = (by_rank - by_rank.median()).abs().max(axis=1).sort_values(ascending=False, kind="stable")
     shown = sorted(far.index[:MOST_RANKS])
     return {
         "parts": [
-            {"name": name, "title": title(name), "differs": bool(apart[name] >= DIFFERS * step)}
+            {"name": name, "title": title(name), "differs": _differs(table, name, step)}
             for name in names
         ],
         "mean": {name: float(value) for name, value in by_rank.mean().items()},
@@ -262,6 +262,15 @@ def numbers(analysis: Analysis) -> dict[str, Any] | None:
         ],
         "left_out": len(by_rank) - len(shown),
     }
+
+
+def _differs(table: pd.DataFrame, name: str, step: float) -> bool:
+    """See DIFFERS; of what ranks have in common in a step nothing counts. `step`: s."""
+    wide = table.pivot(index="step", columns="rank", values=name)
+    off = wide.sub(wide.median(axis=1), axis=0)
+    error = np.maximum(off.std() / np.sqrt(max(len(off), 1)), 1e-12)
+    mean = off.mean().abs()
+    return bool(((mean >= DIFFERS * step) & (mean >= SURE * error)).any())
 
 
 def title(name: str) -> str:

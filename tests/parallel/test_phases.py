@@ -25,7 +25,7 @@ def judged(path: Path) -> tuple[Analysis, list[Finding]]:
 @pytest.mark.parametrize(
     ("load", "backward", "update", "kind", "said"),
     [
-        (0.060, {}, 0.0, "slow input", "in the DataLoader"),
+        (0.060, {}, 0.0, "slow input", "for input: for"),
         (0.0, {1: 0.064}, 0.0, "persistent straggler", "Its backward pass takes"),
         (0.0, {}, 0.060, "slow update", "optimizer's update"),
     ],

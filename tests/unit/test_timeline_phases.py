@@ -109,8 +109,8 @@ def test_a_mark_may_be_called_like_a_column() -> None:
 @pytest.mark.parametrize(
     ("slow", "said"),
     [
-        (replace(JOB, input=0.020), "in the DataLoader"),
-        (replace(JOB, input=0.060, ranks=2, overlap=False), "in the DataLoader"),
+        (replace(JOB, input=0.020), "for input: for"),
+        (replace(JOB, input=0.060, ranks=2, overlap=False), "for input: for"),
         (replace(JOB, before=0.012, ranks=3), "between the update and the forward pass"),
         (replace(JOB, before=0.025, input=0.0, cpus=2), "between the update and the forward pass"),
     ],
@@ -169,6 +169,8 @@ def test_work_beside_training_in_every_step(seconds: float) -> None:
         replace(JOB, late=late(3, 0.03, "backward")),
         replace(JOB, threshold=0, tensors=tensors(100, 1 << 16)),
         replace(JOB, overlap=False),
+        # What the others do is not known.
+        replace(JOB, input=0.020, all_ranks=False),
     ],
 )
 def test_phases_that_are_no_cause_are_not_blamed(job: Job) -> None:

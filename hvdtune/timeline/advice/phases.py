@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hvdtune.timeline import whatif
+from hvdtune.timeline import whatif, words
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import ABSOLUTE, RELATIVE, WORTH, Finding
 from hvdtune.timeline.phases import (
@@ -49,8 +49,9 @@ def slow_input(case: Case) -> list[Finding]:
     own = _seconds(case, names)
     spent = _common(own)
     share = float(spent[case.usual].mean() / case.durations[case.usual].mean())
-    if share < LONG or spent[case.usual].mean() < LEAST:
+    if share < LONG or spent[case.usual].mean() < LEAST or not _all_recorded(case):
         return []
+    who, s = _who(case)
     loading = float(_common(_seconds(case, [INPUT]))[case.usual].mean())
     took = milliseconds(float(spent[case.usual].mean()))
     rest = np.maximum(case.durations - spent, 0.0)
@@ -59,24 +60,26 @@ def slow_input(case: Case) -> list[Finding]:
     least = case.sample.gain(_earlier(np.broadcast_to(np.minimum(spent, rest), own.shape)))
     if loading >= 0.5 * spent[case.usual].mean():
         sentence = (
-            f"All ranks wait for their input: {took} of each step "
-            f"({100 * share:.0f} %) pass in the DataLoader while nothing is computed."
+            f"{who} wait{s} for input: for {took} of each step ({100 * share:.0f} %), while "
+            "nothing is computed."
         )
-        action = (
+        ahead = (
             "Load ahead: DataLoader(…, num_workers=2 or more, prefetch_factor=4, "
-            "persistent_workers=True, pin_memory=True on GPUs); if the workers are busy already, "
-            "make the input cheaper: decode and resize it once, in advance."
+            "persistent_workers=True, pin_memory=True on GPUs); if the workers are busy already,"
+            if case.uses_torch
+            else "Load ahead, in a thread or a process; if that is busy all the time,"
         )
+        action = f"{ahead} make the input cheaper: decode and resize it once, in advance."
     else:
         sentence = (
-            f"All ranks spend {took} of each step ({100 * share:.0f} %) between the update and the "
-            "forward pass: getting their input ready, or doing what follows a step (a log, a "
+            f"{who} spend{s} {took} of each step ({100 * share:.0f} %) between the update and the "
+            "forward pass: on getting input ready, or on what follows a step (a log, a "
             "checkpoint)."
         )
         action = (
-            "Get the next batch while this one is trained on: a DataLoader(…, num_workers=2 or "
-            "more), or a thread. What is no input do less often, or in the background. "
-            'with hvd.mark("…"): around a part of it shows which one it is.'
+            "Get the next batch while this one is trained on, by a DataLoader(…, num_workers=2 or "
+            "more) or a thread; do the rest less often, or in the background. Which it is "
+            'shows with hvd.mark("…"): around a part of it.'
         )
     evidence: dict[str, float | str] = {
         "input_share": share,
@@ -94,7 +97,7 @@ def slow_update(case: Case) -> list[Finding]:
     usual = case.usual
     spent = _common(own)
     took, step = float(spent[usual].mean()), float(case.durations[usual].mean())
-    if on_device(case.analysis) or took < max(LEAST, LONG * step):
+    if on_device(case.analysis) or took < max(LEAST, LONG * step) or not _all_recorded(case):
         return []
     tensors, size = _gradients(case)
     normal = (BY_BYTE * size + BY_TENSOR * tensors) * _crowd(case)
@@ -105,7 +108,7 @@ def slow_update(case: Case) -> list[Finding]:
     if slow:
         left, most_left, least_left = 0.5 * normal, normal, 0.0
         sentence = (
-            f"The optimizer's update takes {milliseconds(took)} of each step on all ranks "
+            f"The optimizer's update takes {milliseconds(took)} of each step on every rank "
             f"({100 * took / step:.0f} %); PyTorch's Adam would take about "
             f"{milliseconds(normal)} for as many bytes."
         )
@@ -117,8 +120,8 @@ def slow_update(case: Case) -> list[Finding]:
     else:
         left, most_left, least_left = FUSED * took, 0.6 * took, 0.1 * took
         sentence = (
-            f"The optimizer's update is {100 * took / computing:.0f} % of the computing on all "
-            f"ranks: {milliseconds(took)} of each step for {size / (1 << 20):.3g} MiB of gradients."
+            f"The optimizer's update is {100 * took / computing:.0f} % of the computing on "
+            f"every rank: {milliseconds(took)} of each step for {words.size(size)} of gradients."
         )
         action = (
             "torch.optim's optimizers take fused=True, which on CPUs needs about a quarter of the "
@@ -150,9 +153,9 @@ def slow_update(case: Case) -> list[Finding]:
 
 def beside_training(case: Case) -> list[Finding]:
     """All ranks do something besides training in every step."""
-    if on_device(case.analysis):
+    if on_device(case.analysis) or not _all_recorded(case):
         return []
-    usual = case.usual
+    usual, (who, s) = case.usual, _who(case)
     found = []
     for name, what, action in (
         (BETWEEN, "between the update and the next input", "Log, print and save less often"),
@@ -169,7 +172,7 @@ def beside_training(case: Case) -> list[Finding]:
         found.append(
             Finding(
                 "work beside training",
-                f"All ranks spend {milliseconds(took)} of each step ({100 * took / step:.0f} %) "
+                f"{who} spend{s} {milliseconds(took)} of each step ({100 * took / step:.0f} %) "
                 f"{what}.",
                 f"{action}: every hundredth step, say, costs hardly anything.",
                 gain,
@@ -178,6 +181,15 @@ def beside_training(case: Case) -> list[Finding]:
             )
         )
     return found
+
+
+def _all_recorded(case: Case) -> bool:
+    return len(case.analysis.joint.views) == case.analysis.recording.size
+
+
+def _who(case: Case) -> tuple[str, str]:
+    """Of whom a sentence tells, and the end of its verb."""
+    return ("All ranks", "") if case.analysis.recording.size > 1 else ("The program", "s")
 
 
 def _seconds(case: Case, names: list[str]) -> np.ndarray:
