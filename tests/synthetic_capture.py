@@ -73,15 +73,19 @@ def tensors(count: int, size: int = MIB, last: int | None = None) -> tuple[Tenso
 
 @dataclass(frozen=True)
 class Late:
-    """`rank` computes `seconds` longer in the steps `first` … `last` (from 1, both included)."""
+    """`rank` computes `seconds` longer in the steps `first` … `last` (from 1, both included), of
+    these in every `every`th, and in this `phase` of them."""
 
     rank: int
     seconds: float
     first: int = 1
     last: int | None = None
+    phase: str = "forward"
+    every: int = 1
 
     def concerns(self, step: int) -> bool:
-        return self.first <= step and (self.last is None or step <= self.last)
+        inside = self.first <= step and (self.last is None or step <= self.last)
+        return inside and (step - self.first) % self.every == 0
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,10 @@ class Job:
     framework: str = "torch 2.13.0"
     cpus: int = 0  # of each host; 0: not recorded
     members: tuple[MemberList, ...] = ()  # what is recorded of process sets
+    phases: bool = False  # mark them
+    input: float = 0.0  # waiting for it, in front of the forward pass
+    before: float = 0.0  # behind the input, and marked by nobody
+    evaluation: float = 0.0  # behind the optimizer, in the next step
 
     @property
     def recorded(self) -> range:
@@ -188,19 +196,44 @@ class _Play:
         job = self.job
         count = len(job.tensors)
         scale = 1 + job.noise * self.random.standard_normal(job.ranks).clip(-3, 3)
-        late = np.zeros(job.ranks)
-        for one in job.late:
-            late[one.rank] += one.seconds * one.concerns(step)
         reached = np.arange(1, count + 1) / count
         if not job.overlap:
             reached[:] = 1
-        seconds = (job.forward + job.backward * reached)[None, :] * scale[:, None] + late[:, None]
+        lasted = {
+            "evaluation": job.evaluation + self.late(step, "evaluation"),
+            "input": job.input + self.late(step, "input"),
+            "before": job.before + self.late(step, "before"),
+            "forward": job.forward * scale + self.late(step, "forward"),
+            "backward": job.backward * scale + self.late(step, "backward"),
+        }
+        seconds = sum(lasted.values()) - lasted["backward"]
+        self.mark_phases(lasted)
+        seconds = seconds[:, None] + lasted["backward"][:, None] * reached[None, :]
         # A call takes a moment, so that the order of submission can be told.
         times = self.now[:, None] + _ns(seconds) + np.arange(count) * 500
         if job.stall is not None and job.stall.step == step:
             times[job.stall.rank, job.stall.tensor :] += _ns(job.stall.seconds)
             self.report_stall(times)
         return times
+
+    def late(self, step: int, phase: str) -> np.ndarray:
+        """How much longer each rank takes in a phase, s."""
+        late = np.zeros(self.job.ranks)
+        for one in self.job.late:
+            late[one.rank] += one.seconds * one.concerns(step) * (one.phase == phase)
+        return late
+
+    def mark_phases(self, lasted: dict[str, np.ndarray]) -> None:
+        """Up to the backward pass of a step that begins now."""
+        if self.job.phases:
+            at = self.now.copy()
+            for phase, seconds in lasted.items():
+                end = at + _ns(seconds)
+                for rank in range(self.job.ranks):
+                    if phase != "before" and end[rank] > at[rank]:
+                        self.mark(rank, int(at[rank]), Mark.PHASE, 1, phase)
+                        self.mark(rank, int(end[rank]), Mark.PHASE, 0, phase)
+                at = end
 
     def report_stall(self, submitted: np.ndarray) -> None:
         stall = self.job.stall
@@ -239,7 +272,10 @@ class _Play:
         blocked = np.zeros(job.ranks, WAIT)
         blocked["begin"], blocked["end"], blocked["name"] = waiting, end, NONE
         self.waits.append(blocked)
-        self.now = end + _ns(job.optimizer)
+        self.now = end + _ns(job.optimizer + self.late(step, "update"))
+        for rank in range(job.ranks if job.phases else 0):
+            self.mark(rank, int(end[rank]), Mark.PHASE, 1, "update")
+            self.mark(rank, int(self.now[rank]) - 10, Mark.PHASE, 0, "update")
         self.step_ends.append(self.now)
 
     def run(

@@ -1,19 +1,23 @@
-"""Moments that a program tells the recording of: ends of steps, and whatever it likes.
+"""What a program tells the recording of: ends of steps, what it does just now, whatever it likes.
 
 Nothing of this costs more than a call while nobody records.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections.abc import Callable
 
 from hvdtune.core import world
 
 # Numbers of native/observe/capture_records.h.
-STALL, AUTOTUNE, STRAGGLER, USER = 4, 5, 6, 7
+STALL, AUTOTUNE, STRAGGLER, USER, PHASE = 4, 5, 6, 7, 10
 
 _owner: weakref.ref[object] | None = None  # whose steps count
 _by_hand = False
+_after_steps: list[Callable[[], None]] = []
+spans_left = 0  # so often a phase of the user's has ended, and with it what went on inside
 
 
 def mark_step() -> None:
@@ -26,6 +30,7 @@ def mark_step() -> None:
     global _by_hand
     _by_hand = True
     world.engine().mark_step()
+    _tell_of_step()
 
 
 def step_ended(owner: object) -> None:
@@ -40,14 +45,54 @@ def step_ended(owner: object) -> None:
     elif counting is not owner:
         return
     engine.mark_step()
+    _tell_of_step()
 
 
-def mark(text: str, value: int = 0) -> None:
+def after_each_step(call: Callable[[], None]) -> None:
+    """Have ``call`` called behind every step of this rank that counts."""
+    _after_steps.append(call)
+
+
+def _tell_of_step() -> None:
+    for call in _after_steps:
+        call()
+
+
+class Span:
+    """What ``mark`` returns: in a ``with`` statement, the time in it is recorded as a phase."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __enter__(self) -> None:
+        phase(self._text, 1)
+
+    def __exit__(self, *_error: object) -> None:
+        global spans_left
+        spans_left += 1
+        phase(self._text, 0)
+
+
+def mark(text: str, value: int = 0) -> Span:
     """Put a moment into this rank's recording, shown with ``text``; nothing if nobody records.
 
-    ``value`` is kept with it. Raises ValueError before init.
+    ``with mark("evaluation"):`` also records how long the program is in there: the report then says
+    how much of each step that takes, and on which rank it takes longer. What is marked "input",
+    "forward", "backward", "update", "evaluation" or "checkpoint" is judged as such. ``value`` is
+    kept with the moment. Raises ValueError before init.
     """
-    world.engine().mark(USER, int(value), str(text))
+    text = str(text)
+    world.engine().mark(USER, int(value), text)
+    return Span(text)
+
+
+def phase(text: str, value: int) -> None:
+    """The main thread begins (1; 2: on a device) or ends (0) something; nothing before init."""
+    engine = world._engine
+    if engine is not None and threading.get_ident() == threading.main_thread().ident:
+        engine.mark(PHASE, value, text)
 
 
 def record(kind: int, value: int, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline import fusion, quality, sizes, skew, step_starts
+from hvdtune.timeline import fusion, phases, quality, sizes, skew, step_starts
 from hvdtune.timeline.capture import Recording
 from hvdtune.timeline.joint import Joint, join
 from hvdtune.timeline.report_data import Analysis
@@ -18,6 +18,7 @@ def bundle(recording: Recording) -> Analysis:
     origin = first_time(joint)
     steps, starts = step_starts.split(joint, find_steps(joint), origin)
     parts = waterfall(joint, steps)
+    falls = parts.frame(steps)
     late = skew.lateness(joint, steps, parts)
     batches = fusion.batches(joint, steps, origin)
     by_epoch = fusion.settings_by_epoch(recording)
@@ -26,7 +27,7 @@ def bundle(recording: Recording) -> Analysis:
         recording=recording,
         origin_ns=origin,
         steps=steps.frame(origin),
-        waterfall=parts.frame(steps),
+        waterfall=falls,
         overlap=overlap(parts, steps),
         lateness=late,
         stragglers=skew.stragglers(joint, steps, late),
@@ -40,6 +41,7 @@ def bundle(recording: Recording) -> Analysis:
         quality=quality.quality(joint, steps, late),
         joint=joint,
         found_steps=steps,
+        phases=phases.phases(joint, steps, falls),
         starts=starts,
     )
 

@@ -123,6 +123,7 @@ class Mark(IntEnum):
     USER = 7  # text: the user's
     WINDOW = 8  # value: 1 recording begins here, 0 it ends
     ERROR = 9  # value 1, text: why the job ends; value 0, text: why an operation was refused
+    PHASE = 10  # text: what the program does; value 1 it begins, 2 the same on a device, 0 it ends
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ STALL_STEPS = 10
 #: Of the streams that are not listed, RECORD_COST.
 RECORD_COSTS = {"tensors": 15e-9, "batches": 500e-9}
 RECORD_COST = 100e-9
+#: … of a mark of a phase, with what finds out that it begins or ends …
+PHASE_COST = 3e-6
 #: … and of a wait where ranks take turns on the CPUs: how long it waited for one is asked, too.
 CROWDED_WAIT_COST = 2e-6
 
@@ -177,6 +179,7 @@ def quality(joint: Joint, steps: Steps, late: pd.DataFrame) -> Quality:
         cost = sum(
             len(table) * costs.get(stream, RECORD_COST) for stream, table in one.streams.items()
         )
+        cost += PHASE_COST * int((one.marks["kind"] == int(Mark.PHASE)).sum())
         ends, begins = one.batches["end"], one.batches["begin"]
         if len(ends):
             shares.append(cost / max(int(ends.max() - begins.min()) / 1e9, 1e-9))

@@ -101,6 +101,7 @@ class Analysis:
     quality: Quality
     joint: Joint  # what the answers were made from; verdict.findings plays it again
     found_steps: Steps  # without those of `starts`
+    phases: pd.DataFrame  # rank, step, s in each phase of the own time; sum to compute_s
     starts: tuple[Once, ...] = ()  # steps that took long once
 
 

@@ -32,6 +32,7 @@ def page(numbers: Numbers) -> str:
             _facts(numbers),
             _more_findings(numbers["findings"][1:]),
             _waterfall(numbers),
+            _phases(numbers),
             _lateness(numbers),
             *_strips(numbers),
             _steps(numbers),
@@ -124,6 +125,12 @@ def _waterfall(numbers: Numbers) -> str:
         + sentences.left_out(numbers["waterfall"]["left_out"]),
         legend=legend, after=tables.html(tables.waterfall(numbers), NUMBERS),
     )  # fmt: skip
+
+
+def _phases(numbers: Numbers) -> str:
+    if not numbers["phases"]:
+        return ""
+    return _section("What the computing is", tables.html(tables.phases(numbers)))
 
 
 def _lateness(numbers: Numbers) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline import step_starts
+from hvdtune.timeline import phases, step_starts
 from hvdtune.timeline.capture import Recording
 from hvdtune.timeline.report_data import PARTS
 from hvdtune.timeline.report_strips import strips
@@ -66,6 +66,7 @@ def numbers_of(analysis: Analysis, findings: list[Any]) -> Numbers:
         "start": step_starts.numbers(analysis.starts, analysis.origin_ns),
         "steps": _steps(analysis),
         "waterfall": _waterfall(analysis),
+        "phases": phases.numbers(analysis),
         "overlap": plain(analysis.overlap),
         "lateness": _lateness(analysis.lateness),
         "stragglers": _rows(_held_up(analysis.stragglers), MOST_LISTED),

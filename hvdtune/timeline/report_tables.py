@@ -86,6 +86,26 @@ def waterfall(numbers: Numbers) -> Table:
     return Table("Where a step goes, ms", head, [*rows, total, hidden])
 
 
+def phases(numbers: Numbers) -> Table:
+    """Phases × ranks, ms; those in which ranks differ are marked."""
+    found = numbers["phases"]
+    bars = [found["mean"], *(one["parts_s"] for one in found["ranks"])]
+    compute = sum(found["mean"].values())
+    rows = [
+        (
+            part["title"] + (" *" if part["differs"] else ""),
+            words.percent(found["mean"][part["name"]] / compute if compute else None),
+            *(words.milliseconds(one[part["name"]]) for one in bars),
+        )
+        for part in found["parts"]
+        if any(one[part["name"]] for one in bars)
+    ]
+    head = ("ms", "share", "mean", *(f"rank {one['rank']}" for one in found["ranks"]))
+    marked = tuple(at for at, row in enumerate(rows) if row[0].endswith("*"))
+    stars = " (*: ranks differ)" if marked else ""
+    return Table(f"What the computing is, ms a step{stars}", head, rows, marked=marked)
+
+
 def lateness(numbers: Numbers) -> Table:
     """Rank × its typical lateness."""
     found = numbers["lateness"]["typical_ms"]

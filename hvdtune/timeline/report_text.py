@@ -51,18 +51,19 @@ def _about_steps(numbers: Numbers) -> list[str]:
         f"{words.seconds(overlap['ideal_no_skew_s'])}."
     )
     parts = [_wrapped(ideal)]
-    found = tables.waterfall(numbers)
-    narrow = min(len(found.head), 8)
-    parts.append(
-        tables.Table(
-            found.caption, found.head[:narrow], [row[:narrow] for row in found.rows]
-        ).text()
-    )
+    parts.append(_narrow(tables.waterfall(numbers)))
+    if numbers["phases"]:
+        parts.append(_narrow(tables.phases(numbers)))
     if len(numbers["lateness"]["ranks"]) > 1:
         parts.append(_wrapped(f"Late ranks: {sentences.lateness(numbers)}"))
         if numbers["stragglers"]:
             parts.append(tables.stragglers(numbers).text(MOST_ROWS))
     return parts
+
+
+def _narrow(table: tables.Table) -> str:
+    """As many columns as a terminal has room for."""
+    return tables.Table(table.caption, table.head[:8], [row[:8] for row in table.rows]).text()
 
 
 def _verdict(verdict: Numbers) -> str:

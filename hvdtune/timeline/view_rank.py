@@ -17,11 +17,13 @@ from hvdtune.timeline.capture import (
     RankRecording,
     Recording,
 )
+from hvdtune.timeline.phases import pieces
 from hvdtune.timeline.sizes import bus_factor
 from hvdtune.timeline.trace_events import TraceEvents
 from hvdtune.timeline.view_window import Window
 
 LANES = {"steps": 1, "gradients": 2, "negotiation": 3, "queue": 4, "communication": 5}
+PHASES_LANE = 6  # of a rank that has marks of phases
 FIRST_WAITING_LANE = 11
 MOST_WAITING_LANES = 64
 #: Length of a bar that stands for a moment: 1 us. Two such bars are at least as far apart, as the
@@ -100,6 +102,7 @@ class RankView:
         """Add everything of this rank to the events."""
         self._name_lanes()
         self._draw_steps()
+        self._draw_phases()
         self._draw_waits()
         self._draw_batches()
         self._draw_tensors()
@@ -134,6 +137,17 @@ class RankView:
                     f'{{"step":{step}}}',
                 )
                 begin = int(end)
+
+    def _draw_phases(self) -> None:
+        found = pieces(self.one)
+        inside = (found.begin >= self.window.begin) & (found.end <= self.window.end)
+        if inside.any():
+            self._name_lane("phases", PHASES_LANE)
+        begins, ends = self.events.at(found.begin[inside]), self.events.at(found.end[inside])
+        for name, begin, end in zip(found.name[inside], begins, ends, strict=True):
+            if end > begin:
+                label = json.dumps(name)
+                self.events.slice(self.rank, PHASES_LANE, int(begin), int(end), label)
 
     def _draw_waits(self) -> None:
         waits = self.one.waits
@@ -318,6 +332,8 @@ class RankView:
                 continue
             text = self.one.texts[mark["text"]] if mark["text"] != NONE else ""
             kind, value = int(mark["kind"]), int(mark["value"])
+            if kind == Mark.PHASE:
+                continue
             if kind == Mark.STEP:
                 self.events.instant(self.rank, int(mark["time"]), f"STEP {value}", {"step": value})
             else:

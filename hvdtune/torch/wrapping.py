@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
+from hvdtune.torch.phases import follow
 from hvdtune.torch.reducer import GradientReducer
 
 
@@ -143,4 +144,5 @@ def wrap(optimizer: torch.optim.Optimizer, mixin: type[Mixin]) -> Mixin:
     distributed._wrapped_class = wrapped
     distributed._inner = weakref.ref(optimizer)
     distributed._patch_step_function()
+    follow()
     return distributed

@@ -63,6 +63,7 @@ enum class MarkKind : std::uint32_t {
   kUser = 7,
   kWindow = 8,
   kError = 9,
+  kPhase = 10,
 };
 
 struct Mark {

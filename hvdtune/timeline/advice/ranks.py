@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdtune.timeline import whatif
+from hvdtune.timeline.advice import phases
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import Finding
 
@@ -66,11 +67,16 @@ def stalls(case: Case) -> list[Finding]:
         found.append(
             Finding(
                 "stalled rank",
-                f"{_capital(case.where(int(rank)))} stopped for {longest['seconds']:.1f} s in step "
-                f"{int(longest['step'])} while all others waited{again}.",
-                f"Look at what rank {int(rank)} does only now and then: saving a checkpoint, "
-                "evaluating, loading or compiling, swapping. Do it on all ranks at the same time, "
-                "in the background, or on none.",
+                *_in_phase(
+                    case,
+                    [int(rank)],
+                    chosen,
+                    f"{_capital(case.where(int(rank)))} stopped for {longest['seconds']:.1f} s in "
+                    f"step {int(longest['step'])} while all others waited{again}.",
+                    f"Look at what rank {int(rank)} does only now and then: saving a checkpoint, "
+                    "evaluating, loading or compiling, swapping. Do it on all ranks at the same "
+                    "time, in the background, or on none.",
+                ),
                 gain,
                 {
                     "stalled_s": float(rows["seconds"].sum()),
@@ -81,6 +87,15 @@ def stalls(case: Case) -> list[Finding]:
             )
         )
     return found
+
+
+def _in_phase(
+    case: Case, late: list[int], chosen: np.ndarray, text: str, do: str
+) -> tuple[str, str]:
+    """The sentence with the phase in which these ranks are longer than the others in the steps
+    `chosen`, [S] bool, and what to do about that; as they are where no phase is known."""
+    where = phases.told(case, case.analysis.found_steps.number[chosen], late)
+    return (f"{text} {where.sentence}", where.action) if where else (text, do)
 
 
 def _capital(text: str) -> str:
@@ -131,11 +146,17 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
         evidence["replay_error"] = case.replay_error(case.sample)
         return Finding(
             "persistent straggler",
-            f"{_capital(case.where(rank))} holds the others up in "
-            f"{100 * float(row['steps_last_share']):.0f} % of the steps: it submits its gradients "
-            f"{late} after the first rank.",
-            f"Find out why rank {rank} computes longer: its share of the data, its input pipeline, "
-            "other processes on its host, its clock speed. Until then give it less work.",
+            *_in_phase(
+                case,
+                [rank],
+                case.usual,
+                f"{_capital(case.where(rank))} holds the others up in "
+                f"{100 * float(row['steps_last_share']):.0f} % of the steps: it submits its "
+                f"gradients {late} after the first rank.",
+                f"Find out why rank {rank} computes longer: its share of the data, its input "
+                "pipeline, other processes on its host, its clock speed. Until then give it less "
+                "work.",
+            ),
             _without(case, [rank], case.usual),
             evidence,
         )
@@ -147,10 +168,15 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
     )
     return Finding(
         "transient straggler",
-        f"{_capital(case.where(rank))} held the others up in {when}; before and after it hardly "
-        "did.",
-        f"Look at what happened on rank {rank}'s host then: another process, a checkpoint, "
-        "throttling, a slow shard of the data.",
+        *_in_phase(
+            case,
+            [rank],
+            chosen,
+            f"{_capital(case.where(rank))} held the others up in {when}; before and after it "
+            "hardly did.",
+            f"Look at what happened on rank {rank}'s host then: another process, a checkpoint, "
+            "throttling, a slow shard of the data.",
+        ),
         _without(case, [rank], chosen),
         evidence,
     )
@@ -174,10 +200,15 @@ def _pauses(case: Case, row: dict[str, Any]) -> Finding:
     )
     return Finding(
         "recurring straggler",
-        f"{_capital(case.where(rank))} holds the others up in {when}, by {milliseconds(late)} "
-        f"each time: {100 * share:.0f} % of the time.",
-        f"{action} Do it in the background, or on all ranks in the same step.",
-        _without(case, [rank], paused),
+        *_in_phase(
+            case,
+            [rank],
+            paused,
+            f"{_capital(case.where(rank))} holds the others up in {when}, by {milliseconds(late)} "
+            f"each time: {100 * share:.0f} % of the time.",
+            f"{action} Do it in the background, or on all ranks in the same step.",
+        ),
+        _without(case, [rank], phases.with_update(case, paused, [rank])),
         {
             "rank": float(rank),
             "host": str(row["host"]),
@@ -215,10 +246,15 @@ def _slow_group(case: Case) -> list[Finding]:
     return [
         Finding(
             "persistent straggler",
-            f"Ranks {names}{where} hold the others up in {100 * share:.0f} % of the steps: they "
-            f"submit their gradients {milliseconds(late)} after the first rank.",
-            "Find out what these ranks have in common: their host, their share of the data, their "
-            "CPUs. Until then give them less work.",
+            *_in_phase(
+                case,
+                slow,
+                case.usual,
+                f"Ranks {names}{where} hold the others up in {100 * share:.0f} % of the steps: "
+                f"they submit their gradients {milliseconds(late)} after the first rank.",
+                "Find out what these ranks have in common: their host, their share of the data, "
+                "their CPUs. Until then give them less work.",
+            ),
             _without(case, slow, case.usual),
             {
                 "ranks": ", ".join(map(str, slow)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvdtune.timeline.advice import cpus, gpus, operations, overlap, ranks, traffic
+from hvdtune.timeline.advice import cpus, gpus, operations, overlap, phases, ranks, traffic
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import WORTH, Finding
 
@@ -24,6 +24,9 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     ranks.stragglers,
     ranks.taking_turns,
     cpus.cpus_taken,
+    phases.slow_input,
+    phases.slow_update,
+    phases.beside_training,
     operations.broadcasts,
     traffic.settings,
     traffic.huge_tensor,

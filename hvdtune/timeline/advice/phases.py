@@ -1,0 +1,344 @@
+"""Causes of lost time that lie in a rank's own time: slow input, a slow update, work beside it.
+
+All ranks alike spend it there in every step. Where one rank does, its finding (ranks.py) says in
+which phase it is longer than the others (`told`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hvdtune.timeline import whatif, words
+from hvdtune.timeline.advice.case import Case, milliseconds
+from hvdtune.timeline.advice.finding import ABSOLUTE, RELATIVE, WORTH, Finding
+from hvdtune.timeline.phases import (
+    BACKWARD,
+    BEFORE,
+    BETWEEN,
+    CHECKPOINT,
+    EVALUATION,
+    FORWARD,
+    INPUT,
+    UPDATE,
+    excess,
+    on_device,
+    where,
+)
+from hvdtune.timeline.program import Play, Program
+
+#: Shares of the step from which on all ranks' input, work beside training and update are told …
+LONG = 0.1
+#: … and seconds: handing over a batch from a worker, say, takes as long.
+LEAST = 1e-3
+#: An update that takes as long as one of Adam's is told if it is this share of the computing; one
+#: that takes so many times as long, if it is LONG.
+MUCH, SLOWER = 0.4, 1.5
+#: What Adam's update takes on a CPU by gradient bytes and tensors, s (PyTorch 2.13, not fused); the
+#: fused one takes a quarter of it.
+BY_BYTE, BY_TENSOR, FUSED = 1.8e-9, 33e-6, 0.25
+
+
+# ---- all ranks alike -----------------------------------------------------------------------------
+
+
+def slow_input(case: Case) -> list[Finding]:
+    """All ranks wait for their input in every step, or get it ready before the forward pass."""
+    names = [INPUT] if on_device(case.analysis) else [INPUT, BEFORE]
+    own = _seconds(case, names)
+    spent = _common(own)
+    share = float(spent[case.usual].mean() / case.durations[case.usual].mean())
+    if share < LONG or spent[case.usual].mean() < LEAST or not _all_recorded(case):
+        return []
+    who, s = _who(case)
+    loading = float(_common(_seconds(case, [INPUT]))[case.usual].mean())
+    took = milliseconds(float(spent[case.usual].mean()))
+    rest = np.maximum(case.durations - spent, 0.0)
+    most = case.sample.gain(_earlier(own))
+    gain = case.gain(_earlier(np.broadcast_to(spent, own.shape)))
+    least = case.sample.gain(_earlier(np.broadcast_to(np.minimum(spent, rest), own.shape)))
+    if loading >= 0.5 * spent[case.usual].mean():
+        sentence = (
+            f"{who} wait{s} for input: for {took} of each step ({100 * share:.0f} %), while "
+            "nothing is computed."
+        )
+        ahead = (
+            "Load ahead: DataLoader(…, num_workers=2 or more, prefetch_factor=4, "
+            "persistent_workers=True, pin_memory=True on GPUs); if the workers are busy already,"
+            if case.uses_torch
+            else "Load ahead, in a thread or a process; if that is busy all the time,"
+        )
+        action = f"{ahead} make the input cheaper: decode and resize it once, in advance."
+    else:
+        sentence = (
+            f"{who} spend{s} {took} of each step ({100 * share:.0f} %) between the update and the "
+            "forward pass: on getting input ready, or on what follows a step (a log, a "
+            "checkpoint)."
+        )
+        action = (
+            "Get the next batch while this one is trained on, by a DataLoader(…, num_workers=2 or "
+            "more) or a thread; do the rest less often, or in the background. Which it is "
+            'shows with hvd.mark("…"): around a part of it.'
+        )
+    evidence: dict[str, float | str] = {
+        "input_share": share,
+        "input_ms": 1e3 * loading,
+        "before_forward_ms": 1e3 * float(spent[case.usual].mean()) - 1e3 * loading,
+        "replay_error": case.replay_error(case.sample),
+    }
+    return [Finding("slow input", sentence, action, gain, evidence, _around(least, gain, most))]
+
+
+def slow_update(case: Case) -> list[Finding]:
+    """The optimizer's update takes much longer than updates of so many bytes do, or it is so much
+    of the computing that a quicker one would be worth it."""
+    own = _seconds(case, [UPDATE])
+    usual = case.usual
+    spent = _common(own)
+    took, step = float(spent[usual].mean()), float(case.durations[usual].mean())
+    if on_device(case.analysis) or took < max(LEAST, LONG * step) or not _all_recorded(case):
+        return []
+    tensors, size = _gradients(case)
+    normal = (BY_BYTE * size + BY_TENSOR * tensors) * _crowd(case)
+    computing = float(1e-9 + _compute(case)[:, usual].mean())
+    slow = took > SLOWER * normal
+    if not slow and took < MUCH * computing:
+        return []
+    if slow:
+        left, most_left, least_left = 0.5 * normal, normal, 0.0
+        sentence = (
+            f"The optimizer's update takes {milliseconds(took)} of each step on every rank "
+            f"({100 * took / step:.0f} %); PyTorch's Adam would take about "
+            f"{milliseconds(normal)} for as many bytes."
+        )
+        action = (
+            "See what optimizer.step() does besides: Python for each parameter, a schedule, a "
+            "norm, a copy of the weights. Take one of torch.optim's (fused=True), do the rest "
+            "less often, or on fewer and larger tensors."
+        )
+    else:
+        left, most_left, least_left = FUSED * took, 0.6 * took, 0.1 * took
+        sentence = (
+            f"The optimizer's update is {100 * took / computing:.0f} % of the computing on "
+            f"every rank: {milliseconds(took)} of each step for {words.size(size)} of gradients."
+        )
+        action = (
+            "torch.optim's optimizers take fused=True, which on CPUs needs about a quarter of the "
+            "time; or update less often: DistributedOptimizer(…, backward_passes_per_step=2)."
+        )
+    gains = [
+        case.sample.gain(_earlier(np.maximum(own - rest, 0.0), at_end=True))
+        for rest in (most_left, left, least_left)
+    ]
+    case.fixes.append((gains[1], _earlier(np.maximum(own - left, 0.0), at_end=True)))
+    return [
+        Finding(
+            "slow update",
+            sentence,
+            action,
+            gains[1],
+            {
+                "update_ms": 1e3 * took,
+                "update_share": took / step,
+                "usual_ms": 1e3 * normal,
+                "gradient_bytes": size,
+                "tensors": tensors,
+                "replay_error": case.replay_error(case.sample),
+            },
+            _around(*gains),
+        )
+    ]
+
+
+def beside_training(case: Case) -> list[Finding]:
+    """All ranks do something besides training in every step."""
+    if on_device(case.analysis) or not _all_recorded(case):
+        return []
+    usual, (who, s) = case.usual, _who(case)
+    found = []
+    for name, what, action in (
+        (BETWEEN, "between the update and the next input", "Log, print and save less often"),
+        (EVALUATION, "with forward passes without gradients", "Evaluate less often"),
+        (CHECKPOINT, "in torch.save", "Save checkpoints less often, or in the background"),
+    ):
+        own = _seconds(case, [name])
+        spent = _common(own)
+        took, step = float(spent[usual].mean()), float(case.durations[usual].mean())
+        if took < max(LEAST, LONG * step) or np.median(spent[usual]) < 0.5 * took:
+            continue
+        gain = case.gain(_earlier(np.broadcast_to(spent, own.shape)))
+        most = case.sample.gain(_earlier(own))
+        found.append(
+            Finding(
+                "work beside training",
+                f"{who} spend{s} {milliseconds(took)} of each step ({100 * took / step:.0f} %) "
+                f"{what}.",
+                f"{action}: every hundredth step, say, costs hardly anything.",
+                gain,
+                {"phase": name, "spent_ms": 1e3 * took, "spent_share": took / step},
+                _around(0.8 * gain, gain, most),
+            )
+        )
+    return found
+
+
+def _all_recorded(case: Case) -> bool:
+    return len(case.analysis.joint.views) == case.analysis.recording.size
+
+
+def _who(case: Case) -> tuple[str, str]:
+    """Of whom a sentence tells, and the end of its verb."""
+    return ("All ranks", "") if case.analysis.recording.size > 1 else ("The program", "s")
+
+
+def _seconds(case: Case, names: list[str]) -> np.ndarray:
+    """[ranks, S] s in these phases together; 0 where they are not recorded."""
+    table = case.analysis.phases
+    shape = len(case.analysis.joint.views), len(case.analysis.found_steps)
+    if table.empty:
+        return np.zeros(shape)
+    known = [name for name in names if name in table.columns]
+    values: np.ndarray = table[known].sum(axis=1).to_numpy(float).reshape(shape)
+    return values
+
+
+def _compute(case: Case) -> np.ndarray:
+    shape = len(case.analysis.joint.views), len(case.analysis.found_steps)
+    values: np.ndarray = case.analysis.waterfall["compute_s"].to_numpy(float).reshape(shape)
+    return values
+
+
+def _common(seconds: np.ndarray) -> np.ndarray:
+    """[S] what all ranks have in common: where one has more, that is its own fault."""
+    least: np.ndarray = seconds.min(axis=0)
+    return least
+
+
+def _gradients(case: Case) -> tuple[float, float]:
+    """Tensors and bytes that are reduced in a step, in the mean."""
+    joint, of = case.analysis.joint, case.analysis.found_steps.batch_step
+    inside = (of >= 0) & (joint.kind == 0)
+    steps = max(len(case.analysis.found_steps), 1)
+    return float(joint.tensors[inside].sum() / steps), float(joint.bytes[inside].sum() / steps)
+
+
+def _crowd(case: Case) -> float:
+    """Ranks to a CPU, at least 1: so much longer does everything take there."""
+    identities = [v.recording.identity for v in case.analysis.joint.views.values()]
+    crowds = [one.local_size / one.cpus for one in identities if one.cpus and one.local_size]
+    return max([1.0, *crowds])
+
+
+def _around(least: float, gain: float, most: float) -> tuple[float, float]:
+    """An interval around these, with what every expected gain may be off by."""
+    low, high = min(least, gain), max(most, gain)
+    off = RELATIVE * gain + ABSOLUTE
+    return max(0.0, min(low, gain - off)), min(1.0, max(high + ABSOLUTE, gain + off))
+
+
+def _earlier(seconds: np.ndarray, at_end: bool = False) -> whatif.Change:
+    """Each rank computes for so much less in each step, [ranks, S] s: before it submits anything,
+    or after its last wait."""
+
+    def change(one: Play) -> Play:
+        less = 1e9 * seconds[:, one.step]
+        own = tuple(_sooner(p, float(t), at_end) for p, t in zip(one.programs, less, strict=True))
+        return replace(one, programs=own, work=_less_work(one, less))
+
+    return whatif.each_step(change)
+
+
+def _sooner(program: Program, time: float, at_end: bool) -> Program:
+    if at_end:
+        last = max((at for at, _ in program.waits), default=0.0)
+        return replace(program, compute=max(last, program.compute - time))
+    waits = tuple((max(0.0, at - time), needs) for at, needs in program.waits)
+    submit = np.maximum(program.submit - time, 0.0)
+    return Program(submit, waits, max(0.0, program.compute - time))
+
+
+def _less_work(one: Play, less: np.ndarray) -> tuple[tuple[float, float], ...]:
+    """What is left of the CPUs' work: what was no CPU time in the rest may have been in this."""
+    if len(one.cpu) != len(one.programs):
+        return one.work
+    rest = np.array([p.compute for p in one.programs]) - less
+    gone = float(np.maximum(one.cpu - np.maximum(rest, 0.0), 0.0).sum() / max(one.cpu.sum(), 1.0))
+    return tuple((computing * (1 - gone), batch) for computing, batch in one.work)
+
+
+# ---- one rank ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Where:
+    """In which phase ranks take longer than the others. `sentence` and `action` may be added to a
+    finding's."""
+
+    phase: str
+    seconds: float
+    sentence: str
+    action: str
+
+
+_ACTIONS = {
+    INPUT: "See what it loads: its share of the data (longer, larger, other files), its disk or "
+    "its loader's workers; load ahead (num_workers, prefetch_factor).",
+    BEFORE: "See what it does between its update and its forward pass: loading its input, "
+    "logging, saving; load ahead, and do the rest in the background.",
+    BETWEEN: "See what it does behind its update: logging, saving, measuring; do that in the "
+    "background, or on all ranks in turn.",
+    FORWARD: "See what it computes: longer sequences or a larger batch than the others', other "
+    "programs on its CPUs, a lower clock.",
+    BACKWARD: "See what it computes: longer sequences or a larger batch than the others', other "
+    "programs on its CPUs, a lower clock.",
+    UPDATE: "See what its optimizer does besides: a schedule, a norm, a copy of the weights.",
+    EVALUATION: "Evaluate on all ranks at the same time, each a share of the data, or less often.",
+    CHECKPOINT: "Save in the background, smaller or less often: the others wait for it.",
+}
+
+
+def with_update(case: Case, chosen: np.ndarray, ranks: list[int]) -> np.ndarray:
+    """The steps `chosen`, [S] bool, and those before them if it is their updates that made `ranks`
+    late: they are waited for in the step behind."""
+    steps = case.analysis.found_steps.number
+    if where(case.analysis, steps[chosen], ranks):
+        return chosen
+    before = np.append(chosen[1:], False)
+    late = where(case.analysis, steps[before], ranks) == UPDATE
+    return chosen | before if late else chosen
+
+
+def told(case: Case, steps: np.ndarray, ranks: list[int]) -> Where | None:
+    """In which phase `ranks` are longer than the others in the steps of the numbers `steps`; None
+    where no phase is known, or not most of it is one phase's."""
+    name = where(case.analysis, steps, ranks)
+    if not name and (before := steps[steps - 1 >= case.analysis.found_steps.number[0]] - 1).size:
+        # A step's update is waited for in the step behind it.
+        name, steps = where(case.analysis, before, ranks), before
+        name = name if name == UPDATE else ""
+    if not name:
+        return None
+    seconds = excess(case.analysis, steps, ranks)[name]
+    if seconds < WORTH / 2 * float(np.median(case.durations)):
+        return None
+    their = "its" if len(ranks) == 1 else "their"
+    they, s = ("it", "s") if len(ranks) == 1 else ("they", "")
+    longer = milliseconds(seconds)
+    clause = {
+        INPUT: f"{their} input comes {longer} later than the others'",
+        BEFORE: f"{they} spend{s} {longer} more than the others before the forward pass (input, "
+        "preparation, what follows a step)",
+        BETWEEN: f"{they} spend{s} {longer} more than the others between update and next input",
+        FORWARD: f"{their} forward pass takes {longer} longer than the others'",
+        BACKWARD: f"{their} backward pass takes {longer} longer than the others'",
+        UPDATE: f"{their} optimizer's update takes {longer} longer than the others'",
+        EVALUATION: f"{they} spend{s} {longer} more than the others on evaluation",
+        CHECKPOINT: f"{they} spend{s} {longer} more than the others in torch.save",
+    }.get(name, f"{they} spend{s} {longer} more than the others in “{name}”")
+    action = _ACTIONS.get(name, f"See what {they} do{'es' if s else ''} in “{name}”.")
+    if len(ranks) > 1:
+        for one, many in ((" it loads", " they load"), (" it does", " they do"), ("its ", "their "),
+                          (" it computes", " they compute")):  # fmt: skip
+            action = action.replace(one, many)
+    return Where(name, seconds, clause[:1].upper() + clause[1:] + ".", action)
