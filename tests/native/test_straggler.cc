@@ -1,7 +1,6 @@
 #include "observe/straggler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <random>
@@ -195,74 +194,6 @@ TEST(ranks_that_take_turns_are_not_named_however_late) {
       CHECK(!job.step(late).has_value());
     }
   }
-}
-
-/// How much later each of `size` ranks is in a step: jitter of one kind, all of them alike.
-std::vector<Nanos> jitter(std::mt19937& random, int size, int kind) {
-  std::vector<Nanos> late;
-  for (int rank = 0; rank < size; ++rank) {
-    double ms = 0;
-    if (kind == 0) ms = std::exponential_distribution(1 / 8.0)(random);
-    if (kind == 1) ms = std::lognormal_distribution(1.0, 1.5)(random);
-    if (kind == 2) ms = std::bernoulli_distribution(0.1)(random) ? 80 : 0.1 * rank;  // pauses
-    if (kind == 3)
-      ms = std::min(2 * std::pow(1 - std::uniform_real_distribution()(random), -0.8), 1e4);
-    late.push_back(static_cast<Nanos>(ms * kMillisecond));
-  }
-  return late;
-}
-
-TEST(equal_ranks_are_not_named_whatever_their_jitter) {
-  std::mt19937 random(11);
-  for (const int size : {2, 3, 4, 8}) {
-    for (const int kind : {0, 1, 2, 3}) {
-      Job job(size);
-      // 2500 windows in all.
-      for (int i = 0; i < 100 * 40 * 10 / size; ++i) {
-        CHECK(!job.step(jitter(random, size, kind)).has_value());
-      }
-    }
-  }
-}
-
-TEST(a_rank_late_by_a_tenth_of_the_step_is_named_in_spite_of_jitter) {
-  for (const int size : {2, 4, 8}) {
-    // Of eight ranks the slowest of the seven others is 21 ms behind, too, and often the last.
-    const Nanos slow = (size < 8 ? 15 : 40) * kMillisecond;
-    for (const int kind : {0, 1}) {
-      for (unsigned seed = 0; seed < 5; ++seed) {
-        std::mt19937 random(seed);
-        Job job(size);
-        for (int i = 0; i < 200; ++i) CHECK(!job.step(jitter(random, size, kind)).has_value());
-        std::optional<StragglerNotice> named;
-        for (int i = 0; i < 400 && !named; ++i) {
-          std::vector<Nanos> late = jitter(random, size, kind);
-          late[1] += slow;
-          named = job.step(late);
-        }
-        CHECK(named.has_value());
-        CHECK_EQ(named->who, 1);
-        CHECK(named->since_step > 150);
-      }
-    }
-  }
-}
-
-TEST(what_chance_gives) {
-  // Two equal ones: ten steps of the same one are (1/2)^10, times two looks.
-  const std::vector<Charge> ten(10, {1, kMillisecond});
-  const double by_chance = caused_by_chance(ten, 1, 2);
-  CHECK(by_chance > 0.9 * 2 / 1024 && by_chance < 1.2 * 2 / 1024);
-  CHECK_EQ(caused_by_chance(ten, 0, 2), 1.0);
-  // One long delay proves nothing, however long; ten of them do.
-  std::vector<Charge> steps;
-  for (int i = 0; i < 30; ++i) steps.push_back({i % 4, kMillisecond});
-  steps.push_back({2, 100 * kSecond});
-  CHECK(caused_by_chance(steps, 2, 4) > 0.5);
-  for (int i = 0; i < 9; ++i) steps.push_back({2, 100 * kSecond});
-  CHECK(caused_by_chance(steps, 2, 4) < 1e-4);
-  CHECK_EQ(caused_by_chance({}, 0, 4), 1.0);
-  CHECK_EQ(caused_by_chance(ten, 1, 1), 1.0);
 }
 
 TEST(a_rank_that_costs_too_little_is_not_named) {
