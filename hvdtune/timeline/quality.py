@@ -28,6 +28,8 @@ RECORD_COST = 100e-9
 CROWDED_WAIT_COST = 2e-6
 
 _MISSING = re.compile(r"missing: rank (\d+)")
+#: Whom a report of several missing ranks says that the others wait for in the end.
+_FIRST = re.compile(r"Look at rank (\d+) first")
 
 
 def stalls(
@@ -63,7 +65,7 @@ def stalls(
         if since in open_since:
             continue  # reported again: nothing has run meanwhile
         open_since.add(since)
-        who = _MISSING.search(text)
+        who = _FIRST.search(text) or _MISSING.search(text)
         rows.append(
             {
                 "time_s": second,
