@@ -104,6 +104,18 @@ def test_two_findings_do_not_have_the_same_second() -> None:
     assert "again" not in {share.kind for share in shares}
 
 
+def test_a_lack_of_cpus_has_no_more_of_computing_than_was_recorded() -> None:
+    analysis = analyse(recording(replace(HEALTHY, noise=0.3)))
+    step = analysis.overlap.step_s
+    before = accounting.shares(analysis, [])
+    taken = Finding("CPUs taken", "", "", 0.45, {"waiting_share": 0.3})
+    computing, cause, communication, none = accounting.shares(analysis, [taken])
+    assert computing.seconds == pytest.approx(before[0].seconds - 0.3 * step)
+    assert cause.seconds == pytest.approx(0.45 * step, rel=0.2)
+    assert none.seconds < before[-1].seconds
+    assert communication.seconds <= before[1].seconds
+
+
 def test_advice_for_every_job_is_no_cause() -> None:
     huge = planted()["huge tensor last"][0]
     numbers = numbers_of(huge)

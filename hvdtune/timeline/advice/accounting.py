@@ -151,6 +151,13 @@ def _claim(open_: _Open, one: Finding) -> Share:
         pools = ["waiting", "computing", "communication"]
     else:
         pools = ["computing", "waiting", "communication"]
+    # Of computing a lack of CPUs has no more than what is recorded of it; the rest of its gain is
+    # waiting of others.
+    kept = one.evidence.get("waiting_share")
+    if isinstance(kept, float):
+        first = open_.take(min(wanted, kept * open_.step), ["computing"])
+        rest = open_.take(wanted - first, ["waiting", "communication"])
+        return Share(one.kind, one.kind, first + rest)
     return Share(one.kind, one.kind, open_.take(wanted, pools), ranks=ranks)
 
 
