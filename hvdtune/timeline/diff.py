@@ -354,7 +354,7 @@ def _waited(cause: Numbers) -> str:
     when = "now" if after > before else "no longer"
     if not cause["ranks"]:
         return f"ranks {when} take turns in being late {took}"
-    who = cause["title"].removeprefix("waiting for ")
+    who = words.ranks(cause["ranks"]).replace(", ", " and ")
     hold = "hold" if len(cause["ranks"]) > 1 else "holds"
     return f"{who} {when} {hold} the others up {took}"
 

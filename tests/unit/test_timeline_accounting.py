@@ -116,6 +116,30 @@ def test_a_lack_of_cpus_has_no_more_of_computing_than_was_recorded() -> None:
     assert communication.seconds <= before[1].seconds
 
 
+def test_late_ranks_that_wait_for_each_other_are_not_waited_for_twice() -> None:
+    bad = replace(HEALTHY, late=(Late(1, 0.020), Late(3, 0.060)))
+    analysis = analyse(recording(bad))
+    both = Finding("persistent straggler", "", "", 0.5, {"ranks": "1, 3"})
+    cause = accounting.shares(analysis, [both])[1]
+    assert cause.seconds == pytest.approx(step_seconds(bad) - step_seconds(HEALTHY), rel=0.05)
+
+
+def test_what_is_found_of_a_rank_has_what_the_others_wait_for_it_whatever_its_kind() -> None:
+    analysis = analyse(recording(replace(HEALTHY, late=(Late(2, 0.030),))))
+    [_, cause, *_] = accounting.shares(
+        analysis, [Finding("slow input", "", "", 0.4, {"rank": 2.0})]
+    )
+    assert cause.title == "slow input (rank 2)"
+    assert cause.ranks == (2,)
+    assert cause.seconds == pytest.approx(0.030, rel=0.05)
+
+
+def test_a_stall_that_never_ended_is_in_no_step() -> None:
+    analysis = analyse(recording(HEALTHY))
+    endless = Finding("stalled rank", "", "", 0.9, {"stalled_s": 65.0, "rank": 1.0})
+    assert accounting.shares(analysis, [endless]) == accounting.shares(analysis, [])
+
+
 def test_advice_for_every_job_is_no_cause() -> None:
     huge = planted()["huge tensor last"][0]
     numbers = numbers_of(huge)

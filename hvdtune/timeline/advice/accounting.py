@@ -114,10 +114,13 @@ class _Open:
         total = float(self.caused[cells].sum())
         if not total or not others:
             return 0.0
+        # Late ranks wait for each other, too: no more than what one that waits for all of them has.
+        most = float(np.where(self.steps, self.delay, 0.0)[cells].sum())
         self.caused = np.where(cells, 0.0, self.caused)
         freed = before - self.waiting
         # Beyond the mean over all ranks: what the late ones computed longer.
-        longer = min(total / others / float(self.steps.sum()) - freed, max(self.computing, 0.0))
+        longer = min(total / others, most) / float(self.steps.sum()) - freed
+        longer = min(max(longer, 0.0), max(self.computing, 0.0))
         self.computing -= longer
         return freed + longer
 
@@ -139,16 +142,19 @@ def _claim(open_: _Open, one: Finding) -> Share:
     """What the finding costs; it is no longer open then."""
     ranks = ranks_of(one)
     wanted = one.gain * open_.step
-    if one.kind in _OF_A_RANK and ranks:
+    endless = one.kind == "stalled rank" and "step" not in one.evidence
+    if one.kind in _OF_A_RANK and ranks and not endless:
         seconds = open_.waited_for(ranks, _steps_of(open_, one, ranks))
         return Share(one.kind, f"waiting for {_and(words.ranks(ranks))}", seconds, ranks=ranks)
+    if wanted <= 0 or endless:  # a stall that never ended is in no step
+        return Share(one.kind, one.kind, 0.0)
     if one.kind == "ranks take turns":
         title = "waiting for ranks that take turns"
         return Share(one.kind, title, open_.take(open_.waiting, ["waiting"]))
     if one.kind.startswith(_OF_TRAFFIC) or _OF_AN_OPERATION & one.evidence.keys():
         pools = ["communication", "other", "waiting", "computing"]
-    elif ranks:
-        pools = ["waiting", "computing", "communication"]
+    elif ranks and (seconds := open_.waited_for(ranks, open_.steps)):
+        return Share(one.kind, f"{one.kind} ({words.ranks(ranks)})", seconds, ranks=ranks)
     else:
         pools = ["computing", "waiting", "communication"]
     # Of computing a lack of CPUs has no more than what is recorded of it; the rest of its gain is
