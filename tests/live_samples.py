@@ -30,9 +30,9 @@ _STATUS: dict[str, Any] = {
     "stall_reports": 0,
     "stalled_tensors": 0,
     "lateness": [
-        {"late_s": 0.0, "share": 0.0, "last_share": 0.1},
-        {"late_s": 0.03, "share": 0.12, "last_share": 0.8},
-        {"late_s": 0.001, "share": 0.004, "last_share": 0.1},
+        {"late_s": 0.0, "share": 0.0, "last_share": 0.1, "chance": 1.0},
+        {"late_s": 0.03, "share": 0.12, "last_share": 0.8, "chance": 1e-9},
+        {"late_s": 0.001, "share": 0.004, "last_share": 0.1, "chance": 1.0},
     ],
     "hosts": [
         {"ranks": [0, 1], "late_s": 0.0, "share": 0.0, "last_share": 0.0},

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 Status = dict[str, Any]
 
 _SHOWN_RANKS = 8
+#: A rank is called the slowest if equal ranks would cost as much with less probability.
+CHANCE = 1e-3
 
 
 def time_text(seconds: float) -> str:
@@ -185,24 +187,36 @@ def _queue(status: Status) -> str:
 
 
 def _slowest(status: Status) -> str:
-    """The rank, or the host, that costs most; and who is named in the log."""
+    """Who holds the others up, by the log's rule; else who costs most, if that is not by chance."""
     if not status["steps"]:
         return "not known yet"
-    found = [(one, _rank_name(status, rank)) for rank, one in enumerate(status["lateness"])]
-    found += [(one, _host_name(status, host)) for host, one in enumerate(status["hosts"])]
-    one, name = max(found, key=lambda pair: float(pair[0]["late_s"]))
+    hosts = [(one, _host_name(status, host)) for host, one in enumerate(status["hosts"])]
+    ranks = [(one, _rank_name(status, rank)) for rank, one in enumerate(status["lateness"])]
+    named = [
+        table[status[key]]
+        for table, key in ((hosts, "straggler_host"), (ranks, "straggler"))
+        if status[key] is not None
+    ]
+    if named:
+        return "; ".join(f"{name} holds the others up: it {_cost(one)}" for one, name in named)
+    one, name = max([*ranks, *hosts], key=lambda pair: float(pair[0]["late_s"]))
     if one["late_s"] <= 0:
         return "none: nobody waits for a rank"
-    said = (
-        f"{name} costs {time_text(one['late_s'])} a step ({one['share']:.0%}), last in "
+    # An engine of an earlier version does not tell the chance.
+    if one.get("chance", 0.0) < CHANCE:
+        return f"{name} {_cost(one)}"
+    waited, share = (sum(rank[key] for rank, _ in ranks) for key in ("late_s", "share"))
+    return (
+        f"no rank in particular: {time_text(waited)} of a step ({share:.0%}) is waiting for "
+        "whichever is last"
+    )
+
+
+def _cost(one: Mapping[str, Any]) -> str:
+    return (
+        f"costs {time_text(one['late_s'])} a step ({one['share']:.0%}), last in "
         f"{one['last_share']:.0%} of the steps"
     )
-    named = []
-    if status["straggler_host"] is not None:
-        named.append(_host_name(status, status["straggler_host"]))
-    if status["straggler"] is not None:
-        named.append(f"rank {status['straggler']}")
-    return f"{said}; step after step: {', '.join(named)}" if named else said
 
 
 def _rank_name(status: Status, rank: int) -> str:

@@ -11,12 +11,12 @@ Symbols, all times in microseconds (us) of the recording's clock:
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from hvdtune.timeline import turns
 from hvdtune.timeline.model import NEGOTIATE, Span, Trace
 
 if TYPE_CHECKING:
@@ -192,8 +192,7 @@ def rank_lateness(trace: Trace, ops: pd.DataFrame) -> pd.DataFrame:
     | wall_us | \\|U\\| of [min r_k, max r_k] over those: time in which any tensor waited for it |
     | share | wall_us / T |
     | median_late_us | median of r_k − min r_k over all its operations |
-    | chance | of n equal ranks, how likely one is the last so often: n · P(X ≥ last), at most 1;
-      X is binomial, of that many operations with 1 / n each |
+    | chance | probability that equal ranks cause as much waiting by chance: turns.stragglers() |
     """
     import pandas as pd
 
@@ -205,6 +204,8 @@ def rank_lateness(trace: Trace, ops: pd.DataFrame) -> pd.DataFrame:
         waits[int(last_rank)].append((int(first), int(last)))
     lateness = _lateness_by_rank(trace, judged)
     total = duration_us(trace)
+    blamed = turns.stragglers(ops, sorted(lateness))
+    by_chance = dict(zip(blamed["rank"], blamed["chance"], strict=True))
     rows = []
     for rank in sorted(lateness):
         charged = waits[rank]
@@ -219,31 +220,12 @@ def rank_lateness(trace: Trace, ops: pd.DataFrame) -> pd.DataFrame:
                 "wall_us": wall,
                 "share": wall / total if total else 0.0,
                 "median_late_us": float(pd.Series(lateness[rank]).median()),
-                "chance": chance(len(charged), len(lateness[rank]), len(lateness)),
+                "chance": by_chance[rank],
             }
         )
     columns = ["rank", "operations", "last", "last_share", "charged_us", "wall_us", "share"]
     frame = pd.DataFrame(rows, columns=[*columns, "median_late_us", "chance"])
     return frame.sort_values("wall_us", ascending=False, kind="stable", ignore_index=True)
-
-
-def chance(last: int, operations: int, ranks: int) -> float:
-    """How likely it is that one of so many equal ranks is the last so often, by chance alone."""
-    if ranks < 2 or operations < 1:
-        return 1.0
-    p = 1 / ranks
-    if last <= operations * p:
-        return 1.0
-    choices = math.lgamma(operations + 1)
-    choices -= math.lgamma(last + 1) + math.lgamma(operations - last + 1)
-    term = math.exp(choices + last * math.log(p) + (operations - last) * math.log1p(-p))
-    tail = term
-    for k in range(last, operations):  # ever smaller: `last` is above the mean
-        term *= (operations - k) / (k + 1) * p / (1 - p)
-        tail += term
-        if term < 1e-12 * tail:
-            break
-    return min(1.0, ranks * tail)
 
 
 def _lateness_by_rank(trace: Trace, judged: pd.DataFrame) -> dict[int, list[int]]:

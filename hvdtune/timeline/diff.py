@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdtune.timeline import words
+from hvdtune.timeline.advice import accounting
+from hvdtune.timeline.advice.accounting import Share
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.report_data import PARTS
 from hvdtune.timeline.report_numbers import (
     DOCUMENT,
@@ -42,6 +45,10 @@ REPEATS = 2000
 SAME_WORKLOAD = 0.95
 #: A part explains a change if it has this share of it.
 EXPLAINS = 0.15
+#: Some steps changed, not the typical ones, if the mean of all changed so many times as much.
+RARE_STEPS = 3
+#: A cause is gone if less than this share of it is left.
+GONE = 0.1
 
 
 def compare(a: Analysis, b: Analysis, *, force: bool = False) -> Numbers:
@@ -63,6 +70,8 @@ def compare(a: Analysis, b: Analysis, *, force: bool = False) -> Numbers:
             "settings; --force compares them all the same"
         )
     times_a, times_b = step_times(a), step_times(b)
+    found_a, found_b = findings(a), findings(b)
+    usual_a, usual_b = (typical_rows(one.waterfall)["step"].unique() for one in (a, b))
     numbers: Numbers = {
         "document": DOCUMENT,
         "kind": "diff",
@@ -73,6 +82,10 @@ def compare(a: Analysis, b: Analysis, *, force: bool = False) -> Numbers:
         "mean_step": step_change(times_a, times_b, np.mean),
         "parts": part_changes(typical_rows(a.waterfall), typical_rows(b.waterfall)),
         "mean_parts": part_changes(a.waterfall, b.waterfall),
+        "causes": cause_changes(
+            accounting.shares(a, found_a, usual_a), accounting.shares(b, found_b, usual_b)
+        ),
+        "mean_causes": cause_changes(accounting.shares(a, found_a), accounting.shares(b, found_b)),
         "bandwidth": bandwidth_changes(a, b),
         "settings": setting_changes(a, b),
         "method": "medians of step times; 95 % interval by moving-block bootstrap over steps",
@@ -139,6 +152,28 @@ def part_changes(a: pd.DataFrame, b: pd.DataFrame) -> list[Numbers]:
             "saved_s": float(mean_a[part] - mean_b[part]),
         }
         for part in PARTS
+    ]
+    return sorted(rows, key=lambda one: -abs(one["saved_s"]))
+
+
+def cause_changes(a: list[Share], b: list[Share]) -> list[Numbers]:
+    """What each cause takes of the mean step of either run, the largest change first. Its title
+    says whose it is; `ranks` are those who are waited for, as in a report."""
+    shares = {one.title: one for one in [*a, *b]}
+    sums = [dict.fromkeys(shares, 0.0) for _ in "ab"]
+    for own, run in zip(sums, (a, b), strict=True):
+        for one in run:
+            own[one.title] += one.seconds
+    rows = [
+        {
+            "title": title,
+            "kind": one.kind,
+            "ranks": list(one.ranks),
+            "a_s": sums[0][title],
+            "b_s": sums[1][title],
+            "saved_s": sums[0][title] - sums[1][title],
+        }
+        for title, one in shares.items()
     ]
     return sorted(rows, key=lambda one: -abs(one["saved_s"]))
 
@@ -255,41 +290,73 @@ def verdict(numbers: Numbers) -> str:
             f"There are too few steps to tell ({step['a_steps']} and {step['b_steps']}; at least "
             f"{FEWEST_STEPS} each are needed): b takes {_times(step)} a step."
         )
-    if step["significant"]:
-        return _sentence("b", step, "a step", numbers["parts"], numbers["settings"])
+    rare = mean["significant"] and abs(mean["change"]) >= RARE_STEPS * abs(step["change"])
+    if step["significant"] and not rare:
+        why = _because(step, numbers["parts"], numbers["causes"], numbers["settings"])
+        return _sentence("b", step, "a step", why)
     if mean["significant"]:
-        text = _sentence("the mean of all", mean, "in the mean", numbers["mean_parts"], [])
-        return f"Typical steps take the same ({_times(step)}), but {text}"
+        why = _because(mean, numbers["mean_parts"], numbers["mean_causes"], [])
+        text = _sentence("the mean of all", mean, "in the mean", why)
+        same = "nearly the same" if step["significant"] else "the same"
+        return f"Typical steps take {same} ({_times(step)}), but {text}"
     return (
         f"No difference can be told: b takes {_times(step)} a step, which is within the noise "
         f"(± {words.percent(_margin(step))})."
     )
 
 
-def _sentence(
-    what: str, change: Numbers, each: str, parts: list[Numbers], settings: list[Numbers]
-) -> str:
+def _sentence(what: str, change: Numbers, each: str, why: str) -> str:
     direction = "faster" if change["change"] > 0 else "slower"
-    why = _because(change, parts, settings)
     return (
         f"{what} is {words.percent(abs(change['change']))} ± {words.percent(_margin(change))} "
         f"{direction} ({_times(change)} {each})" + (f", because {why}." if why else ".")
     )
 
 
-def _because(change: Numbers, parts: list[Numbers], settings: list[Numbers]) -> str:
-    """The parts that changed in the direction of the whole, largest first; then the settings."""
+def _because(
+    change: Numbers, parts: list[Numbers], causes: list[Numbers], settings: list[Numbers]
+) -> str:
+    """What changed in the direction of the whole, largest first: whom the others wait for, then
+    parts of the step; then the settings."""
     saved = change["a_s"] - change["b_s"]
-    causes = [one for one in parts if one["saved_s"] / saved >= EXPLAINS][:2]
-    text = " and ".join(
+    ranks = [one for one in causes if _waits(one) and one["saved_s"] / saved >= EXPLAINS]
+    if ranks:
+        # What late ranks computed longer is told with the waiting for them.
+        computing = {one["kind"]: one for one in causes}[accounting.COMPUTING]
+        parts = [{**one, **({"saved_s": computing["saved_s"], "a_s": computing["a_s"],
+                             "b_s": computing["b_s"]} if one["name"] == PARTS[0] else {})}
+                 for one in parts if one["name"] != "skew_wait_s"]  # fmt: skip
+    parts = [one for one in parts if one["saved_s"] / saved >= EXPLAINS]
+    texts = [_waited(one) for one in ranks] + [
         f"{one['title']} takes {words.seconds(one['b_s'])} instead of {words.seconds(one['a_s'])}"
-        for one in causes
-    )
+        for one in parts
+    ]
+    text = " and ".join(texts[:2])
     if text and len(settings) == 1:
         one = settings[0]
         a, b = (value_words(one[which], one["name"]) for which in "ab")
         text += f"; {one['name']} is {b} instead of {a}"
     return text
+
+
+def _waits(cause: Numbers) -> bool:
+    """Waiting for ranks, which a report names or says that they take turns."""
+    return bool(cause["ranks"]) or cause["kind"] == "ranks take turns"
+
+
+def _waited(cause: Numbers) -> str:
+    """`rank 1 no longer holds the others up (12.0 ms a step waiting for a late rank)`."""
+    before, after = cause["a_s"], cause["b_s"]
+    if min(before, after) >= GONE * max(before, after):
+        took = f"{words.seconds(after)} instead of {words.seconds(before)}"
+        return f"{cause['title']} takes {took}"
+    took = f"({words.seconds(max(before, after))} a step waiting for a late rank)"
+    when = "now" if after > before else "no longer"
+    if not cause["ranks"]:
+        return f"ranks {when} take turns in being late {took}"
+    who = words.ranks(cause["ranks"]).replace(", ", " and ")
+    hold = "hold" if len(cause["ranks"]) > 1 else "holds"
+    return f"{who} {when} {hold} the others up {took}"
 
 
 def _times(change: Numbers) -> str:

@@ -24,6 +24,7 @@ def text(numbers: Numbers) -> str:
         f"a: {a['source']}, {words.number(a['steps'], 'step')}\n"
         f"b: {b['source']}, {words.number(b['steps'], 'step')}",
         _parts(numbers).text(),
+        _causes(numbers).text(MOST_ROWS),
     ]
     if numbers["bandwidth"]:
         parts.append(_bandwidth(numbers).text(MOST_ROWS))
@@ -43,6 +44,18 @@ def _parts(numbers: Numbers) -> Table:
     total = _row("median step", step["a_s"], step["b_s"])
     head = ("ms", "a", "b", "saved", "change")
     return Table("Where a typical step goes, ms", head, [*rows, total])
+
+
+def _causes(numbers: Numbers) -> Table:
+    mean = numbers["mean_step"]
+    rows = [
+        _row(one["title"], one["a_s"], one["b_s"])
+        for one in numbers["mean_causes"]
+        if max(one["a_s"], one["b_s"]) >= WORTH_LISTING * mean["a_s"]
+    ]
+    sums = (sum(one[name] for one in numbers["mean_causes"]) for name in ("a_s", "b_s"))
+    head = ("ms", "a", "b", "saved", "change")
+    return Table("The mean step by cause, ms", head, [*rows, _row("mean step", *sums)])
 
 
 def _row(title: str, a: float, b: float) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ PHASE_COST = 3e-6
 CROWDED_WAIT_COST = 2e-6
 
 _MISSING = re.compile(r"missing: rank (\d+)")
+#: Whom a report of several missing ranks says that the others wait for in the end.
+_FIRST = re.compile(r"Look at rank (\d+) first")
 
 
 def stalls(
@@ -65,7 +67,7 @@ def stalls(
         if since in open_since:
             continue  # reported again: nothing has run meanwhile
         open_since.add(since)
-        who = _MISSING.search(text)
+        who = _FIRST.search(text) or _MISSING.search(text)
         rows.append(
             {
                 "time_s": second,

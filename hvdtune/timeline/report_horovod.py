@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hvdtune import pages
 from hvdtune.timeline import analysis, starts, summary, words
 from hvdtune.timeline.capture import KINDS
+from hvdtune.timeline.chance import RARE
 from hvdtune.timeline.events import TimelineError
 from hvdtune.timeline.model import Trace
 from hvdtune.timeline.reader import read_layout
@@ -50,18 +51,20 @@ def document(path: str | Path) -> Numbers:
     steady = starts.without(trace, found)
     operations = analysis.operations(steady)
     late = analysis.rank_lateness(steady, operations)
+    verdict: Numbers = {
+        "kind": "horovod",
+        "sentence": summary.told(steady, operations, late, found).removeprefix("Verdict: "),
+        "action": "",
+        "gain": 0.0,
+        "interval": [0.0, 0.0],
+        "evidence": {},
+    }
     return {
         "document": 1,
         "kind": "horovod",
         "source": str(path),
-        "verdict": {
-            "kind": "horovod",
-            "sentence": summary.told(steady, operations, late, found).removeprefix("Verdict: "),
-            "action": "",
-            "gain": 0.0,
-            "interval": [0.0, 0.0],
-            "evidence": {},
-        },
+        "verdict": verdict,
+        "findings": [verdict],
         "missing": [*MISSING, *([FIRST_STEP_ONLY] if _first_step_only(trace, operations) else [])],
         "summary": summary.summary(trace),
         "duration_s": analysis.duration_us(trace) / 1e6,
@@ -128,6 +131,10 @@ def _late_ranks(numbers: Numbers) -> str:
     }
     first = rows[0]
     says = f"The others waited {words.seconds(first['wall_us'] / 1e6)} for rank {first['rank']}."
+    if first["chance"] >= RARE:
+        says = (
+            "The others waited for whichever rank was the last; equal ranks show as much by chance."
+        )
     return pages.figure(
         "lateness", spec, height=80 + 30 * len(rows), heading="Who the others waited for", says=says
     )

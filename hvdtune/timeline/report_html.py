@@ -29,6 +29,7 @@ def page(numbers: Numbers) -> str:
             f'<p class="under">{escape(sentences.job(numbers))}</p>',
             *(pages.paragraph(note, "note") for note in sentences.warnings(numbers)),
             hero(numbers["verdict"]),
+            _accounting(numbers),
             _facts(numbers),
             _more_findings(numbers["findings"][1:]),
             _waterfall(numbers),
@@ -64,6 +65,13 @@ def hero(verdict: Numbers) -> str:
         + (f'<p class="action"><b>Next:</b> {escape(action)}</p>' if action else "")
         + f"{pill}{_evidence(verdict)}</section>"
     )
+
+
+def _accounting(numbers: Numbers) -> str:
+    found = numbers["accounting"]
+    if not found:
+        return ""
+    return pages.paragraph(found["sentence"]) + tables.html(tables.accounting(found), NUMBERS)
 
 
 def _evidence(finding: Numbers) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdtune.timeline import phases, step_starts
+from hvdtune.timeline.advice import accounting
 from hvdtune.timeline.capture import Recording
 from hvdtune.timeline.report_data import PARTS
 from hvdtune.timeline.report_strips import strips
@@ -63,6 +64,7 @@ def numbers_of(analysis: Analysis, findings: list[Any]) -> Numbers:
         "job": _job(recording),
         "verdict": told[0],
         "findings": told,
+        "accounting": accounting.numbers(analysis, findings),
         "start": step_starts.numbers(analysis.starts, analysis.origin_ns),
         "steps": _steps(analysis),
         "waterfall": _waterfall(analysis),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from typing import Any
 
@@ -12,8 +11,11 @@ Numbers = dict[str, Any]
 
 #: A part of the step from this share on is worth naming.
 WORTH_NAMING = 0.03
-#: A rank is called late from this share of the step on.
+#: Waiting for late ranks is worth a sentence from this share of the step on.
 LATE = 0.02
+#: The findings about ranks that the others wait for, and how many of them are told.
+LATE_RANKS = ("persistent straggler", "transient straggler", "recurring straggler", "stalled rank")
+MOST_LATE = 3
 
 
 def job(numbers: Numbers) -> str:
@@ -126,46 +128,50 @@ def gain(finding: Numbers) -> str:
 
 
 def lateness(numbers: Numbers) -> str:
-    """Which rank is typically late, or which ranks are."""
-    typical = {int(rank): late or 0.0 for rank, late in numbers["lateness"]["typical_ms"].items()}
-    step = 1e3 * (numbers["steps"].get("median_s") or 0.0)
-    worst = max(typical, key=lambda rank: typical[rank])
-    found = _together_sentence(typical, step) or _stragglers_sentence(numbers)
-    if found:
-        return found
-    if step and typical[worst] >= LATE * step:
-        return f"Rank {worst} is the latest: {words.digits(typical[worst])} ms in a typical step."
+    """Who is late, as the findings have it; nobody is named whom they do not hold responsible."""
+    told = [one for one in numbers["findings"] if one["kind"] in LATE_RANKS]
+    if told:
+        return " ".join(dict.fromkeys(_late_ranks(one, numbers) for one in told[:MOST_LATE]))
+    waited = numbers["waterfall"]["mean"]["parts_s"]["skew_wait_s"]
+    by = f"{words.seconds(waited)} of a step, on average, is waiting for whichever is last"
+    if any(one["kind"] == "ranks take turns" for one in numbers["findings"]):
+        return f"No rank in particular is late: the ranks take turns, and {by}."
+    real = [one for one in numbers["stragglers"] if one["kind"]]
+    if real:
+        return f"{_straggler(real[0])} Without it the job would hardly be faster."
+    if waited >= LATE * numbers["overlap"]["step_s"]:
+        return f"No rank is late more often than chance makes it: {by}."
     return "No rank is late by much: the ranks reach communication at about the same time."
 
 
-def _together_sentence(typical: dict[int, float], step: float) -> str:
-    """Several ranks (of a slow host, say) that are much later than all others. Milliseconds."""
-    latest = max(typical.values())
-    late = {rank: by for rank, by in typical.items() if by >= latest / 2}
-    others = [by for rank, by in typical.items() if rank not in late]
-    if len(late) < 2 or not others or latest < LATE * step or max(others) > min(late.values()) / 2:
-        return ""
-    by = words.digits(statistics.median(late.values()))
-    return f"{words.ranks(late).capitalize()} are late together: {by} ms in a typical step."
+def _late_ranks(one: Numbers, numbers: Numbers) -> str:
+    """Of a finding about ranks."""
+    evidence = one["evidence"]
+    if "ranks" in evidence:
+        late = words.seconds(evidence["late_ms"] / 1e3)
+        ranks = words.ranks(int(rank) for rank in str(evidence["ranks"]).split(","))
+        return f"{ranks.capitalize()} are late together: {late} in a typical step."
+    rank = int(evidence["rank"])
+    if one["kind"] == "stalled rank":
+        return f"Rank {rank} stopped for {words.seconds(evidence['stalled_s'])}."
+    row = next((row for row in numbers["stragglers"] if row["rank"] == rank), None)
+    return _straggler(row) if row and row["kind"] else one["sentence"]
 
 
-def _stragglers_sentence(numbers: Numbers) -> str:
-    real = [one for one in numbers["stragglers"] if one["kind"]]
-    if not real:
-        return ""
-    top = real[0]
-    where = f" ({top['host']})" if top.get("host") else ""
-    late = words.seconds(top["typical_late_s"])
-    if top["kind"] == "persistent":
-        return f"Rank {top['rank']}{where} is late throughout: {late} in a typical step."
-    if top["kind"] == "recurring":
-        often = f"every {top['period']} steps" if top["period"] else "again and again"
-        return f"Rank {top['rank']}{where} is late {often}, by {late}."
-    if top["from_step"] == top["to_step"]:
-        return f"Rank {top['rank']}{where} is late in step {top['from_step']}: {late}."
+def _straggler(row: Numbers) -> str:
+    """Of a row of the stragglers."""
+    where = f" ({row['host']})" if row.get("host") else ""
+    late = words.seconds(row["typical_late_s"])
+    if row["kind"] == "persistent":
+        return f"Rank {row['rank']}{where} is late throughout: {late} in a typical step."
+    if row["kind"] == "recurring":
+        often = f"every {row['period']} steps" if row["period"] else "again and again"
+        return f"Rank {row['rank']}{where} is late {often}, by {late}."
+    if row["from_step"] == row["to_step"]:
+        return f"Rank {row['rank']}{where} is late in step {row['from_step']}: {late}."
     return (
-        f"Rank {top['rank']}{where} is late from step {top['from_step']} to "
-        f"{top['to_step']}: {late} in a typical one of these."
+        f"Rank {row['rank']}{where} is late from step {row['from_step']} to "
+        f"{row['to_step']}: {late} in a typical one of these."
     )
 
 

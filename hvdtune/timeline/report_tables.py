@@ -106,6 +106,16 @@ def phases(numbers: Numbers) -> Table:
     return Table(f"What the computing is, ms a step{stars}", head, rows, marked=marked)
 
 
+def accounting(found: Numbers) -> Table:
+    """The mean step by cause."""
+    rows = [
+        (one["title"], words.milliseconds(one["seconds"]), words.percent(one["share"]))
+        for one in found["shares"]
+    ]
+    total = ("the mean step", words.milliseconds(found["step_s"]), words.percent(1.0))
+    return Table("What a step is made of, by cause", ("cause", "ms", "share"), [*rows, total])
+
+
 def lateness(numbers: Numbers) -> Table:
     """Rank × its typical lateness."""
     found = numbers["lateness"]["typical_ms"]

@@ -17,6 +17,8 @@ MOST_ROWS = 12
 def text(numbers: Numbers) -> str:
     """The whole text; the first paragraph is the verdict."""
     parts = [_verdict(numbers["verdict"])]
+    if numbers["accounting"]:
+        parts.append(_wrapped(numbers["accounting"]["sentence"]))
     parts += [_wrapped(f"Note: {one}") for one in sentences.warnings(numbers)]
     others = numbers["findings"][1:]
     if others:

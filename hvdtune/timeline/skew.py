@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,7 +46,7 @@ def lateness(joint: Joint, steps: Steps, parts: Waterfall) -> pd.DataFrame:
 
     ranks = sorted(joint.arrivals)
     delays = np.array([parts.delay[rank] for rank in ranks]).reshape(len(ranks), len(steps)) / 1e9
-    last = _last(delays, _threshold(joint, steps))
+    last = last_in(delays, _threshold(joint, steps))
     frames = []
     for at, rank in enumerate(ranks):
         frames.append(
@@ -70,8 +71,9 @@ def _threshold(joint: Joint, steps: Steps) -> float:
     return max(MATTERS * typical, BOUNDS * joint.recording.clock_bound_ns) / 1e9
 
 
-def _last(delays: np.ndarray, threshold: float) -> np.ndarray:
-    """[ranks, S] bool: at most one rank a step."""
+def last_in(delays: np.ndarray, threshold: float) -> np.ndarray:
+    """[ranks, S] bool: who holds each step up, at most one rank, by `threshold` s or more.
+    `delays`: [ranks, S] s."""
     result = np.zeros(delays.shape, bool)
     if delays.size:
         worst = delays.argmax(axis=0)
@@ -97,7 +99,14 @@ def _lateness(joint: Joint, steps: Steps, rank: int) -> np.ndarray:
 
 
 def stragglers(joint: Joint, steps: Steps, late: pd.DataFrame) -> pd.DataFrame:
-    """One row per rank, the costliest first. `late` is from lateness().
+    """blame() of a recording's ranks. `late` is from lateness() of the same steps."""
+    hosts = {rank: view.recording.identity.host for rank, view in joint.views.items()}
+    return blame(late, joint.recording.size, hosts)
+
+
+def blame(late: pd.DataFrame, size: int, hosts: Mapping[int, str]) -> pd.DataFrame:
+    """One row per rank, the costliest first. `late`: the columns of lateness(). `size`: ranks of
+    the job. `hosts`: by rank, as far as known.
 
     | column | formula |
     |---|---|
@@ -116,7 +125,7 @@ def stragglers(joint: Joint, steps: Steps, late: pd.DataFrame) -> pd.DataFrame:
     rows = []
     by_rank = [(int(rank), own) for rank, own in late.groupby("rank", sort=True)]
     charged = np.array([own["delay_s"] * own["last"] for _, own in by_rank])
-    unlikely = chance.caused_by_chance(charged, joint.recording.size) if by_rank else ()
+    unlikely = chance.caused_by_chance(charged, size) if by_rank else ()
     for (rank, own), by_chance in zip(by_rank, unlikely, strict=True):
         last = own["last"].to_numpy()
         delay = own["delay_s"].to_numpy()
@@ -124,11 +133,10 @@ def stragglers(joint: Joint, steps: Steps, late: pd.DataFrame) -> pd.DataFrame:
         inside = slice(first, final + 1)
         paused = pauses(last, delay) if kind == "recurring" else np.zeros(len(last), bool)
         told = (paused if kind == "recurring" else last)[inside]
-        view = joint.views.get(rank)
         rows.append(
             {
                 "rank": rank,
-                "host": view.recording.identity.host if view else "",
+                "host": hosts.get(rank, ""),
                 "kind": kind,
                 "steps_last_share": float(last.mean()) if len(last) else 0.0,
                 "caused_s": float(own["caused_s"].sum()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hvdtune.timeline import analysis, starts, words
+from hvdtune.timeline import analysis, starts, turns, words
 from hvdtune.timeline.model import Trace
 
 if TYPE_CHECKING:
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 WAITING_MATTERS = 0.05
 QUEUE_MATTERS = 0.10
 COMMUNICATION_MATTERS = 0.25
-#: One rank is the cause when it has this share of all waiting.
+#: A single pause that is this share of all waiting is the cause of it.
 ONE_CAUSE = 0.6
-#: … and if equal ranks make one of them the last that often with at most this probability.
-CHANCE = 0.01
+#: Tensors have to come so many times, with ticks, before anything is said of a rank.
+FEWEST = 3
 
 
 def summary(trace: Trace, most_rows: int = 10) -> str:
@@ -79,7 +79,7 @@ def verdict(trace: Trace, ops: pd.DataFrame, lateness: pd.DataFrame) -> str:
     judged = ops[ops["skew_us"].notna()]
     waiting = _wall(judged["first_ready"], judged["last_ready"])
     if waiting / total >= WAITING_MATTERS:
-        return _waiting_verdict(waiting, total, lateness, _longest_wait(judged))
+        return _waiting_verdict(waiting, total, ops, lateness, _longest_wait(judged))
     queued = ops[ops["queue_us"].notna()]
     queueing = _wall(queued["begin"] - queued["queue_us"], queued["begin"])
     if queueing / total >= QUEUE_MATTERS:
@@ -100,10 +100,7 @@ def verdict(trace: Trace, ops: pd.DataFrame, lateness: pd.DataFrame) -> str:
 
 
 def _longest_wait(judged: pd.DataFrame) -> tuple[int, int]:
-    """How long the longest time was in which tensors waited without a gap, us, and for whom. 0
-    where the file has but one step's ticks: there is no other time to compare it with."""
-    if judged.empty or not (judged["index"] > 0).any():
-        return 0, -1
+    """How long the longest time was in which tensors waited without a gap, us, and for whom."""
     longest, who, reached, since = 0, -1, -1, 0
     ordered = judged.sort_values("first_ready")
     for first, last, rank in zip(
@@ -117,32 +114,52 @@ def _longest_wait(judged: pd.DataFrame) -> tuple[int, int]:
 
 
 def _waiting_verdict(
-    waiting: int, total: int, lateness: pd.DataFrame, longest: tuple[int, int]
+    waiting: int, total: int, ops: pd.DataFrame, lateness: pd.DataFrame, longest: tuple[int, int]
 ) -> str:
-    top = lateness.iloc[0]
-    charged = int(lateness["wall_us"].sum())
+    said = f"Verdict: ranks wait for each other during {_share(waiting, total)}"
+    if turns.judged(ops) < FEWEST:
+        return (
+            f"{said}, when tensors came for the first time: of later operations the file does not "
+            "tell who was late, and a start proves nothing about a rank."
+        )
     once, whom = longest
     if once > ONE_CAUSE * waiting:
         return (
-            f"Verdict: ranks wait for each other during {_share(waiting, total)}, {_time(once)} of "
-            f"it once, for rank {whom}: a single pause, which says nothing about the other "
-            "operations."
+            f"{said}, {_time(once)} of it once, for rank {whom}: a single pause, which says "
+            "nothing about the other operations."
         )
-    if int(top["wall_us"]) >= ONE_CAUSE * charged and float(top["chance"]) <= CHANCE:
+    blamed = turns.stragglers(ops, sorted(int(rank) for rank in lateness["rank"]))
+    named = blamed[blamed["kind"] != ""]
+    if len(named):
+        top = named.iloc[0]
+        row = lateness[lateness["rank"] == top["rank"]].iloc[0]
         return (
-            f"Verdict: rank {int(top['rank'])} holds the others up. It was the last in "
-            f"{int(top['last'])} of {int(top['operations'])} operations, and the others waited for "
-            f"it during {_share(int(top['wall_us']), total)}. Look at what this rank and its host "
-            "do between operations."
+            f"Verdict: rank {int(top['rank'])} {_when(top)}. It was the last in "
+            f"{int(row['last'])} of {int(row['operations'])} operations, and the others waited for "
+            f"it during {_share(int(row['wall_us']), total)}. Look at what this rank and its host "
+            "do between operations. The file marks no steps, so no gain can be promised."
         )
     parts = ", ".join(
         f"for rank {int(rank)} {_percent(share)}"
         for rank, share in zip(lateness["rank"].head(3), lateness["share"].head(3), strict=True)
     )
-    return (
-        f"Verdict: ranks wait for each other during {_share(waiting, total)}, and no single rank "
-        f"is the cause ({parts})."
-    )
+    return f"{said}, and no single rank is the cause ({parts}): equal ranks show as much by chance."
+
+
+def _when(row: pd.Series) -> str:
+    """How a rank holds the others up. What a step is, only tensors that come again tell."""
+    late = words.seconds(float(row["typical_late_s"]))
+    if row["kind"] == "persistent":
+        return "holds the others up"
+    if row["kind"] == "transient":
+        return (
+            f"held the others up for a while, by {late} each time (the times "
+            f"{row['from_step'] + 1} to {row['to_step'] + 1} that the tensors came)"
+        )
+    often = f"every {row['period']} times that the tensors come" if row["period"] else (
+        "again and again"
+    )  # fmt: skip
+    return f"holds the others up {often}, by {late} each time"
 
 
 def _wall(begins: pd.Series, ends: pd.Series) -> int:

@@ -35,7 +35,7 @@ std::optional<StragglerNotice> Blame::end_step(std::uint64_t step, Nanos now, Na
 /// Nobody is named yet.
 std::optional<StragglerNotice> Blame::begin(const Step& done) {
   if (suspect_ >= 0 && held_up_by(suspect_) < kForgiven) suspect_ = -1;
-  if (!done.counts || held_up_by(done.who) < kNamed) return std::nullopt;
+  if (!done.counts || !stands_out(done.who)) return std::nullopt;
   if (done.number < excused_until_ || !is_lasting(done.who, done.number)) return std::nullopt;
   notice_ = described(done.who);
   if (suspected_.since_step < notice_.since_step) {  // further back than the history goes
@@ -83,6 +83,29 @@ std::size_t Blame::held_up_by(int who) const {
   return times;
 }
 
+/// Whether it has held up so many of the last kWindow steps, by so much, that it is to be named.
+bool Blame::stands_out(int who) const {
+  const std::size_t times = held_up_by(who);
+  if (times >= kNamed) return true;
+  if (times < kMost || steps_ < kNamed) return false;  // a job's first steps are not usual ones
+  Nanos cost = 0;
+  Nanos time = 0;
+  for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) {
+    cost += ago(i).who == who ? ago(i).cost : 0;
+    time += ago(i).duration;
+  }
+  return static_cast<double>(cost) >= options_.share * static_cast<double>(time) &&
+         caused_by_chance(charges(), who, spells_.size()) < kRare;
+}
+
+std::vector<Charge> Blame::charges() const {
+  std::vector<Charge> found;
+  for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) {
+    found.push_back({ago(i).who, ago(i).cost});
+  }
+  return found;
+}
+
 /// Of the last kWindow steps.
 std::vector<Nanos> Blame::durations() const {
   std::vector<Nanos> found;
@@ -96,18 +119,27 @@ StragglerNotice Blame::described(int who) const {
   notice.times = held_up_by(who);
   notice.looked_at = std::min(steps_, kWindow);
   notice.until_step = ago(0).number;
+  // From the step on since which it has held up more by the most than it has not.
+  std::ptrdiff_t score = 0;
+  std::ptrdiff_t most = 0;
+  std::size_t since = 0;
+  for (std::size_t i = 0; i < steps_; ++i) {
+    score += ago(i).counts && ago(i).who == who ? 1 : -1;
+    if (score <= most) continue;
+    most = score;
+    since = i;
+  }
+  notice.since_step = ago(since).number;
+  notice.since = ago(since).end;
   std::vector<Nanos> late;
   std::vector<double> share;
-  for (std::size_t i = 0; i < steps_; ++i) {
+  for (std::size_t i = 0; i <= since; ++i) {
     const Step& step = ago(i);
     if (!step.counts || step.who != who) continue;
     late.push_back(step.cost);
     share.push_back(static_cast<double>(step.cost) / static_cast<double>(step.duration));
-    // As far back as it held up four steps of five, from there to now.
-    if (late.size() * 5 < (i + 1) * 4) break;
-    notice.since_step = step.number;
-    notice.since = step.end;
   }
+  if (late.empty()) return notice;
   notice.late = median(late);
   notice.share = median(share);
   return notice;
@@ -116,7 +148,7 @@ StragglerNotice Blame::described(int who) const {
 std::optional<Blame::Suspect> Blame::suspect() const {
   int who = named_;
   for (std::size_t i = 0; who < 0 && i < std::min(steps_, kWindow); ++i) {
-    if (ago(i).counts && held_up_by(ago(i).who) >= kNamed) who = ago(i).who;
+    if (ago(i).counts && stands_out(ago(i).who)) who = ago(i).who;
   }
   std::vector<Nanos> late;
   for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) {

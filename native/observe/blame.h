@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "observe/chance.h"
 #include "observe/one_time.h"
 
 namespace hvdtune {
@@ -45,10 +46,12 @@ struct Lateness {
 ///
 /// The test: a step counts against the one that costs most in it if that is at least
 /// `options.share` of the step and `options.least`. Named is one against which 36 of the last 40
-/// steps count; it is late no longer when fewer than 16 do. Those that take turns in being the last
-/// (noise; more ranks than CPUs) do not come near 36: of two equal ones, one of which costs that
-/// much in every step by mere chance, one is named in any 40 steps with probability 2e-7 (binomial
-/// tail), and that falls steeply with their number.
+/// steps count, or 24 of them (60 %, as in a report), if in these 40 steps it costs `options.share`
+/// of the time, and equal ones would cause as much with a probability below 1e-7
+/// (`caused_by_chance`). It holds the others up no longer when fewer than 16 count. Those that take
+/// turns in being the last (noise; more ranks than CPUs) come near neither: of two equal ones, one
+/// of which costs that much in every step by mere chance, one has 36 in any 40 steps with
+/// probability 2e-7 (binomial tail), and that falls steeply with their number.
 ///
 /// One that is late now and then, for a while each time, would fill the log. Where a spell lasted
 /// less than `kLasting` steps, it has to hold the others up for `kFirstPatience` steps longer
@@ -58,6 +61,8 @@ class Blame {
  public:
   static constexpr std::size_t kWindow = 40;
   static constexpr std::size_t kNamed = 36;
+  static constexpr std::size_t kMost = 24;  ///< enough, if it is not by chance
+  static constexpr double kRare = 1e-7;     ///< that is less likely to be chance
   static constexpr std::size_t kForgiven = 16;
   static constexpr std::uint64_t kLasting = 1000;
   static constexpr std::uint64_t kFirstPatience = 200;
@@ -77,6 +82,8 @@ class Blame {
 
   /// By party, over the last kWindow steps or as many as there were.
   [[nodiscard]] std::vector<Lateness> lately() const;
+  /// What the same steps were held up by.
+  [[nodiscard]] std::vector<Charge> charges() const;
   /// The one that is named now, or -1.
   [[nodiscard]] int named() const { return named_; }
   struct Suspect {
@@ -103,6 +110,7 @@ class Blame {
   std::optional<StragglerNotice> begin(const Step& done);
   std::optional<StragglerNotice> go_on(const Step& done);
   [[nodiscard]] std::size_t held_up_by(int who) const;
+  [[nodiscard]] bool stands_out(int who) const;
   [[nodiscard]] std::vector<Nanos> durations() const;
   [[nodiscard]] bool is_lasting(int who, std::uint64_t step);
   [[nodiscard]] StragglerNotice described(int who) const;

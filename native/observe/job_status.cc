@@ -28,14 +28,17 @@ std::string quoted(const std::string& text) {
 std::string number_or_null(int number) { return number < 0 ? "null" : std::to_string(number); }
 
 /// The inside of an object.
-std::string lateness_json(const Lateness& one) {
+std::string lateness_json(const std::vector<Lateness>& all, std::size_t who,
+                          const std::vector<Charge>& charges) {
+  const Lateness& one = all[who];
   return "\"late_s\":" + seconds(one.late) + ",\"share\":" + number(one.share) +
-         ",\"last_share\":" + number(one.last_share);
+         ",\"last_share\":" + number(one.last_share) +
+         ",\"chance\":" + number(caused_by_chance(charges, static_cast<int>(who), all.size()));
 }
 
 /// Of a job on one host, nothing.
 std::string hosts_json(const std::vector<std::vector<int>>& ranks_of,
-                       const std::vector<Lateness>& hosts) {
+                       const std::vector<Lateness>& hosts, const std::vector<Charge>& charges) {
   if (hosts.size() < 2) return "[]";
   std::string out = "[";
   for (std::size_t host = 0; host < hosts.size(); ++host) {
@@ -44,7 +47,7 @@ std::string hosts_json(const std::vector<std::vector<int>>& ranks_of,
       if (out.back() != '[') out += ',';
       out += std::to_string(rank);
     }
-    out += "]," + lateness_json(hosts[host]) + "}";
+    out += "]," + lateness_json(hosts, host, charges) + "}";
   }
   return out + "]";
 }
@@ -61,8 +64,12 @@ void JobStatus::step(const StepRecord& step, Nanos blocked, const StragglerWatch
   const std::lock_guard lock(mutex_);
   last_ = step;
   ranks_ = stragglers.ranks().lately();
+  rank_charges_ = stragglers.ranks().charges();
   late_rank_ = stragglers.ranks().named();
-  if (stragglers.across_hosts()) hosts_ = stragglers.hosts().lately();
+  if (stragglers.across_hosts()) {
+    hosts_ = stragglers.hosts().lately();
+    host_charges_ = stragglers.hosts().charges();
+  }
   late_host_ = stragglers.hosts().named();
   if (steps_ == 0) first_end_ = step.end - step.duration;
   if (steps_ > 0) one_time_.step(step.duration, durations());
@@ -156,9 +163,9 @@ std::string JobStatus::json(Nanos now) const {
   }
   out += ",\"lateness\":[";
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    out += (rank > 0 ? ",{" : "{") + lateness_json(ranks_[rank]) + "}";
+    out += (rank > 0 ? ",{" : "{") + lateness_json(ranks_, rank, rank_charges_) + "}";
   }
-  out += "],\"hosts\":" + hosts_json(ranks_of_, hosts_) + ",\"notes\":{";
+  out += "],\"hosts\":" + hosts_json(ranks_of_, hosts_, host_charges_) + ",\"notes\":{";
   for (const auto& [key, text] : notes_) {
     if (out.back() != '{') out += ',';
     out += quoted(key) + ":" + quoted(text);

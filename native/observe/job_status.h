@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "observe/chance.h"
 #include "observe/one_time.h"
 #include "observe/step_log.h"
 #include "observe/straggler.h"
@@ -70,6 +71,8 @@ class JobStatus {
   std::vector<Lateness> ranks_;
   const std::vector<std::vector<int>> ranks_of_;  // by host
   std::vector<Lateness> hosts_;
+  std::vector<Charge> rank_charges_;
+  std::vector<Charge> host_charges_;
   const Nanos began_;
   std::atomic<std::size_t> incomplete_{0};
   std::atomic<std::size_t> ready_{0};

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string_view>
@@ -123,6 +124,22 @@ std::string groups_text(const std::vector<StalledTensor>& stalled) {
   return text;
 }
 
+/// Which of several missing ranks the others wait for in the end; "" if that goes without saying.
+std::string first_to_look_at(const std::vector<StalledTensor>& stalled) {
+  std::set<int> missing;
+  std::set<int> waiting;
+  for (const StalledTensor& tensor : stalled) {
+    missing.insert(tensor.missing_ranks.begin(), tensor.missing_ranks.end());
+    waiting.insert(tensor.waiting_ranks.begin(), tensor.waiting_ranks.end());
+  }
+  std::vector<int> found;
+  std::set_difference(missing.begin(), missing.end(), waiting.begin(), waiting.end(),
+                      std::back_inserter(found));
+  if (found.empty() || found.size() == missing.size()) return "";
+  return "\nLook at " + ranks_text(found) +
+         (found.size() == 1 ? " first: it waits" : " first: they wait") + " for nobody.";
+}
+
 /// The first thread of several, which is the main one, and of it the innermost frames.
 std::vector<std::string_view> shown_lines(std::string_view stack) {
   std::vector<std::string_view> lines;
@@ -189,7 +206,8 @@ std::string report(std::string text, const std::vector<StalledTensor>& stalled,
       missing[rank].over_limit |= over;
     }
   }
-  text += groups_text(stalled) + '\n' + missing_ranks_text(missing) + states_text(states);
+  text += groups_text(stalled) + '\n' + missing_ranks_text(missing) + first_to_look_at(stalled) +
+          states_text(states);
   if (shutdown) {
     text += "\nRanks marked with \"!\" have been missing for more than " +
             number_text(shutdown_seconds) +

@@ -28,8 +28,9 @@ struct RankState {
 
 /// The report for the log, for one screen: what happened, who waits for what ("ranks 0-2,4 wait for
 /// 3 tensors (a, b, c) since 61 s; missing: rank 3"), `Missing ranks:` with one line
-/// `<rank>: [names]` each (`<rank>!:` beyond the shutdown limit), then what is known about each of
-/// `states`, and, if the limit is exceeded, that the job ends. No newline at the end.
+/// `<rank>: [names]` each (`<rank>!:` beyond the shutdown limit), which of these to look at first,
+/// if others of them wait themselves, then what is known about each of `states`, and, if the limit
+/// is exceeded, that the job ends. No newline at the end.
 ///
 /// `starting`: no step has ended yet, so it may be no more than a start that takes its time.
 ///

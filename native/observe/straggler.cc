@@ -152,14 +152,16 @@ std::string straggler_text(const StragglerNotice& notice, const std::string& who
   const std::string cost =
       milliseconds(notice.late) + " a step, " + percent(notice.share) + " of the step";
   if (!notice.begins) {
-    return who + " is no longer late. It held up the others from step " +
+    return who + " no longer holds the others up. It did from step " +
            std::to_string(notice.since_step) + " to step " + std::to_string(notice.until_step) +
            ", by " + cost + ".";
   }
-  return who + " is late, step after step: " + others + " wait for it " + cost + " (median; " +
-         std::to_string(notice.times) + " of the last " + std::to_string(notice.looked_at) +
-         " steps), since step " + std::to_string(notice.since_step) + " at " +
-         time_of_day(notice.since) + ".";
+  const double held = static_cast<double>(notice.times) /
+                      static_cast<double>(std::max<std::size_t>(notice.looked_at, 1));
+  return who + " holds the others up in " + percent(held) + " of the steps: " + others +
+         " wait for it " + cost + " (median; " + std::to_string(notice.times) + " of the last " +
+         std::to_string(notice.looked_at) + " steps), since step " +
+         std::to_string(notice.since_step) + " at " + time_of_day(notice.since) + ".";
 }
 
 }  // namespace hvdtune

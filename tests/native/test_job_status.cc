@@ -52,6 +52,25 @@ TEST(steps_that_all_take_long_are_no_starts) {
   check_says(std::vector<Nanos>(10, 5 * kSecond), "\"step_s\":5,");
 }
 
+TEST(every_rank_has_the_chance_that_it_is_not_to_blame) {
+  JobStatus status({0, 0});
+  StragglerWatch stragglers({}, {0, 0});
+  Nanos now = kSecond;
+  for (std::uint64_t step = 1; step <= 21; ++step) {  // of the first the duration is not known
+    now += 10 * kMillisecond;
+    stragglers.announced(0, now);
+    now += 5 * kMillisecond;
+    stragglers.announced(1, now);
+    stragglers.complete(1, now, StragglerWatch::Awaited::kOnItsHost);
+    (void)stragglers.end_step(step, now);
+    status.step({.index = step, .end = now, .duration = 15 * kMillisecond}, 0, stragglers);
+  }
+  const std::string text = status.json(now);
+  const std::size_t first = text.find("\"chance\":1}");
+  CHECK_MSG(first != std::string::npos, text);
+  CHECK_MSG(text.find("\"chance\":1.9", first) != std::string::npos, text);  // 2 / 2^20
+}
+
 TEST(before_a_step_has_ended_nothing_is_known) { check_says({}, "\"start_s\":null"); }
 
 }  // namespace

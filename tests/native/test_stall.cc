@@ -80,6 +80,23 @@ TEST(report_groups_what_the_same_ranks_wait_for) {
                  "\nRank 7 waits for tensor z since 5.0 s; missing: ranks 0,1,3.\nMissing ranks:");
 }
 
+TEST(of_ranks_that_wait_for_one_another_the_last_is_to_be_looked_at) {
+  // Ranks 0 and 1 wait for 2, which is in another process set's operation and waits for 3.
+  const StalledTensor all{"a", 61 * kSecond, {2, 3}, {0, 1}};
+  const StalledTensor set{"b", 62 * kSecond, {3}, {2}};
+  check_contains(stall_report({all, set}, {}, 60, 0),
+                 "\nLook at rank 3 first: it waits for nobody.");
+  const StalledTensor more{"b", 62 * kSecond, {3, 4}, {2}};
+  check_contains(stall_report({all, more}, {}, 60, 0),
+                 "\nLook at ranks 3,4 first: they wait for nobody.");
+  // Nothing to say: it is the only one, or they wait for each other.
+  const StalledTensor back{"c", 61 * kSecond, {0}, {1}};
+  const StalledTensor forth{"d", 61 * kSecond, {1}, {0}};
+  for (const auto& stalled : {std::vector{all}, std::vector{set}, std::vector{back, forth}}) {
+    CHECK(stall_report(stalled, {}, 60, 0).find("Look at") == std::string::npos);
+  }
+}
+
 TEST(a_report_of_a_large_stall_fits_a_screen) {
   std::vector<StalledTensor> stalled;
   std::vector<int> waiting;

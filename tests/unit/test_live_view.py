@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from live_samples import sample_status, status_at_start
 from rich.console import Console
 
@@ -64,20 +65,32 @@ def test_stragglers_and_stalls_are_shown():
         straggler=1, stalled_tensors=3, stalled_for_s=61.0, stall="Ranks 0,2 wait for 3 tensors"
     )
     shown = view.text(status)
-    assert "step after step: rank 1" in shown
+    assert "rank 1 (a, pid 4712) holds the others up: it costs 30.0 ms a step (12%)" in shown
     assert "3 tensors wait for missing ranks, reported 61.0 s ago" in shown
     assert shown.endswith("Ranks 0,2 wait for 3 tensors")
 
 
 def test_a_host_that_is_late_as_a_whole_is_shown():
-    late = {"late_s": 0.05, "share": 0.2, "last_share": 0.95}
+    late = {"late_s": 0.05, "share": 0.2, "last_share": 0.95, "chance": 1e-9}
     hosts = [{"ranks": [0, 1], **late}, {"ranks": [2], **late, "late_s": 0.0}]
     shown = view.text(sample_status(hosts=hosts))
     assert "host a (ranks 0, 1) costs 50.0 ms a step (20%), last in 95% of the steps\n" in shown
     named = view.text(sample_status(hosts=hosts, straggler_host=0, straggler=1))
-    assert "step after step: host a (ranks 0, 1), rank 1" in named
+    assert "host a (ranks 0, 1) holds the others up: it costs 50.0 ms a step" in named
+    assert "; rank 1 (a, pid 4712) holds the others up: it costs 30.0 ms a step" in named
     nobody = view.text(sample_status(hosts=[], lateness=[{**late, "late_s": 0.0}] * 3))
     assert "none: nobody waits for a rank" in nobody
+
+
+@pytest.mark.parametrize(("chance", "named"), [(0.8, False), (0.01, False), (1e-5, True)])
+def test_what_chance_explains_is_nobodys(chance: float, named: bool):
+    status = sample_status(hosts=[])
+    for one in status["lateness"]:
+        one["chance"] = chance
+    shown = dict(view.rows(status))["slowest"]
+    nobody = "no rank in particular: 31.0 ms of a step (12%) is waiting for whichever is last"
+    assert shown == ("rank 1 (a, pid 4712) costs 30.0 ms a step (12%), last in 80% of the steps"
+                     if named else nobody)  # fmt: skip
 
 
 def test_ranks_of_a_late_host_are_red():

@@ -148,7 +148,8 @@ def test_horovods_file() -> None:
     assert int(lateness.iloc[0]["rank"]) == 1
     assert 22_000 < int(lateness.iloc[0]["wall_us"]) < 24_000
     text = summary(trace)
-    assert "Verdict: rank 1 holds the others up" in text
+    assert "holds the others up" not in text  # one turn proves nothing about a rank
+    assert "when tensors came for the first time" in text
     assert "18 of 28 operations have no ticks" in text
 
 

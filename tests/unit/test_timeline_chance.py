@@ -42,7 +42,7 @@ def lateness(work: np.ndarray) -> pd.DataFrame:
     late = work - work.min(axis=0)
     ordered = np.sort(work, axis=0)
     delays = np.where(work == ordered[-1], ordered[-1] - ordered[0], 0.0)
-    last = skew._last(delays, skew.MATTERS * STEP)
+    last = skew.last_in(delays, skew.MATTERS * STEP)
     ranks, steps = work.shape
     return pd.DataFrame(
         {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hvdtune.timeline import analysis, report
+from hvdtune.timeline import report
 
 RANKS = 4
 Events = list[dict[str, Any]]
@@ -179,16 +179,3 @@ def test_both_a_start_and_a_late_rank_are_said(tmp_path: Path) -> None:
     assert "rank 2 holds the others up. It was the last in 100 of 100" in said
     assert "one-time start (NCCL initialisation" in said
     assert "Nobody is late" not in said
-
-
-@pytest.mark.parametrize(
-    ("last", "operations", "ranks", "expected"),
-    [(76, 301, 4, 1.0), (10, 10, 2, 2 / 1024), (5, 5, 4, 4 / 4**5), (0, 0, 4, 1.0), (9, 9, 1, 1.0)],
-)
-def test_what_chance_gives(last: int, operations: int, ranks: int, expected: float) -> None:
-    assert analysis.chance(last, operations, ranks) == pytest.approx(expected)
-
-
-def test_chance_of_many_operations() -> None:
-    assert analysis.chance(260_000, 1_000_000, 4) < 1e-9
-    assert analysis.chance(250_100, 1_000_000, 4) == 1.0

@@ -10,6 +10,7 @@ from synthetic_capture import Job, Late, Stall, Tensor, planted, recording, step
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
+from hvdtune.timeline.capture import Recording
 from hvdtune.timeline.report_data import analyse
 
 KINDS = {
@@ -164,9 +165,9 @@ def test_advice_to_a_job_without_pytorch_is_something_it_can_do(name):
         assert "Submit each gradient with hvd.allreduce_async" in found[0].action
 
 
-def test_a_stall_that_did_not_end_is_told():
-    job = replace(HEALTHY, steps=30, stall=Stall(1, 30, 100.0))
-    cut = recording(job)
+def ended_in_a_stall() -> Recording:
+    """Step 30 never ended, since rank 1 did not come."""
+    cut = recording(replace(HEALTHY, steps=30, stall=Stall(1, 30, 100.0)))
     for one in cut.ranks.values():  # the others' last step never ended
         ends = one.marks["time"] > one.marks["time"][one.marks["value"] == 29].max()
         one.streams["marks"] = one.marks[~ends | (one.marks["kind"] == 4)]
@@ -174,9 +175,28 @@ def test_a_stall_that_did_not_end_is_told():
         serials = one.batches["serial"].max(initial=0)
         one.streams["tensors"] = one.tensors[one.tensors["batch"] <= serials]
         one.streams["waits"] = one.waits[one.waits["end"] < one.marks["time"].max()]
-    found = findings(analyse(cut))
+    return cut
+
+
+def test_a_stall_that_did_not_end_is_told():
+    found = findings(analyse(ended_in_a_stall()))
     assert found[0].kind == "stalled rank"
     assert "missing: rank 1" in found[0].sentence
+
+
+def test_of_a_chain_of_missing_ranks_the_last_is_named():
+    cut = ended_in_a_stall()
+    [at] = [at for at, text in enumerate(cut.ranks[0].texts) if "missing: rank 1" in text]
+    cut.ranks[0].texts[at] = (
+        "One or more tensors were submitted by only a subset of ranks.\n"
+        "Ranks 0,3 wait for tensor a since 61 s; missing: rank 1.\n"
+        "Rank 1 waits for tensor b since 62 s; missing: rank 2.\n"
+        "Missing ranks:\n1: [a]\n2: [b]\nLook at rank 2 first: it waits for nobody."
+    )
+    found = findings(analyse(cut))
+    assert found[0].evidence["rank"] == 2
+    assert "The others waited for rank 2" in found[0].sentence
+    assert "Rank 1 waits for tensor b since 62 s; missing: rank 2." in found[0].sentence
 
 
 def test_advice_does_not_hide_what_is_wrong():

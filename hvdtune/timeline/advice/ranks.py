@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def endless_stalls(analysis: Analysis) -> list[Finding]:
             Finding(
                 "stalled rank",
                 f"The others waited for {who} from {row['time_s']:.1f} s on, and the recording "
-                f"ends there: {_who_waits(row['text'])}",
+                f"ends there: {_who_waits(row['text'], int(row['rank']))}",
                 "See what that rank does: hvdtune stacks, or the Python stack in the stall report. "
                 "A rank that skips a collective that the others call never comes.",
                 min(1.0, row["seconds"] / total) if total > 0 else 0.0,
@@ -40,9 +41,12 @@ def endless_stalls(analysis: Analysis) -> list[Finding]:
     return found[:1]
 
 
-def _who_waits(report: str) -> str:
-    """The line of a stall report that says who waits for whom; the others are stacks and advice."""
+def _who_waits(report: str, rank: int) -> str:
+    """The line of a stall report that says who waits for this rank, or else who waits for whom; the
+    others are stacks and advice."""
     lines = [line.strip() for line in report.splitlines() if line.strip()] or [""]
+    own = re.compile(rf"missing: ranks? {rank}\b")
+    lines = [line for line in lines if own.search(line)] or lines
     return next((line for line in lines if "missing:" in line), lines[0])
 
 

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvdtune.timeline.advice import cpus, gpus, operations, overlap, phases, ranks, traffic
+from hvdtune.timeline.advice import (
+    accounting,
+    cpus,
+    gpus,
+    operations,
+    overlap,
+    phases,
+    ranks,
+    traffic,
+)
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import WORTH, Finding
 
@@ -35,6 +44,15 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
 )
 #: What helps nearly every job, asked when all that may be wrong with this one is known.
 LAST_QUESTIONS = (traffic.copies, traffic.communication)
+#: Below this share of blocked time communication is as good as hidden.
+HIDDEN = 0.1
+#: What to do if nothing stands out, by the largest part of the step.
+LARGEST = {
+    accounting.COMPUTING: "Make the computing faster first.",
+    accounting.COMMUNICATION: "Send fewer bytes, or less often.",
+    accounting.NO_CAUSE: "See who is late and when, and compare with a run on a machine where "
+    "nothing else runs: hvdtune diff.",
+}
 
 
 def findings(analysis: Analysis) -> list[Finding]:
@@ -87,18 +105,30 @@ def no_steps(analysis: Analysis) -> Finding:
 
 
 def nothing(case: Case) -> Finding:
-    """The steps are as good as they get from here."""
+    """The steps are as good as they get from here, as far as the recording tells."""
     overlap = case.analysis.overlap
     free = 1 - overlap.ideal_free_communication_s / overlap.step_s
+    found = accounting.shares(case.analysis, [])
+    evidence: dict[str, float | str] = {
+        "compute_share": 1 - overlap.exposed_share,
+        "free_communication_gain": max(0.0, free),
+        "replay_error": case.replay_error(case.sample),
+    }
+    if overlap.exposed_share >= HIDDEN:
+        part = accounting.largest(found)
+        return Finding(
+            "nothing stands out",
+            f"Nothing stands out: no change that was tried saves {100 * WORTH:.0f} % of the step. "
+            f"The largest part of it is {part.title}, {100 * part.seconds / overlap.step_s:.0f} %.",
+            LARGEST[part.kind],
+            0.0,
+            evidence,
+        )
     return Finding(
         "compute bound",
         f"Nothing to gain: the framework computes {100 * (1 - overlap.exposed_share):.1f} % of the "
         f"step, and communication that cost nothing would save {100 * max(0.0, free):.1f} %.",
         "Make the computing faster: the job hardly waits for communication.",
         0.0,
-        {
-            "compute_share": 1 - overlap.exposed_share,
-            "free_communication_gain": max(0.0, free),
-            "replay_error": case.replay_error(case.sample),
-        },
+        evidence,
     )
