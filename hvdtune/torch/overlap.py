@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hvdtune.core import log, marks, operations, world
+from hvdtune.core import log, marks, operations, tuning, world
 from hvdtune.core.process_sets import ProcessSet, id_of
 from hvdtune.core.reduce_ops import Sum
 from hvdtune.torch import async_ops
@@ -21,6 +21,7 @@ def _begin_job() -> None:
     global _trial, _joined
     _trial, _joined = None, False
     marks.forget_decision()
+    tuning.hold(False)
 
 
 def _note_join() -> None:
@@ -60,12 +61,13 @@ def may_be_tried(process_set: ProcessSet) -> bool:
     """Whether this rank is for finding out by a trial, where it does not seem to pay.
 
     Only what all ranks do in the same order can be timed together: optimizers of the main thread
-    and of all ranks. Trials of the autotuner would disturb this one, and this one those.
+    and of all ranks. The autotuner waits until it is known. `hvdtune tune` measures in one program
+    what is for others.
     """
     settings = world.settings()
     return (
         settings.overlap == "auto"
-        and not settings.autotune
+        and not settings.autotune_driver
         and not _joined
         and id_of(process_set) == 0
         and threading.current_thread() is threading.main_thread()
@@ -78,6 +80,7 @@ def trial() -> OverlapTrial:
     if _trial is None:
         place = Place(world.rank(), world.engine().hosts(), world.host_cpus())
         _trial = OverlapTrial(place, _add_up, _tell)
+        tuning.hold(True)
     return _trial
 
 
@@ -88,6 +91,8 @@ def _add_up(numbers: Sequence[int]) -> list[int]:
 
 
 def _tell(text: str) -> None:
+    assert _trial is not None
+    tuning.hold(_trial.under_way)
     if world.rank() == 0:
         marks.record_decision(f"overlap: {text}")
         log.write("info", f"HVDTUNE_OVERLAP=auto: overlapping {text}")

@@ -75,7 +75,7 @@ class OverlapTrial:
     """One for a job. The first optimizer that comes leads: its steps are timed.
 
     `exchange` adds integers up over all ranks, and is called at the same step on all of them.
-    `tell` is told what is done, once it is; `clock` and `cpu_clock` count nanoseconds.
+    `tell` is told what is done, once it is. `clock` and `cpu_clock` count nanoseconds.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class OverlapTrial:
         place: Place,
         exchange: Exchange,
         tell: Callable[[str], None],
+        *,
         clock: Callable[[], int] = time.monotonic_ns,
         cpu_clock: Callable[[], int] = time.process_time_ns,
     ) -> None:
@@ -103,6 +104,11 @@ class OverlapTrial:
         self._durations: list[int] = []
         self._blocks: list[int] = []
         self._differences: list[float] = []
+
+    @property
+    def under_way(self) -> bool:
+        """Whether steps with and without overlapping take turns."""
+        return self._base > 0 and not self.decided
 
     def begin(self, optimizer: object, spoils: Callable[[], bool]) -> bool:
         """synchronize() begins. Returns whether the next backward pass overlaps.

@@ -59,6 +59,13 @@ def test_auto_finds_out_by_trying_and_changes_no_bit() -> None:
         assert all(one["auto, a rank joins late"][0][-48:])
 
 
+def test_the_tuner_waits_until_it_is_known() -> None:
+    found = run_ranks(2, torch_overlap.trial_beside_the_tuner).values
+    assert found[0][0] == found[1][0]
+    assert found[0][0][46:] == [True] * 14
+    assert found[0][1] == [True] * 46 + [False] * 14  # rank 0 tunes
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_overlapping_is_tried_where_layers_wait(ranks: int) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections.abc import Callable
 from functools import partial
 
 import torch
 
 import hvdtune.torch as hvd
-from hvdtune.core import world
+from hvdtune.core import tuning, world
 from hvdtune.torch import overlap
 
 VARIABLE = "HVDTUNE_OVERLAP"
@@ -109,6 +110,7 @@ def losses(
     load: float = 0.1,
     clips: bool = False,
     joins_after: int = 0,
+    after: Callable[[], None] = lambda: None,
 ) -> tuple[list[bool], list[list[float]]]:
     """(whether each step's gradients were under way after backward(), the parameters at the end).
 
@@ -144,6 +146,7 @@ def losses(
                     optimizer.step()
             else:
                 optimizer.step()
+            after()
         if joins_after:
             hvd.join()
             for _ in range(50):  # as before; nobody finds out any more
@@ -169,6 +172,17 @@ def trials() -> dict[str, tuple[list[bool], list[list[float]]]]:
         "auto, a rank joins early": losses("auto", 60, saves=4, joins_after=20),
         "auto, a rank joins late": losses("auto", 60, saves=4, joins_after=55),
     }
+
+
+def trial_beside_the_tuner() -> tuple[list[bool], list[bool]]:
+    """(whether gradients were under way, whether the tuner was kept waiting) after each step."""
+    os.environ["HOROVOD_AUTOTUNE"] = "1"
+    waits: list[bool] = []
+    try:
+        ways, _ = losses("auto", 60, saves=4, after=lambda: waits.append(tuning.is_held()))
+    finally:
+        del os.environ["HOROVOD_AUTOTUNE"]
+    return ways, waits
 
 
 class Sleep(torch.autograd.Function):
