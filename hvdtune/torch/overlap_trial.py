@@ -40,7 +40,7 @@ LOOKS = {4: 10.0, 6: 5.6, 8: 4.2, 12: 3.1}  # pairs: Student's t, all together 1
 MOST_PAIRS = max(LOOKS)
 WORTH = 0.01
 # Losses that end the trial after one pair, and after two.
-LOSS, LOSS_OF_TWO = 0.3, 0.1
+LOSS, LOSS_OF_TWO = 0.7, 0.2
 LUCK = 1.5  # standard errors
 STALE = 200  # steps of others without one of the optimizer that leads
 

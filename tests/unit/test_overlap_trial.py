@@ -187,7 +187,7 @@ def test_a_drift_is_no_gain():
 
 
 def test_a_great_loss_ends_the_trial_after_a_pair():
-    job = Job(overlapping=40.0)
+    job = Job(overlapping=45.0)
     trial = job.run()
     assert trial.decided
     assert not trial.overlaps
