@@ -145,9 +145,9 @@ class GradientReducer:
         self.notice_events()
         self._watch(param_groups, None)
         trial = self._trial
-        if trial is not None:
-            self._overlaps = trial.begin(self, self._spoils_overlap)
         try:
+            if trial is not None:
+                self._overlaps = trial.begin(self, self._spoils_overlap)
             if not self._alone:
                 self._submit_missing()
                 self._collect()
