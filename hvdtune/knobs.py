@@ -100,7 +100,8 @@ _TABLE = (
     Knob(
         "overlap", "HVDTUNE_OVERLAP", "choice", "auto",
         "Whether DistributedOptimizer reduces gradients during the backward pass (on), or all "
-        "together in step() (off); auto: during it where CPUs are left over, and on GPUs.",
+        "together in step() (off); auto: during it where CPUs are left over, where a trial in the "
+        "first steps shows that it is faster, and on GPUs.",
         flags=("--overlap",), yaml="params.overlap", choices=("auto", "on", "off"),
     ),
     Knob(

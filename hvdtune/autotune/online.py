@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hvdtune.autotune import identity, log
 from hvdtune.autotune.agent import Agent
+from hvdtune.autotune.cycle import Part
 from hvdtune.autotune.memory import Found, open_memory
 from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.session import Session
 from hvdtune.autotune.space import Value
 
 STOP_S = 2.0
+MOST_HELD = 500  # steps
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,23 @@ class _SharedEngine:
         from hvdtune.core import tuning
 
         self.EngineStopped = tuning.EngineStopped
-        self.read_steps = tuning.read_steps
         self._tuning = tuning
         self._began = self._changes = tuning.changes()
         self._epoch = 0
+        self._steps_read = self._steps_held = 0
+
+    def read_steps(self, timeout_s: float) -> Sequence[Part]:
+        """Steps since the last call, but for those in which something else is being tried.
+
+        The first step tells what is in force; and what does not come to an end holds nobody up.
+        """
+        held = self._tuning.is_held() and self._steps_held < MOST_HELD
+        steps = self._tuning.read_steps(timeout_s)
+        if held:
+            self._steps_held += len(steps)
+            steps = [] if self._steps_read else steps[:1]
+        self._steps_read += len(steps)
+        return steps
 
     def current(self) -> Mapping[str, Value]:
         """The settings in force. Whoever asks knows of all changes so far, and may change them."""

@@ -18,6 +18,8 @@ _owner: weakref.ref[object] | None = None  # whose steps count
 _by_hand = False
 _after_steps: list[Callable[[], None]] = []
 spans_left = 0  # so often a phase of the user's has ended, and with it what went on inside
+_decision = ""  # what a recording that begins later should have as well
+_is_recorded = False  # it is in the one that runs
 
 
 def mark_step() -> None:
@@ -37,7 +39,11 @@ def step_ended(owner: object) -> None:
     """An optimizer's step ends. Only those of one object count: of the first, while it lives."""
     global _owner
     engine = world._engine
-    if engine is None or _by_hand:
+    if engine is None:
+        return
+    if _decision:
+        _record_decision()
+    if _by_hand:
         return
     counting = None if _owner is None else _owner()
     if counting is None:
@@ -113,3 +119,26 @@ def are_recorded() -> bool:
     """Whether what is told now is recorded on this rank."""
     engine = world._engine
     return engine is not None and engine.takes_records()
+
+
+def record_decision(text: str) -> None:
+    """Record what hvdtune has decided by itself, in place of what it had decided before.
+
+    Recordings that begin later have it, too, if steps end in them.
+    """
+    global _decision, _is_recorded
+    _decision, _is_recorded = text, False
+    _record_decision()
+
+
+def forget_decision() -> None:
+    """Nothing is decided in this job so far."""
+    global _decision
+    _decision = ""
+
+
+def _record_decision() -> None:
+    global _is_recorded
+    if are_recorded() and not _is_recorded:
+        record(AUTOTUNE, 0, _decision)
+    _is_recorded = are_recorded()

@@ -17,6 +17,7 @@ _BETWEEN_HOSTS = ("hierarchical_allreduce", "hierarchical_allgather")
 _changing = threading.Lock()
 _changes = 0  # asked for in this process
 _asked: dict[str, tuple[int, float]] = {}  # by `apply`: the number of the change, the value
+_is_held = False
 
 
 class EngineStopped(HorovodInternalError):
@@ -55,6 +56,17 @@ def read_steps(timeout_s: float) -> list[StepRecord]:
     if not steps and engine.steps_closed():
         raise EngineStopped("the engine has ended")
     return steps
+
+
+def hold(on: bool) -> None:
+    """Whether steps are not to be judged: something else is being tried in them."""
+    global _is_held
+    _is_held = on
+
+
+def is_held() -> bool:
+    """Whether the steps that `read_steps` returns now say nothing about settings."""
+    return _is_held
 
 
 def stop_watching() -> None:

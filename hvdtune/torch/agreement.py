@@ -27,11 +27,18 @@ from hvdtune.torch.submission import Member
 
 
 def agree(
-    members: Sequence[Member], seen: Sequence[Layout], label: str, process_set: ProcessSet
-) -> bool:
+    members: Sequence[Member],
+    seen: Sequence[Layout],
+    label: str,
+    process_set: ProcessSet,
+    *,
+    may_be_tried: bool,
+) -> tuple[bool, bool]:
     """Set the ``wire_name`` and ``layout`` of the members, all of one optimizer.
 
-    Returns whether their gradients are reduced during the backward pass: if all ranks want it.
+    Returns whether their gradients are reduced during the backward pass: if all ranks want it; and
+    whether the ranks try if that pays: if it ``may_be_tried`` on all of them, as far as the
+    optimizer is concerned.
     ``seen[i]``: this rank's gradient of ``members[i]``. The members must be in the order of their
     names. Collective. Raises HorovodInternalError on all ranks, naming the parameters, when they do
     not have the same ones.
@@ -44,10 +51,11 @@ def agree(
     numbers = [number_to_ask_for(member.parameter, member.name, set_id) for member in members]
     on_gpu = any(member.parameter.is_cuda for member in members)
     overlaps = overlap.wanted_on_gpu() if on_gpu else overlap.wanted()
+    tries = may_be_tried and not on_gpu and overlap.may_be_tried(process_set)
     table = torch.tensor(
         [
             [*numbers, int(not overlaps)],
-            [*(int(layout.dense) for layout in seen), 0],
+            [*(int(layout.dense) for layout in seen), int(not tries)],
             [*(layout.sparse_dims for layout in seen), 0],
         ],
         dtype=torch.int32,
@@ -63,11 +71,11 @@ def agree(
         if "Mismatched" not in str(error):
             raise
         raise HorovodInternalError(_difference(members, name, process_set)) from error
-    *columns, (busy, *_) = table.t().tolist()
+    *columns, (busy, untried, _) = table.t().tolist()
     for member, (number, dense, dims) in zip(members, columns, strict=True):
         member.wire_name = take_number(member.parameter, member.name, set_id, number)
         member.layout = Layout(bool(dense), dims)
-    return not busy
+    return not busy, not untried
 
 
 def _difference(members: Sequence[Member], name: str, process_set: ProcessSet) -> str:

@@ -37,3 +37,8 @@ def layout_of(gradient: torch.Tensor | None) -> Layout:
     if gradient is None:
         return UNKNOWN
     return Layout(False, gradient.sparse_dim()) if gradient.is_sparse else DENSE
+
+
+def is_view(gradient: torch.Tensor | None) -> bool:
+    """Whether it lies in the memory of another tensor."""
+    return gradient is not None and gradient._is_view()

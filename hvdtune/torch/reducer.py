@@ -19,13 +19,15 @@ from torch.utils.hooks import RemovableHandle
 
 from hvdtune.core import operations, world
 from hvdtune.core.hooks import StepState, begin_step, gather_gradients, is_changed
-from hvdtune.torch import async_ops
+from hvdtune.core.reduce_ops import Adasum
+from hvdtune.torch import async_ops, overlap
 from hvdtune.torch.agreement import agree
 from hvdtune.torch.bystanders import Bystander
-from hvdtune.torch.gradient_hooks import remove_all
-from hvdtune.torch.gradient_layouts import DENSE, UNKNOWN, layout_of
+from hvdtune.torch.gradient_hooks import take_apart, unless_gone
+from hvdtune.torch.gradient_layouts import DENSE, UNKNOWN, is_view, layout_of
 from hvdtune.torch.gradient_views import GradientViews
 from hvdtune.torch.groups import Groups, form_groups
+from hvdtune.torch.overlap_trial import OverlapTrial
 from hvdtune.torch.parameter_names import Names, default_name
 from hvdtune.torch.sending import Sender, Settings, no_entries
 from hvdtune.torch.submission import NAMED_ERRORS, Member, Submission, Unit, named
@@ -76,6 +78,7 @@ class GradientReducer:
         self.settings = settings
         self._sender = Sender(settings)
         self._overlaps = False  # the ranks have agreed to reduce during the backward pass
+        self._trial: OverlapTrial | None = None  # … to find out by a trial whether to do so
         self._views = GradientViews() if settings.views else None
         self.members: dict[torch.Tensor, Member] = {}
         self._in_order: list[Member] = []  # the same
@@ -90,7 +93,9 @@ class GradientReducer:
         # For those that are, of the last step in which others were not, and their names.
         self._last_plan: tuple[tuple[str, ...], operations.AllreducePlan] | None = None
         self._hooks: list[RemovableHandle] = []
-        self._step = StepState(torch.is_grad_enabled, _otherwise(weakref.ref(self)))
+        self._step = StepState(
+            torch.is_grad_enabled, unless_gone(weakref.WeakMethod(self._on_gradient))
+        )
         _steps.add(self._step)
         self.bystander = Bystander(kind, list(names.values()), self._step)
         self._label = ""  # begins the names of what is not a gradient
@@ -105,7 +110,7 @@ class GradientReducer:
             self._watch(param_groups, groups)
         # The hooks are on the parameters and must not outlive this object; nor may the parameters
         # have to wait for the garbage collector because members and units know each other.
-        weakref.finalize(self, _take_apart, self._hooks, self._units)
+        weakref.finalize(self, take_apart, self._hooks, self._units)
 
     @property
     def communicates(self) -> bool:
@@ -139,10 +144,15 @@ class GradientReducer:
             return
         self.notice_events()
         self._watch(param_groups, None)
+        trial = self._trial
         try:
+            if trial is not None:
+                self._overlaps = trial.begin(self, self._spoils_overlap)
             if not self._alone:
                 self._submit_missing()
                 self._collect()
+            if trial is not None:
+                trial.end(self)
         finally:
             self.give_up()
 
@@ -310,7 +320,7 @@ class GradientReducer:
         if self._event == _events:
             return
         self._event = _events
-        self._plan = None
+        self._plan = self._trial = None
         for member in self._in_order:
             member.layout = UNKNOWN
             member.settled = member.unit.plain = False
@@ -427,7 +437,13 @@ class GradientReducer:
             return
         undecided.sort(key=lambda member: member.name)
         seen = [layout_of(self._own_gradient(member)) for member in undecided]
-        self._overlaps = agree(undecided, seen, self._label, self.settings.process_set)
+        # What op=Adasum does in the hooks takes the learning rate of that time.
+        triable = self._views is None and self.settings.op != Adasum
+        group = self.settings.process_set
+        overlaps, tries = agree(undecided, seen, self._label, group, may_be_tried=triable)
+        if not tries or self._trial is None:
+            self._overlaps = overlaps
+            self._trial = overlap.trial() if tries and not overlaps else None
         for member in undecided:
             if self.settings.sparse_as_dense:
                 member.layout = DENSE
@@ -561,9 +577,13 @@ class GradientReducer:
         elif restored is not gradient:
             gradient.copy_(restored)
 
+    def _spoils_overlap(self) -> bool:
+        """Whether gradients are changed before they are reduced, or nobody could tell."""
+        return self._warned_of_change or any(is_view(m.parameter.grad) for m in self._in_order)
+
     def _warn_changed(self, member: Member) -> None:
         # Gradients that are views of one tensor count the changes of all of them.
-        if self._warned_of_change or _is_view(member.parameter.grad):
+        if self._warned_of_change or is_view(member.parameter.grad):
             return
         self._warned_of_change = True
         warnings.warn(
@@ -574,24 +594,3 @@ class GradientReducer:
             RuntimeWarning,
             stacklevel=2,
         )
-
-
-def _otherwise(reducer: weakref.ref[GradientReducer]) -> Callable[[Member], None]:
-    """What hooks call that have more to do than to note a gradient."""
-
-    def on_gradient(member: Member) -> None:
-        alive = reducer()
-        if alive is not None:
-            alive._on_gradient(member)
-
-    return on_gradient
-
-
-def _take_apart(hooks: list[RemovableHandle], units: dict[Unit, None]) -> None:
-    remove_all(hooks)
-    for unit in units:
-        unit.members.clear()
-
-
-def _is_view(gradient: torch.Tensor | None) -> bool:
-    return gradient is not None and gradient._is_view()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hvdtune.autotune.online import _SharedEngine
+from hvdtune.autotune.online import MOST_HELD, _SharedEngine
 from hvdtune.core import tuning
 
 
@@ -64,3 +64,21 @@ def test_what_the_program_has_asked_for_is_known(native: Native) -> None:
     tuning.apply({"cycle_time": 4.0})
     assert engine.asked() == {"cycle_time": 4.0, "one_shot_limit": 0.0}
     assert engine.apply({"fusion_threshold": 5.0}) == 5
+
+
+def test_steps_in_which_overlapping_is_tried_are_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But for the first, which says what is in force; and not for ever."""
+    monkeypatch.setattr(tuning, "read_steps", lambda timeout_s: [1, 2, 3])
+    engine = _SharedEngine()
+    tuning.hold(True)
+    try:
+        assert engine.read_steps(0.1) == [1]
+        assert engine.read_steps(0.1) == []
+        tuning.hold(False)
+        assert engine.read_steps(0.1) == [1, 2, 3]
+        tuning.hold(True)
+        assert [1, 2, 3] in [engine.read_steps(0.1) for _ in range(MOST_HELD)]
+    finally:
+        tuning.hold(False)

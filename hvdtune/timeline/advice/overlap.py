@@ -1,6 +1,12 @@
-"""Communication that computing does not hide: what is sent too late, or waited for too soon."""
+"""Communication that computing does not hide: what is sent too late, or waited for too soon.
+
+What DistributedOptimizer found out by itself (HVDTUNE_OVERLAP=auto) it has told the recording: a
+mark of rank 0 that begins with "overlap:".
+"""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 
@@ -15,6 +21,8 @@ NO_OVERLAP = 0.15
 CLEARLY_HIDDEN = 0.5
 SMALL = 64 << 10
 MOSTLY = 0.8
+_TOLD = "overlap: "
+_TRIED = re.compile(r"tried from step (\d+) to (\d+), ([0-9.]+) % (faster|slower), (kept|left off)")
 
 
 def no_overlap(case: Case) -> list[Finding]:
@@ -69,10 +77,43 @@ def no_overlap(case: Case) -> list[Finding]:
             "framework waits, because all gradients are submitted when the backward pass is over."
         )
         action = _overlap_action(case)
+        if done := what_was_done(case):
+            sentence = f"{sentence[:-1]}. {done}"
     # What CPUs are used for says more than what the engine guessed before it began.
     no_cpu_left = not one_by_one and not case.load.cpus and _engine_chose(case)
     gain = case.gain(whatif.overlapped(no_cpu_left))
+    tried = None if one_by_one else _TRIED.fullmatch(_found_out(case))
+    if tried is not None and tried[5] == "left off":  # measured beats played
+        gain = min(gain, float(tried[3]) / 100 if tried[4] == "faster" else 0.0)
     return [Finding("no overlap", sentence, action, gain, evidence)]
+
+
+def what_was_done(case: Case) -> str:
+    """The sentence that says what hvdtune has done by itself about overlapping; "" if nothing."""
+    found = _found_out(case)
+    tried = _TRIED.fullmatch(found)
+    if tried is not None:
+        first, last, percent, change, kept = tried.groups()
+        if kept == "kept":
+            end = "and has kept it"
+        else:
+            end = (
+                "too little to be sure, and left it off"
+                if change == "faster"
+                else ("and left it off")
+            )
+        return (
+            f"hvdtune tried overlapping by itself in steps {first} to {last}: "
+            f"{percent} % {change}, {end}."
+        )
+    return f"hvdtune tries overlapping by itself ({found})." if found.startswith("being") else ""
+
+
+def _found_out(case: Case) -> str:
+    """The last that was told of overlapping; "" if nothing was."""
+    texts = case.analysis.tuning["text"]
+    told = [str(text) for text in texts if str(text).startswith(_TOLD)]
+    return told[-1].removeprefix(_TOLD) if told else ""
 
 
 def _overlap_setting(case: Case) -> str:
@@ -112,9 +153,21 @@ def _overlap_action(case: Case) -> str:
         )
     if _in_one_call(case) and _overlap_setting(case) == "off":
         return "HVDTUNE_OVERLAP=on (hvdtune run --overlap on)."
+    found = _found_out(case)
+    if found.endswith("kept"):
+        return "Nothing to do; HVDTUNE_OVERLAP=on overlaps from the first step on."
+    if found.endswith("left off"):
+        return "Nothing to do; HVDTUNE_OVERLAP=on would overlap all the same."
+    if found.startswith("being tried"):
+        return "Train longer: hvdtune decides by itself, within some hundred steps."
+    if "gradients are changed" in found:
+        return (
+            "Call optimizer.synchronize() before gradients are changed, and step() inside "
+            "optimizer.skip_synchronize(): hvdtune then tries overlapping by itself."
+        )
     if _engine_chose(case):
         return (
-            "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS) and set "
-            "HVDTUNE_OVERLAP=on."
+            "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS): hvdtune then "
+            "overlaps by itself."
         )
     return "Use hvd.DistributedOptimizer, whose hooks submit each gradient when it is ready."

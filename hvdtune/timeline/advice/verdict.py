@@ -21,6 +21,7 @@ from hvdtune.timeline.advice import (
 )
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import WORTH, Finding
+from hvdtune.timeline.advice.overlap import what_was_done
 
 if TYPE_CHECKING:
     from hvdtune.timeline.report_data import Analysis
@@ -127,7 +128,8 @@ def nothing(case: Case) -> Finding:
     return Finding(
         "compute bound",
         f"Nothing to gain: the framework computes {100 * (1 - overlap.exposed_share):.1f} % of the "
-        f"step, and communication that cost nothing would save {100 * max(0.0, free):.1f} %.",
+        f"step, and communication that cost nothing would save {100 * max(0.0, free):.1f} %. "
+        f"{what_was_done(case)}".rstrip(),
         "Make the computing faster: the job hardly waits for communication.",
         0.0,
         evidence,
