@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdtune.timeline import whatif
+from hvdtune.timeline.advice import cpus
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import Finding
 
@@ -129,13 +130,17 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
     }
     if row["kind"] == "persistent":
         evidence["replay_error"] = case.replay_error(case.sample)
+        why = cpus.why_late(case, rank)
         return Finding(
             "persistent straggler",
             f"{_capital(case.where(rank))} holds the others up in "
             f"{100 * float(row['steps_last_share']):.0f} % of the steps: it submits its gradients "
-            f"{late} after the first rank.",
-            f"Find out why rank {rank} computes longer: its share of the data, its input pipeline, "
-            "other processes on its host, its clock speed. Until then give it less work.",
+            f"{late} after the first rank{why and f', because {why}'}.",
+            f"End what else runs on the CPUs that rank {rank} may use (top shows it), or let it "
+            "have others (taskset, numactl)."
+            if why
+            else f"Find out why rank {rank} computes longer: its share of the data, its input "
+            "pipeline, other processes on its host, its clock speed. Until then give it less work.",
             _without(case, [rank], case.usual),
             evidence,
         )

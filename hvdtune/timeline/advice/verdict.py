@@ -23,7 +23,7 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     ranks.stalls,
     ranks.stragglers,
     ranks.taking_turns,
-    cpus.cpus_taken,
+    *cpus.QUESTIONS,
     operations.broadcasts,
     traffic.settings,
     traffic.huge_tensor,
