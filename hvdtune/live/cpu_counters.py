@@ -124,9 +124,10 @@ class Reader:
             ("minor", usage.ru_minflt),
         ):
             found.update(self._rate(key, count, gone))
-        for line in _text(self._proc / "self/status").splitlines():
-            if line.startswith("VmSwap:"):
-                found[COUNTERS["swapped"]] = 1024.0 * int(line.split()[1])
+        with contextlib.suppress(OSError, ValueError):
+            for line in _text(self._proc / "self/status").splitlines():
+                if line.startswith("VmSwap:"):
+                    found[COUNTERS["swapped"]] = 1024.0 * int(line.split()[1])
         return found
 
     def _limit(self, gone: float) -> dict[str, float]:

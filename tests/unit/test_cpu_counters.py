@@ -41,10 +41,8 @@ class Kernel:
         ticks = [int(x * os.sysconf("SC_CLK_TCK")) for x in (busy, stolen)]
         lines = [f"cpu{cpu} {ticks[0]} 0 0 50 0 0 0 {ticks[1]} 0 0" for cpu in self.cpus]
         self.write("proc/stat", "\n".join(["cpu  1 1 1 1 1 1 1 1 0 0", *lines, "intr 1", ""]))
-        self.write(
-            "cgroup/job/cpu.stat",
-            f"nr_periods 9\nnr_throttled {100 * throttled:.0f}\nthrottled_usec {throttled * 1e6:.0f}",
-        )
+        held = f"nr_throttled {100 * throttled:.0f}\nthrottled_usec {throttled * 1e6:.0f}\n"
+        self.write("cgroup/job/cpu.stat", f"nr_periods 9\n{held}")
         for kind in ("cpu", "memory"):
             some = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={pressure * 1e6:.0f}\n"
             self.write(f"proc/pressure/{kind}", some + "full avg10=0 total=7\n")
