@@ -95,6 +95,18 @@ def threads(recording: Recording, begin: int, end: int) -> dict[int, Threads]:
     return found
 
 
+def used_by_others(ranks: list[Threads]) -> np.ndarray:
+    """[ranks] of those CPUs that each rank may use, how many something else keeps busy than these
+    ranks of its host. A rank that may use CPUs besides takes its part of those that are shared."""
+    busy = np.array([one["busy"] for one in ranks])
+    own = np.zeros(len(ranks))
+    for at, one in enumerate(ranks):
+        for other in ranks:
+            common = len(one.allowed & other.allowed)
+            own[at] += other["run"] * common / max(len(other.allowed), 1)
+    return np.maximum(busy - own, 0.0)
+
+
 def _of_rank(one: RankRecording, begin: int, end: int) -> Threads | None:
     rows = one.counters
     run = COUNTERS["run"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from cpu_readings import crowded
-from synthetic_capture import Job, Late, step_seconds, tensors
+from synthetic_capture import Job, Late, recording, step_seconds, tensors
 
 from hvdtune.timeline.advice import cpus
 from hvdtune.timeline.advice.case import Case
@@ -15,6 +15,9 @@ from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.capture import Recording
 from hvdtune.timeline.host_counters import listed, unlisted
 from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.report_html import page
+from hvdtune.timeline.report_numbers import numbers_of
+from hvdtune.timeline.report_text import text
 
 #: Of each step 30 ms are work, and nobody waits for a CPU.
 CURED = Job(ranks=2, steps=30, noise=0.01, tensors=tensors(12))
@@ -53,7 +56,7 @@ def test_other_programs_that_have_the_cpus(ranks, count, factor, others):
     )
     first = told(whole)[0]
     assert first.kind == "CPUs taken"
-    assert f"other programs use {others:.2g} of the {count} CPU" in first.sentence
+    assert f"other processes use {others:.2g} of the {count} CPU" in first.sentence
     assert "(make, process 77" in first.sentence
     true = 1 - step_seconds(cured) / step_seconds(job)
     assert first.gain == pytest.approx(true, rel=0.1)
@@ -199,3 +202,26 @@ def test_healthy_ranks_on_their_own_cpus_have_no_cause_here(ranks, noise):
 @pytest.mark.parametrize("cpus_", [{0}, {0, 1, 2}, {0, 2, 3, 7}])
 def test_lists_of_cpus(cpus_):
     assert unlisted(listed(cpus_)) == cpus_
+
+
+def test_a_report_has_the_cpus_of_each_rank():
+    whole = crowded(
+        CURED, cpus=2, work=0.01, kept=[0.01, 0], others=0.5, allowed=[{0}, {1}], throttled=0.25
+    )
+    analysis = analyse(whole)
+    numbers = numbers_of(analysis, findings(analysis))
+    first, second = numbers["cpus"]
+    assert (first["rank"], first["host"], first["allowed_cpus"]) == (0, "host0", "0")
+    assert first["threads_waiting"] > second["threads_waiting"] == 0
+    assert first["cpus_of_others"] == pytest.approx(first["cpus_busy"] - first["cpus_used"])
+    assert (first["held_back_share"], first["clock_hz"]) == (0.25, None)
+    for shown in (text(numbers), page(numbers)):
+        assert "rank 1 on host0" in shown
+        assert "CPUs: the rank's threads" in shown.replace("&#x27;", "'")
+
+
+def test_a_report_of_a_recording_without_such_readings_has_no_such_table():
+    analysis = analyse(recording(CURED))
+    numbers = numbers_of(analysis, findings(analysis))
+    assert numbers["cpus"] == []
+    assert "CPUs: the rank's" not in text(numbers)

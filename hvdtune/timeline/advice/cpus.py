@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdtune.timeline import whatif
+from hvdtune.timeline import host_counters, whatif
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
 
@@ -81,20 +81,10 @@ def places(case: Case) -> list[Place]:
         threads = [case.threads[rank] for rank in own if rank in case.threads]
         threads = threads if len(threads) == len(own) else []
         name = case.analysis.joint.views[own[0]].recording.identity.host
-        others, busy = _others(threads)
+        others = host_counters.used_by_others(threads)
+        busy = np.array([one["busy"] for one in threads])
         found.append(Place(host, name, own, waiting, threads, others, busy))
     return found
-
-
-def _others(threads: list[Threads]) -> tuple[np.ndarray, np.ndarray]:
-    """See Place. A rank that may use CPUs besides those takes its part of them."""
-    busy = np.array([one["busy"] for one in threads])
-    own = np.zeros(len(threads))
-    for at, one in enumerate(threads):
-        for other in threads:
-            common = len(one.allowed & other.allowed)
-            own[at] += other["run"] * common / max(len(other.allowed), 1)
-    return np.maximum(busy - own, 0.0), busy
 
 
 def why_late(case: Case, rank: int) -> str:
@@ -151,7 +141,7 @@ def cpus_taken(case: Case) -> list[Finding]:
         most = int(np.argmax(np.where(taken, place.others, -1.0)))
         evidence["cpus_of_others"] = float(place.others[most])
         blame = (
-            f"other programs use {place.others[most]:.2g} of the {_cpus(place.allowed[most])} "
+            f"other processes use {place.others[most]:.2g} of the {_cpus(place.allowed[most])} "
             f"that {'it' if taken.sum() == 1 else 'they'} may use{_busiest(place)}"
         )
     if taken.sum() == 1:
