@@ -63,6 +63,18 @@ def test_other_programs_that_have_the_cpus(ranks, count, factor, others):
     assert first.interval[0] < true < first.interval[1]
 
 
+def test_who_has_the_cpus_is_told_by_the_steps_where_nobody_counts_them():
+    job, kept = slowed(CURED, 3.0)
+    [one] = [
+        one
+        for one in told(crowded(job, cpus=2, work=WORK, kept=[kept] * 2, busy=float("nan")))
+        if one.kind in OURS
+    ]
+    assert one.kind == "CPUs taken"
+    assert "other programs run there" in one.sentence
+    assert "cpus_of_others" not in one.evidence
+
+
 def test_ranks_that_only_keep_each_other_waiting_do_not_hear_of_other_programs():
     job, kept = slowed(replace(CURED, ranks=4), 2.0)
     assert not kinds(crowded(job, cpus=2, work=WORK, kept=[kept] * 4))

@@ -79,7 +79,8 @@ def places(case: Case) -> list[Place]:
         waiting[known] = np.nanmean(kept[known], axis=1)
         own = [ranks[at] for at in host.members]
         threads = [case.threads[rank] for rank in own if rank in case.threads]
-        threads = threads if len(threads) == len(own) else []
+        read = len(threads) == len(own) and all(np.isfinite(one["busy"]) for one in threads)
+        threads = threads if read else []
         name = case.analysis.joint.views[own[0]].recording.identity.host
         others = host_counters.used_by_others(threads)
         busy = np.array([one["busy"] for one in threads])
