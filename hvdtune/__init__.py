@@ -256,10 +256,29 @@ def _stop_metrics() -> None:
         job.stop()
 
 
-def _records_gpus() -> bool:
+def _records() -> bool:
     settings = _world.settings()
-    recorded = bool(settings.timeline) and settings.timeline_format == "hvdtune"
-    return recorded and _world.local_rank() == 0
+    return bool(settings.timeline) and settings.timeline_format == "hvdtune"
+
+
+def _records_gpus() -> bool:
+    return _records() and _world.local_rank() == 0
+
+
+def _start_cpu_counters() -> None:
+    if _records():
+        from hvdtune.core import marks
+        from hvdtune.live import cpu_counters
+
+        first = _world.local_rank() == 0
+        cpu_counters.start(marks.are_recorded, marks.counter, of_host=first)
+
+
+def _stop_cpu_counters() -> None:
+    if _records():
+        from hvdtune.live import cpu_counters
+
+        cpu_counters.stop()
 
 
 def _start_gpu_counters() -> None:
@@ -282,3 +301,4 @@ if not _IS_HANDED_OVER:
     _world.add_lifecycle_hook(_start_autotune, _stop_autotune)
     _world.add_lifecycle_hook(_start_metrics, _stop_metrics)
     _world.add_lifecycle_hook(_start_gpu_counters, _stop_gpu_counters)
+    _world.add_lifecycle_hook(_start_cpu_counters, _stop_cpu_counters)

@@ -7,10 +7,10 @@ from html import escape
 from typing import Any
 
 from hvdtune import pages
+from hvdtune.timeline import report_cpus, words
 from hvdtune.timeline import report_figures as figures
 from hvdtune.timeline import report_sentences as sentences
 from hvdtune.timeline import report_tables as tables
-from hvdtune.timeline import words
 
 Numbers = dict[str, Any]
 
@@ -40,6 +40,7 @@ def page(numbers: Numbers) -> str:
             _fusion(numbers),
             _sizes(numbers),
             _stragglers(numbers),
+            _section("CPUs", _table(report_cpus.table, numbers)) if numbers["cpus"] else "",
             _tensors(numbers),
             _stalls(numbers),
             _tuning(numbers),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline import phases, step_starts
+from hvdtune.timeline import phases, report_cpus, step_starts
 from hvdtune.timeline.advice import accounting
 from hvdtune.timeline.capture import Recording
 from hvdtune.timeline.report_data import PARTS
@@ -72,6 +72,7 @@ def numbers_of(analysis: Analysis, findings: list[Any]) -> Numbers:
         "overlap": plain(analysis.overlap),
         "lateness": _lateness(analysis.lateness),
         "stragglers": _rows(_held_up(analysis.stragglers), MOST_LISTED),
+        "cpus": report_cpus.numbers(analysis),
         "strips": strips(analysis),
         "fusion": _fusion(analysis),
         "sizes": _sizes(analysis.sizes),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from hvdtune.timeline import report_cpus, words
 from hvdtune.timeline import report_sentences as sentences
 from hvdtune.timeline import report_tables as tables
-from hvdtune.timeline import words
 
 Numbers = dict[str, Any]
 WIDTH = 96
@@ -60,6 +60,8 @@ def _about_steps(numbers: Numbers) -> list[str]:
         parts.append(_wrapped(f"Late ranks: {sentences.lateness(numbers)}"))
         if numbers["stragglers"]:
             parts.append(tables.stragglers(numbers).text(MOST_ROWS))
+    if numbers["cpus"]:
+        parts.append(report_cpus.table(numbers).text(MOST_ROWS))
     return parts
 
 

@@ -200,21 +200,30 @@ def _even(one: Play) -> np.ndarray:
     return even
 
 
-def never_kept() -> Change:
-    """No rank waits for a CPU while it could compute."""
+def computing_takes(
+    times: Callable[[Play], np.ndarray],
+    batches: Callable[[Play], float] = lambda _: 1.0,
+    work: float = 1.0,
+) -> Change:
+    """Ranks compute for `times` ([ranks] ns), batches take `batches` times as long, and what CPUs
+    have to do at least `work` times as long. A rank waits for a CPU for as much less as it computes
+    for a shorter time."""
 
     def change(one: Play) -> Play:
-        if len(one.kept) != len(one.programs):
-            return one
-        own = (
-            _stretched(p, p.compute - min(float(kept), p.compute))
-            for p, kept in zip(one.programs, one.kept, strict=True)
-        )
-        nobody = np.zeros(len(one.programs))
-        waiting = nobody if len(one.waiting) else one.waiting
-        return replace(one, programs=tuple(own), kept=nobody, waiting=waiting)
+        new = times(one)
+        own = tuple(_stretched(p, float(t)) for p, t in zip(one.programs, new, strict=True))
+        spared = np.array([p.compute for p in one.programs]) - new
+        kept = np.maximum(one.kept - spared, 0.0) if len(one.kept) else one.kept
+        waiting = np.minimum(one.waiting, kept) if len(one.waiting) else one.waiting
+        less = tuple((work * computing, work * batch) for computing, batch in one.work)
+        return replace(one, programs=own, kept=kept, waiting=waiting, work=less)
 
-    return each_step(change)
+    def both(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        was = rules.slower or (lambda _one, _members: 1.0)
+        slower = replace(rules, slower=lambda one, on: was(one, on) * batches(one))
+        return each_step(change)(stretches, slower)
+
+    return both
 
 
 def _computes_on_cpu(one: Play) -> bool:

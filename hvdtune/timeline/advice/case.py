@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline import chance, whatif
+from hvdtune.timeline import chance, host_counters, whatif
 from hvdtune.timeline.cpus import Load, load
 from hvdtune.timeline.fusion import CYCLE, THRESHOLD, number, settings_by_epoch
+from hvdtune.timeline.host_counters import Threads
 from hvdtune.timeline.replay import Rules
 from hvdtune.timeline.skew import MATTERS, PERSISTENT, pauses
 
@@ -59,6 +60,15 @@ class Case:
     def load(self) -> Load:
         """What the CPUs have to do."""
         return load(self.analysis)
+
+    @cached_property
+    def threads(self) -> dict[int, Threads]:
+        """What was read of each rank's threads and CPUs during the steps; ranks without are not
+        there."""
+        steps = self.analysis.found_steps
+        begin = min(int(own.min()) for own in steps.begin.values())
+        end = max(int(own.max()) for own in steps.end.values())
+        return host_counters.threads(self.analysis.recording, begin, end)
 
     @cached_property
     def uses_torch(self) -> bool:

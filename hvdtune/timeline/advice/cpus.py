@@ -1,55 +1,453 @@
-"""Causes of lost time that lie in a host: CPUs that are scarce."""
+"""Causes of lost time that lie in a host's CPUs: others have them, too many threads want them, or
+they may not be used."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdtune.timeline import whatif
+from hvdtune.timeline import host_counters, whatif
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
 
 if TYPE_CHECKING:
     from hvdtune.timeline.cpus import Host
+    from hvdtune.timeline.host_counters import Threads
+    from hvdtune.timeline.program import Play
 
 #: CPUs are scarce when ranks wait for one during this share of the step, and others have them when
 #: the ranks use less than this share of what they would if they only kept each other waiting.
 KEPT, OWN = 0.1, 0.9
+#: Where it is recorded who uses the CPUs: others have them if they use this share of them, and this
+#: share of them is busy.
+OTHERS, BUSY = 0.1, 0.75
+#: A limit of CPUs, or a hypervisor, holds ranks back for at least this share of the time.
+HELD = 0.05
+#: Threads are too many if a rank computes with so many in the mean, and together the ranks have
+#: this many times as many threads as CPUs, and so many of a rank's threads wait for a CPU.
+SEVERAL, CROWD, WAITING = 1.5, 2.0, 0.25
+#: Of the CPU time of too many threads, what switching between them costs at least and at most.
+WASTE = 0.05, 0.3
+#: Batches are not made quicker than this by CPUs that are free.
+QUICKEST = 0.25
+
+
+@dataclass(frozen=True)
+class Place:
+    """The recorded ranks of a host, and what each of them waits for. Arrays: [ranks of the host].
+
+    waiting: share of the step that it is ready to run and has no CPU; NaN: not known. others: CPUs
+    of those that it may use that something else than the job's ranks keeps busy; busy: by whomever.
+    threads: what was read of them; empty where that is not known of every rank.
+    """
+
+    host: Host
+    name: str
+    ranks: list[int]
+    waiting: np.ndarray
+    threads: list[Threads]
+    others: np.ndarray
+    busy: np.ndarray
+
+    @property
+    def known(self) -> bool:
+        """It is recorded who uses the CPUs, of all ranks of the host."""
+        return bool(self.threads) and len(self.ranks) == self.host.ranks
+
+    @property
+    def allowed(self) -> np.ndarray:
+        """CPUs that each rank may use."""
+        return np.array([len(one.allowed) or self.host.cpus for one in self.threads])
+
+    def mean(self, key: str) -> float:
+        """Of a counter, over its ranks; 0 where it is not known."""
+        values = np.array([one[key] for one in self.threads])
+        return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
+
+
+def places(case: Case) -> list[Place]:
+    """The hosts of which it is known how busy their CPUs are."""
+    ranks = list(case.analysis.joint.views)
+    found = []
+    for host in case.load.hosts:
+        kept = case.load.kept[host.members] / 1e9 / case.durations
+        known = np.isfinite(kept).any(axis=1)
+        waiting = np.full(len(kept), np.nan)
+        waiting[known] = np.nanmean(kept[known], axis=1)
+        own = [ranks[at] for at in host.members]
+        threads = [case.threads[rank] for rank in own if rank in case.threads]
+        read = len(threads) == len(own) and all(np.isfinite(one["busy"]) for one in threads)
+        threads = threads if read else []
+        name = case.analysis.joint.views[own[0]].recording.identity.host
+        others = host_counters.used_by_others(threads)
+        busy = np.array([one["busy"] for one in threads])
+        found.append(Place(host, name, own, waiting, threads, others, busy))
+    return found
+
+
+def why_late(case: Case, rank: int) -> str:
+    """`it waits for a CPU during 40 % of the step, the others during 3 %`, if that is why a rank is
+    late; else "". For findings that name a rank."""
+    shares: dict[int, float] = {}
+    for place in places(case):
+        shares.update(zip(place.ranks, place.waiting.tolist(), strict=True))
+    own = shares.pop(rank, float("nan"))
+    rest = [share for share in shares.values() if np.isfinite(share)]
+    if not rest or not np.isfinite(own):
+        return ""
+    others = float(np.median(rest))
+    if own - others < KEPT or own < 2 * others:
+        return ""
+    return (
+        f"it waits for a CPU during {100 * own:.0f} % of the step, the others during "
+        f"{100 * others:.0f} %"
+    )
+
+
+# ---- others have the CPUs ------------------------------------------------------------------------
 
 
 def cpus_taken(case: Case) -> list[Finding]:
     """Other programs have the CPUs of a host, so that its ranks wait for one though they could
     compute. Ranks that only keep each other waiting are not told of here: while one of these waits,
     the CPU that it waits for is busy with another, so they use at least CPUs × their waiting."""
-    load = case.load
-    worst: tuple[float, Host] | None = None
-    for host in load.hosts:
-        kept = load.kept[host.members] / 1e9
-        share = float(np.nanmean(kept / case.durations)) if np.isfinite(kept).any() else 0.0
-        taken = host.used < OWN * host.cpus * share
-        if share >= KEPT and taken and (not worst or share > worst[0]):
-            worst = share, host
+    worst: tuple[float, Place, np.ndarray] | None = None
+    for place in places(case):
+        taken = _taken(place)
+        share = float(np.mean(place.waiting[taken])) if taken.any() else 0.0
+        if share >= KEPT and (not worst or share > worst[0]):
+            worst = share, place, taken
     if not worst:
         return []
-    share, host = worst
-    ranks = list(case.analysis.joint.views)
-    name = case.analysis.joint.views[ranks[host.members[0]]].recording.identity.host
+    share, place, taken = worst
+    host, name = place.host, place.name
+    who = f"The ranks on host {name} wait"
+    if not taken.all():
+        named = [str(r) for r, one in zip(place.ranks, taken, strict=True) if one]
+        who = f"Rank {named[0]} on host {name} waits" if len(named) == 1 else (
+            f"Ranks {', '.join(named[:-1])} and {named[-1]} on host {name} wait"
+        )  # fmt: skip
+    evidence: dict[str, float | str] = {
+        "host": name,
+        "waiting_share": share,
+        "cpus_used": host.used,
+        "cpus": float(host.cpus),
+        "replay_error": case.replay_error(case.sample),
+    }
+    blame = "other programs run there, or the container's share of the CPUs is used up"
+    if place.known:
+        most = int(np.argmax(np.where(taken, place.others, -1.0)))
+        evidence["cpus_of_others"] = float(place.others[most])
+        blame = (
+            f"other processes use {place.others[most]:.2g} of the {_cpus(place.allowed[most])} "
+            f"that {'it' if taken.sum() == 1 else 'they'} may use{_busiest(place)}"
+        )
+    if taken.sum() == 1:
+        evidence["rank"] = float(place.ranks[int(np.argmax(taken))])
     return [
         Finding(
             "CPUs taken",
-            f"The ranks on host {name} wait for a CPU during {100 * share:.0f} % of the step, "
-            f"ready to compute, while they keep only {host.used:.2g} of its {host.cpus} CPUs busy: "
-            "other programs run there, or the container's share of the CPUs is used up.",
-            f"End the other programs on {name} (top shows them), or give this job CPUs of its own "
-            "(cpuset, taskset, a larger CPU limit).",
-            case.gain(whatif.never_kept()),
-            {
-                "host": name,
-                "waiting_share": share,
-                "cpus_used": host.used,
-                "cpus": float(host.cpus),
-                "replay_error": case.replay_error(case.sample),
-            },
+            f"{who} for a CPU during {100 * share:.0f} % of the step, ready to compute, while the "
+            f"job keeps only {host.used:.2g} of {_cpus(host.cpus)} busy: {blame}.",
+            f"End the other programs on {name} (top shows them; processes that the ranks have "
+            "started themselves, such as data loaders, count as well), or give this job CPUs of "
+            "its own (cpuset, taskset, a larger CPU limit).",
+            case.gain(_not_kept(case, place, taken)),
+            evidence,
         )
     ]
+
+
+def _cpus(count: int) -> str:
+    return f"{count} {'CPU' if count == 1 else 'CPUs'}"
+
+
+def _taken(place: Place) -> np.ndarray:
+    """[ranks of the host] bool: those whose CPUs others have."""
+    waits = np.nan_to_num(place.waiting) >= KEPT
+    if not place.known:
+        share = float(np.nanmean(place.waiting)) if np.isfinite(place.waiting).any() else 0.0
+        taken = share >= KEPT and place.host.used < OWN * place.host.cpus * share
+        return np.full(len(waits), taken)
+    others = place.others >= OTHERS * place.allowed
+    return waits & others & (place.busy >= BUSY * place.allowed) & ~_limited(place)
+
+
+def _busiest(place: Place) -> str:
+    """` (python, process 4711, most: 0.8)`; of no rank of the host."""
+    own = {one.pid for one in place.threads}
+    programs = [item for one in place.threads for item in one.programs.items()]
+    rest = [(used, name, pid) for pid, (name, used) in programs if pid not in own]
+    if not rest or max(rest)[0] < OTHERS:
+        return ""
+    used, name, pid = max(rest)
+    return f" ({name}, process {pid}, most: {used:.2g})"
+
+
+def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -> whatif.Change:
+    """Nothing but the job's ranks keeps the `chosen` ranks of a host ([ranks of it] bool) from a
+    CPU. A rank computes for no less than its thread had a CPU; what it waited beyond that it waited
+    in batches, which are quicker then. Of ranks that are more than the CPUs some of the waiting
+    stays: that for each other, as its part of the CPU time. `cpus`: how many there are then."""
+    host, load = place.host, case.load
+    positions = np.array(host.members)[chosen]
+    crowd = host.ranks > (cpus or host.cpus)
+    share, main = 1.0, np.ones(len(load.computing))
+    if place.threads:
+        runs = np.array([one["run"] for one in place.threads])
+        if crowd:
+            others = float(place.others.max())
+            rivals = float(runs.sum() * (host.ranks - 1) / host.ranks)
+            share = others / max(others + rivals, 1e-9) if not cpus else 1.0
+        ratio = np.array([one["main"] for one in place.threads]) / np.maximum(runs, 1e-9)
+        main[host.members] = np.where(np.isfinite(ratio), ratio.clip(0, 1), 1.0)
+
+    def split(one: Play) -> tuple[np.ndarray, float]:
+        """[ranks] ns that each computes for, and by what batches are quicker."""
+        compute = np.array([p.compute for p in one.programs])
+        if len(one.kept) != len(compute):
+            return compute, 1.0
+        kept = np.zeros(len(compute))
+        kept[positions] = share * one.kept[positions]
+        least = np.minimum(np.nan_to_num(main * load.computing[:, one.step]), compute)
+        spared = np.minimum(kept, compute - least)
+        rest = float((kept - spared).sum() / max(len(positions), 1))
+        batches = sum(duration for _, duration in one.recorded)
+        return compute - spared, max(QUICKEST, 1 - rest / batches) if batches > 0 else 1.0
+
+    work = host.cpus / cpus if cpus else 1.0
+    return whatif.computing_takes(lambda one: split(one)[0], lambda one: split(one)[1], work)
+
+
+# ---- CPUs that may not be used -------------------------------------------------------------------
+
+
+def _limited(place: Place) -> np.ndarray:
+    """[ranks of the host] bool: held back by the control group's limit."""
+    return np.array([one["throttled"] >= HELD for one in place.threads], bool)
+
+
+def cpu_limit(case: Case) -> list[Finding]:
+    """The control group of a container or a batch system limits the CPU time of its processes."""
+    found = []
+    for place in places(case):
+        held = place.mean("throttled")
+        if not place.threads or held < HELD or np.nanmax([0.0, *place.waiting]) < HELD:
+            continue
+        wanted = float(min(place.mean("online"), max(place.host.ranks, place.host.cpus)))
+        every = np.ones(len(place.ranks), bool)
+        found.append(
+            Finding(
+                "CPU limit",
+                f"The CPU limit of the control group (container) on host {place.name} holds the "
+                f"ranks back during {100 * held:.0f} % of the time: {place.host.ranks} ranks get "
+                f"{sum(one['run'] for one in place.threads):.2g} CPUs and want more.",
+                f"Raise the limit to {wanted:.0f} CPUs or more (docker run --cpus, "
+                "resources.limits.cpu in Kubernetes, CPUQuota in systemd), or start fewer ranks "
+                "and threads there.",
+                case.gain(_not_kept(case, place, every, place.mean("online"))),
+                {
+                    "host": place.name,
+                    "held_back_share": held,
+                    "cpus_used": place.host.used,
+                    "replay_error": case.replay_error(case.sample),
+                },
+            )
+        )
+    return found
+
+
+def cpus_stolen(case: Case) -> list[Finding]:
+    """The host is a virtual machine, and its hypervisor runs others on the CPUs."""
+    found = []
+    for place in places(case):
+        stolen, busy = place.mean("stolen"), place.mean("busy")
+        share = stolen / (stolen + busy) if stolen + busy > 0 else 0.0
+        if not place.threads or share < HELD or stolen < HELD * float(place.allowed.mean()):
+            continue
+
+        def times(one: Play, share: float = share) -> np.ndarray:
+            return (1 - share) * np.array([p.compute for p in one.programs])
+
+        change = whatif.computing_takes(times, lambda _, share=share: 1 - share)  # type: ignore[misc]
+        found.append(
+            Finding(
+                "CPUs stolen",
+                f"Host {place.name} is a virtual machine whose hypervisor gives {stolen:.2g} of "
+                f"its CPUs to others: {100 * share:.0f} % of the time that they should be busy.",
+                "Ask for a machine whose CPUs are not shared (dedicated cores), or move the job.",
+                case.gain(change),
+                {"host": place.name, "stolen_cpus": stolen, "stolen_share": share},
+            )
+        )
+    return found
+
+
+def bound_together(case: Case) -> list[Finding]:
+    """Ranks are bound to the same CPU though the host has others."""
+    found = []
+    for place in places(case):
+        online = int(place.mean("online"))
+        if not place.known or not online:
+            continue
+        waits = np.nan_to_num(place.waiting) >= KEPT
+        masks = [one.allowed for one in place.threads]
+        inside = np.array([sum(other <= mask for other in masks) for mask in masks])
+        sizes = np.array([max(len(mask), 1) for mask in masks])
+        chosen = waits & (inside > sizes) & (inside / sizes > place.host.ranks / online)
+        chosen &= ~_limited(place)
+        if not chosen.any():
+            continue
+        at = int(np.argmax(np.where(chosen, inside / sizes, 0)))
+        ranks = [str(r) for r, mask in zip(place.ranks, masks, strict=True) if mask <= masks[at]]
+        cpus = ", ".join(map(str, sorted(masks[at])))
+        one = f"CPU {cpus}" if sizes[at] == 1 else f"CPUs {cpus}"
+        many = float(min(online, place.host.ranks))
+        found.append(
+            Finding(
+                "bound to the same CPU",
+                f"Ranks {', '.join(ranks[:-1])} and {ranks[-1]} on host {place.name} may use {one} "
+                f"only, though the host has {online}, and wait for it during "
+                f"{100 * float(place.waiting[chosen].mean()):.0f} % of the step.",
+                "Let each rank have CPUs of its own: start the job without taskset or a cpuset "
+                "that holds all of it, or bind every rank to another CPU.",
+                case.gain(_not_kept(case, place, chosen, many)),
+                {
+                    "host": place.name,
+                    "ranks": ", ".join(ranks),
+                    "cpus_allowed": float(sizes[at]),
+                    "cpus": float(online),
+                    "waiting_share": float(place.waiting[chosen].mean()),
+                },
+            )
+        )
+    return found
+
+
+# ---- too many threads ----------------------------------------------------------------------------
+
+
+def too_many_threads(case: Case) -> list[Finding]:
+    """The ranks of a host compute with more threads than it has CPUs, which wait for each other."""
+    found = []
+    for place in places(case):
+        host = place.host
+        fit = max(1, host.cpus // host.ranks)
+        computing, waiting = place.mean("computing"), place.mean("wait")
+        count = place.mean("set") if place.mean("set") > fit else computing
+        crowd = host.ranks * count
+        if not place.known or computing < SEVERAL or waiting < WAITING * count:
+            continue
+        if count <= fit or crowd < CROWD * host.cpus:
+            continue
+        gains = sorted(
+            case.sample.gain(_with_fewer_threads(case, place, fit, *bounds))
+            for bounds in ((WASTE[0], False), (WASTE[1], True))
+        )
+        case.fixes.append((gains[0], _with_fewer_threads(case, place, fit, WASTE[0], False)))
+        found.append(
+            Finding(
+                "too many threads",
+                f"{host.ranks} {'ranks' if host.ranks > 1 else 'rank'} × {count:.0f} threads "
+                f"compute on the {_cpus(host.cpus)} of host "
+                f"{place.name}: in the mean {waiting:.1f} threads of a rank wait for a CPU, and "
+                "the others for them.",
+                f"Set OMP_NUM_THREADS={fit} (or torch.set_num_threads({fit})) on every rank: "
+                "ranks × threads should be no more than the CPUs.",
+                max(0.0, sum(gains) / 2),
+                {
+                    "host": place.name,
+                    "threads": count,
+                    "threads_that_fit": float(fit),
+                    "threads_waiting": waiting,
+                    "cpus": float(host.cpus),
+                    "cpus_used": host.used,
+                    "replay_error": case.replay_error(case.sample),
+                },
+                (max(0.0, gains[0]), max(0.0, gains[1])),
+            )
+        )
+    return found
+
+
+def _with_fewer_threads(
+    case: Case, place: Place, fit: int, waste: float, all_computes: bool
+) -> whatif.Change:
+    """Each rank of the host computes with `fit` threads: what its threads did in CPU time, less
+    what they wasted, takes that on as many CPUs; what others have stays theirs. The rest of its
+    computing is sleeping or reading and stays: all that its main thread neither ran nor waited, or,
+    if `all_computes`, only what there is beyond the time in which the CPUs were busy."""
+    host, load = place.host, case.load
+    others = float(place.others.max())
+    mine = max(host.cpus - others, host.used)
+    each = min(float(fit), mine / host.ranks)
+    main = np.nan_to_num(np.array([one["main"] for one in place.threads]))
+    full = min(1.0, 1.25 * float(place.busy.max()) / host.cpus)
+
+    def times(one: Play) -> np.ndarray:
+        compute: np.ndarray = np.array([p.compute for p in one.programs])
+        own = host.members
+        work = load.computing[own, one.step]
+        if len(one.kept) != len(compute) or not np.isfinite(work).all():
+            return compute
+        idle = (1 - full) * compute[own]
+        if not all_computes:
+            idle = np.maximum(idle, compute[own] - one.kept[own] - main * one.measured)
+        new = compute.copy()
+        new[own] = np.minimum(compute[own], np.maximum(idle, 0.0) + (1 - waste) * work / each)
+        return new
+
+    return whatif.computing_takes(times, work=1 - waste)
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+#: Threads of a host wait for its memory for this share of the time, and a rank's pages come from
+#: the disk so often a second.
+SHORT, FROM_DISK = 0.05, 5.0
+
+
+def memory_short(case: Case) -> list[Finding]:
+    """A host's memory is used up: the ranks' pages have to be read from the disk again."""
+    found = []
+    for place in places(case):
+        pressure, faults = place.mean("memory_pressure"), place.mean("major")
+        if not place.threads or pressure < SHORT or faults < FROM_DISK:
+            continue
+        swapped = sum(one["swapped"] for one in place.threads if np.isfinite(one["swapped"]))
+        worst = max(place.threads, key=lambda one: np.nan_to_num(one["major"]))
+        most = min(1.0, pressure) * case.part("compute_s")
+        found.append(
+            Finding(
+                "memory short",
+                f"Host {place.name} has too little memory: during {100 * pressure:.0f} % of the "
+                f"time a thread waits for it, and rank {worst.rank} reads {worst['major']:.0f} "
+                f"pages a second from the disk again ({swapped / 2**20:.0f} MiB of the ranks are "
+                "swapped out).",
+                "Use less memory there: a smaller batch, fewer ranks or data loader workers; or "
+                "end other programs that need it, or add memory.",
+                most / 2,
+                {
+                    "host": place.name,
+                    "rank": float(worst.rank),
+                    "pressure_share": pressure,
+                    "pages_from_disk_per_s": faults,
+                    "swapped_bytes": swapped,
+                },
+                (0.0, most),
+            )
+        )
+    return found
+
+
+QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
+    cpus_taken,
+    cpu_limit,
+    cpus_stolen,
+    bound_together,
+    too_many_threads,
+    memory_short,
+)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdtune.timeline import whatif
-from hvdtune.timeline.advice import phases
+from hvdtune.timeline.advice import cpus, phases
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import Finding
 
@@ -148,19 +148,32 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
     }
     if row["kind"] == "persistent":
         evidence["replay_error"] = case.replay_error(case.sample)
-        return Finding(
-            "persistent straggler",
-            *_in_phase(
+        why = cpus.why_late(case, rank)
+        sentence = (
+            f"{_capital(case.where(rank))} holds the others up in "
+            f"{100 * float(row['steps_last_share']):.0f} % of the steps: it submits its gradients "
+            f"{late} after the first rank{why and f', because {why}'}."
+        )
+        told = (
+            (
+                sentence,
+                f"End what else runs on the CPUs that rank {rank} may use (top shows it), or let "
+                "it have others (taskset, numactl).",
+            )
+            if why
+            else _in_phase(
                 case,
                 [rank],
                 case.usual,
-                f"{_capital(case.where(rank))} holds the others up in "
-                f"{100 * float(row['steps_last_share']):.0f} % of the steps: it submits its "
-                f"gradients {late} after the first rank.",
+                sentence,
                 f"Find out why rank {rank} computes longer: its share of the data, its input "
                 "pipeline, other processes on its host, its clock speed. Until then give it less "
                 "work.",
-            ),
+            )
+        )
+        return Finding(
+            "persistent straggler",
+            *told,
             _without(case, [rank], case.usual),
             evidence,
         )

@@ -33,7 +33,7 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     ranks.stalls,
     ranks.stragglers,
     ranks.taking_turns,
-    cpus.cpus_taken,
+    *cpus.QUESTIONS,
     phases.slow_input,
     phases.slow_update,
     phases.beside_training,
