@@ -72,6 +72,24 @@ def tensors(count: int, size: int = MIB, last: int | None = None) -> tuple[Tenso
 
 
 @dataclass(frozen=True)
+class Call:
+    """A blocking operation of every rank, in every step but those that `every` leaves out, before
+    the gradients: when so many seconds of the step are computed. Before it the program computes
+    `gap` seconds, only for it; `pickles`: that is recorded as pickling."""
+
+    tensor: Tensor
+    at: float = 0.0
+    gap: float = 0.0
+    pickles: bool = False
+    every: int = 1
+
+
+def loop(count: int, name: str, size: int = 4, **of: Any) -> tuple[Call, ...]:
+    """Blocking allreduces, one after the other."""
+    return tuple(Call(Tensor(f"allreduce.{name}{i}", size), **of) for i in range(count))
+
+
+@dataclass(frozen=True)
 class Late:
     """`rank` computes `seconds` longer in the steps `first` … `last` (from 1, both included)."""
 
@@ -130,6 +148,11 @@ class Job:
     framework: str = "torch 2.13.0"
     cpus: int = 0  # of each host; 0: not recorded
     members: tuple[MemberList, ...] = ()  # what is recorded of process sets
+    calls: tuple[Call, ...] = ()  # in the order in which they come
+
+    @property
+    def named(self) -> tuple[Tensor, ...]:
+        return (*self.tensors, *(call.tensor for call in self.calls))
 
     @property
     def recorded(self) -> range:
@@ -167,6 +190,8 @@ class _Play:
         self.ready: list[np.ndarray] = []
         self.waits: list[np.ndarray] = []
         self.step_ends: list[np.ndarray] = []
+        self.pickled: list[list[tuple[int, float, int, int]]] = [[] for _ in range(job.ranks)]
+        self.lost = np.zeros(job.ranks, np.int64)  # in the step, blocked or for calls only
         self.depth: list[tuple[int, float, int]] = []
         self.marks: list[list[tuple[int, int, int, int]]] = [[] for _ in range(job.ranks)]
         self.texts: list[str] = []
@@ -191,16 +216,41 @@ class _Play:
         late = np.zeros(job.ranks)
         for one in job.late:
             late[one.rank] += one.seconds * one.concerns(step)
+        self.lost[:] = 0
+        for index, call in enumerate(job.calls, count):
+            if step % call.every == 0:
+                self.call(index, call, _ns(call.at * scale + late * (call.at > 0)))
         reached = np.arange(1, count + 1) / count
         if not job.overlap:
             reached[:] = 1
         seconds = (job.forward + job.backward * reached)[None, :] * scale[:, None] + late[:, None]
         # A call takes a moment, so that the order of submission can be told.
-        times = self.now[:, None] + _ns(seconds) + np.arange(count) * 500
+        times = (self.now + self.lost)[:, None] + _ns(seconds) + np.arange(count) * 500
         if job.stall is not None and job.stall.step == step:
             times[job.stall.rank, job.stall.tensor :] += _ns(job.stall.seconds)
             self.report_stall(times)
         return times
+
+    def call(self, index: int, call: Call, computed: np.ndarray) -> None:
+        """All ranks wait for one operation."""
+        job = self.job
+        self.lost += _ns(call.gap)
+        times = self.now + 2000 + computed + self.lost  # not at the very end of the step before
+        if call.pickles:
+            base, _, _ = call.tensor.name.rpartition(".")
+            text = f"pickling {base} (s)"
+            if text not in self.texts:
+                self.texts.append(text)
+            for rank, time in enumerate(times.tolist()):
+                self.pickled[rank].append((time, call.gap, self.texts.index(text), 0))
+        submitted = np.zeros((job.ranks, len(job.named)), np.int64)
+        submitted[:, index] = times
+        ready = int(times.max()) + _ns(job.announce)
+        blocked = np.zeros(job.ranks, WAIT)
+        blocked["begin"], blocked["name"] = times + 500, index
+        blocked["end"] = self.run([index], ready, "blocked", submitted, ready) + 5000
+        self.waits.append(blocked)
+        self.lost = blocked["end"] - self.now - computed
 
     def report_stall(self, submitted: np.ndarray) -> None:
         stall = self.job.stall
@@ -247,7 +297,7 @@ class _Play:
     ) -> np.ndarray:
         """Execute one batch; returns each rank's end."""
         job = self.job
-        size = sum(job.tensors[i].bytes for i in members)
+        size = sum(job.named[i].bytes for i in members)
         copy = int(min(size, CHUNK) / job.copy_speed * 1e9)
         begin = np.maximum(time + self.delays, self.free)
         together = int(begin.max())
@@ -258,7 +308,7 @@ class _Play:
         batch["unpacking"], batch["end"] = end - copy, end
         batch["bytes"], batch["serial"], batch["tensors"] = size, self.serial, len(members)
         batch["waited_ns"] = together - begin
-        first = job.tensors[members[0]]
+        first = job.named[members[0]]
         batch["process_set"] = first.process_set
         batch["kind"], batch["dtype"] = KINDS.index(first.kind), DTYPES.index(first.dtype)
         batch["reason"], batch["flags"] = REASONS.index(reason), int(Flag.OK)
@@ -288,7 +338,9 @@ class _Play:
                 "waits": np.array([wait[rank] for wait in self.waits], WAIT),
                 "marks": marks[np.argsort(marks["time"], kind="stable")],
                 "ready": _joined(self.ready, READY),
-                "counters": self.counter_readings(rank) if job.counters else np.zeros(0, COUNTER),
+                "counters": self.counter_readings(rank)
+                if job.counters
+                else np.array(self.pickled[rank], COUNTER),
             }
         end = int(ends.max()) + 1_000_000 if ends.size else START_NS + 2_000_000
         return Simulated(streams, self.texts, ends, START_NS, end)
@@ -408,7 +460,7 @@ def recording(job: Job) -> Recording:
 
 
 def _recording(job: Job, simulated: Simulated) -> Recording:
-    named = [Name(t.name, t.process_set, t.kind, t.dtype, t.bytes) for t in job.tensors]
+    named = [Name(t.name, t.process_set, t.kind, t.dtype, t.bytes) for t in job.named]
     result = Recording(source="synthetic", clock_bound_ns=_bound(job))
     for rank, streams in simulated.streams.items():
         result.ranks[rank] = RankRecording(
@@ -488,9 +540,7 @@ def block(stream: str, rank: int, table: np.ndarray, first: int | None = None) -
 def capture_lines(job: Job, rank: int, simulated: Simulated, records: int = 4096) -> list[str]:
     """The events of one rank's file, as the recorder would write them."""
     streams = by_own_clock(job, rank, simulated.streams[rank])
-    names = [
-        [i, t.name, t.process_set, t.kind, t.dtype, t.bytes] for i, t in enumerate(job.tensors)
-    ]
+    names = [[i, t.name, t.process_set, t.kind, t.dtype, t.bytes] for i, t in enumerate(job.named)]
     lines = [
         event("hvdtune_identity", rank, asdict(identity(job, rank))),
         event("hvdtune_names", rank, {"names": names}),

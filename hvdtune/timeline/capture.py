@@ -94,6 +94,9 @@ CPUS_FOR_BATCHES = "CPUs in use for batches"
 #: For how much of that time the thread that ends the steps was ready to run and had no CPU; where
 #: it is the same thread as the last time, and the kernel counts it.
 CPUS_WAITED_FOR = "CPUs waited for"
+#: Seconds that pickling or unpickling took that ended at that moment, of the object of that name
+#: (`broadcast.config`).
+PICKLING = "pickling {} (s)"
 
 #: Names of the numbers in BATCH: native/base/op_kind.h, base/dtype.h, wire/messages.h.
 KINDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")

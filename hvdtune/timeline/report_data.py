@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from hvdtune.timeline.capture import Recording
     from hvdtune.timeline.joint import Joint
+    from hvdtune.timeline.owners import Family
     from hvdtune.timeline.step_starts import Once
     from hvdtune.timeline.steps import Steps
 
@@ -102,6 +103,7 @@ class Analysis:
     joint: Joint  # what the answers were made from; verdict.findings plays it again
     found_steps: Steps  # without those of `starts`
     starts: tuple[Once, ...] = ()  # steps that took long once
+    owners: tuple[Family, ...] = ()  # whose the operations are
 
 
 def analyse(recording: Recording) -> Analysis:

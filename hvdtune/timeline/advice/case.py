@@ -67,6 +67,11 @@ class Case:
         return all("torch" in one.identity.framework for one in ranks)
 
     @cached_property
+    def gradients(self) -> tuple[int, ...]:
+        """Names (ids of the reference rank) of gradients."""
+        return tuple(at for one in self.analysis.owners if one.gradients for at in one.names)
+
+    @cached_property
     def durations(self) -> np.ndarray:
         """[S] s, mean over the ranks."""
         steps = self.analysis.found_steps

@@ -134,12 +134,14 @@ def huge_tensor(case: Case) -> list[Finding]:
     if not plays:
         return []
     one = plays[len(plays) // 2]
-    at = int(one.bytes.argmax())
-    share = float(one.bytes[at] / max(one.bytes.sum(), 1))
+    of = np.isin(one.name, case.gradients)
+    sizes = np.where(of, one.bytes, 0)
+    at = int(sizes.argmax())
+    share = float(sizes[at] / max(sizes.sum(), 1))
     submit = np.min([program.submit for program in one.programs], axis=0)
-    later = float((submit > submit[at]).mean())
-    next_largest = float(np.sort(one.bytes)[-2]) if len(one.bytes) > 1 else 0.0
-    if share < HUGE or later > LAST or len(one.bytes) < 3 or not np.isfinite(submit[at]):
+    later = float((submit > submit[at])[of].mean()) if of.any() else 1.0
+    next_largest = float(np.sort(sizes)[-2]) if len(sizes) > 1 else 0.0
+    if share < HUGE or later > LAST or of.sum() < 3 or not np.isfinite(submit[at]):
         return []
     if one.bytes[at] < LARGER * next_largest:
         return []

@@ -24,7 +24,7 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     ranks.stragglers,
     ranks.taking_turns,
     cpus.cpus_taken,
-    operations.broadcasts,
+    operations.owned,
     traffic.settings,
     traffic.huge_tensor,
     overlap.no_overlap,
