@@ -11,9 +11,12 @@ from hvdtune.core import world
 
 # Numbers of native/observe/capture_records.h.
 STALL, AUTOTUNE, STRAGGLER, USER = 4, 5, 6, 7
+PROGRAM = 10  # known to Python alone
+DESCRIBED_EVERY = 256  # steps: another recording may have begun
 
 _owner: weakref.ref[object] | None = None  # whose steps count
 _by_hand = False
+_described = 0  # steps since a recording was told how gradients are reduced
 
 
 def mark_step() -> None:
@@ -40,6 +43,15 @@ def step_ended(owner: object) -> None:
     elif counting is not owner:
         return
     engine.mark_step()
+
+
+def is_time_to_describe() -> bool:
+    """Whether a recording is to be told at the end of this step how the program works."""
+    global _described
+    if _described == 0 and not are_recorded():
+        return False
+    _described = (_described + 1) % DESCRIBED_EVERY
+    return _described == 1
 
 
 def mark(text: str, value: int = 0) -> None:

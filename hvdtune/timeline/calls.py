@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hvdtune.timeline import whatif
 from hvdtune.timeline.capture import PICKLING
 from hvdtune.timeline.cpus import Host
 from hvdtune.timeline.joint import Joint, View
@@ -114,6 +115,18 @@ def of_some(names: Sequence[int], change: Change) -> Change:
         ], rules
 
     return changed
+
+
+def every_other_step(names: Sequence[int]) -> Change:
+    """The tensors `names` are sent in every other step, if they are gradients: allreduces."""
+
+    def silent(one: Play) -> Play:
+        if not one.reducing[np.isin(one.name, names)].all():
+            return one
+        gone = np.isin(one.name, names)
+        return replace(one, programs=tuple(_without(program, gone) for program in one.programs))
+
+    return whatif.every_other_step(silent)
 
 
 def only(one: Play, names: Sequence[int]) -> Play:

@@ -38,6 +38,7 @@ def page(numbers: Numbers) -> str:
             _fusion(numbers),
             _sizes(numbers),
             _stragglers(numbers),
+            _owners(numbers),
             _tensors(numbers),
             _stalls(numbers),
             _tuning(numbers),
@@ -206,6 +207,12 @@ def _stragglers(numbers: Numbers) -> str:
         if numbers["stragglers"]
         else ""
     )
+
+
+def _owners(numbers: Numbers) -> str:
+    if not numbers["owners"]:
+        return ""
+    return _section("Operations by owner", tables.html(tables.owners(numbers)))
 
 
 def _tensors(numbers: Numbers) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from synthetic_capture import Call, Job, Late, Tensor, loop, recording, step_seconds, tensors
 
+from hvdtune.timeline import report
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import MemberList
+from hvdtune.timeline.capture import Mark, MemberList
 from hvdtune.timeline.owners import Family
 from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.report_numbers import numbers_of
 
 MIB = 1 << 20
 HEALTHY = Job(steps=24, noise=0.01, tensors=tensors(10, 2 * MIB))
@@ -227,3 +231,82 @@ def test_names_that_the_engine_made_up_are_told_apart_by_their_size():
 
 def test_without_steps_nothing_is_owned():
     assert analyse(recording(replace(HEALTHY, steps=1))).owners == ()
+
+
+def told_by(job: Job, program: dict[str, object] | None, **settings: object) -> list[Finding]:
+    """What a program is told that said this of itself when its first step ended."""
+    whole = recording(job)
+    for one in whole.ranks.values():
+        one.identity.settings.update(settings)
+        if program is not None:
+            one.texts.append(json.dumps(program))
+            mark = one.marks[one.marks["kind"] == int(Mark.STEP)][:1].copy()
+            mark["kind"], mark["text"] = int(Mark.PROGRAM), len(one.texts) - 1
+            one.streams["marks"] = np.concatenate([mark, one.marks])
+    return findings(analyse(whole))
+
+
+BURST = replace(HEALTHY, overlap=False)
+USES = {"optimizer": "DistributedOptimizer", "groups": False, "compression": "", "passes": 1}
+
+
+@pytest.mark.parametrize(
+    ("program", "setting", "advice"),
+    [
+        (None, "auto", "Use hvd.DistributedOptimizer"),
+        (USES, "off", "HVDTUNE_OVERLAP=on"),
+        (USES, "on", "Leave a CPU to each rank"),
+        ({**USES, "groups": True}, "on", "A group's gradients travel when the last"),
+    ],
+)
+def test_advice_about_overlap_is_something_the_program_does_not_do_yet(program, setting, advice):
+    found = told_by(BURST, program, HVDTUNE_OVERLAP=setting)
+    assert found[0].kind == "no overlap"
+    assert found[0].action.startswith(advice)
+    assert program is None or "Use hvd.DistributedOptimizer" not in found[0].action
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "words", "never"),
+    [
+        (USES, "communication bound", "backward_passes_per_step=2", "nothing"),
+        ({**USES, "passes": 4}, "communication bound", "backward_passes_per_step=8", "nothing"),
+        ({**USES, "compression": "FP16Compressor"}, "communication bound", "Send less", "fp16"),
+    ],
+)
+def test_advice_to_send_less_is_something_the_program_does_not_do_yet(program, kind, words, never):
+    [one] = [one for one in told_by(BURST, program) if one.kind == kind]
+    assert words in one.action
+    assert never not in one.action
+
+
+@pytest.mark.parametrize("has", [{"views": True}, {"compression": "FP16Compressor"}])
+def test_who_reduces_in_place_or_cannot_is_not_told_to(has):
+    assert "copies" in {one.kind for one in told_by(BURST, USES)}
+    assert "copies" not in {one.kind for one in told_by(BURST, {**USES, **has})}
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_whose_autotuner_runs_is_told_to_let_it(on):
+    job = replace(HEALTHY, tensors=tensors(100, 32 << 10), threshold=0)
+    first = told_by(job, USES, HOROVOD_AUTOTUNE=on)[0]
+    assert first.kind == "fusion threshold too small"
+    assert first.action.startswith("The autotuner is on") == on
+
+
+def test_a_program_that_says_something_else_is_read_all_the_same():
+    assert told_by(BURST, ["of", "a", "later", "version"])[0].kind == "no overlap"
+
+
+def test_the_report_shows_the_owners():
+    job = replace(HEALTHY, calls=loop(20, "metric."))
+    analysis = analyse(recording(job))
+    numbers = numbers_of(analysis, findings(analysis))
+    rows = {(one["call"], one["name"]): one for one in numbers["owners"]}
+    assert rows["allreduce", "metric.#"]["count"] == 20
+    assert "names" not in rows["allreduce", "gradients"]
+    for shown in (report.text(numbers), report.page(numbers)):
+        assert "Operations by owner" in shown
+        assert "metric.#" in shown
+    alone = analyse(recording(HEALTHY))
+    assert "Operations by owner" not in report.text(numbers_of(alone, findings(alone)))

@@ -31,7 +31,8 @@ def no_overlap(case: Case) -> list[Finding]:
     plays = [calls.only(one, case.gradients) for one in plays]
     # Where CPUs are scarce, the engine runs before a program that has just submitted comes to its
     # wait: that looks like overlapping, and is none.
-    one_by_one = waits >= max(3.0, 0.5 * tensors)
+    alone = any(one.alone for one in case.analysis.owners if one.gradients)
+    one_by_one = alone and not case.program and waits >= max(3.0, 0.5 * tensors)
     if share >= NO_OVERLAP and not one_by_one and not whatif.in_a_burst(plays):
         return []
     size = float(
@@ -121,6 +122,8 @@ def _engine_chose(case: Case) -> bool:
 def _in_one_call(case: Case) -> bool:
     """One call hands over a step's tensors, as DistributedOptimizer.step() does: most have the same
     time of submission. Earlier recordings tell it by waits that are mostly for several tensors."""
+    if case.program:
+        return _overlap_setting(case) != "on"
     view = case.analysis.joint.reference
     if len(view.blocked.names) and float((view.blocked.names == NONE).mean()) > MOSTLY:
         return True
@@ -150,4 +153,11 @@ def _overlap_action(case: Case) -> str:
             "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS) and set "
             "HVDTUNE_OVERLAP=on."
         )
+    if case.program.get("groups"):
+        return (
+            "A group's gradients travel when the last of them is there: leave groups= out, or make "
+            "more and smaller groups."
+        )
+    if case.program:
+        return "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS)."
     return "Use hvd.DistributedOptimizer, whose hooks submit each gradient when it is ready."
