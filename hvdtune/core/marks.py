@@ -11,7 +11,7 @@ from hvdtune.core import world
 
 # Numbers of native/observe/capture_records.h.
 STALL, AUTOTUNE, STRAGGLER, USER = 4, 5, 6, 7
-PROGRAM = 10  # known to Python alone
+PROGRAM, CALL_SITE = 10, 11  # known to Python alone
 DESCRIBED_EVERY = 256  # steps: another recording may have begun
 
 _owner: weakref.ref[object] | None = None  # whose steps count

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -37,10 +38,14 @@ class Pickling:
     joint: Joint
     steps: Steps
 
+    @cached_property
+    def _boundaries(self) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+        return boundaries(self.joint, self.steps)
+
     def spans(self, names: frozenset[str], step: int) -> list[Spans]:
         """Of objects whose counters have these names (pickling_of): of each rank, in the order of
         Joint.views, in a step."""
-        begin, end = boundaries(self.joint, self.steps)
+        begin, end = self._boundaries
         return [
             _pickled(view, names, int(begin[rank][step]), int(end[rank][step]))
             for rank, view in self.joint.views.items()

@@ -127,6 +127,7 @@ class Mark(IntEnum):
     WINDOW = 8  # value: 1 recording begins here, 0 it ends
     ERROR = 9  # value 1, text: why the job ends; value 0, text: why an operation was refused
     PROGRAM = 10  # text: how the program reduces gradients, as JSON (torch/description.py)
+    CALL_SITE = 11  # text: operation|process set|line that called it, value: its elements
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ a process set are one family. Definitions: docs/metrics.md, "Owners".
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from hvdtune.timeline.capture import NONE, Name, RankRecording
+from hvdtune.timeline.capture import NONE, Mark, Name, RankRecording
 from hvdtune.timeline.joint import Joint, View
 from hvdtune.timeline.steps import Steps
 
@@ -31,6 +32,8 @@ UPDATED, BEFORE, AMONG, BEHIND = (
     "after the update", "before the gradients", "among the gradients", "behind the gradients",
 )  # fmt: skip
 GRADIENTS, OF_MODEL = "gradients", "SyncBatchNorm"
+_SIZES = {"uint16": 2, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4,
+          "float64": 8, "bfloat16": 2}  # fmt: skip
 _GROUPED = re.compile(r"_(\d+)of\d+$")
 _MADE_UP = re.compile(r"noname(\.\d+)?")
 _NUMBER = re.compile(r"\d+")
@@ -52,7 +55,8 @@ class Family:
     names: ids of the reference rank. count, bytes: a step, of the rank that saw most. steps: share
     of the steps in which it comes. blocked_s: for how long a rank that takes part was blocked for
     it, a step; late_s: of that, for ranks that came late. alone: the program waits for each of them
-    before it submits anything else. phase: BEFORE, AMONG or BEHIND, or "" where no gradients are.
+    before it submits anything else. site: `train.py:42 in metrics`, which calls most of those
+    without a name. phase: BEFORE, AMONG or BEHIND, or "" where no gradients are.
     """
 
     call: str
@@ -66,6 +70,7 @@ class Family:
     late_s: float
     alone: bool
     phase: str
+    site: str = ""
 
     @property
     def gradients(self) -> bool:
@@ -124,7 +129,7 @@ def owners(joint: Joint, steps: Steps) -> list[Family]:
             Family(
                 key.call, own.name or key.name, key.process_set, tuple(sorted(own.names)),
                 own.count, own.bytes, own.steps, float(waits[0]), float(waits[1]),
-                own.alone > MOSTLY, own.phase,
+                own.alone > MOSTLY, own.phase, _site(reference.recording, key, own.names),
             )
         )  # fmt: skip
     return sorted(result, key=lambda one: (-one.blocked_s, one.call, one.name, one.process_set))
@@ -166,6 +171,20 @@ def _text(name: str, call: str) -> str:
     return (
         text.removesuffix(".sz").removesuffix(".t") if kind in ("broadcast", "allgather") else text
     )
+
+
+def _site(recording: RankRecording, key: Key, names: set[int]) -> str:
+    """Where a family without a name is called most, as far as was looked at; else ""."""
+    if key.name or not names:
+        return ""
+    one = recording.names[min(names)]
+    elements = one.bytes // _SIZES.get(one.dtype, 1)
+    marks = recording.marks[recording.marks["kind"] == int(Mark.CALL_SITE)]
+    texts = marks["text"][marks["value"] == elements].tolist()
+    seen = Counter(recording.texts[at] for at in texts if at < len(recording.texts))
+    begin = f"{key.call}|{key.process_set}|"
+    own = [text.removeprefix(begin) for text, _ in seen.most_common() if text.startswith(begin)]
+    return own[0] if own else ""
 
 
 def _is_first(name: str) -> bool:

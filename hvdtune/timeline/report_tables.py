@@ -224,7 +224,7 @@ def owners(numbers: Numbers) -> Table:
     rows = [
         (
             str(one["call"]),
-            words.shortened(str(one["name"])) or "-",
+            words.shortened(str(one["name"] or one["site"])) or "-",
             str(one["process_set"]),
             str(one["phase"]) or "-",
             words.count(one["count"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,9 @@ def test_operations_of_a_job_have_their_owners(tmp_path: Path, groups: int | Non
     assert (loss.count, loss.phase) == (1, "before the gradients")
     assert found["allreduce", "metric.#"].count == 5
     assert found["allgather", "seen"].bytes == 12
+    unnamed = found["allreduce", ""]
+    assert (unnamed.count, unnamed.bytes) == (20, 20 * 28)
+    assert re.fullmatch(r"owned\.py:\d+ in train", unnamed.site)
     # What comes behind the last step is in no whole step, nor is what comes before the first.
     state = found["broadcast_object", "state"]
     assert (state.count, state.steps, state.alone) == (2, 1, True)

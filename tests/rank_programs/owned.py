@@ -26,4 +26,6 @@ def train(steps: int, groups: int | None = None) -> None:
         hvd.allgather(torch.ones(3), name="seen")
         for metric in range(5):
             hvd.allreduce(torch.tensor(float(metric)), name=f"metric.{metric}")
+        for _ in range(20):
+            hvd.allreduce(torch.ones(7))
     hvd.shutdown()

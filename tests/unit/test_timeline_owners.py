@@ -310,3 +310,18 @@ def test_the_report_shows_the_owners():
         assert "metric.#" in shown
     alone = analyse(recording(HEALTHY))
     assert "Operations by owner" not in report.text(numbers_of(alone, findings(alone)))
+
+
+def test_what_has_no_name_is_told_by_the_line_that_calls_it():
+    calls = tuple(Call(Tensor("allreduce.noname", 4), gap=30e-6) for _ in range(40))
+    whole = recording(replace(HEALTHY, calls=calls))
+    for one in whole.ranks.values():
+        lines = ("train.py:42 in metrics", "train.py:42 in metrics", "other.py:7 in <module>")
+        one.texts += [f"allreduce|0|{line}" for line in lines]
+        marks = one.marks[:3].copy()
+        marks["kind"], marks["value"] = int(Mark.CALL_SITE), (1, 1, 1)
+        marks["text"] = np.arange(len(one.texts) - 3, len(one.texts))
+        one.streams["marks"] = np.concatenate([marks, one.marks])
+    first = findings(analyse(whole))[0]
+    assert first.kind == "metrics one by one"
+    assert "a tensor without a name (train.py:42 in metrics)" in first.sentence

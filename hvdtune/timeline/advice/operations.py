@@ -92,7 +92,7 @@ def _one_by_one(case: Case, together: Sequence[Family]) -> Finding:
     size = sum(one.bytes for one in together) / count
     gain = case.gain(calls.in_one_call(names, case.load.hosts))
     blocked = sum(one.blocked_s for one in together)
-    what = ", ".join(one.name for one in together[:3] if one.name) or "without names"
+    what = ", ".join(_called(one) for one in together[:3])
     return Finding(
         "metrics one by one",
         f"{count:.0f} times a step, {together[0].phase or 'in the step'}, the program waits for "
@@ -172,10 +172,17 @@ def _sentence(case: Case, one: Family) -> str:
     times = "" if objects < 1.5 else f" ({objects:.0f} operations)"
     waits = "waits for it" if one.alone else "needs the result"
     return (
-        f"The program {_VERBS.get(one.call, one.call)} {one.name or 'a tensor without a name'}"
+        f"The program {_VERBS.get(one.call, one.call)} {_called(one)}"
         f"{times} in every step, {words.size(one.bytes)}{where}{_of_set(case, one)}, and {waits}; "
         f"{blocked}."
     )
+
+
+def _called(one: Family) -> str:
+    """What a reader finds it by in the program."""
+    if one.name:
+        return one.name
+    return f"a tensor without a name ({one.site})" if one.site else "a tensor without a name"
 
 
 def _action(one: Family) -> str:
