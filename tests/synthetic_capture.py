@@ -30,6 +30,7 @@ from hvdtune.timeline.capture import (
     KINDS,
     MARK,
     NONE,
+    PICKLING,
     READY,
     REASONS,
     STREAMS,
@@ -73,20 +74,14 @@ def tensors(count: int, size: int = MIB, last: int | None = None) -> tuple[Tenso
 
 @dataclass(frozen=True)
 class Call:
-    """A blocking operation of every rank, in every step but those that `every` leaves out, before
-    the gradients: when so many seconds of the step are computed. Before it the program computes
-    `gap` seconds, only for it; `pickles`: that is recorded as pickling."""
+    """A blocking operation of every rank in every `every`-th step, when `at` seconds of it are
+    computed. `gap`: seconds computed only for it; `pickles`: they are recorded as pickling."""
 
     tensor: Tensor
     at: float = 0.0
     gap: float = 0.0
     pickles: bool = False
     every: int = 1
-
-
-def loop(count: int, name: str, size: int = 4, **of: Any) -> tuple[Call, ...]:
-    """Blocking allreduces, one after the other."""
-    return tuple(Call(Tensor(f"allreduce.{name}{i}", size), **of) for i in range(count))
 
 
 @dataclass(frozen=True)
@@ -236,13 +231,10 @@ class _Play:
         job = self.job
         self.lost += _ns(call.gap)
         times = self.now + 2000 + computed + self.lost  # not at the very end of the step before
-        if call.pickles:
-            base, _, _ = call.tensor.name.rpartition(".")
-            text = f"pickling {base} (s)"
-            if text not in self.texts:
-                self.texts.append(text)
-            for rank, time in enumerate(times.tolist()):
-                self.pickled[rank].append((time, call.gap, self.texts.index(text), 0))
+        for rank, time in enumerate(times.tolist() if call.pickles else ()):
+            text = PICKLING.format(call.tensor.name.rpartition(".")[0])
+            self.texts += [text] * (text not in self.texts)
+            self.pickled[rank].append((time, call.gap, self.texts.index(text), 0))
         submitted = np.zeros((job.ranks, len(job.named)), np.int64)
         submitted[:, index] = times
         ready = int(times.max()) + _ns(job.announce)
@@ -338,14 +330,14 @@ class _Play:
                 "waits": np.array([wait[rank] for wait in self.waits], WAIT),
                 "marks": marks[np.argsort(marks["time"], kind="stable")],
                 "ready": _joined(self.ready, READY),
-                "counters": self.counter_readings(rank)
-                if job.counters
-                else np.array(self.pickled[rank], COUNTER),
+                "counters": self.counter_readings(rank),
             }
         end = int(ends.max()) + 1_000_000 if ends.size else START_NS + 2_000_000
         return Simulated(streams, self.texts, ends, START_NS, end)
 
     def counter_readings(self, rank: int) -> np.ndarray:
+        if not self.job.counters:
+            return np.array(self.pickled[rank], COUNTER)
         name = "gpu utilisation (%)"
         if name not in self.texts:
             self.texts.append(name)

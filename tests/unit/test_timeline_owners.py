@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_capture import Call, Job, Late, Tensor, loop, recording, step_seconds, tensors
+from synthetic_capture import Call, Job, Late, Tensor, recording, step_seconds, tensors
 
 from hvdtune.timeline import report
 from hvdtune.timeline.advice.finding import Finding
@@ -21,6 +21,11 @@ MIB = 1 << 20
 HEALTHY = Job(steps=24, noise=0.01, tensors=tensors(10, 2 * MIB))
 LOSS = Tensor("allreduce.loss", 4)
 BARRIER = Tensor("barrier.noname", 0, kind="barrier", dtype="uint8")
+
+
+def loop(count: int, name: str, size: int = 4, **of: float) -> tuple[Call, ...]:
+    """Blocking allreduces, one after the other."""
+    return tuple(Call(Tensor(f"allreduce.{name}{i}", size), **of) for i in range(count))
 
 
 def sent_object(name: str, size: int, kind: str = "broadcast", **of: float) -> tuple[Call, Call]:
@@ -253,7 +258,7 @@ USES = {"optimizer": "DistributedOptimizer", "groups": False, "compression": "",
 @pytest.mark.parametrize(
     ("program", "setting", "advice"),
     [
-        (None, "auto", "Use hvd.DistributedOptimizer"),
+        (None, "", "Use hvd.DistributedOptimizer"),
         (USES, "off", "HVDTUNE_OVERLAP=on"),
         (USES, "on", "Leave a CPU to each rank"),
         ({**USES, "groups": True}, "on", "A group's gradients travel when the last"),
@@ -288,7 +293,7 @@ def test_who_reduces_in_place_or_cannot_is_not_told_to(has):
 
 @pytest.mark.parametrize("on", [True, False])
 def test_whose_autotuner_runs_is_told_to_let_it(on):
-    job = replace(HEALTHY, tensors=tensors(100, 32 << 10), threshold=0)
+    job = replace(HEALTHY, tensors=tensors(250, 32 << 10), threshold=0)
     first = told_by(job, USES, HOROVOD_AUTOTUNE=on)[0]
     assert first.kind == "fusion threshold too small"
     assert first.action.startswith("The autotuner is on") == on
