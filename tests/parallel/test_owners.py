@@ -18,7 +18,7 @@ from hvdtune.timeline.report_data import analyse
 STEPS = 12
 
 
-@pytest.mark.parametrize("groups", [None, 2])
+@pytest.mark.parametrize("groups", [None, pytest.param(2, marks=pytest.mark.long)])
 def test_operations_of_a_job_have_their_owners(tmp_path: Path, groups: int | None) -> None:
     path = tmp_path / "t.json"
     run_ranks(2, owned.train, STEPS, groups, env={"HOROVOD_TIMELINE": str(path)})
