@@ -34,6 +34,8 @@ UPDATED, BEFORE, AMONG, BEHIND = (
 GRADIENTS, OF_MODEL = "gradients", "SyncBatchNorm"
 _SIZES = {"uint16": 2, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4,
           "float64": 8, "bfloat16": 2}  # fmt: skip
+#: Calls that return the result; who comes last to them may wait too little to leave a record.
+_BLOCKING = ("broadcast_object", "allgather_object", "barrier")
 _GROUPED = re.compile(r"_(\d+)of\d+$")
 _MADE_UP = re.compile(r"noname(\.\d+)?")
 _NUMBER = re.compile(r"\d+")
@@ -129,7 +131,7 @@ def owners(joint: Joint, steps: Steps) -> list[Family]:
             Family(
                 key.call, own.name or key.name, key.process_set, tuple(sorted(own.names)),
                 own.count, own.bytes, own.steps, float(waits[0]), float(waits[1]),
-                own.alone > MOSTLY, own.phase, _site(reference.recording, key, own.names),
+                own.alone > MOSTLY or key.call in _BLOCKING, own.phase, _site(reference.recording, key, own.names),
             )
         )  # fmt: skip
     return sorted(result, key=lambda one: (-one.blocked_s, one.call, one.name, one.process_set))
