@@ -131,7 +131,8 @@ def owners(joint: Joint, steps: Steps) -> list[Family]:
             Family(
                 key.call, own.name or key.name, key.process_set, tuple(sorted(own.names)),
                 own.count, own.bytes, own.steps, float(waits[0]), float(waits[1]),
-                own.alone > MOSTLY or key.call in _BLOCKING, own.phase, _site(reference.recording, key, own.names),
+                own.alone > MOSTLY or key.call in _BLOCKING, own.phase,
+                _site(reference.recording, key, own.names),
             )
         )  # fmt: skip
     return sorted(result, key=lambda one: (-one.blocked_s, one.call, one.name, one.process_set))
