@@ -30,6 +30,7 @@ from hvdtune.timeline.capture import (
     KINDS,
     MARK,
     NONE,
+    PICKLING,
     READY,
     REASONS,
     STREAMS,
@@ -69,6 +70,18 @@ def tensors(count: int, size: int = MIB, last: int | None = None) -> tuple[Tenso
     if last is not None:
         sizes[-1] = last
     return tuple(Tensor(f"allreduce.layer{i}.weight", s) for i, s in enumerate(sizes))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A blocking operation of every rank in every `every`-th step, when `at` seconds of it are
+    computed. `gap`: seconds computed only for it; `pickles`: they are recorded as pickling."""
+
+    tensor: Tensor
+    at: float = 0.0
+    gap: float = 0.0
+    pickles: bool = False
+    every: int = 1
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,11 @@ class Job:
     input: float = 0.0  # waiting for it, in front of the forward pass
     before: float = 0.0  # behind the input, and marked by nobody
     evaluation: float = 0.0  # behind the optimizer, in the next step
+    calls: tuple[Call, ...] = ()  # in the order in which they come
+
+    @property
+    def named(self) -> tuple[Tensor, ...]:
+        return (*self.tensors, *(call.tensor for call in self.calls))
 
     @property
     def recorded(self) -> range:
@@ -175,6 +193,8 @@ class _Play:
         self.ready: list[np.ndarray] = []
         self.waits: list[np.ndarray] = []
         self.step_ends: list[np.ndarray] = []
+        self.pickled: list[list[tuple[int, float, int, int]]] = [[] for _ in range(job.ranks)]
+        self.lost = np.zeros(job.ranks, np.int64)  # in the step, blocked or for calls only
         self.depth: list[tuple[int, float, int]] = []
         self.marks: list[list[tuple[int, int, int, int]]] = [[] for _ in range(job.ranks)]
         self.texts: list[str] = []
@@ -196,6 +216,10 @@ class _Play:
         job = self.job
         count = len(job.tensors)
         scale = 1 + job.noise * self.random.standard_normal(job.ranks).clip(-3, 3)
+        self.lost[:] = 0
+        for index, call in enumerate(job.calls, count):
+            if step % call.every == 0:
+                self.call(index, call, _ns(call.at * scale + self.late(step) * (call.at > 0)))
         reached = np.arange(1, count + 1) / count
         if not job.overlap:
             reached[:] = 1
@@ -210,17 +234,17 @@ class _Play:
         self.mark_phases(lasted)
         seconds = seconds[:, None] + lasted["backward"][:, None] * reached[None, :]
         # A call takes a moment, so that the order of submission can be told.
-        times = self.now[:, None] + _ns(seconds) + np.arange(count) * 500
+        times = (self.now + self.lost)[:, None] + _ns(seconds) + np.arange(count) * 500
         if job.stall is not None and job.stall.step == step:
             times[job.stall.rank, job.stall.tensor :] += _ns(job.stall.seconds)
             self.report_stall(times)
         return times
 
-    def late(self, step: int, phase: str) -> np.ndarray:
-        """How much longer each rank takes in a phase, s."""
+    def late(self, step: int, phase: str = "") -> np.ndarray:
+        """How much longer each rank takes in a phase, s; in all of them if none is given."""
         late = np.zeros(self.job.ranks)
         for one in self.job.late:
-            late[one.rank] += one.seconds * one.concerns(step) * (one.phase == phase)
+            late[one.rank] += one.seconds * one.concerns(step) * (phase in ("", one.phase))
         return late
 
     def mark_phases(self, lasted: dict[str, np.ndarray]) -> None:
@@ -234,6 +258,24 @@ class _Play:
                         self.mark(rank, int(at[rank]), Mark.PHASE, 1, phase)
                         self.mark(rank, int(end[rank]), Mark.PHASE, 0, phase)
                 at = end
+
+    def call(self, index: int, call: Call, computed: np.ndarray) -> None:
+        """All ranks wait for one operation."""
+        job = self.job
+        self.lost += _ns(call.gap)
+        times = self.now + 2000 + computed + self.lost  # not at the very end of the step before
+        for rank, time in enumerate(times.tolist() if call.pickles else ()):
+            text = PICKLING.format(call.tensor.name.rpartition(".")[0])
+            self.texts += [text] * (text not in self.texts)
+            self.pickled[rank].append((time, call.gap, self.texts.index(text), 0))
+        submitted = np.zeros((job.ranks, len(job.named)), np.int64)
+        submitted[:, index] = times
+        ready = int(times.max()) + _ns(job.announce)
+        blocked = np.zeros(job.ranks, WAIT)
+        blocked["begin"], blocked["name"] = times + 500, index
+        blocked["end"] = self.run([index], ready, "blocked", submitted, ready) + 5000
+        self.waits.append(blocked)
+        self.lost = blocked["end"] - self.now - computed
 
     def report_stall(self, submitted: np.ndarray) -> None:
         stall = self.job.stall
@@ -283,7 +325,7 @@ class _Play:
     ) -> np.ndarray:
         """Execute one batch; returns each rank's end."""
         job = self.job
-        size = sum(job.tensors[i].bytes for i in members)
+        size = sum(job.named[i].bytes for i in members)
         copy = int(min(size, CHUNK) / job.copy_speed * 1e9)
         begin = np.maximum(time + self.delays, self.free)
         together = int(begin.max())
@@ -294,7 +336,7 @@ class _Play:
         batch["unpacking"], batch["end"] = end - copy, end
         batch["bytes"], batch["serial"], batch["tensors"] = size, self.serial, len(members)
         batch["waited_ns"] = together - begin
-        first = job.tensors[members[0]]
+        first = job.named[members[0]]
         batch["process_set"] = first.process_set
         batch["kind"], batch["dtype"] = KINDS.index(first.kind), DTYPES.index(first.dtype)
         batch["reason"], batch["flags"] = REASONS.index(reason), int(Flag.OK)
@@ -324,12 +366,14 @@ class _Play:
                 "waits": np.array([wait[rank] for wait in self.waits], WAIT),
                 "marks": marks[np.argsort(marks["time"], kind="stable")],
                 "ready": _joined(self.ready, READY),
-                "counters": self.counter_readings(rank) if job.counters else np.zeros(0, COUNTER),
+                "counters": self.counter_readings(rank),
             }
         end = int(ends.max()) + 1_000_000 if ends.size else START_NS + 2_000_000
         return Simulated(streams, self.texts, ends, START_NS, end)
 
     def counter_readings(self, rank: int) -> np.ndarray:
+        if not self.job.counters:
+            return np.array(self.pickled[rank], COUNTER)
         name = "gpu utilisation (%)"
         if name not in self.texts:
             self.texts.append(name)
@@ -444,7 +488,7 @@ def recording(job: Job) -> Recording:
 
 
 def _recording(job: Job, simulated: Simulated) -> Recording:
-    named = [Name(t.name, t.process_set, t.kind, t.dtype, t.bytes) for t in job.tensors]
+    named = [Name(t.name, t.process_set, t.kind, t.dtype, t.bytes) for t in job.named]
     result = Recording(source="synthetic", clock_bound_ns=_bound(job))
     for rank, streams in simulated.streams.items():
         result.ranks[rank] = RankRecording(
@@ -524,9 +568,7 @@ def block(stream: str, rank: int, table: np.ndarray, first: int | None = None) -
 def capture_lines(job: Job, rank: int, simulated: Simulated, records: int = 4096) -> list[str]:
     """The events of one rank's file, as the recorder would write them."""
     streams = by_own_clock(job, rank, simulated.streams[rank])
-    names = [
-        [i, t.name, t.process_set, t.kind, t.dtype, t.bytes] for i, t in enumerate(job.tensors)
-    ]
+    names = [[i, t.name, t.process_set, t.kind, t.dtype, t.bytes] for i, t in enumerate(job.named)]
     lines = [
         event("hvdtune_identity", rank, asdict(identity(job, rank))),
         event("hvdtune_names", rank, {"names": names}),

@@ -13,6 +13,8 @@ from hvdtune.core import world
 
 # Numbers of native/observe/capture_records.h.
 STALL, AUTOTUNE, STRAGGLER, USER, PHASE = 4, 5, 6, 7, 10
+PROGRAM, CALL_SITE = 11, 12  # known to Python alone
+DESCRIBED_EVERY = 256  # steps: another recording may have begun
 
 _owner: weakref.ref[object] | None = None  # whose steps count
 _by_hand = False
@@ -20,6 +22,7 @@ _after_steps: list[Callable[[], None]] = []
 spans_left = 0  # so often a phase of the user's has ended, and with it what went on inside
 _decision = ""  # what a recording that begins later should have as well
 _is_recorded = False  # it is in the one that runs
+_described = 0  # steps since a recording was told how gradients are reduced
 
 
 def mark_step() -> None:
@@ -79,6 +82,15 @@ class Span:
         global spans_left
         spans_left += 1
         phase(self._text, 0)
+
+
+def is_time_to_describe() -> bool:
+    """Whether a recording is to be told at the end of this step how the program works."""
+    global _described
+    if _described == 0 and not are_recorded():
+        return False
+    _described = (_described + 1) % DESCRIBED_EVERY
+    return _described == 1
 
 
 def mark(text: str, value: int = 0) -> Span:

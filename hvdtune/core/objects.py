@@ -6,20 +6,23 @@ the error's text, announced by a negative length, so that nobody waits for bytes
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from hvdtune.core import operations, world
+from hvdtune.core import marks, operations, world
 from hvdtune.core.operations import Buffer, Completed
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 
 
-def _packed(obj: Any) -> tuple[Any, int, Exception | None]:
+def _packed(obj: Any, name: str) -> tuple[Any, int, Exception | None]:
     """(bytes to send, their number, None), or (error text, minus its length, the error)."""
     import cloudpickle
     import numpy as np
 
+    begin = time.monotonic()
     try:
         data = np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8)
+        _took(begin, name)
         return data, data.size, None
     except Exception as error:  # whatever the object's own __reduce__ raises
         text = f"a {type(obj).__name__} that cannot be pickled ({type(error).__name__}: {error})"
@@ -27,17 +30,26 @@ def _packed(obj: Any) -> tuple[Any, int, Exception | None]:
         return data, -data.size, error
 
 
-def _loaded(data: Any, sender: int, call: str) -> Any:
+def _loaded(data: Any, sender: int, call: str, name: str) -> Any:
     """The object that global rank ``sender`` sent as ``data``."""
     import cloudpickle
 
+    begin = time.monotonic()
     try:
-        return cloudpickle.loads(data)
+        obj = cloudpickle.loads(data)
+        _took(begin, name)
+        return obj
     except Exception as error:
         raise ValueError(
             f"{call}: rank {world.rank()} cannot load the object of rank {sender} "
             f"({type(error).__name__}: {error})"
         ) from error
+
+
+def _took(begin: float, name: str) -> None:
+    """Tell the recording for how long an object was pickled or unpickled; see timeline.capture."""
+    if marks.are_recorded():
+        marks.counter(f"pickling {name} (s)", time.monotonic() - begin)
 
 
 def _text(data: Any) -> str:
@@ -87,7 +99,7 @@ def broadcast_object(
     # Not the type's name, as in Horovod: ranks that pass different types would never meet.
     base = name if name is not None else "broadcast_object"
     root = world.rank() == root_rank
-    data, number, error = _packed(obj) if root else (None, 0, None)
+    data, number, error = _packed(obj, f"broadcast.{base}") if root else (None, 0, None)
     length = np.array([number], dtype=np.int64)
     _broadcast_in_place(length, root_rank, f"{base}.sz", process_set)
     received = int(length[0])
@@ -96,7 +108,7 @@ def broadcast_object(
     _broadcast_in_place(data, root_rank, f"{base}.t", process_set)
     if received < 0:
         raise ValueError(f"broadcast_object: rank {root_rank} has {_text(data)}") from error
-    return obj if root else _loaded(data, root_rank, "broadcast_object")
+    return obj if root else _loaded(data, root_rank, "broadcast_object", f"broadcast.{base}")
 
 
 def allgather_object(
@@ -110,7 +122,7 @@ def allgather_object(
     import numpy as np
 
     base = name if name is not None else "allgather_object"
-    data, number, error = _packed(obj)
+    data, number, error = _packed(obj, f"allgather.{base}")
     lengths = _gather(np.array([number], dtype=np.int64), f"{base}.sz", process_set).tolist()
     everything = _gather(data, f"{base}.t", process_set)
     ends = np.cumsum(np.abs(lengths)).tolist()
@@ -124,5 +136,6 @@ def allgather_object(
     if faults:
         raise ValueError(f"allgather_object: {'; '.join(faults)}") from error
     return [
-        _loaded(part, rank, "allgather_object") for rank, part in zip(ranks, parts, strict=True)
+        _loaded(part, rank, "allgather_object", f"allgather.{base}")
+        for rank, part in zip(ranks, parts, strict=True)
     ]

@@ -7,6 +7,7 @@ import numpy as np
 from hvdtune.timeline import fusion, phases, quality, sizes, skew, step_starts
 from hvdtune.timeline.capture import Recording
 from hvdtune.timeline.joint import Joint, join
+from hvdtune.timeline.owners import owners
 from hvdtune.timeline.report_data import Analysis
 from hvdtune.timeline.steps import find_steps
 from hvdtune.timeline.waterfall import overlap, waterfall
@@ -43,6 +44,7 @@ def bundle(recording: Recording) -> Analysis:
         found_steps=steps,
         phases=phases.phases(joint, steps, falls),
         starts=starts,
+        owners=tuple(owners(joint, steps)),
     )
 
 

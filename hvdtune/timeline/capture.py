@@ -94,6 +94,9 @@ CPUS_FOR_BATCHES = "CPUs in use for batches"
 #: For how much of that time the thread that ends the steps was ready to run and had no CPU; where
 #: it is the same thread as the last time, and the kernel counts it.
 CPUS_WAITED_FOR = "CPUs waited for"
+#: Seconds that pickling or unpickling took that ended at that moment, of the object of that name
+#: (`broadcast.config`).
+PICKLING = "pickling {} (s)"
 
 #: Names of the numbers in BATCH: native/base/op_kind.h, base/dtype.h, wire/messages.h.
 KINDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
@@ -124,6 +127,8 @@ class Mark(IntEnum):
     WINDOW = 8  # value: 1 recording begins here, 0 it ends
     ERROR = 9  # value 1, text: why the job ends; value 0, text: why an operation was refused
     PHASE = 10  # text: what the program does; value 1 it begins, 2 the same on a device, 0 it ends
+    PROGRAM = 11  # text: how the program reduces gradients, as JSON (torch/description.py)
+    CALL_SITE = 12  # text: operation|process set|line that called it, value: its elements
 
 
 @dataclass(frozen=True)

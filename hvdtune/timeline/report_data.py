@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from hvdtune.timeline.capture import Recording
     from hvdtune.timeline.joint import Joint
+    from hvdtune.timeline.owners import Family
     from hvdtune.timeline.step_starts import Once
     from hvdtune.timeline.steps import Steps
 
@@ -103,6 +104,7 @@ class Analysis:
     found_steps: Steps  # without those of `starts`
     phases: pd.DataFrame  # rank, step, s in each phase of the own time; sum to compute_s
     starts: tuple[Once, ...] = ()  # steps that took long once
+    owners: tuple[Family, ...] = ()  # whose the operations are
 
 
 def analyse(recording: Recording) -> Analysis:

@@ -41,6 +41,7 @@ def page(numbers: Numbers) -> str:
             _sizes(numbers),
             _stragglers(numbers),
             _section("CPUs", _table(report_cpus.table, numbers)) if numbers["cpus"] else "",
+            _owners(numbers),
             _tensors(numbers),
             _stalls(numbers),
             _tuning(numbers),
@@ -222,6 +223,12 @@ def _stragglers(numbers: Numbers) -> str:
         if numbers["stragglers"]
         else ""
     )
+
+
+def _owners(numbers: Numbers) -> str:
+    if not numbers["owners"]:
+        return ""
+    return _section("Operations by owner", tables.html(tables.owners(numbers)))
 
 
 def _tensors(numbers: Numbers) -> str:

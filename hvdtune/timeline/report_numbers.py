@@ -22,6 +22,7 @@ from hvdtune.timeline.sizes import bus_factor
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hvdtune.timeline.owners import Family
     from hvdtune.timeline.report_data import Analysis
 
 Numbers = dict[str, Any]
@@ -78,6 +79,7 @@ def numbers_of(analysis: Analysis, findings: list[Any]) -> Numbers:
         "sizes": _sizes(analysis.sizes),
         "points": _points(analysis),
         "tensors": _rows(analysis.tensors, MOST_LISTED),
+        "owners": [_owner(one) for one in analysis.owners[:MOST_LISTED]],
         "stalls": _rows(analysis.stalls, MOST_LISTED),
         "tuning": _rows(_changes(analysis.tuning), MOST_LISTED),
         "series": _series(analysis.steps),
@@ -108,6 +110,10 @@ def _finding(one: Any) -> Numbers:
         "interval": [float(bound) for bound in one.interval],
         "evidence": plain(one.evidence),
     }
+
+
+def _owner(one: Family) -> Numbers:
+    return {name: value for name, value in plain(one).items() if name != "names"}
 
 
 def _job(recording: Recording) -> Numbers:

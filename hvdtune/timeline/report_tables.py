@@ -249,6 +249,27 @@ def tensors(numbers: Numbers) -> Table:
     return Table("Tensors", head, rows, left=(0, 1))
 
 
+def owners(numbers: Numbers) -> Table:
+    """Whose the operations of a step are, and what each of them costs."""
+    rows = [
+        (
+            str(one["call"]),
+            words.shortened(str(one["name"] or one["site"])) or "-",
+            str(one["process_set"]),
+            str(one["phase"]) or "-",
+            words.count(one["count"]),
+            words.size(one["bytes"]),
+            words.percent(one["steps"]),
+            words.seconds(one["blocked_s"]),
+            words.seconds(one["late_s"]),
+        )
+        for one in numbers["owners"]
+    ]
+    head = ("call", "tensor", "process set", "when", "a step", "bytes a step", "in steps",
+            "blocked a step", "for late ranks")  # fmt: skip
+    return Table("Operations by owner", head, rows, left=(0, 1, 3))
+
+
 def value_words(value: Any, name: str = "") -> str:
     """A setting's value, sizes also in MiB; `-` where there is none."""
     from hvdtune.knobs import KNOBS

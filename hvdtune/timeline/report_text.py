@@ -26,6 +26,8 @@ def text(numbers: Numbers) -> str:
     parts.append(_wrapped(f"{numbers['source']}: {sentences.job(numbers)}"))
     if numbers["steps"]["count"]:
         parts += _about_steps(numbers)
+    if len(numbers["owners"]) > 1:  # besides the gradients
+        parts.append(tables.owners(numbers).text(MOST_ROWS))
     if numbers["fusion"]["bins"]:
         parts.append(_wrapped(f"Fusion: {sentences.fusion(numbers)}"))
     if numbers["sizes"]:

@@ -32,6 +32,8 @@ BAR = 8
 INSTANTS = {
     Mark.CYCLE: "CYCLE_START",
     Mark.SETTINGS: "SETTINGS",
+    Mark.PROGRAM: "PROGRAM",
+    Mark.CALL_SITE: "CALL_SITE",
     Mark.STALL: "STALL",
     Mark.AUTOTUNE: "AUTOTUNE",
     Mark.STRAGGLER: "STRAGGLER",

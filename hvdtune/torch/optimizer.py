@@ -13,6 +13,7 @@ import torch
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
 from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from hvdtune.core.world import size
+from hvdtune.torch import description
 from hvdtune.torch.adasum_optimizer import DeltaMixin, DeltaReducer, check_adasum
 from hvdtune.torch.compression import Compression
 from hvdtune.torch.groups import Groups, check_groups
@@ -129,6 +130,7 @@ class GradientMixin(DistributedBase):
         loss = super().step(**kwargs) if closure is None else super().step(closure, **kwargs)
         self._tell_others()
         step_ended(self)
+        description.tell(self._reducer)
         return loss
 
     def _synchronized_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:

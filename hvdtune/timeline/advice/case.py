@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdtune.timeline import chance, host_counters, whatif
+from hvdtune.timeline.capture import Mark
 from hvdtune.timeline.cpus import Load, load
 from hvdtune.timeline.fusion import CYCLE, THRESHOLD, number, settings_by_epoch
 from hvdtune.timeline.host_counters import Threads
@@ -75,6 +78,24 @@ class Case:
         """All ranks use PyTorch's face, as far as recorded: advice may name what only it has."""
         ranks = self.analysis.recording.ranks.values()
         return all("torch" in one.identity.framework for one in ranks)
+
+    @cached_property
+    def program(self) -> dict[str, Any]:
+        """What the program said last of how it reduces gradients (torch/description.py); {} if
+        nothing: it has no DistributedOptimizer, or an earlier version recorded."""
+        for one in self.analysis.recording.ranks.values():
+            marks = one.marks[one.marks["kind"] == int(Mark.PROGRAM)]
+            texts = [one.texts[at] for at in marks["text"] if at < len(one.texts)]
+            with contextlib.suppress(ValueError):
+                told = json.loads(texts[-1]) if texts else None
+                if isinstance(told, dict):
+                    return told
+        return {}
+
+    @cached_property
+    def gradients(self) -> tuple[int, ...]:
+        """Names (ids of the reference rank) of gradients."""
+        return tuple(at for one in self.analysis.owners if one.gradients for at in one.names)
 
     @cached_property
     def durations(self) -> np.ndarray:

@@ -2,43 +2,215 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from hvdtune.timeline import whatif, words
-from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline import calls, words
+from hvdtune.timeline.advice.case import Case, milliseconds
+from hvdtune.timeline.advice.finding import ABSOLUTE, Finding
+from hvdtune.timeline.owners import BEFORE, BEHIND, OF_MODEL, UPDATED, Family
 
 #: What comes in this share of the steps comes in every step.
 MOSTLY = 0.8
+#: So many small tensors, each waited for by itself, are a loop over metrics.
+LOOP = 4
+SMALL = 64 << 10
+LARGE = 1 << 20
+#: A few small operations right after the gradients, when ranks are as far apart as the update has
+#: put them: who waits in one of them does not wait in the next. They are told from this gain on.
+FEW_WORTH = 0.05
+#: Operations that belong to the model are no mistake; they are told from this gain on.
+MODEL_WORTH = 0.1
+#: What leaving out many calls saves is surer to be more than to be less: the interpreter's time
+#: between calls is known, what they take from the ranks' computing is not.
+MORE = 1.4
+
+_VERBS = {
+    "broadcast": "broadcasts",
+    "broadcast_object": "pickles and broadcasts",
+    "allgather": "gathers",
+    "allgather_object": "pickles and gathers",
+    "allreduce": "averages",
+    "grouped_allreduce": "averages",
+    "alltoall": "exchanges",
+    "reducescatter": "scatters",
+}
+_ONCE = (
+    "once before the loop, or only when it has changed; let each rank make or read it by itself if "
+    "it can."
+)
+_ACTIONS = {
+    "broadcast": f"Broadcast it {_ONCE}",
+    "broadcast_object": f"Call broadcast_object {_ONCE}",
+    "allgather": "Gather it at the end of an epoch or every so many steps, or hvd.allreduce what "
+    "only a sum or mean of is needed; if the model needs it in every step, submit it with "
+    "hvd.allgather_async and synchronize it where the result is used.",
+    "allgather_object": "Gather objects at the end of an epoch or every so many steps; numbers "
+    "travel quicker as one tensor (hvd.allgather), which is not pickled.",
+    "alltoall": "Submit it with hvd.alltoall_async as soon as its input is there, and synchronize "
+    "it where the result is used.",
+    "reducescatter": "Submit it with hvd.reducescatter_async as soon as its input is there, and "
+    "synchronize it where the result is used.",
+    "barrier": "Leave hvd.barrier() out: the gradients keep the ranks together; for timings, one "
+    "before the first and one behind the last step do.",
+}
+_AVERAGE = (
+    "Average it every so many steps or at the end of an epoch, or submit it with "
+    "hvd.allreduce_async and hvd.synchronize it after the update, together with the gradients."
+)
+_KINDS = {
+    "broadcast_object": "object operations in every step",
+    "allgather_object": "object operations in every step",
+    "allreduce": "blocking allreduce in every step",
+    "grouped_allreduce": "blocking allreduce in every step",
+}
 
 
-def broadcasts(case: Case) -> list[Finding]:
-    """Broadcasts in most steps: what one rank has to tell seldom changes from step to step."""
-    plays = [one for stretch in case.sample.stretches for one in stretch]
-    names = case.analysis.joint.reference.recording.names
-    sent = {at for at, name in enumerate(names) if name.name.startswith("broadcast.")}
-    count = {at: sum(bool((one.name == at).any()) for one in plays) for at in sent}
-    steady = [at for at in sorted(sent) if plays and count[at] >= MOSTLY * len(plays)]
-    if not steady:
-        return []
-    step = plays[len(plays) // 2]
-    size = float(step.bytes[np.isin(step.name, steady)].sum())
-    largest = names[max(steady, key=lambda at: names[at].bytes)].name
-    text = largest.removeprefix("broadcast.").removesuffix(".t")
-    others = f" and {len(steady) - 1} more" if len(steady) > 1 else ""
-    return [
-        Finding(
-            "broadcast in every step",
-            f"The program broadcasts {text}{others} in every step, {words.size(size)}, and waits "
-            "for it.",
-            "Broadcast it once before the loop, or only when it has changed; let each rank make or "
-            "read it by itself if it can.",
-            case.gain(whatif.left_out(steady)),
-            {
-                "tensor": text,
-                "bytes": size,
-                "broadcasts_per_step": float(len(steady)),
-                "replay_error": case.replay_error(case.sample),
-            },
-        )
+def owned(case: Case) -> list[Finding]:
+    """What other operations than the gradients cost, each family by itself; small tensors that are
+    reduced one after the other together."""
+    others = [
+        one
+        for one in case.analysis.owners
+        if one.names and one.steps >= MOSTLY and not one.gradients
     ]
+    loops: dict[tuple[int, str], list[Family]] = {}
+    for one in others:
+        if one.call == "allreduce" and one.alone and one.bytes <= SMALL * one.count:
+            loops.setdefault((one.process_set, one.phase), []).append(one)
+    found = []
+    for together in loops.values():
+        if sum(one.count for one in together) >= LOOP:
+            found.append(_one_by_one(case, together))
+            others = [one for one in others if one not in together]
+    return found + [told for one in others for told in _in_every_step(case, one)]
+
+
+def _one_by_one(case: Case, together: Sequence[Family]) -> Finding:
+    """A loop of small allreduces."""
+    names = tuple(at for one in together for at in one.names)
+    count = sum(one.count for one in together)
+    size = sum(one.bytes for one in together) / count
+    gain = case.gain(calls.in_one_call(names, case.load.hosts))
+    blocked = sum(one.blocked_s for one in together)
+    what = ", ".join(_called(one) for one in together[:3])
+    return Finding(
+        "metrics one by one",
+        f"{count:.0f} times a step, {together[0].phase or 'in the step'}, the program waits for "
+        f"one small tensor (typically {words.size(size)}: {what}{_of_set(case, together[0])}) "
+        f"before it submits the next; ranks are blocked in it for {milliseconds(blocked)} a step.",
+        "Put the numbers into one tensor and reduce that, or hvd.grouped_allreduce(tensors); "
+        "metrics that nobody looks at in every step, only at the end of an epoch.",
+        gain,
+        {
+            "tensors_per_step": count,
+            "blocked_ms": 1e3 * blocked,
+            "replay_error": case.replay_error(case.sample),
+        },
+        between=_between(gain),
+    )
+
+
+def _between(gain: float) -> tuple[float, float] | None:
+    """See MORE."""
+    if not gain > 0:
+        return None
+    return max(0.0, gain / MORE - ABSOLUTE), min(1.0, MORE * gain + ABSOLUTE)
+
+
+def _in_every_step(case: Case, one: Family) -> list[Finding]:
+    """One family that comes in every step."""
+    if one.call in ("alltoall", "reducescatter") and not (one.alone and one.bytes >= LARGE):
+        return []
+    if one.call.endswith("allreduce") and not one.alone:
+        return []  # hidden behind others, or waited for with them
+    names = case.analysis.joint.reference.recording.names
+    pickled = calls.Pickling(case.analysis.joint, case.analysis.found_steps)
+    counters = calls.pickling_of([names[at].name for at in one.names])
+    gain = case.sample.gain(
+        calls.left_out(one.names, case.load.hosts, lambda step: pickled.spans(counters, step))
+    )
+    few = one.bytes <= SMALL and one.count < LOOP and one.phase in (UPDATED, BEHIND)
+    if few:
+        mean = float(case.durations.mean())
+        gain = min(gain, (one.blocked_s - one.late_s) / mean if mean > 0 else 0.0)
+    least = MODEL_WORTH if one.call == OF_MODEL else FEW_WORTH if few else 0.0
+    if gain < least:
+        return []
+    case.fixes.append((gain, calls.left_out(one.names)))
+    evidence: dict[str, float | str] = {
+        "operation": one.call,
+        "tensor": one.name or "-",
+        "process_set": float(one.process_set),
+        "bytes": one.bytes,
+        "operations_per_step": one.count,
+        "blocked_ms": 1e3 * one.blocked_s,
+        "late_ms": 1e3 * one.late_s,
+        "phase": one.phase or "-",
+        "replay_error": case.replay_error(case.sample),
+    }
+    kind = _KINDS.get(one.call, f"{one.call} in every step")
+    return [Finding(kind, _sentence(case, one), _action(one), gain, evidence)]
+
+
+def _sentence(case: Case, one: Family) -> str:
+    where = f", {one.phase}" if one.phase else ""
+    blocked = f"ranks are blocked in it for {milliseconds(one.blocked_s)} a step"
+    if one.late_s >= 0.1 * one.blocked_s > 0:
+        blocked += f", {milliseconds(one.late_s)} of that for late ranks"
+    if one.call == OF_MODEL:
+        return (
+            f"SyncBatchNorm's own operations, {one.count:.0f} a step, belong to the model and are "
+            f"no mistake; {blocked}."
+        )
+    if one.call == "barrier":
+        times = "" if one.count < 1.5 else f" {one.count:.0f} times"
+        return (
+            f"The program calls hvd.barrier(){times} in every step{where}{_of_set(case, one)}; "
+            f"{blocked}."
+        )
+    objects = one.count / (2 if one.call.endswith("_object") else 1)
+    times = "" if objects < 1.5 else f" ({objects:.0f} operations)"
+    waits = "waits for it" if one.alone else "needs the result"
+    return (
+        f"The program {_VERBS.get(one.call, one.call)} {_called(one)}"
+        f"{times} in every step, {words.size(one.bytes)}{where}{_of_set(case, one)}, and {waits}; "
+        f"{blocked}."
+    )
+
+
+def _called(one: Family) -> str:
+    """What a reader finds it by in the program."""
+    if one.name:
+        return one.name
+    return f"a tensor without a name ({one.site})" if one.site else "a tensor without a name"
+
+
+def _action(one: Family) -> str:
+    if one.call == OF_MODEL:
+        return (
+            "Nothing, if the model needs it; where each rank's batch is large enough for "
+            "statistics of its own, torch.nn.BatchNorm does without."
+        )
+    if one.call.endswith("allreduce"):
+        if one.phase == BEFORE:
+            return (
+                "Ranks wait for each other twice a step, here and for the gradients: average it "
+                "after the update instead, every so many steps or at the end of an epoch, or "
+                "submit it with hvd.allreduce_async and hvd.synchronize it after the update."
+            )
+        return _AVERAGE
+    return _ACTIONS.get(one.call, "Do it every so many steps, or once before the loop.")
+
+
+def _of_set(case: Case, one: Family) -> str:
+    """` of process set 2 (ranks 0, 2)`; nothing for that of all ranks."""
+    if one.process_set == 0:
+        return ""
+    lists = [
+        listed.ranks
+        for rank in case.analysis.recording.ranks.values()
+        for listed in rank.sets
+        if listed.process_set == one.process_set
+    ]
+    who = f" ({words.ranks(lists[-1])})" if lists else ""
+    return f" of process set {one.process_set}{who}"

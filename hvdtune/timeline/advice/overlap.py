@@ -10,10 +10,11 @@ import re
 
 import numpy as np
 
-from hvdtune.timeline import whatif, words
+from hvdtune.timeline import calls, whatif, words
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.capture import NONE
+from hvdtune.timeline.program import Play
 
 #: There is no overlap when this share of communication at most runs while the framework computes.
 NO_OVERLAP = 0.15
@@ -27,18 +28,24 @@ _TRIED = re.compile(r"tried from step (\d+) to (\d+), ([0-9.]+) % (faster|slower
 
 def no_overlap(case: Case) -> list[Finding]:
     """Communication begins when nothing is left to compute, or is waited for at once."""
-    share = case.analysis.overlap.overlap_share
-    plays = [one for stretch in case.sample.stretches for one in stretch]
+    share = _overlap_share(case)
+    every = [one for stretch in case.sample.stretches for one in stretch]
+    plays = [one for one in every if np.isin(one.name, case.gradients).any()]
     if not plays or share >= CLEARLY_HIDDEN:
         return []
-    waits = float(np.median([len(p.waits) for one in plays for p in one.programs])) - 1
-    tensors = float(np.median([len(one.name) for one in plays]))
+    waits = float(np.median([_waits(case, one) for one in plays]))
+    chosen = [np.isin(one.name, case.gradients) for one in plays]
+    tensors = float(np.median([of.sum() for of in chosen]))
+    plays = [calls.only(one, case.gradients) for one in plays]
     # Where CPUs are scarce, the engine runs before a program that has just submitted comes to its
     # wait: that looks like overlapping, and is none.
-    one_by_one = waits >= max(3.0, 0.5 * tensors)
+    alone = any(one.alone for one in case.analysis.owners if one.gradients)
+    one_by_one = alone and not case.program and waits >= max(3.0, 0.5 * tensors)
     if share >= NO_OVERLAP and not one_by_one and not whatif.in_a_burst(plays):
         return []
-    size = float(np.median(np.concatenate([one.bytes for one in plays])))
+    size = float(
+        np.median(np.concatenate([o.bytes[of] for o, of in zip(plays, chosen, strict=True)]))
+    )
     evidence: dict[str, float | str] = {
         "overlap_share": share,
         "waits_per_step": waits,
@@ -47,7 +54,10 @@ def no_overlap(case: Case) -> list[Finding]:
         "replay_error": case.replay_error(case.sample),
     }
     if one_by_one and size <= SMALL:
-        gain = max(case.gain(whatif.together()), case.gain(whatif.overlapped()))
+        gain = max(
+            case.gain(calls.in_one_call(case.gradients, case.load.hosts)),
+            case.gain(calls.of_some(case.gradients, whatif.overlapped())),
+        )
         return [
             Finding(
                 "small tensors one by one",
@@ -81,7 +91,7 @@ def no_overlap(case: Case) -> list[Finding]:
             sentence = f"{sentence[:-1]}. {done}"
     # What CPUs are used for says more than what the engine guessed before it began.
     no_cpu_left = not one_by_one and not case.load.cpus and _engine_chose(case)
-    gain = case.gain(whatif.overlapped(no_cpu_left))
+    gain = case.gain(calls.of_some(case.gradients, whatif.overlapped(no_cpu_left)))
     tried = None if one_by_one else _TRIED.fullmatch(_found_out(case))
     if tried is not None and tried[5] == "left off":  # measured beats played
         gain = min(gain, float(tried[3]) / 100 if tried[4] == "faster" else 0.0)
@@ -116,6 +126,30 @@ def _found_out(case: Case) -> str:
     return told[-1].removeprefix(_TOLD) if told else ""
 
 
+def _waits(case: Case, one: Play) -> float:
+    """How often a program waits for gradients in a step; its last wait was not recorded."""
+    of = np.isin(one.name, case.gradients)
+    return float(np.median([sum(of[n].any() for _, n in p.waits[:-1]) for p in one.programs]))
+
+
+def _overlap_share(case: Case) -> float:
+    """Of the time in which gradients travel, the share in which the framework computes."""
+    joint, steps = case.analysis.joint, case.analysis.found_steps
+    if all(one.gradients for one in case.analysis.owners):
+        return case.analysis.overlap.overlap_share
+    reference = joint.reference
+    sent = np.flatnonzero((steps.batch_step >= 0) & (reference.rows > 0))
+    first = reference.recording.tensors["name"][reference.first_row[sent]]
+    sent = sent[np.isin(first, case.gradients)]
+    running = hidden = 0.0
+    for view in joint.views.values():
+        own = sent[view.present[sent]]
+        begin, end = view.begin[own], view.end[own]
+        running += float((end - begin).sum())
+        hidden += float((end - begin - view.blocked.until(end) + view.blocked.until(begin)).sum())
+    return hidden / running if running else 1.0
+
+
 def _overlap_setting(case: Case) -> str:
     return str(case.analysis.settings.get("HVDTUNE_OVERLAP", ""))
 
@@ -129,6 +163,8 @@ def _engine_chose(case: Case) -> bool:
 def _in_one_call(case: Case) -> bool:
     """One call hands over a step's tensors, as DistributedOptimizer.step() does: most have the same
     time of submission. Earlier recordings tell it by waits that are mostly for several tensors."""
+    if case.program:
+        return _overlap_setting(case) != "on"
     view = case.analysis.joint.reference
     if len(view.blocked.names) and float((view.blocked.names == NONE).mean()) > MOSTLY:
         return True
@@ -170,4 +206,11 @@ def _overlap_action(case: Case) -> str:
             "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS): hvdtune then "
             "overlaps by itself."
         )
+    if case.program.get("groups"):
+        return (
+            "A group's gradients travel when the last of them is there: leave groups= out, or make "
+            "more and smaller groups."
+        )
+    if case.program:
+        return "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS)."
     return "Use hvd.DistributedOptimizer, whose hooks submit each gradient when it is ready."

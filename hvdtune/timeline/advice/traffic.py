@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline import whatif, words
+from hvdtune.timeline import calls, whatif, words
 from hvdtune.timeline.advice.case import MIB, Case, milliseconds
 from hvdtune.timeline.advice.finding import WORTH, Finding
 from hvdtune.timeline.program import Play
@@ -93,7 +93,7 @@ def _threshold(case: Case, best: float, gain: float) -> Finding:
         "tensors_per_batch": fusion.tensors_per_batch,
         "replay_error": case.replay_error(case.sample),
     }
-    action = (
+    action = _tuned(case) + (
         f"HOROVOD_FUSION_THRESHOLD={int(best * MIB)} (hvdtune run --fusion-threshold-mb {best:g})."
     )
     return Finding(kind, sentence, action, gain, evidence)
@@ -115,10 +115,16 @@ def _cycle(case: Case, best: float, gain: float) -> Finding:
         kind,
         f"The cycle time is {now:.3g} ms: {effect}, and {milliseconds(tail)} of communication are "
         "left when the backward pass is over.",
-        f"HOROVOD_CYCLE_TIME={best:g} (hvdtune run --cycle-time-ms {best:g}).",
+        _tuned(case) + f"HOROVOD_CYCLE_TIME={best:g} (hvdtune run --cycle-time-ms {best:g}).",
         gain,
         evidence,
     )
+
+
+def _tuned(case: Case) -> str:
+    """To whom the autotuner sets it."""
+    on = str(case.analysis.settings.get("HOROVOD_AUTOTUNE", "")).lower() in ("1", "true")
+    return "The autotuner is on and may not be done: let it run for longer, or set " if on else ""
 
 
 def _nearest(gains: dict[float, float], default: float) -> float:
@@ -134,12 +140,14 @@ def huge_tensor(case: Case) -> list[Finding]:
     if not plays:
         return []
     one = plays[len(plays) // 2]
-    at = int(one.bytes.argmax())
-    share = float(one.bytes[at] / max(one.bytes.sum(), 1))
+    of = np.isin(one.name, case.gradients)
+    sizes = np.where(of, one.bytes, 0)
+    at = int(sizes.argmax())
+    share = float(sizes[at] / max(sizes.sum(), 1))
     submit = np.min([program.submit for program in one.programs], axis=0)
-    later = float((submit > submit[at]).mean())
-    next_largest = float(np.sort(one.bytes)[-2]) if len(one.bytes) > 1 else 0.0
-    if share < HUGE or later > LAST or len(one.bytes) < 3 or not np.isfinite(submit[at]):
+    later = float((submit > submit[at])[of].mean()) if of.any() else 1.0
+    next_largest = float(np.sort(sizes)[-2]) if len(sizes) > 1 else 0.0
+    if share < HUGE or later > LAST or of.sum() < 3 or not np.isfinite(submit[at]):
         return []
     if one.bytes[at] < LARGER * next_largest:
         return []
@@ -176,13 +184,16 @@ def copies(case: Case) -> list[Finding]:
     ranks = recording.size
     if not plays or not case.uses_torch or ranks < 2 or any(one.in_place for one in plays):
         return []
+    if case.program.get("views") or case.program.get("compression"):
+        return []  # they are, or cannot be: what travels is not the gradients themselves
     if case.part("copy_in_s") + case.part("reduce_s") + case.part("copy_out_s") < WORTH:
         return []
     # docs/performance.md: a staged allreduce moves 5n - 3 times the bytes, one in place 3n - 1.
     ratio = (3 * ranks - 1) / (5 * ranks - 3)
 
     def factor(one: Play, members: list[int]) -> float:
-        large = int(one.bytes[members].sum()) >= LARGE and bool(one.reducing[members].all())
+        large = int(one.bytes[members].sum()) >= LARGE
+        large = large and bool(np.isin(one.name[members], case.gradients).all())
         return ratio if large else 1.0
 
     gain = case.gain_beyond(whatif.batches_take(factor))
@@ -251,7 +262,7 @@ def communication(case: Case) -> list[Finding]:
     """What is left is moving bytes: fewer of them, or less often. The gain is what that saves on
     top of the best change found before."""
     skew = case.part("skew_wait_s")
-    exposed = case.analysis.overlap.exposed_share - skew
+    exposed = _exposed(case) - skew
     apart = ", waiting for late ranks not counted" if skew >= MENTIONED else ""
     sizes = case.analysis.sizes
     reduced = sizes[(sizes["op"] == "allreduce") & sizes["busbw_gbps"].notna()]
@@ -267,7 +278,7 @@ def communication(case: Case) -> list[Finding]:
             f"of it are allreduces of {words.size(heaviest['bytes'])} at "
             f"{words.bandwidth(1e9 * heaviest['busbw_gbps'])} bus bandwidth{near}.",
             _send_less(case),
-            case.gain_beyond(whatif.every_other_step()),
+            case.gain_beyond(calls.every_other_step(case.gradients)),
             {
                 "exposed_share": exposed,
                 "busbw_gbps": float(heaviest["busbw_gbps"]),
@@ -276,6 +287,13 @@ def communication(case: Case) -> list[Finding]:
             },
         )
     ]
+
+
+def _exposed(case: Case) -> float:
+    """Share of the step that the program is blocked, for other operations' own time not counted."""
+    others = [one for one in case.analysis.owners if not one.gradients]
+    spent = sum(one.blocked_s - one.late_s for one in others)
+    return case.analysis.overlap.exposed_share - spent / float(case.durations.mean())
 
 
 def _near(share: float, measured: bool) -> str:
@@ -287,10 +305,16 @@ def _near(share: float, measured: bool) -> str:
 
 def _send_less(case: Case) -> str:
     if case.uses_torch:
+        passes = 2 * int(case.program.get("passes", 1))
+        often = (
+            f"Send less often: DistributedOptimizer(…, backward_passes_per_step={passes}) with "
+            "half the batch each, or a larger batch"
+        )
+        if case.program.get("compression"):
+            return f"{often}."
         return (
-            "Send less often: DistributedOptimizer(…, backward_passes_per_step=2) with half the "
-            "batch each, or a larger batch; or fewer bytes: compression=hvd.Compression.fp16, "
-            "where converting costs less than sending."
+            f"{often}; or fewer bytes: compression=hvd.Compression.fp16, where converting costs "
+            "less than sending."
         )
     return (
         "Send less often: add up the gradients of two batches before hvd.allreduce, or take a "

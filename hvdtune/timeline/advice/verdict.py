@@ -37,7 +37,7 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     phases.slow_input,
     phases.slow_update,
     phases.beside_training,
-    operations.broadcasts,
+    operations.owned,
     traffic.settings,
     traffic.huge_tensor,
     overlap.no_overlap,

@@ -1,0 +1,327 @@
+"""Whose an operation is: families of operations that one call of the program makes again and again.
+
+A family is a call (`allreduce`, `broadcast_object`, `barrier`, …) of a process set with a name in
+which numbers do not matter: `metric.0`, `metric.1` … are `metric.#`. All allreduces of gradients of
+a process set are one family. Definitions: docs/metrics.md, "Owners".
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from hvdtune.timeline.capture import NONE, Mark, Name, RankRecording
+from hvdtune.timeline.joint import Joint, View
+from hvdtune.timeline.steps import Steps
+
+#: Operations that are outstanding together with this share of the largest bytes that are, are
+#: gradients, too: of a second optimizer, say.
+LARGE_SHARE = 0.1
+#: No gradient is so small, bytes: it is a number that somebody wants to know.
+SCALAR = 8
+#: What mostly holds for an operation holds for its family.
+MOSTLY = 0.5
+#: What comes within this share of the computing from the end of one update to the first gradient
+#: comes right after the update.
+AT_ONCE = 0.1
+UPDATED, BEFORE, AMONG, BEHIND = (
+    "after the update", "before the gradients", "among the gradients", "behind the gradients",
+)  # fmt: skip
+GRADIENTS, OF_MODEL = "gradients", "SyncBatchNorm"
+_SIZES = {"uint16": 2, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4,
+          "float64": 8, "bfloat16": 2}  # fmt: skip
+#: Calls that return the result; who comes last to them may wait too little to leave a record.
+_BLOCKING = ("broadcast_object", "allgather_object", "barrier")
+_GROUPED = re.compile(r"_(\d+)of\d+$")
+_MADE_UP = re.compile(r"noname(\.\d+)?")
+_NUMBER = re.compile(r"\d+")
+
+
+class Key(NamedTuple):
+    """What makes operations one family. `size`: bytes of one, where it has no name to tell by."""
+
+    call: str
+    name: str
+    process_set: int
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Family:
+    """Operations of one owner, in whole steps.
+
+    names: ids of the reference rank. count, bytes: a step, of the rank that saw most. steps: share
+    of the steps in which it comes. blocked_s: for how long a rank that takes part was blocked for
+    it, a step; late_s: of that, for ranks that came late. alone: the program waits for each of them
+    before it submits anything else. site: `train.py:42 in metrics`, which calls most of those
+    without a name. phase: BEFORE, AMONG or BEHIND, or "" where no gradients are.
+    """
+
+    call: str
+    name: str
+    process_set: int
+    names: tuple[int, ...]
+    count: float
+    bytes: float
+    steps: float
+    blocked_s: float
+    late_s: float
+    alone: bool
+    phase: str
+    site: str = ""
+
+    @property
+    def gradients(self) -> bool:
+        """They are the gradients of a model."""
+        return self.name == GRADIENTS and self.call == "allreduce"
+
+
+@dataclass
+class _Seen:
+    """What one rank knows of a family. `name`: the only one, digits and all, if there is one."""
+
+    name: str = ""
+    names: set[int] = field(default_factory=set)
+    count: float = 0.0
+    bytes: float = 0.0
+    steps: float = 0.0
+    alone: float = 0.0
+    phase: str = ""
+
+
+def owners(joint: Joint, steps: Steps) -> list[Family]:
+    """All families of the steps, what blocks the longest first; [] without steps."""
+    if not len(steps):
+        return []
+    reference = joint.reference
+    seen: dict[Key, _Seen] = {}
+    times: dict[Key, list[tuple[float, float]]] = {}
+    for view in sorted(joint.views.values(), key=lambda one: one is not reference):
+        keys = _keys(view.recording)
+        rows = _Rows(joint, view, steps)
+        if view is reference or any(key not in seen for key in keys):
+            gradients = rows.gradients(keys)
+            if view is reference:
+                reduced = {(key, view.recording.names[at].name) for at, key in gradients.items()}
+            for key, own in rows.families({**dict(enumerate(keys)), **gradients}).items():
+                if key not in seen:
+                    seen[key] = own
+                    if view is not reference:
+                        own.names = set()
+        else:
+            gradients = {
+                at: key
+                for at, (key, name) in enumerate(
+                    (Key("allreduce", GRADIENTS, one.process_set), one.name)
+                    for one in view.recording.names
+                )
+                if (key, name) in reduced
+            }
+        mine = [gradients.get(at, key) for at, key in enumerate(keys)]
+        for key, spent in _blocked(joint, view, steps, mine).items():
+            times.setdefault(key, []).append(spent)
+    result = []
+    for key, own in seen.items():
+        waits = np.array(times.get(key) or [(0.0, 0.0)]).mean(axis=0) / len(steps) / 1e9
+        result.append(
+            Family(
+                key.call, own.name or key.name, key.process_set, tuple(sorted(own.names)),
+                own.count, own.bytes, own.steps, float(waits[0]), float(waits[1]),
+                own.alone > MOSTLY or key.call in _BLOCKING, own.phase,
+                _site(reference.recording, key, own.names),
+            )
+        )  # fmt: skip
+    return sorted(result, key=lambda one: (-one.blocked_s, one.call, one.name, one.process_set))
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+def _keys(recording: RankRecording) -> list[Key]:
+    """Of each name of a rank, by its id."""
+    every = {(one.name, one.process_set) for one in recording.names}
+    return [_key(one, every) for one in recording.names]
+
+
+def _key(one: Name, every: set[tuple[str, int]]) -> Key:
+    grouped = one.name.startswith(f"grouped_{one.kind}.")
+    call = f"grouped_{one.kind}" if grouped else one.kind
+    text = _text(one.name, call)
+    if one.kind == "barrier":
+        return Key("barrier", "", one.process_set)
+    if text.startswith("sync_batch_norm."):
+        return Key(OF_MODEL, "", one.process_set)
+    if _MADE_UP.fullmatch(text):
+        return Key(call, "", one.process_set, one.bytes)
+    base, dot, part = one.name.rpartition(".")
+    if dot and part in ("sz", "t") and one.kind in ("broadcast", "allgather"):
+        pair = {(f"{base}.sz", one.process_set), (f"{base}.t", one.process_set)}
+        call = f"{call}_object" if pair <= every else call
+        text = _text(one.name, call)
+    return Key(call, _NUMBER.sub("#", text), one.process_set)
+
+
+def _text(name: str, call: str) -> str:
+    """What the program calls it."""
+    kind = call.removesuffix("_object")
+    text = name.removeprefix(f"{kind}.")
+    if kind.startswith("grouped_"):
+        text = _GROUPED.sub("", text)
+    return (
+        text.removesuffix(".sz").removesuffix(".t") if kind in ("broadcast", "allgather") else text
+    )
+
+
+def _site(recording: RankRecording, key: Key, names: set[int]) -> str:
+    """Where a family without a name is called most, as far as was looked at; else ""."""
+    if key.name or not names:
+        return ""
+    one = recording.names[min(names)]
+    elements = one.bytes // _SIZES.get(one.dtype, 1)
+    marks = recording.marks[recording.marks["kind"] == int(Mark.CALL_SITE)]
+    texts = marks["text"][marks["value"] == elements].tolist()
+    seen = Counter(recording.texts[at] for at in texts if at < len(recording.texts))
+    begin = f"{key.call}|{key.process_set}|"
+    own = [text.removeprefix(begin) for text, _ in seen.most_common() if text.startswith(begin)]
+    return own[0] if own else ""
+
+
+def _is_first(name: str) -> bool:
+    """Of the tensors of a grouped call only the first counts as a call."""
+    group = _GROUPED.search(name) if name.startswith("grouped_") else None
+    return group is None or group[1] == "1"
+
+
+# ---- one rank's tensors --------------------------------------------------------------------------
+
+
+class _Rows:
+    """A rank's tensors of whole steps, in the order of their submission."""
+
+    def __init__(self, joint: Joint, view: View, steps: Steps) -> None:
+        known = np.flatnonzero((view.rows > 0) & (steps.batch_step >= 0))
+        counts = view.rows[known]
+        batch = np.repeat(known, counts)
+        shift = np.repeat(view.first_row[known] - np.cumsum(counts) + counts, counts)
+        tensors = view.recording.tensors[shift + np.arange(len(batch))]
+        names, submitted = tensors["name"].astype(np.int64), tensors["submitted"].astype(np.int64)
+        use = np.flatnonzero((submitted > 0) & (names < len(view.recording.names)))
+        use = use[np.argsort(submitted[use], kind="stable")]
+        self.name, self.submitted = names[use], submitted[use]
+        self.step = steps.batch_step[batch[use]]
+        self.described = view.recording.names
+        self.steps = len(steps)
+        self.blocked, self.begin = view.blocked, steps.begin[view.rank]
+        self.opened = self._own(self.begin)
+        self.bytes = np.array([one.bytes for one in self.described] or [0])[self.name]
+        # Those between two waits are outstanding together.
+        self.wait = np.searchsorted(view.blocked.begin, self.submitted, side="left")
+        first = np.array([_is_first(one.name) for one in self.described] or [True])[self.name]
+        calls = np.bincount(self.wait, first)
+        self.alone = (calls[self.wait] == 1) & (self.wait < len(view.blocked.begin))
+
+    def gradients(self, keys: list[Key]) -> dict[int, Key]:
+        """Names (ids) of gradients → their family: allreduces that are outstanding together, of the
+        most bytes; where much larger ones are waited for one by one, all but scalars."""
+        if not len(self.name):
+            return {}
+        reducing = np.array([one.kind == "allreduce" for one in self.described])
+        reducing &= np.array([key.call != OF_MODEL for key in keys])
+        size = np.bincount(self.wait, np.where(reducing[self.name], self.bytes, 0))
+        count = np.bincount(self.name, minlength=len(keys))
+        together = np.bincount(self.name, size[self.wait], len(keys)) / np.maximum(count, 1)
+        alone = np.bincount(self.name, self.alone, len(keys)) > MOSTLY * count
+        often = together * np.minimum(1.0, count / self.steps) * reducing
+        heaviest = int(np.argmax(np.where(alone, LARGE_SHARE, 1.0) * often))
+        each = np.array([one.bytes for one in self.described])
+        large = often >= LARGE_SHARE * often[heaviest]
+        if alone[heaviest]:
+            chosen = (alone & (each > SCALAR)) | (large & (each > SCALAR))
+        else:
+            chosen = large & ~alone
+        ids = np.flatnonzero(chosen & reducing & (count > 0))
+        return {int(at): Key("allreduce", GRADIENTS, self.described[at].process_set) for at in ids}
+
+    def families(self, key_of: dict[int, Key]) -> dict[Key, _Seen]:
+        """What is seen of each family, by the families of names."""
+        every = {key: at for at, key in enumerate(dict.fromkeys(key_of.values()))}
+        index = np.array([every[key_of[at]] for at in range(len(self.described))] or [0])
+        of = index[self.name]
+        phases = self._phases(of, [key.name == GRADIENTS for key in every])
+        result = {}
+        for key, at in every.items():
+            own = np.flatnonzero(of == at)
+            if not len(own):
+                continue
+            _, opening = np.unique(self.step[own], return_index=True)  # the first of each step
+            values, number = np.unique(phases[own[opening]], return_counts=True)
+            ids = np.unique(self.name[own]).tolist()
+            texts = {_text(self.described[at].name, key.call) for at in ids}
+            result[key] = _Seen(
+                texts.pop() if len(texts) == 1 and key.name not in ("", GRADIENTS) else "",
+                set(ids),
+                len(own) / self.steps,
+                float(self.bytes[own].sum()) / self.steps,
+                len(np.unique(self.step[own])) / self.steps,
+                float(self.alone[own].mean()),
+                ("", UPDATED, BEFORE, AMONG, BEHIND)[int(values[number.argmax()])],
+            )
+        return result
+
+    def _phases(self, of: np.ndarray, gradients: list[bool]) -> np.ndarray:
+        """0 not known, 1, 2 before the step's first gradient, 3 among them, 4 behind the last."""
+        reduced = np.flatnonzero(np.array(gradients or [False])[of])
+        first = np.full(self.steps, np.iinfo(np.int64).max)
+        last = np.zeros(self.steps, np.int64)
+        np.minimum.at(first, self.step[reduced], self.submitted[reduced])
+        np.maximum.at(last, self.step[reduced], self.submitted[reduced])
+        known = last > 0
+        whole = np.where(known, self._own(np.where(known, first, self.begin)) - self.opened, 0)
+        at_once = self._own(self.submitted) - self.opened[self.step] < AT_ONCE * whole[self.step]
+        before = self.submitted < first[self.step]
+        behind = self.submitted > last[self.step]
+        phases = np.where(before, np.where(at_once, 1, 2), np.where(behind, 4, 3))
+        return np.where(known[self.step], phases, 0)
+
+    def _own(self, times: np.ndarray) -> np.ndarray:
+        """Without the time that the program was blocked."""
+        return times - self.blocked.until(times)
+
+
+def _blocked(
+    joint: Joint, view: View, steps: Steps, keys: list[Key]
+) -> dict[Key, tuple[float, float]]:
+    """Family → ns that the rank's main thread was blocked for it in steps, and for late ranks.
+
+    A wait belongs to the tensor that it names, else to what was done last when it ended.
+    """
+    waits, rank = view.blocked, view.rank
+    step = np.searchsorted(steps.end[rank], waits.begin, side="right")
+    inside = step < len(steps)
+    inside &= steps.begin[rank][np.minimum(step, len(steps) - 1)] <= waits.begin
+    present = np.flatnonzero(view.present)
+    if not len(present) or not inside.any():
+        return {}
+    order = present[np.argsort(view.end[present], kind="stable")]
+    begin, end, names = waits.begin[inside], waits.end[inside], waits.names[inside]
+    at = np.searchsorted(view.end[order], end, side="right") - 1
+    batch = order[np.maximum(at, 0)]
+    first = np.where(view.first_row[batch] >= 0, view.first_row[batch], 0)
+    stream = view.recording.tensors["name"]
+    done = stream[first].astype(np.int64) if len(stream) else np.full(len(batch), len(keys))
+    names = np.where((names == NONE) & (at >= 0) & (view.rows[batch] > 0), done, names)
+    since = np.maximum(begin, view.last_own[batch])
+    late = np.clip(np.minimum(joint.last[batch], end) - since, 0, None)
+    late = np.where((at >= 0) & (joint.last_rank[batch] != rank), late, 0)
+    result: dict[Key, tuple[float, float]] = {}
+    known = names < len(keys)
+    lengths = np.bincount(names[known], (end - begin)[known], len(keys))
+    lates = np.bincount(names[known], late[known], len(keys))
+    for key, length, waited in zip(keys, lengths, lates, strict=False):
+        before = result.get(key, (0.0, 0.0))
+        result[key] = before[0] + float(length), before[1] + float(waited)
+    return result

@@ -1,0 +1,42 @@
+"""A real job whose operations have different owners: what the analysis makes of its recording."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from captures import read_capture
+from rank_programs import owned
+from ranks import run_ranks
+
+from hvdtune.timeline.capture import Mark
+from hvdtune.timeline.load import read_recording
+from hvdtune.timeline.report_data import analyse
+
+STEPS = 12
+
+
+@pytest.mark.parametrize("groups", [None, pytest.param(2, marks=pytest.mark.long)])
+def test_operations_of_a_job_have_their_owners(tmp_path: Path, groups: int | None) -> None:
+    path = tmp_path / "t.json"
+    run_ranks(2, owned.train, STEPS, groups, env={"HOROVOD_TIMELINE": str(path)})
+    found = {(one.call, one.name): one for one in analyse(read_recording(path)).owners}
+    reduced = found["allreduce", "gradients"]
+    assert (reduced.count, reduced.bytes) == (4, 4 * (64 * 64 + 64 + 64 + 1))
+    loss = found["allreduce", "loss"]
+    assert (loss.count, loss.phase) == (1, "before the gradients")
+    assert found["allreduce", "metric.#"].count == 5
+    assert found["allgather", "seen"].bytes == 12
+    unnamed = found["allreduce", ""]
+    assert (unnamed.count, unnamed.bytes) == (20, 20 * 28)
+    assert re.fullmatch(r"owned\.py:\d+ in train", unnamed.site)
+    # What comes behind the last step is in no whole step, nor is what comes before the first.
+    state = found["broadcast_object", "state"]
+    assert (state.count, state.steps, state.alone) == (2, 1, True)
+    for rank in read_capture(path).values():
+        [told] = rank.texts_of(Mark.PROGRAM)
+        assert json.loads(told)["optimizer"] == "DistributedOptimizer"
+        assert json.loads(told)["groups"] == (groups is not None)
+        assert "pickling broadcast.state (s)" in rank.texts.values()
