@@ -15,7 +15,7 @@ import numpy as np
 from hvdtune.timeline.cpus import Load
 from hvdtune.timeline.joint import Joint
 from hvdtune.timeline.program import Costs, Play, Program, costs, programs
-from hvdtune.timeline.replay import Rules, computing_longer, play, with_overlaps
+from hvdtune.timeline.replay import Rules, computing_longer, lengths, with_overlaps
 from hvdtune.timeline.steps import Steps
 
 #: Stretches of so many consecutive steps, spread over the recording …
@@ -45,7 +45,8 @@ class Bench:
     def __post_init__(self) -> None:
         if self.rules.slowdown > 1 or self._waited:
             self.stretches = with_overlaps(self.stretches, self.rules)
-        self.base = play(self.stretches, self.rules)
+        self.lengths = lengths(self.stretches, self.rules)
+        self.base = _mean(self.lengths)
 
     @property
     def _waited(self) -> bool:
@@ -64,9 +65,27 @@ class Bench:
 
     def gain(self, change: Change) -> float:
         """Share of all recorded steps' time that a change saves; negative where it costs."""
+        return self.gain_and_error(change)[0]
+
+    def gain_and_error(self, change: Change) -> tuple[float, float]:
+        """The gain, and its standard error for the stretches being a sample of all (jackknife); 0
+        if there is only one stretch."""
         if not self.base > 0:
-            return 0.0
-        return self.weight * (1 - play(*change(self.stretches, self.rules)) / self.base)
+            return 0.0, 0.0
+        changed = lengths(*change(self.stretches, self.rules))
+        gain = self.weight * (1 - _mean(changed) / self.base)
+        count = len(changed)
+        if count < 2:
+            return gain, 0.0
+        others = ~np.eye(count, dtype=bool)
+        parts = [1 - _mean(changed[rest]) / _mean(self.lengths[rest]) for rest in others]
+        return gain, self.weight * float(np.sqrt(count - 1) * np.std(parts))
+
+
+def _mean(parts: np.ndarray) -> float:
+    """Mean duration of a step, ns, of replay.lengths; NaN if there are none."""
+    total, count = parts.sum(axis=0)
+    return float(total / count) if count else float("nan")
 
 
 def bench(
@@ -190,6 +209,50 @@ def evenly() -> Change:
         return replace(one, programs=(_stretched(near, mean),) * len(one.programs))
 
     return each_step(change)
+
+
+def steadily() -> Change:
+    """Each rank computes in every step what it does in its median one; what it was kept from its
+    CPU in a step stays. Pauses vanish with that, and what varies around a middle has its mean."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        every = [one for stretch in stretches for one in stretch]
+        ranks = min((len(one.programs) for one in every), default=0)
+        own = np.array([_able(one)[:ranks] for one in every]).reshape(len(every), ranks)
+        middle = np.median(own, axis=0) if len(every) else np.zeros(ranks)
+
+        def steady(one: Play) -> Play:
+            kept = np.array([p.compute for p in one.programs]) - _able(one)
+            programs = map(_stretched, one.programs, middle + kept)
+            return replace(one, programs=tuple(programs))
+
+        return each_step(steady)(stretches, rules)
+
+    return change
+
+
+def as_the_quickest() -> Change:
+    """All ranks do in each step what the quickest of them does in it."""
+
+    def change(one: Play) -> Play:
+        if len({np.isfinite(p.submit).tobytes() for p in one.programs}) > 1:
+            return one
+        able = _able(one)
+        own = (
+            _stretched(p, p.compute - float(extra))
+            for p, extra in zip(one.programs, able - able.min(), strict=True)
+        )
+        return replace(one, programs=tuple(own))
+
+    return each_step(change)
+
+
+def _able(one: Play) -> np.ndarray:
+    """[ranks] ns of computing without what each rank was kept from its CPU, if that is known."""
+    compute = np.array([p.compute for p in one.programs])
+    kept = one.kept if len(one.kept) == len(compute) else 0.0
+    able: np.ndarray = compute - np.minimum(kept, compute)
+    return able
 
 
 def _even(one: Play) -> np.ndarray:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdtune.timeline import whatif
+from hvdtune.timeline.advice import cure
 from hvdtune.timeline.advice.case import Case, milliseconds
+from hvdtune.timeline.advice.expected import one_of, saved
 from hvdtune.timeline.advice.finding import Finding
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ def stalls(case: Case) -> list[Finding]:
     numbers = case.analysis.found_steps.number
     for rank, rows in table[table["step"] >= 0].groupby("rank"):
         chosen = np.isin(numbers, rows["step"])
-        gain = _without(case, [int(rank)], chosen)
+        cured = cure.of_ranks(case, [int(rank)], chosen, moves=False).expected
         longest = rows.loc[rows["seconds"].idxmax()]
         again = f", {len(rows)} times in all" if len(rows) > 1 else ""
         found.append(
@@ -71,13 +73,14 @@ def stalls(case: Case) -> list[Finding]:
                 f"Look at what rank {int(rank)} does only now and then: saving a checkpoint, "
                 "evaluating, loading or compiling, swapping. Do it on all ranks at the same time, "
                 "in the background, or on none.",
-                gain,
+                cured.gain,
                 {
                     "stalled_s": float(rows["seconds"].sum()),
                     "rank": float(int(rank)),
                     "step": float(longest["step"]),
                     "steps": float(len(rows)),
                 },
+                cured.between,
             )
         )
     return found
@@ -85,19 +88,6 @@ def stalls(case: Case) -> list[Finding]:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _without(case: Case, late: list[int], chosen: np.ndarray) -> float:
-    """Expected gain where these ranks are as fast as the others in these steps."""
-    positions = [case.position(rank) for rank in late]
-    if -1 in positions or len(positions) >= len(case.analysis.joint.views):
-        # Not all ranks recorded: what they were waited for is all that is known.
-        table = case.analysis.lateness
-        numbers = case.analysis.found_steps.number[chosen]
-        own = table[table["rank"].isin(late) & table["step"].isin(numbers)]
-        return float(own["delay_s"].sum() / case.durations.sum())
-    change = whatif.as_fast_as_others(positions)
-    return case.gain(change) if chosen is case.usual else case.bench(chosen).gain(change)
 
 
 def stragglers(case: Case) -> list[Finding]:
@@ -129,17 +119,20 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
     }
     if row["kind"] == "persistent":
         evidence["replay_error"] = case.replay_error(case.sample)
+        cured = cure.of_ranks(case, [rank], case.usual)
         return Finding(
             "persistent straggler",
             f"{_capital(case.where(rank))} holds the others up in "
             f"{100 * float(row['steps_last_share']):.0f} % of the steps: it submits its gradients "
             f"{late} after the first rank.",
             f"Find out why rank {rank} computes longer: its share of the data, its input pipeline, "
-            "other processes on its host, its clock speed. Until then give it less work.",
-            _without(case, [rank], case.usual),
-            evidence,
+            "other processes on its host, its clock speed. Until then give it less work."
+            + cured.says(),
+            cured.expected.gain,
+            evidence | _both(cured),
+            cured.expected.between,
         )
-    chosen = (numbers >= first) & (numbers <= final)
+    cured = cure.of_ranks(case, [rank], (numbers >= first) & (numbers <= final))
     when = (
         f"steps {first} to {final}, by {late} a step"
         if first < final
@@ -150,16 +143,25 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
         f"{_capital(case.where(rank))} held the others up in {when}; before and after it hardly "
         "did.",
         f"Look at what happened on rank {rank}'s host then: another process, a checkpoint, "
-        "throttling, a slow shard of the data.",
-        _without(case, [rank], chosen),
-        evidence,
+        "throttling, a slow shard of the data." + cured.says(),
+        cured.expected.gain,
+        evidence | _both(cured),
+        cured.expected.between,
     )
+
+
+def _both(cured: cure.Cure) -> dict[str, float | str]:
+    """As evidence: what it gives if the work moves to others, and if it vanishes."""
+    if cured.moved is None:
+        return {}
+    return {"gain_if_moved": cured.moved.gain, "gain_if_removed": cured.removed.gain}
 
 
 def _pauses(case: Case, row: dict[str, Any]) -> Finding:
     """A rank that holds the others up again and again, but not in most steps."""
     rank, period = int(row["rank"]), int(row["period"])
     paused = case.paused(rank)
+    cured = cure.of_ranks(case, [rank], paused, moves=False).expected
     late = float(row["typical_late_s"])
     table = case.analysis.lateness
     own = table.loc[table["rank"] == rank, "delay_s"].to_numpy()
@@ -177,7 +179,7 @@ def _pauses(case: Case, row: dict[str, Any]) -> Finding:
         f"{_capital(case.where(rank))} holds the others up in {when}, by {milliseconds(late)} "
         f"each time: {100 * share:.0f} % of the time.",
         f"{action} Do it in the background, or on all ranks in the same step.",
-        _without(case, [rank], paused),
+        cured.gain,
         {
             "rank": float(rank),
             "host": str(row["host"]),
@@ -187,6 +189,7 @@ def _pauses(case: Case, row: dict[str, Any]) -> Finding:
             "delay_share": share,
             "chance": float(row["chance"]),
         },
+        cured.between,
     )
 
 
@@ -212,20 +215,23 @@ def _slow_group(case: Case) -> list[Finding]:
     names = f"{', '.join(map(str, slow[:-1]))} and {slow[-1]}"
     table = analysis.lateness
     late = float(table.loc[table["rank"].isin(slow), "lateness_s"].median())
+    cured = cure.of_ranks(case, slow, case.usual)
     return [
         Finding(
             "persistent straggler",
             f"Ranks {names}{where} hold the others up in {100 * share:.0f} % of the steps: they "
             f"submit their gradients {milliseconds(late)} after the first rank.",
             "Find out what these ranks have in common: their host, their share of the data, their "
-            "CPUs. Until then give them less work.",
-            _without(case, slow, case.usual),
+            "CPUs. Until then give them less work." + cured.says(),
+            cured.expected.gain,
             {
                 "ranks": ", ".join(map(str, slow)),
                 "late_ms": 1e3 * late,
                 "steps_last_share": share,
                 "replay_error": case.replay_error(case.sample),
+                **_both(cured),
             },
+            cured.expected.between,
         )
     ]
 
@@ -245,6 +251,11 @@ def taking_turns(case: Case) -> list[Finding]:
         f"rank {int(rank)} in {100 * held:.0f} %"
         for rank, held in zip(worst["rank"], worst["steps_last_share"], strict=True)
     )
+    even, calm, level = (
+        saved(case, change)
+        for change in (whatif.evenly(), whatif.steadily(), whatif.as_the_quickest())
+    )
+    expected = one_of(max(even.gain, calm.gain), (even, calm, level))
     return [
         Finding(
             "ranks take turns",
@@ -252,7 +263,14 @@ def taking_turns(case: Case) -> list[Finding]:
             f"it ({who} of the steps).",
             "Give all ranks the same amount of work in every step (equal batch and sequence "
             "lengths), and leave a CPU to each: fewer ranks × threads than CPUs.",
-            case.gain(whatif.evenly()),
-            {"skew_share": share, "replay_error": case.replay_error(case.sample)},
+            expected.gain,
+            {
+                "skew_share": share,
+                "gain_if_even": even.gain,
+                "gain_if_steady": calm.gain,
+                "gain_if_quickest": level.gain,
+                "replay_error": case.replay_error(case.sample),
+            },
+            expected.between,
         )
     ]
