@@ -53,7 +53,7 @@ def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
 
 
 def lengths(stretches: Sequence[Sequence[Play]], rules: Rules) -> np.ndarray:
-    """[stretches, 2]: of each stretch what its counted steps take together, ns, and their number."""
+    """[stretches, 2]: what the counted steps of each take together, ns, and their number."""
     known = recorded_durations(stretches)
     result = np.zeros((len(stretches), 2))
     for number, stretch in enumerate(stretches):

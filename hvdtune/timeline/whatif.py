@@ -223,8 +223,7 @@ def steadily() -> Change:
 
         def steady(one: Play) -> Play:
             kept = np.array([p.compute for p in one.programs]) - _able(one)
-            programs = map(_stretched, one.programs, middle + kept)
-            return replace(one, programs=tuple(programs))
+            return _computing(one, middle + kept)
 
         return each_step(steady)(stretches, rules)
 
@@ -235,16 +234,23 @@ def as_the_quickest() -> Change:
     """All ranks do in each step what the quickest of them does in it."""
 
     def change(one: Play) -> Play:
-        if len({np.isfinite(p.submit).tobytes() for p in one.programs}) > 1:
-            return one
         able = _able(one)
-        own = (
-            _stretched(p, p.compute - float(extra))
-            for p, extra in zip(one.programs, able - able.min(), strict=True)
-        )
-        return replace(one, programs=tuple(own))
+        return _computing(one, np.array([p.compute for p in one.programs]) - (able - able.min()))
 
     return each_step(change)
+
+
+def _computing(one: Play, lengths: np.ndarray) -> Play:
+    """The ranks compute for so long, [ranks] ns, if all take part in the same. Where computing is
+    no CPU time, all do so in the way of the one nearest to that: then nothing varies inside of the
+    step either."""
+    if len({np.isfinite(p.submit).tobytes() for p in one.programs}) > 1:
+        return one
+    programs = list(one.programs)
+    if not _computes_on_cpu(one):
+        middle = float(lengths.mean())
+        programs = [min(programs, key=lambda p: abs(p.compute - middle))] * len(programs)
+    return replace(one, programs=tuple(map(_stretched, programs, lengths.tolist())))
 
 
 def _able(one: Play) -> np.ndarray:

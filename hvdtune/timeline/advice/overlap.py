@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline import whatif, words
+from hvdtune.timeline import alone, whatif, words
 from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.advice.expected import one_of, saved
+from hvdtune.timeline.advice.finding import WORTH, Finding
 from hvdtune.timeline.capture import NONE
 
 #: There is no overlap when this share of communication at most runs while the framework computes.
@@ -15,64 +16,97 @@ NO_OVERLAP = 0.15
 CLEARLY_HIDDEN = 0.5
 SMALL = 64 << 10
 MOSTLY = 0.8
+#: So many waits a step for one tensor alone are a habit; of so many of its tensors, the program's.
+LEAST, MOST = 3, 0.5
 
 
-def no_overlap(case: Case) -> list[Finding]:
-    """Communication begins when nothing is left to compute, or is waited for at once."""
-    share = case.analysis.overlap.overlap_share
+def one_by_one(case: Case) -> list[Finding]:
+    """Tensors are submitted and waited for one by one: all, or a part of them."""
     plays = [one for stretch in case.sample.stretches for one in stretch]
-    if not plays or share >= CLEARLY_HIDDEN:
+    waits = float(np.median([alone.count(one) for one in plays])) if plays else 0.0
+    if waits < LEAST:
         return []
-    waits = float(np.median([len(p.waits) for one in plays for p in one.programs])) - 1
     tensors = float(np.median([len(one.name) for one in plays]))
-    # Where CPUs are scarce, the engine runs before a program that has just submitted comes to its
-    # wait: that looks like overlapping, and is none.
-    one_by_one = waits >= max(3.0, 0.5 * tensors)
-    if share >= NO_OVERLAP and not one_by_one and not whatif.in_a_burst(plays):
-        return []
-    size = float(np.median(np.concatenate([one.bytes for one in plays])))
-    evidence: dict[str, float | str] = {
-        "overlap_share": share,
-        "waits_per_step": waits,
-        "tensors_per_step": tensors,
-        "exposed_share": case.analysis.overlap.exposed_share,
-        "replay_error": case.replay_error(case.sample),
-    }
-    if one_by_one and size <= SMALL:
-        gain = max(case.gain(whatif.together()), case.gain(whatif.overlapped()))
-        return [
-            Finding(
-                "small tensors one by one",
-                f"{waits:.0f} times a step the program waits for one small tensor (typically "
-                f"{words.size(size)}) before it submits the next: each pays for agreeing and "
-                "starting by itself.",
-                "hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "
-                "allreduce_async for all and then synchronize.",
-                gain,
-                evidence,
-            )
-        ]
-    if one_by_one:
+    meant = [one.bytes[alone.members(one)] for one in plays]
+    size = float(np.median(np.concatenate(meant)))
+    small = size <= SMALL
+    cures = [alone.in_groups(), alone.submitted_at_once()] if small else []
+    cures += [alone.at_the_end()] if waits < MOST * tensors else [whatif.overlapped()]
+    best = max((saved(case, change) for change in cures), key=lambda one: one.gain)
+    if small:
+        # Grouped, tensors also take less of the program's own time, which calling each of them is.
+        fewer_calls = saved(case, alone.in_groups(calls=False))
+        best = one_of((best.gain + max(best.gain, fewer_calls.gain)) / 2, (best, fewer_calls))
+    of = "" if waits >= MOSTLY * tensors else f" of {tensors:.0f}"
+    if small:
+        kind = "small tensors one by one"
         sentence = (
-            f"Nothing overlaps: the program waits for {waits:.0f} of {tensors:.0f} tensors a step "
-            "as soon as it has submitted them, and computes nothing meanwhile."
+            f"{waits:.0f}{of and f'{of} tensors'} times a step the program waits for one small "
+            f"tensor (typically {words.size(size)}) before it submits the next: each pays for "
+            "agreeing and starting by itself."
+        )
+        action = (
+            "hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "
+            "allreduce_async for all and then synchronize."
+        )
+    else:
+        kind = "no overlap"
+        sentence = (
+            f"{'Nothing overlaps: the' if waits >= MOSTLY * tensors else 'The'} program waits for "
+            f"{waits:.0f} of {tensors:.0f} tensors a step as soon as it has submitted them, and "
+            "computes nothing meanwhile."
         )
         action = (
             "Submit with hvd.allreduce_async as gradients become ready, and hvd.synchronize all of "
             "them only before the update"
             + ("; hvd.DistributedOptimizer does both." if case.uses_torch else ".")
         )
-    else:
-        sentence = (
-            f"{'Nothing' if share < NO_OVERLAP else 'Hardly anything'} overlaps: "
-            f"{100 * (1 - share):.0f} % of communication runs while the "
-            "framework waits, because all gradients are submitted when the backward pass is over."
-        )
-        action = _overlap_action(case)
+    evidence = _evidence(case) | {"waits_per_step": waits, "tensors_per_step": tensors}
+    return [Finding(kind, sentence, action, best.gain, evidence, best.between)]
+
+
+def no_overlap(case: Case) -> list[Finding]:
+    """Communication begins when nothing is left to compute."""
+    share = case.analysis.overlap.overlap_share
+    plays = [one for stretch in case.sample.stretches for one in stretch]
+    if not plays or share >= CLEARLY_HIDDEN:
+        return []
+    tensors = float(np.median([len(one.name) for one in plays]))
+    if float(np.median([alone.count(one) for one in plays])) >= max(LEAST, MOST * tensors):
+        return []  # one_by_one
+    # Where CPUs are scarce, the engine runs before a program that has just submitted comes to its
+    # wait: that looks like overlapping, and is none.
+    if share >= NO_OVERLAP and not whatif.in_a_burst(plays):
+        return []
+    sentence = (
+        f"{'Nothing' if share < NO_OVERLAP else 'Hardly anything'} overlaps: "
+        f"{100 * (1 - share):.0f} % of communication runs while the "
+        "framework waits, because all gradients are submitted when the backward pass is over."
+    )
     # What CPUs are used for says more than what the engine guessed before it began.
-    no_cpu_left = not one_by_one and not case.load.cpus and _engine_chose(case)
-    gain = case.gain(whatif.overlapped(no_cpu_left))
-    return [Finding("no overlap", sentence, action, gain, evidence)]
+    no_cpu_left = not case.load.cpus and _engine_chose(case)
+    expected = saved(case, whatif.overlapped(no_cpu_left))
+    if expected.between[0] <= WORTH:  # a healthy job may be so
+        return []
+    evidence = _evidence(case) | {"tensors_per_step": tensors}
+    return [
+        Finding(
+            "no overlap",
+            sentence,
+            _overlap_action(case),
+            expected.gain,
+            evidence,
+            expected.between,
+        )
+    ]
+
+
+def _evidence(case: Case) -> dict[str, float | str]:
+    return {
+        "overlap_share": case.analysis.overlap.overlap_share,
+        "exposed_share": case.analysis.overlap.exposed_share,
+        "replay_error": case.replay_error(case.sample),
+    }
 
 
 def _overlap_setting(case: Case) -> str:

@@ -27,6 +27,7 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     operations.broadcasts,
     traffic.settings,
     traffic.huge_tensor,
+    overlap.one_by_one,
     overlap.no_overlap,
     traffic.automatic_names,
 )
