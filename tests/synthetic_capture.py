@@ -73,15 +73,19 @@ def tensors(count: int, size: int = MIB, last: int | None = None) -> tuple[Tenso
 
 @dataclass(frozen=True)
 class Late:
-    """`rank` computes `seconds` longer in the steps `first` … `last` (from 1, both included)."""
+    """`rank` computes `seconds` longer in the steps `first` … `last` (from 1, both included), every
+    `period` steps: before its first tensor, or `everywhere` in proportion to what it computes."""
 
     rank: int
     seconds: float
     first: int = 1
     last: int | None = None
+    everywhere: bool = False
+    period: int = 1
 
     def concerns(self, step: int) -> bool:
-        return self.first <= step and (self.last is None or step <= self.last)
+        inside = self.first <= step and (self.last is None or step <= self.last)
+        return inside and (step - self.first) % self.period == 0
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,8 @@ class Job:
     backward: float = 0.020
     optimizer: float = 0.001
     overlap: bool = True  # False: everything is submitted when the backward pass is over
+    alone: int = 0  # so many, the last ones, are submitted and waited for one by one after the rest
+    call: float = 50e-6  # computing before each of these
     late: tuple[Late, ...] = ()
     stall: Stall | None = None
     threshold: int = 128 * MIB
@@ -188,13 +194,16 @@ class _Play:
         job = self.job
         count = len(job.tensors)
         scale = 1 + job.noise * self.random.standard_normal(job.ranks).clip(-3, 3)
-        late = np.zeros(job.ranks)
-        for one in job.late:
-            late[one.rank] += one.seconds * one.concerns(step)
-        reached = np.arange(1, count + 1) / count
+        together = max(count - job.alone, 1)
+        reached = np.minimum(np.arange(1, count + 1) / together, 1)
         if not job.overlap:
             reached[:] = 1
-        seconds = (job.forward + job.backward * reached)[None, :] * scale[:, None] + late[:, None]
+        plan = job.forward + job.backward * reached
+        late = np.zeros((job.ranks, count))
+        for one in job.late:
+            how = plan / (job.forward + job.backward) if one.everywhere else 1.0
+            late[one.rank] += one.seconds * one.concerns(step) * how
+        seconds = plan[None, :] * scale[:, None] + late
         # A call takes a moment, so that the order of submission can be told.
         times = self.now[:, None] + _ns(seconds) + np.arange(count) * 500
         if job.stall is not None and job.stall.step == step:
@@ -221,9 +230,10 @@ class _Play:
     def step(self, step: int) -> None:
         job = self.job
         submitted = self.submissions(step)
-        waiting = submitted[:, -1] + 1000
+        together = max(len(job.tensors) - job.alone, 1)
+        waiting = submitted[:, together - 1] + 1000
         announced = submitted + _ns(job.announce)
-        ready = announced.max(axis=0)
+        ready = announced.max(axis=0)[:together]
         done = np.array(self.now)
         for members, time, reason in _close(job, ready, int(waiting.min()) + _ns(job.announce)):
             done = self.run(members, time, reason, submitted, int(ready[members].min()))
@@ -239,8 +249,20 @@ class _Play:
         blocked = np.zeros(job.ranks, WAIT)
         blocked["begin"], blocked["end"], blocked["name"] = waiting, end, NONE
         self.waits.append(blocked)
+        for index in range(together, len(job.tensors)):
+            end = self.alone(index, end, submitted)
         self.now = end + _ns(job.optimizer)
         self.step_ends.append(self.now)
+
+    def alone(self, index: int, since: np.ndarray, submitted: np.ndarray) -> np.ndarray:
+        """Submit one tensor and wait for it; returns each rank's end."""
+        submitted[:, index] = since + _ns(self.job.call)
+        ready = int(submitted[:, index].max()) + _ns(self.job.announce)
+        end = self.run([index], ready, "blocked", submitted, ready) + 5000
+        blocked = np.zeros(self.job.ranks, WAIT)
+        blocked["begin"], blocked["end"], blocked["name"] = submitted[:, index] + 1000, end, index
+        self.waits.append(blocked)
+        return end
 
     def run(
         self, members: list[int], time: int, reason: str, submitted: np.ndarray, first_ready: int

@@ -66,7 +66,7 @@ def of_ranks(case: Case, late: list[int], chosen: np.ndarray, *, moves: bool = T
     where = place(plays, positions)
     if not moves or where == "one":
         return Cure(removed, removed)
-    moved = saved(case, whatif.evenly(), bench, RELATIVE)
+    moved = saved(case, whatif.shared_out(), bench, RELATIVE)
     if not 0 < moved.gain < removed.gain:
         return Cure(removed, removed)
     if where == "everywhere":

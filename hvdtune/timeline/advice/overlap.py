@@ -15,6 +15,8 @@ NO_OVERLAP = 0.15
 #: … or less than this of it, if all tensors are submitted at once or each is waited for by itself.
 CLEARLY_HIDDEN = 0.5
 SMALL = 64 << 10
+#: What overlapping gives depends on how batches will be made up, and on what computes beside them.
+RELATIVE = 0.25
 MOSTLY = 0.8
 #: So many waits a step for one tensor alone are a habit; of so many of its tensors, the program's.
 LEAST, MOST = 3, 0.5
@@ -85,7 +87,7 @@ def no_overlap(case: Case) -> list[Finding]:
     )
     # What CPUs are used for says more than what the engine guessed before it began.
     no_cpu_left = not case.load.cpus and _engine_chose(case)
-    expected = saved(case, whatif.overlapped(no_cpu_left))
+    expected = saved(case, whatif.overlapped(no_cpu_left), relative=RELATIVE)
     if expected.between[0] <= WORTH:  # a healthy job may be so
         return []
     evidence = _evidence(case) | {"tensors_per_step": tensors}
