@@ -147,6 +147,16 @@ def threshold(size: float) -> Change:
     return lambda stretches, rules: (stretches, replace(rules, threshold=size))
 
 
+def cheaper_bytes(byte: float) -> Change:
+    """A byte of a batch that was not recorded takes no more than so many ns."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        costs = replace(rules.costs, byte=min(rules.costs.byte, byte))
+        return stretches, replace(rules, costs=costs)
+
+    return change
+
+
 def cycle(time: float) -> Change:
     """Another cycle time, ns."""
     return lambda stretches, rules: (stretches, replace(rules, cycle=time))

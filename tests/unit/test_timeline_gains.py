@@ -158,6 +158,21 @@ def test_who_waits_for_several_at_once_is_not_told_of_one_by_one(job):
     assert not told(job, ONE_BY_ONE)
 
 
+@pytest.mark.parametrize("size", [8 << 10, 16 << 10, 32 << 10])
+def test_fusion_that_is_off_comes_before_the_overlap_that_would_hide_it(size):
+    fused = Job(ranks=2, steps=20, overlap=False, tensors=tensors(200, size))
+    found = sorted(
+        (
+            one
+            for kind in ("fusion threshold too small", "no overlap")
+            for one in told(replace(fused, threshold=0), kind)
+        ),
+        key=lambda one: -one.gain,
+    )
+    assert found[0].kind == "fusion threshold too small"
+    assert holds(found[0], true_gain(replace(fused, threshold=0), fused))
+
+
 def program(submit: list[float], waits: list[tuple[float, list[int]]]) -> Program:
     plan = tuple((at, np.array(needs)) for at, needs in waits)
     return Program(np.array(submit, float), (*plan, (100.0, np.array([0]))), 100.0)

@@ -6,7 +6,7 @@ import numpy as np
 
 from hvdtune.timeline import alone, whatif, words
 from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.expected import one_of, saved
+from hvdtune.timeline.advice.expected import Expected, one_of, saved
 from hvdtune.timeline.advice.finding import WORTH, Finding
 from hvdtune.timeline.capture import NONE
 
@@ -87,7 +87,7 @@ def no_overlap(case: Case) -> list[Finding]:
     )
     # What CPUs are used for says more than what the engine guessed before it began.
     no_cpu_left = not case.load.cpus and _engine_chose(case)
-    expected = saved(case, whatif.overlapped(no_cpu_left), relative=RELATIVE)
+    expected = _beyond_settings(case, whatif.overlapped(no_cpu_left))
     if expected.between[0] <= WORTH:  # a healthy job may be so
         return []
     evidence = _evidence(case) | {"tensors_per_step": tensors}
@@ -101,6 +101,15 @@ def no_overlap(case: Case) -> list[Finding]:
             expected.between,
         )
     ]
+
+
+def _beyond_settings(case: Case, change: whatif.Change) -> Expected:
+    """Of overlapping, on top of better settings: what these save need not be hidden."""
+    if case.better_settings is None:
+        return saved(case, change, relative=RELATIVE)
+    gain, better = case.better_settings
+    both = saved(case, lambda s, r: change(*better(s, r)), case.sample, RELATIVE)
+    return both.beyond(gain)
 
 
 def _evidence(case: Case) -> dict[str, float | str]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from hvdtune.timeline import whatif, words
 from hvdtune.timeline.advice.case import MIB, Case, milliseconds
-from hvdtune.timeline.advice.expected import Expected, saved
+from hvdtune.timeline.advice.expected import Expected, one_of, saved
 from hvdtune.timeline.advice.finding import WORTH, Finding
 from hvdtune.timeline.program import Play
 from hvdtune.timeline.steps import AUTOMATIC
@@ -19,6 +19,11 @@ CYCLES = (0.1, 0.5, 1.0, 2.0, 5.0)
 AS_GOOD = 0.005
 #: One setting gives clearly more than another when it gives this much more of what it gives.
 CLEARLY = 0.1
+#: Batches of so many bytes tell what a byte costs: in the quickest of them, the percentile. An
+#: allreduce moves TWICE as much as a broadcast of as many bytes.
+BYTES_TELL, QUICK, TWICE = 64 << 10, 10, 2
+#: Where ranks have one CPU each or less, fewer batches gave up to this share more than replayed.
+FEWER_WAKES = 0.5
 #: "Communication bound" is only what has this share of the step at least.
 BOUND = 0.1
 #: … and from this share on it is said that waiting for late ranks is not among it.
@@ -59,10 +64,33 @@ def settings(case: Case) -> list[Finding]:
     gain, change, tell = changes[first]
     if gain < WORTH:
         return []
-    found = [tell(saved(case, change))]
+    alone = saved(case, change)
+    if first == 0 and size * MIB > case.threshold:
+        alone = _fusing(case, change, alone)
+    case.better_settings = gain, change
+    found = [tell(alone)]
     _, other, tell = changes[1 - first]
     both = saved(case, lambda s, r: other(*change(s, r)), case.sample)
     return [*found, tell(both.beyond(gain))] if both.gain - gain >= WORTH else found
+
+
+def _fusing(case: Case, change: whatif.Change, replayed: Expected) -> Expected:
+    """What larger batches give. Small ones say little of what a byte costs in a large one: it may
+    cost as little as in the quickest of the recording. With no CPU left over, each batch takes from
+    the programs more than the replay knows of (FEWER_WAKES)."""
+    joint = case.analysis.joint
+    large = np.flatnonzero(joint.bytes >= BYTES_TELL)
+    meanings = [replayed]
+    if len(large):
+        quick = np.percentile(joint.together_of(large) / joint.bytes[large], QUICK)
+        cheaper = whatif.cheaper_bytes(TWICE * float(quick))
+        meanings.append(saved(case, lambda s, r: cheaper(*change(s, r)), case.sample))
+    gains = [one.gain for one in meanings]
+    known = one_of((min(gains) + max(gains)) / 2, meanings)
+    if not any(host.cpus <= host.ranks for host in case.load.hosts):
+        return known
+    least, most = known.between
+    return Expected(known.gain, (least, min(1.0, most + FEWER_WAKES * known.gain)))
 
 
 def _distance(value: float, default: float) -> float:
