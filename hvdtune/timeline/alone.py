@@ -26,14 +26,15 @@ CALL = 500e3
 
 def waits_alone(program: Program) -> list[tuple[int, int]]:
     """(index of the wait, tensor) of the waits for one tensor alone, in order."""
-    found = []
-    before = -np.inf
-    for number, (at, needs) in enumerate(program.waits[:-1]):  # the last one is none of its own
-        since = np.flatnonzero((program.submit > before) & (program.submit <= at))
-        if len(since) == 1 and since[0] in needs:
-            found.append((number, int(since[0])))
-        before = at
-    return found
+    waits = program.waits[:-1]  # the last one is none of its own
+    order = np.argsort(program.submit, kind="stable")
+    upto = np.searchsorted(program.submit[order], [at for at, _ in waits], side="right")
+    since = np.concatenate([[0], upto[:-1]]).astype(int)
+    return [
+        (number, int(order[since[number]]))
+        for number in np.flatnonzero(upto - since == 1).tolist()
+        if order[since[number]] in waits[number][1]
+    ]
 
 
 def runs(program: Program) -> list[list[tuple[int, int]]]:

@@ -13,6 +13,7 @@ from hvdtune.timeline import alone
 from hvdtune.timeline.advice import cure, overlap, ranks, traffic
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.program import Program
 from hvdtune.timeline.report_data import analyse
 
@@ -156,6 +157,20 @@ def test_how_many_tensors_are_waited_for_one_by_one_is_told(total, alone_):
 )
 def test_who_waits_for_several_at_once_is_not_told_of_one_by_one(job):
     assert not told(job, ONE_BY_ONE)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        # Little communication at the end, as DistributedOptimizer without overlap has it.
+        Job(ranks=4, steps=20, overlap=False, tensors=tensors(12, 32 << 10), forward=0.03),
+        Job(ranks=2, steps=20, overlap=False, tensors=tensors(6, 64 << 10), noise=0.01),
+        Job(ranks=4, steps=20, noise=0.02, backward=0.06),
+        Job(ranks=4, steps=20, tensors=tensors(12, 4 << 10), alone=2, noise=0.01),
+    ],
+)
+def test_of_what_is_not_surely_worth_it_nothing_is_told(job):
+    assert [one.kind for one in findings(analyse(recording(job)))] == ["compute bound"]
 
 
 @pytest.mark.parametrize("size", [8 << 10, 16 << 10, 32 << 10])
