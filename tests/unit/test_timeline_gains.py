@@ -137,6 +137,17 @@ def test_where_an_excess_lies_is_not_seen_when_all_is_submitted_at_once():
     assert cure.place(plays, [case.position(2)]) == "unseen"
 
 
+@pytest.mark.parametrize(("share", "works"), [(0.0, False), (0.3, False), (0.7, True), (1.0, True)])
+def test_an_excess_is_work_if_it_is_mostly_cpu_time(share, works):
+    job = Job(ranks=2, steps=20, overlap=False, late=(Late(1, 0.02),))
+    case = case_of(job)
+    plays = [one for stretch in case.sample.stretches for one in stretch]
+    cpu = np.full(case.load.computing.shape, 1e6)
+    assert not cure.is_work(plays, [1], cpu * np.nan)
+    cpu[1] += share * 0.02e9
+    assert cure.is_work(plays, [1], cpu) == works
+
+
 @pytest.mark.parametrize(("total", "alone_"), [(120, 56), (60, 20), (40, 36)])
 def test_how_many_tensors_are_waited_for_one_by_one_is_told(total, alone_):
     job = Job(ranks=2, steps=20, tensors=tensors(total, 4 << 10), alone=alone_)

@@ -69,10 +69,8 @@ def of_ranks(case: Case, late: list[int], chosen: np.ndarray, *, moves: bool = T
     moved = saved(case, whatif.shared_out(), bench, RELATIVE)
     if not 0 < moved.gain < removed.gain:
         return Cure(removed, removed)
-    if where == "everywhere":
+    if where == "everywhere" or is_work(plays, positions, case.load.computing):
         likely = moved.gain
-    elif _is_work(plays, positions):
-        likely = (moved.gain + removed.gain) / 2
     else:
         likely = removed.gain
     return Cure(one_of(likely, (moved, removed)), removed, moved)
@@ -127,16 +125,18 @@ def _submissions(program: Program) -> np.ndarray:
     return times
 
 
-def _is_work(plays: list[Play], late: list[int]) -> bool:
-    """The excess is CPU time, for the most part: nobody sleeps or reads in it."""
+def is_work(plays: list[Play], late: list[int], computing: np.ndarray) -> bool:
+    """The excess is CPU time, for the most part: nobody sleeps or reads in it. `computing`: [ranks,
+    S] ns of CPU time (cpus.Load), NaN where it is not known."""
     longer, busier = 0.0, 0.0
     for one in plays:
         ranks = len(one.programs)
-        if len(one.cpu) != ranks:
-            return False
+        cpu = computing[:, one.step]
+        if not np.isfinite(cpu).all():
+            continue
         kept = one.kept if len(one.kept) == ranks else np.zeros(ranks)
         own = np.isin(np.arange(ranks), late)
         able = np.array([p.compute for p in one.programs]) - kept
         longer += float(able[own].mean() - able[~own].mean())
-        busier += float(one.cpu[own].mean() - one.cpu[~own].mean())
+        busier += float(cpu[own].mean() - cpu[~own].mean())
     return longer > 0 and busier >= MOST * longer
