@@ -87,7 +87,8 @@ class Call:
 @dataclass(frozen=True)
 class Late:
     """`rank` computes `seconds` longer in the steps `first` … `last` (from 1, both included), of
-    these in every `every`th, and in this `phase` of them."""
+    these in every `every`th, and in this `phase` of them; or `everywhere` in the forward and the
+    backward pass, in proportion to what it computes."""
 
     rank: int
     seconds: float
@@ -95,6 +96,7 @@ class Late:
     last: int | None = None
     phase: str = "forward"
     every: int = 1
+    everywhere: bool = False
 
     def concerns(self, step: int) -> bool:
         inside = self.first <= step and (self.last is None or step <= self.last)
@@ -123,6 +125,8 @@ class Job:
     backward: float = 0.020
     optimizer: float = 0.001
     overlap: bool = True  # False: everything is submitted when the backward pass is over
+    alone: int = 0  # so many, the last ones, are submitted and waited for one by one after the rest
+    call: float = 50e-6  # computing before each of these
     late: tuple[Late, ...] = ()
     stall: Stall | None = None
     threshold: int = 128 * MIB
@@ -220,7 +224,8 @@ class _Play:
         for index, call in enumerate(job.calls, count):
             if step % call.every == 0:
                 self.call(index, call, _ns(call.at * scale + self.late(step) * (call.at > 0)))
-        reached = np.arange(1, count + 1) / count
+        together = max(count - job.alone, 1)
+        reached = np.minimum(np.arange(1, count + 1) / together, 1)
         if not job.overlap:
             reached[:] = 1
         lasted = {
@@ -243,8 +248,13 @@ class _Play:
     def late(self, step: int, phase: str = "") -> np.ndarray:
         """How much longer each rank takes in a phase, s; in all of them if none is given."""
         late = np.zeros(self.job.ranks)
-        for one in self.job.late:
-            late[one.rank] += one.seconds * one.concerns(step) * (phase in ("", one.phase))
+        job = self.job
+        passes = {"forward": job.forward, "backward": job.backward}
+        for one in job.late:
+            share = float(phase in ("", one.phase))
+            if one.everywhere and phase:
+                share = passes.get(phase, 0.0) / sum(passes.values())
+            late[one.rank] += one.seconds * one.concerns(step) * share
         return late
 
     def mark_phases(self, lasted: dict[str, np.ndarray]) -> None:
@@ -296,9 +306,10 @@ class _Play:
     def step(self, step: int) -> None:
         job = self.job
         submitted = self.submissions(step)
-        waiting = submitted[:, -1] + 1000
+        together = max(len(job.tensors) - job.alone, 1)
+        waiting = submitted[:, together - 1] + 1000
         announced = submitted + _ns(job.announce)
-        ready = announced.max(axis=0)
+        ready = announced.max(axis=0)[:together]
         done = np.array(self.now)
         for members, time, reason in _close(job, ready, int(waiting.min()) + _ns(job.announce)):
             done = self.run(members, time, reason, submitted, int(ready[members].min()))
@@ -314,11 +325,23 @@ class _Play:
         blocked = np.zeros(job.ranks, WAIT)
         blocked["begin"], blocked["end"], blocked["name"] = waiting, end, NONE
         self.waits.append(blocked)
+        for index in range(together, len(job.tensors)):
+            end = self.alone(index, end, submitted)
         self.now = end + _ns(job.optimizer + self.late(step, "update"))
         for rank in range(job.ranks if job.phases else 0):
             self.mark(rank, int(end[rank]), Mark.PHASE, 1, "update")
             self.mark(rank, int(self.now[rank]) - 10, Mark.PHASE, 0, "update")
         self.step_ends.append(self.now)
+
+    def alone(self, index: int, since: np.ndarray, submitted: np.ndarray) -> np.ndarray:
+        """Submit one tensor and wait for it; returns each rank's end."""
+        submitted[:, index] = since + _ns(self.job.call)
+        ready = int(submitted[:, index].max()) + _ns(self.job.announce)
+        end = self.run([index], ready, "blocked", submitted, ready) + 5000
+        blocked = np.zeros(self.job.ranks, WAIT)
+        blocked["begin"], blocked["end"], blocked["name"] = submitted[:, index] + 1000, end, index
+        self.waits.append(blocked)
+        return end
 
     def run(
         self, members: list[int], time: int, reason: str, submitted: np.ndarray, first_ready: int

@@ -48,9 +48,15 @@ class Rules:
 def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
     """Mean duration of a step, ns, over all stretches of consecutive steps (each without its
     WARM_UP first ones if it is longer). NaN if there are none."""
+    total, count = lengths(stretches, rules).sum(axis=0)
+    return float(total / count) if count else float("nan")
+
+
+def lengths(stretches: Sequence[Sequence[Play]], rules: Rules) -> np.ndarray:
+    """[stretches, 2]: what the counted steps of each take together, ns, and their number."""
     known = recorded_durations(stretches)
-    total, count = 0.0, 0
-    for stretch in stretches:
+    result = np.zeros((len(stretches), 2))
+    for number, stretch in enumerate(stretches):
         if not stretch:
             continue
         ranks = len(stretch[0].programs)
@@ -64,9 +70,8 @@ def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
             clocks = [clock + late for clock in clocks]
             marks.append(sum(clocks) / ranks)
         skipped = WARM_UP if len(stretch) > WARM_UP else 0
-        total += marks[-1] - marks[skipped]
-        count += len(stretch) - skipped
-    return total / count if count else float("nan")
+        result[number] = marks[-1] - marks[skipped], len(stretch) - skipped
+    return result
 
 
 def _least(one: Play, step: _Step) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from hvdtune.timeline.cpus import Load
 from hvdtune.timeline.joint import Joint
 from hvdtune.timeline.program import Costs, Play, Program, costs, programs
-from hvdtune.timeline.replay import Rules, computing_longer, play, with_overlaps
+from hvdtune.timeline.replay import Rules, computing_longer, lengths, with_overlaps
 from hvdtune.timeline.steps import Steps
 
 #: Stretches of so many consecutive steps, spread over the recording …
@@ -28,6 +28,8 @@ BUDGET = 30_000
 BACKWARD = 2 / 3
 #: Gradients come at once when they are submitted within this share of the computing of a step.
 AT_ONCE = 0.1
+#: See in_two_modes: 0.5 for what is normally distributed, 0.63 for what is uniformly, 1 for either.
+TWO_MODES = 0.8
 
 Stretches = list[list[Play]]
 Change = Callable[[Stretches, Rules], tuple[Stretches, Rules]]
@@ -45,7 +47,8 @@ class Bench:
     def __post_init__(self) -> None:
         if self.rules.slowdown > 1 or self._waited:
             self.stretches = with_overlaps(self.stretches, self.rules)
-        self.base = play(self.stretches, self.rules)
+        self.lengths = lengths(self.stretches, self.rules)
+        self.base = _mean(self.lengths)
 
     @property
     def _waited(self) -> bool:
@@ -64,9 +67,27 @@ class Bench:
 
     def gain(self, change: Change) -> float:
         """Share of all recorded steps' time that a change saves; negative where it costs."""
+        return self.gain_and_error(change)[0]
+
+    def gain_and_error(self, change: Change) -> tuple[float, float]:
+        """The gain, and its standard error for the stretches being a sample of all (jackknife); 0
+        if there is only one stretch."""
         if not self.base > 0:
-            return 0.0
-        return self.weight * (1 - play(*change(self.stretches, self.rules)) / self.base)
+            return 0.0, 0.0
+        changed = lengths(*change(self.stretches, self.rules))
+        gain = self.weight * (1 - _mean(changed) / self.base)
+        count = len(changed)
+        if count < 2:
+            return gain, 0.0
+        others = ~np.eye(count, dtype=bool)
+        parts = [1 - _mean(changed[rest]) / _mean(self.lengths[rest]) for rest in others]
+        return gain, self.weight * float(np.sqrt(count - 1) * np.std(parts))
+
+
+def _mean(parts: np.ndarray) -> float:
+    """Mean duration of a step, ns, of replay.lengths; NaN if there are none."""
+    total, count = parts.sum(axis=0)
+    return float(total / count) if count else float("nan")
 
 
 def bench(
@@ -126,6 +147,16 @@ def threshold(size: float) -> Change:
     return lambda stretches, rules: (stretches, replace(rules, threshold=size))
 
 
+def cheaper_bytes(byte: float) -> Change:
+    """A byte of a batch that was not recorded takes no more than so many ns."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        costs = replace(rules.costs, byte=min(rules.costs.byte, byte))
+        return stretches, replace(rules, costs=costs)
+
+    return change
+
+
 def cycle(time: float) -> Change:
     """Another cycle time, ns."""
     return lambda stretches, rules: (stretches, replace(rules, cycle=time))
@@ -172,8 +203,7 @@ def evenly() -> Change:
     """
 
     def change(one: Play) -> Play:
-        work = {np.isfinite(p.submit).tobytes() for p in one.programs}
-        if len(work) > 1:
+        if not _same_tensors(one):
             return one
         if _computes_on_cpu(one):
             own = (
@@ -190,6 +220,97 @@ def evenly() -> Change:
         return replace(one, programs=(_stretched(near, mean),) * len(one.programs))
 
     return each_step(change)
+
+
+def shared_out() -> Change:
+    """The same work in other shares, always the same ones, so that all ranks compute for the same
+    time in the mean of the steps: what varies from step to step stays."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        own = np.mean(_able_of_all(stretches), axis=0)
+        factors = own.mean() / np.maximum(own, 1.0)
+
+        def shared(one: Play) -> Play:
+            able = _able(one)
+            if len(able) != len(factors) or not _same_tensors(one):
+                return one
+            compute = np.array([p.compute for p in one.programs])
+            lengths = compute + (factors - 1) * able
+            return replace(one, programs=tuple(map(_stretched, one.programs, lengths.tolist())))
+
+        return each_step(shared)(stretches, rules)
+
+    return change
+
+
+def in_two_modes(plays: Iterable[Play]) -> bool:
+    """What ranks compute from step to step is either little or much, with nothing between: half of
+    all lies nearly as far apart as four fifths do. Of what varies evenly around a middle it does
+    not."""
+    own = _able_of_all([list(plays)])
+    if not own.size:
+        return False
+    low, first, third, high = np.percentile(own - own.mean(axis=0), [10, 25, 75, 90])
+    return bool(third - first >= TWO_MODES * (high - low) > 0)
+
+
+def _able_of_all(stretches: Stretches) -> np.ndarray:
+    """[steps, ranks] ns, see _able."""
+    every = [one for stretch in stretches for one in stretch]
+    ranks = min((len(one.programs) for one in every), default=0)
+    return np.array([_able(one)[:ranks] for one in every]).reshape(len(every), ranks)
+
+
+def _same_tensors(one: Play) -> bool:
+    """All ranks take part in the same."""
+    return len({np.isfinite(p.submit).tobytes() for p in one.programs}) <= 1
+
+
+def steadily() -> Change:
+    """Each rank computes in every step what it does in its median one; what it was kept from its
+    CPU in a step stays. Pauses vanish with that, and what varies around a middle has its mean."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        middle = np.median(_able_of_all(stretches), axis=0)
+
+        def steady(one: Play) -> Play:
+            kept = np.array([p.compute for p in one.programs]) - _able(one)
+            return _computing(one, middle + kept) if len(kept) == len(middle) else one
+
+        return each_step(steady)(stretches, rules)
+
+    return change
+
+
+def as_the_quickest() -> Change:
+    """All ranks do in each step what the quickest of them does in it."""
+
+    def change(one: Play) -> Play:
+        able = _able(one)
+        return _computing(one, np.array([p.compute for p in one.programs]) - (able - able.min()))
+
+    return each_step(change)
+
+
+def _computing(one: Play, lengths: np.ndarray) -> Play:
+    """The ranks compute for so long, [ranks] ns, if all take part in the same. Where computing is
+    no CPU time, all do so in the way of the one nearest to that: then nothing varies inside of the
+    step either."""
+    if not _same_tensors(one):
+        return one
+    programs = list(one.programs)
+    if not _computes_on_cpu(one):
+        middle = float(lengths.mean())
+        programs = [min(programs, key=lambda p: abs(p.compute - middle))] * len(programs)
+    return replace(one, programs=tuple(map(_stretched, programs, lengths.tolist())))
+
+
+def _able(one: Play) -> np.ndarray:
+    """[ranks] ns of computing without what each rank was kept from its CPU, if that is known."""
+    compute = np.array([p.compute for p in one.programs])
+    kept = one.kept if len(one.kept) == len(compute) else 0.0
+    able: np.ndarray = compute - np.minimum(kept, compute)
+    return able
 
 
 def _even(one: Play) -> np.ndarray:

@@ -36,6 +36,8 @@ class Case:
     cycle: float  # ns
     #: What was found to help the usual steps: (gain, change).
     fixes: list[tuple[float, whatif.Change]] = field(default_factory=list)
+    #: Of these, better settings; None if there are none.
+    better_settings: tuple[float, whatif.Change] | None = None
 
     @classmethod
     def of(cls, analysis: Analysis) -> Case:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import hypot
 
 #: Smaller expected gains are not worth a sentence.
 WORTH = 0.02
-#: An expected gain is off by this share of it and this share of the step at most, in nine of ten
-#: cases (docs/report.md, "How right the expected gains are").
-RELATIVE, ABSOLUTE = 0.25, 0.015
+#: … nor are those that may as well give less than this.
+SURELY = 0.005
+#: An expected gain is off by this share of it and this share of the step, in nine of ten cases, if
+#: nothing else is known (docs/report.md, "How right the expected gains are").
+RELATIVE, ABSOLUTE = 0.2, 0.015
 
 
 @dataclass(frozen=True)
@@ -35,5 +38,5 @@ class Finding:
             return self.between
         if not self.gain > 0:
             return 0.0, 0.0
-        off = RELATIVE * self.gain + ABSOLUTE
+        off = hypot(RELATIVE * self.gain, ABSOLUTE)
         return max(0.0, self.gain - off), min(1.0, self.gain + off)

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline import whatif
-from hvdtune.timeline.advice import cpus, phases
+from hvdtune.timeline import chance
+from hvdtune.timeline.advice import cpus, cure, pattern, phases
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.phases import where
+from hvdtune.timeline.words import ordinal
 
 if TYPE_CHECKING:
     from hvdtune.timeline.report_data import Analysis
 
-#: Waiting for late ranks without one culprit is worth a look from this share of the step on.
-TURNS = 0.05
+#: An excess in one of these phases is no share of the data that others could take over.
+OWN = frozenset({"input", "before", "between", "evaluation", "checkpoint", "update"})
 
 
 def endless_stalls(analysis: Analysis) -> list[Finding]:
@@ -63,11 +65,14 @@ def stalls(case: Case) -> list[Finding]:
     found = []
     table = case.analysis.stalls
     numbers = case.analysis.found_steps.number
-    for rank, rows in table[table["step"] >= 0].groupby("rank"):
+    table = table[(table["step"] >= 0) & table["rank"].isin(case.stalled)]
+    for rank, rows in table.groupby("rank"):
         chosen = np.isin(numbers, rows["step"])
-        gain = _without(case, [int(rank)], chosen)
+        cured = cure.of_ranks(case, [int(rank)], chosen, moves=False).expected
         longest = rows.loc[rows["seconds"].idxmax()]
         again = f", {len(rows)} times in all" if len(rows) > 1 else ""
+        period = chance.period(np.sort(rows["step"].to_numpy()))
+        again += f" (every {ordinal(period)} step)" if period else ""
         found.append(
             Finding(
                 "stalled rank",
@@ -81,13 +86,16 @@ def stalls(case: Case) -> list[Finding]:
                     "evaluating, loading or compiling, swapping. Do it on all ranks at the same "
                     "time, in the background, or on none.",
                 ),
-                gain,
+                cured.gain,
                 {
+                    "pattern": "periodic" if period else "random" if len(rows) > 2 else "once",
+                    "delay_share": pattern.share(case, rows["seconds"].to_numpy()),
                     "stalled_s": float(rows["seconds"].sum()),
                     "rank": float(int(rank)),
                     "step": float(longest["step"]),
                     "steps": float(len(rows)),
                 },
+                cured.between,
             )
         )
     return found
@@ -106,26 +114,21 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _without(case: Case, late: list[int], chosen: np.ndarray) -> float:
-    """Expected gain where these ranks are as fast as the others in these steps."""
-    positions = [case.position(rank) for rank in late]
-    if -1 in positions or len(positions) >= len(case.analysis.joint.views):
-        # Not all ranks recorded: what they were waited for is all that is known.
-        table = case.analysis.lateness
-        numbers = case.analysis.found_steps.number[chosen]
-        own = table[table["rank"].isin(late) & table["step"].isin(numbers)]
-        return float(own["delay_s"].sum() / case.durations.sum())
-    change = whatif.as_fast_as_others(positions)
-    return case.gain(change) if chosen is case.usual else case.bench(chosen).gain(change)
+def _cured(case: Case, late: list[int], chosen: np.ndarray) -> cure.Cure:
+    """See cure.of_ranks; work that is no share of the data moves to nobody."""
+    steps = case.analysis.found_steps.number[chosen]
+    return cure.of_ranks(case, late, chosen, moves=where(case.analysis, steps, late) not in OWN)
 
 
 def stragglers(case: Case) -> list[Finding]:
     """Ranks that hold the others up in most steps, or in an interval of steps."""
     table = case.analysis.stragglers
-    stalled = set(case.analysis.stalls["rank"].tolist())  # told as stalls
+    stalled = set(case.stalled)  # told as stalls
+    table = table[~table["rank"].isin(case.drifting)]  # told as drifts
     rows = table[table["kind"] == "persistent"].to_dict("records")
-    rows += [row for row in case.rows("transient") if row["rank"] not in stalled]
-    pausing = [row for row in case.rows("recurring") if row["rank"] not in stalled]
+    told = stalled | set(case.drifting)
+    rows += [row for row in case.rows("transient") if row["rank"] not in told]
+    pausing = [row for row in case.rows("recurring") if row["rank"] not in told]
     return [
         *(_straggler(case, row) for row in rows),
         *(_pauses(case, row) for row in pausing),
@@ -137,7 +140,12 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
     rank, first, final = int(row["rank"]), int(row["from_step"]), int(row["to_step"])
     late = milliseconds(float(row["typical_late_s"]))
     numbers = case.analysis.found_steps.number
+    delays = pattern.held_up(case, [rank])
+    share = pattern.share(case, delays)
+    once = "once" if first == final else "interval"
     evidence: dict[str, float | str] = {
+        "pattern": "always" if row["kind"] == "persistent" else once,
+        "delay_share": share,
         "rank": float(rank),
         "host": str(row["host"]),
         "late_ms": 1e3 * float(row["typical_late_s"]),
@@ -148,36 +156,31 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
     }
     if row["kind"] == "persistent":
         evidence["replay_error"] = case.replay_error(case.sample)
+        cured = _cured(case, [rank], case.usual)
         why = cpus.why_late(case, rank)
         sentence = (
             f"{_capital(case.where(rank))} holds the others up in "
-            f"{100 * float(row['steps_last_share']):.0f} % of the steps: it submits its gradients "
-            f"{late} after the first rank{why and f', because {why}'}."
+            f"{100 * float(row['steps_last_share']):.0f} % of the steps, by "
+            f"{milliseconds(pattern.by(delays))} on average: {100 * share:.0f} % of the time"
+            f"{why and f', because {why}'}."
         )
-        told = (
-            (
-                sentence,
-                f"End what else runs on the CPUs that rank {rank} may use (top shows it), or let "
-                "it have others (taskset, numactl).",
-            )
+        action = (
+            f"End what else runs on the CPUs that rank {rank} may use (top shows it), or let it "
+            "have others (taskset, numactl)."
             if why
-            else _in_phase(
-                case,
-                [rank],
-                case.usual,
-                sentence,
-                f"Find out why rank {rank} computes longer: its share of the data, its input "
-                "pipeline, other processes on its host, its clock speed. Until then give it less "
-                "work.",
-            )
+            else f"Find out why rank {rank} computes longer: its share of the data, its input "
+            "pipeline, other processes on its host, its clock speed. Until then give it less work."
+            + cured.says()
         )
         return Finding(
             "persistent straggler",
-            *told,
-            _without(case, [rank], case.usual),
-            evidence,
+            *((sentence, action) if why else _in_phase(case, [rank], case.usual, sentence, action)),
+            cured.expected.gain,
+            evidence | _both(cured),
+            cured.expected.between,
         )
     chosen = (numbers >= first) & (numbers <= final)
+    cured = _cured(case, [rank], chosen)
     when = (
         f"steps {first} to {final}, by {late} a step"
         if first < final
@@ -192,22 +195,31 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
             f"{_capital(case.where(rank))} held the others up in {when}; before and after it "
             "hardly did.",
             f"Look at what happened on rank {rank}'s host then: another process, a checkpoint, "
-            "throttling, a slow shard of the data.",
+            "throttling, a slow shard of the data." + cured.says(),
         ),
-        _without(case, [rank], chosen),
-        evidence,
+        cured.expected.gain,
+        evidence | _both(cured),
+        cured.expected.between,
     )
+
+
+def _both(cured: cure.Cure) -> dict[str, float | str]:
+    """As evidence: what it gives if the work moves to others, and if it vanishes."""
+    if cured.moved is None:
+        return {}
+    return {"gain_if_moved": cured.moved.gain, "gain_if_removed": cured.removed.gain}
 
 
 def _pauses(case: Case, row: dict[str, Any]) -> Finding:
     """A rank that holds the others up again and again, but not in most steps."""
     rank, period = int(row["rank"]), int(row["period"])
     paused = case.paused(rank)
+    cured = cure.of_ranks(case, [rank], phases.with_update(case, paused, [rank]), moves=False)
     late = float(row["typical_late_s"])
     table = case.analysis.lateness
     own = table.loc[table["rank"] == rank, "delay_s"].to_numpy()
     share = float(own[paused].sum() / case.durations.sum())
-    when = f"every {_ordinal(period)} step" if period else f"{paused.sum()} of {len(paused)} steps"
+    when = f"every {ordinal(period)} step" if period else f"{paused.sum()} of {len(paused)} steps"
     action = (
         f"Look at what rank {rank} does every {period} steps: opening the next file of its data, "
         "a checkpoint, an evaluation, a log."
@@ -225,8 +237,9 @@ def _pauses(case: Case, row: dict[str, Any]) -> Finding:
             f"each time: {100 * share:.0f} % of the time.",
             f"{action} Do it in the background, or on all ranks in the same step.",
         ),
-        _without(case, [rank], phases.with_update(case, paused, [rank])),
+        cured.expected.gain,
         {
+            "pattern": "periodic" if period else "random",
             "rank": float(rank),
             "host": str(row["host"]),
             "late_ms": 1e3 * late,
@@ -235,19 +248,14 @@ def _pauses(case: Case, row: dict[str, Any]) -> Finding:
             "delay_share": share,
             "chance": float(row["chance"]),
         },
+        cured.expected.between,
     )
-
-
-def _ordinal(number: int) -> str:
-    """`2nd`, `10th`."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
 
 
 def _slow_group(case: Case) -> list[Finding]:
     """See Case.slow_group."""
     slow, analysis = case.slow_group, case.analysis
-    if not slow:
+    if not slow or set(slow) == set(case.drifting):
         return []
     share = case.held_up_by(slow)
     hosts = {analysis.joint.views[r].recording.identity.host for r in slow if case.position(r) >= 0}
@@ -256,10 +264,12 @@ def _slow_group(case: Case) -> list[Finding]:
         for rank, view in analysis.joint.views.items()
         if rank not in slow
     }
-    where = f", all of host {min(hosts)}," if len(hosts) == 1 and not hosts & others else ""
+    on_host = f", all of host {min(hosts)}," if len(hosts) == 1 and not hosts & others else ""
     names = f"{', '.join(map(str, slow[:-1]))} and {slow[-1]}"
     table = analysis.lateness
     late = float(table.loc[table["rank"].isin(slow), "lateness_s"].median())
+    delays = pattern.held_up(case, slow)
+    cured = _cured(case, slow, case.usual)
     return [
         Finding(
             "persistent straggler",
@@ -267,45 +277,22 @@ def _slow_group(case: Case) -> list[Finding]:
                 case,
                 slow,
                 case.usual,
-                f"Ranks {names}{where} hold the others up in {100 * share:.0f} % of the steps: "
-                f"they submit their gradients {milliseconds(late)} after the first rank.",
+                f"Ranks {names}{on_host} hold the others up in {100 * share:.0f} % of the steps, "
+                f"by {milliseconds(pattern.by(delays))} on average: "
+                f"{100 * pattern.share(case, delays):.0f} % of the time.",
                 "Find out what these ranks have in common: their host, their share of the data, "
-                "their CPUs. Until then give them less work.",
+                "their CPUs. Until then give them less work." + cured.says(),
             ),
-            _without(case, slow, case.usual),
+            cured.expected.gain,
             {
+                "pattern": "always",
+                "delay_share": pattern.share(case, delays),
                 "ranks": ", ".join(map(str, slow)),
                 "late_ms": 1e3 * late,
                 "steps_last_share": share,
                 "replay_error": case.replay_error(case.sample),
+                **_both(cured),
             },
-        )
-    ]
-
-
-def taking_turns(case: Case) -> list[Finding]:
-    """Ranks wait for each other, and it is another one every time."""
-    analysis = case.analysis
-    table = analysis.waterfall
-    ranks = set(analysis.found_steps.number[case.usual].tolist())
-    usual = table[table["step"].isin(ranks)]
-    share = float(usual["skew_wait_s"].sum() / max(usual["step_s"].sum(), 1e-12))
-    persistent = (analysis.stragglers["kind"] == "persistent").any()
-    if share < TURNS or persistent or case.slow_group:
-        return []
-    worst = analysis.stragglers.head(3)
-    who = ", ".join(
-        f"rank {int(rank)} in {100 * held:.0f} %"
-        for rank, held in zip(worst["rank"], worst["steps_last_share"], strict=True)
-    )
-    return [
-        Finding(
-            "ranks take turns",
-            f"Ranks wait {100 * share:.0f} % of the step for one that is late, and take turns at "
-            f"it ({who} of the steps).",
-            "Give all ranks the same amount of work in every step (equal batch and sequence "
-            "lengths), and leave a CPU to each: fewer ranks × threads than CPUs.",
-            case.gain(whatif.evenly()),
-            {"skew_share": share, "replay_error": case.replay_error(case.sample)},
+            cured.expected.between,
         )
     ]

@@ -7,6 +7,7 @@ import numpy as np
 
 from hvdtune.timeline import calls, whatif, words
 from hvdtune.timeline.advice.case import MIB, Case, milliseconds
+from hvdtune.timeline.advice.expected import Expected, one_of, saved
 from hvdtune.timeline.advice.finding import WORTH, Finding
 from hvdtune.timeline.program import Play
 from hvdtune.timeline.steps import AUTOMATIC
@@ -18,6 +19,11 @@ CYCLES = (0.1, 0.5, 1.0, 2.0, 5.0)
 AS_GOOD = 0.005
 #: One setting gives clearly more than another when it gives this much more of what it gives.
 CLEARLY = 0.1
+#: Batches of so many bytes tell what a byte costs: in the quickest of them, the percentile. An
+#: allreduce moves TWICE as much as a broadcast of as many bytes.
+BYTES_TELL, QUICK, TWICE = 64 << 10, 10, 2
+#: Where ranks have one CPU each or less, fewer batches gave up to this share more than replayed.
+FEWER_WAKES = 0.5
 #: "Communication bound" is only what has this share of the step at least.
 BOUND = 0.1
 #: … and from this share on it is said that waiting for late ranks is not among it.
@@ -44,8 +50,12 @@ def settings(case: Case) -> list[Finding]:
     cycles = {ms: case.sample.gain(whatif.cycle(ms * 1e6)) for ms in CYCLES}
     size, time = _nearest(thresholds, DEFAULT_MIB), _nearest(cycles, DEFAULT_MS)
     changes = [
-        (thresholds[size], whatif.threshold(size * MIB), lambda gain: _threshold(case, size, gain)),
-        (cycles[time], whatif.cycle(time * 1e6), lambda gain: _cycle(case, time, gain)),
+        (
+            thresholds[size],
+            whatif.threshold(size * MIB),
+            lambda gives: _threshold(case, size, gives),
+        ),
+        (cycles[time], whatif.cycle(time * 1e6), lambda gives: _cycle(case, time, gives)),
     ]
     off = [_distance(case.threshold / MIB, DEFAULT_MIB), _distance(case.cycle / 1e6, DEFAULT_MS)]
     first = int(np.argmax([thresholds[size], cycles[time]]))
@@ -54,11 +64,33 @@ def settings(case: Case) -> list[Finding]:
     gain, change, tell = changes[first]
     if gain < WORTH:
         return []
-    case.fixes.append((gain, change))
-    found = [tell(gain)]
+    alone = saved(case, change)
+    if first == 0 and size * MIB > case.threshold:
+        alone = _fusing(case, change, alone)
+    case.better_settings = gain, change
+    found = [tell(alone)]
     _, other, tell = changes[1 - first]
-    beyond = case.sample.gain(lambda s, r: other(*change(s, r))) - gain
-    return [*found, tell(beyond)] if beyond >= WORTH else found
+    both = saved(case, lambda s, r: other(*change(s, r)), case.sample)
+    return [*found, tell(both.beyond(gain))] if both.gain - gain >= WORTH else found
+
+
+def _fusing(case: Case, change: whatif.Change, replayed: Expected) -> Expected:
+    """What larger batches give. Small ones say little of what a byte costs in a large one: it may
+    cost as little as in the quickest of the recording. With no CPU left over, each batch takes from
+    the programs more than the replay knows of (FEWER_WAKES)."""
+    joint = case.analysis.joint
+    large = np.flatnonzero(joint.bytes >= BYTES_TELL)
+    meanings = [replayed]
+    if len(large):
+        quick = np.percentile(joint.together_of(large) / joint.bytes[large], QUICK)
+        cheaper = whatif.cheaper_bytes(TWICE * float(quick))
+        meanings.append(saved(case, lambda s, r: cheaper(*change(s, r)), case.sample))
+    gains = [one.gain for one in meanings]
+    known = one_of((min(gains) + max(gains)) / 2, meanings)
+    if not any(host.cpus <= host.ranks for host in case.load.hosts):
+        return known
+    least, most = known.between
+    return Expected(known.gain, (least, min(1.0, most + FEWER_WAKES * known.gain)))
 
 
 def _distance(value: float, default: float) -> float:
@@ -70,7 +102,7 @@ def _tensors(count: float) -> str:
     return f"{count:.3g} {'tensor' if count == 1 else 'tensors'}"
 
 
-def _threshold(case: Case, best: float, gain: float) -> Finding:
+def _threshold(case: Case, best: float, gives: Expected) -> Finding:
     now, fusion = case.threshold / MIB, case.analysis.fusion
     if best > now:
         kind = "fusion threshold too small"
@@ -96,10 +128,10 @@ def _threshold(case: Case, best: float, gain: float) -> Finding:
     action = _tuned(case) + (
         f"HOROVOD_FUSION_THRESHOLD={int(best * MIB)} (hvdtune run --fusion-threshold-mb {best:g})."
     )
-    return Finding(kind, sentence, action, gain, evidence)
+    return Finding(kind, sentence, action, gives.gain, evidence, gives.between)
 
 
-def _cycle(case: Case, best: float, gain: float) -> Finding:
+def _cycle(case: Case, best: float, gives: Expected) -> Finding:
     now, tail = case.cycle / 1e6, case.analysis.fusion.tail_s
     if best < now:
         kind, effect = "cycle time too long", "ready gradients wait that long for company"
@@ -116,8 +148,9 @@ def _cycle(case: Case, best: float, gain: float) -> Finding:
         f"The cycle time is {now:.3g} ms: {effect}, and {milliseconds(tail)} of communication are "
         "left when the backward pass is over.",
         _tuned(case) + f"HOROVOD_CYCLE_TIME={best:g} (hvdtune run --cycle-time-ms {best:g}).",
-        gain,
+        gives.gain,
         evidence,
+        gives.between,
     )
 
 
@@ -154,7 +187,7 @@ def huge_tensor(case: Case) -> list[Finding]:
     name = int(one.name[at])
     names = case.analysis.joint.reference.recording.names
     text = names[name].name if name < len(names) else f"number {name}"
-    gain = case.gain(whatif.submitted_first(name))
+    gives = saved(case, whatif.submitted_first(name))
     return [
         Finding(
             "huge tensor last",
@@ -164,7 +197,7 @@ def huge_tensor(case: Case) -> list[Finding]:
             "Have its gradient computed and submitted earlier (use the layer later in the model, "
             "or order the backward pass), or split the parameter, so that parts of it travel sooner"
             + ("; sparse_as_dense=False if it is an embedding." if case.uses_torch else "."),
-            gain,
+            gives.gain,
             {
                 "tensor": text,
                 "bytes": float(one.bytes[at]),
@@ -172,6 +205,7 @@ def huge_tensor(case: Case) -> list[Finding]:
                 "tail_ms": 1e3 * case.analysis.fusion.tail_s,
                 "replay_error": case.replay_error(case.sample),
             },
+            gives.between,
         )
     ]
 

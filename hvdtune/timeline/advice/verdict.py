@@ -20,7 +20,7 @@ from hvdtune.timeline.advice import (
     traffic,
 )
 from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import WORTH, Finding
+from hvdtune.timeline.advice.finding import SURELY, WORTH, Finding
 from hvdtune.timeline.advice.overlap import what_was_done
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     operations.owned,
     traffic.settings,
     traffic.huge_tensor,
+    overlap.one_by_one,
     overlap.no_overlap,
     traffic.automatic_names,
 )
@@ -80,16 +81,18 @@ def _of_steps(analysis: Analysis, *, ended: bool) -> list[Finding]:
         return [no_steps(analysis)]
     case = Case.of(analysis)
     cures = _worth([one for question in QUESTIONS for one in question(case)])
-    advice = _worth([one for question in LAST_QUESTIONS for one in question(case)])
+    advice = _worth([one for question in LAST_QUESTIONS for one in question(case)], surely=WORTH)
     most = max((one.gain for one in cures), default=0.0)
     first = [one for one in advice if one.gain >= ADVICE * most]
     told = [*first, *cures, *(one for one in advice if one not in first)]
     return told or ([] if ended else [nothing(case)])
 
 
-def _worth(found: list[Finding]) -> list[Finding]:
-    """Those that are worth a sentence, the greatest gain first."""
-    return sorted((one for one in found if one.gain >= WORTH), key=lambda one: -one.gain)
+def _worth(found: list[Finding], surely: float = SURELY) -> list[Finding]:
+    """Those that are worth a sentence and save more than `surely` at least, the greatest gain
+    first."""
+    told = (one for one in found if one.gain >= WORTH and one.interval[0] > surely)
+    return sorted(told, key=lambda one: -one.gain)
 
 
 def no_steps(analysis: Analysis) -> Finding:

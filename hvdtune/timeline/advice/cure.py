@@ -1,0 +1,142 @@
+"""What it gives to cure late ranks: their excess vanishes, or others take over a part of it.
+
+A rank that has more of the data than others computes longer everywhere in the step; shared out
+evenly, that work moves to the others. One that stops in one place, to wait for its input, say, has
+an excess that nobody has to take over. Where the recording does not show which, both are told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvdtune.timeline import whatif
+from hvdtune.timeline.advice.case import Case
+from hvdtune.timeline.advice.expected import Expected, one_of, saved
+from hvdtune.timeline.program import Play, Program
+
+#: Late ranks are cured as exactly as the replay knows when the others submit.
+RELATIVE = 0.1
+#: A rank computes longer everywhere if its excess has grown, at every submission of the step, in
+#: proportion to what the others have computed by then, within this share of all of it.
+EVERYWHERE = 0.15
+#: Part of an excess that lies before the last submission, or that is CPU time, if most does.
+MOST = 0.5
+#: An excess below this share of the others' computing has no place in the step.
+SEEN = 0.02
+
+
+@dataclass(frozen=True)
+class Cure:
+    """`removed`: the ranks do what the others do. `moved`: all ranks share the work evenly; None
+    if that makes no difference, or nothing is known of it."""
+
+    expected: Expected
+    removed: Expected
+    moved: Expected | None = None
+
+    def says(self) -> str:
+        """What each of both would give, as a sentence to add to an action; else empty."""
+        if self.moved is None:
+            return ""
+        return (
+            f" If its share of the work is too large, even shares give "
+            f"{100 * self.moved.gain:.0f} %; if something else slows it down, an end to that gives "
+            f"{100 * self.removed.gain:.0f} %."
+        )
+
+
+def of_ranks(case: Case, late: list[int], chosen: np.ndarray, *, moves: bool = True) -> Cure:
+    """Of the ranks `late` in the steps `chosen`, [S] bool. `moves`: it may be a share of the work
+    that the others could take over."""
+    positions = [case.position(rank) for rank in late]
+    if -1 in positions or len(positions) >= len(case.analysis.joint.views):
+        # Not all ranks recorded: what they were waited for is all that is known.
+        table = case.analysis.lateness
+        numbers = case.analysis.found_steps.number[chosen]
+        own = table[table["rank"].isin(late) & table["step"].isin(numbers)]
+        waited = float(own["delay_s"].sum() / case.durations.sum())
+        low, high = (1 - 2 * RELATIVE) * waited, (1 + 2 * RELATIVE) * waited
+        known = Expected(waited, (low, min(1.0, high)))
+        return Cure(known, known)
+    bench = None if chosen is case.usual else case.bench(chosen)
+    removed = saved(case, whatif.as_fast_as_others(positions), bench, RELATIVE)
+    plays = [one for part in (bench or case.sample).stretches for one in part]
+    where = place(plays, positions)
+    if not moves or where == "one":
+        return Cure(removed, removed)
+    moved = saved(case, whatif.shared_out(), bench, RELATIVE)
+    if not 0 < moved.gain < removed.gain:
+        return Cure(removed, removed)
+    if where == "everywhere" or is_work(plays, positions, case.load.computing):
+        likely = moved.gain
+    else:
+        likely = removed.gain
+    return Cure(one_of(likely, (moved, removed)), removed, moved)
+
+
+def place(plays: list[Play], late: list[int]) -> str:
+    """Where in the step the ranks at these positions compute longer: "everywhere", in proportion to
+    what the others compute; in "one" place; or "unseen", as all submissions come at once."""
+    excess, usual, totals = [], [], []
+    for one in plays:
+        for mine, theirs in _pairs(one, late):
+            mine_at, theirs_at = (_submissions(p) for p in (mine, theirs))
+            excess.append(mine_at - theirs_at)
+            usual.append(theirs_at)
+            totals.append((mine.compute - theirs.compute, theirs.compute))
+    if not excess:
+        return "unseen"
+    grown, reached = np.mean(excess, axis=0), np.mean(usual, axis=0)
+    total, compute = np.mean(totals, axis=0)
+    if total <= SEEN * compute or grown[-1] <= 0 or reached[-1] <= 0:
+        return "unseen"
+    if grown[-1] < MOST * total:
+        return "one"  # behind the last submission
+    if reached[-1] - reached[0] < whatif.AT_ONCE * compute:
+        return "unseen"
+    apart = np.abs(grown / grown[-1] - reached / reached[-1]).max()
+    return "everywhere" if apart <= EVERYWHERE else "one"
+
+
+def _pairs(one: Play, late: list[int]) -> list[tuple[Program, Program]]:
+    """Each late rank's program and that of the typical one of the others."""
+    others = sorted(
+        (p for at, p in enumerate(one.programs) if at not in late), key=lambda p: p.compute
+    )
+    if not others:
+        return []
+    typical = others[len(others) // 2]
+    if not np.isfinite(typical.submit).any():
+        return []
+    return [
+        (one.programs[at], typical)
+        for at in late
+        if (np.isfinite(one.programs[at].submit) == np.isfinite(typical.submit)).all()
+    ]
+
+
+def _submissions(program: Program) -> np.ndarray:
+    """[11] own times, ns, by which each further tenth of the tensors is submitted."""
+    times: np.ndarray = np.quantile(
+        program.submit[np.isfinite(program.submit)], np.linspace(0, 1, 11)
+    )
+    return times
+
+
+def is_work(plays: list[Play], late: list[int], computing: np.ndarray) -> bool:
+    """The excess is CPU time, for the most part: nobody sleeps or reads in it. `computing`: [ranks,
+    S] ns of CPU time (cpus.Load), NaN where it is not known."""
+    longer, busier = 0.0, 0.0
+    for one in plays:
+        ranks = len(one.programs)
+        cpu = computing[:, one.step]
+        if not np.isfinite(cpu).all():
+            continue
+        kept = one.kept if len(one.kept) == ranks else np.zeros(ranks)
+        own = np.isin(np.arange(ranks), late)
+        able = np.array([p.compute for p in one.programs]) - kept
+        longer += float(able[own].mean() - able[~own].mean())
+        busier += float(cpu[own].mean() - cpu[~own].mean())
+    return longer > 0 and busier >= MOST * longer

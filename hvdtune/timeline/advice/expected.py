@@ -1,0 +1,68 @@
+"""What a change is expected to save, and between what that lies.
+
+| symbol | meaning |
+|---|---|
+| g | share of the recorded steps' time that the replay says the change saves |
+| s | standard error of g: the sampled stretches of steps differ (jackknife) |
+| r | how far the replay of the unchanged steps is off, relative |
+| ρ, α | what the replay is off by for other reasons: RELATIVE, ABSOLUTE |
+
+Half the width of the interval is √((ρ g)² + α² + (2 s)² + (r / 2)²). Where a cure may mean several
+things (a late rank's work vanishes, or others take over a part of it), the interval reaches from
+the least to the most of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvdtune.timeline import whatif
+from hvdtune.timeline.advice.case import Case
+from hvdtune.timeline.advice.finding import ABSOLUTE, RELATIVE
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Shares of the recorded steps' time, at most 1: what is expected to be saved, and between what
+    that lies in nine of ten cases."""
+
+    gain: float
+    between: tuple[float, float]
+
+    def beyond(self, other: float) -> Expected:
+        """What it saves on top of something that saves `other`."""
+        least, most = self.between
+        return Expected(self.gain - other, (max(0.0, least - other), max(0.0, most - other)))
+
+
+def saved(
+    case: Case,
+    change: whatif.Change,
+    bench: whatif.Bench | None = None,
+    relative: float = RELATIVE,
+) -> Expected:
+    """By a change of the steps of `bench` (the case's usual ones). What helps these is remembered.
+    `relative`: ρ."""
+    sample = case.sample if bench is None else bench
+    gain, error = sample.gain_and_error(change)
+    if bench is None:
+        case.fixes.append((gain, change))
+    off = case.replay_error(sample)
+    off = 0.0 if not np.isfinite(off) else off * sample.weight
+    parts = relative * gain, ABSOLUTE, 2 * error, off / 2
+    width = float(np.sqrt(sum(part**2 for part in parts)))
+    return Expected(gain, _shares(gain - width, gain + width))
+
+
+def one_of(gain: float, meanings: Iterable[Expected]) -> Expected:
+    """The cure may mean any of `meanings`; `gain` is what it most likely gives."""
+    intervals = [one.between for one in meanings]
+    least, most = min(low for low, _ in intervals), max(high for _, high in intervals)
+    return Expected(gain, (min(least, max(gain, 0.0)), max(most, min(gain, 1.0))))
+
+
+def _shares(least: float, most: float) -> tuple[float, float]:
+    return min(max(0.0, least), 1.0), min(max(0.0, most), 1.0)
