@@ -19,6 +19,8 @@ import numpy as np
 
 #: A rank, or a group of ranks, is named if equal ranks would show as much with less probability.
 RARE = 1e-3
+#: How a rank that is named is late is told with a period if that is less probable by chance.
+UNLIKELY = 1e-2
 #: Values of θ · (a typical delay) that the bound is minimised over.
 _TILTS = np.geomspace(1e-2, 1e3, 60)
 
@@ -50,13 +52,40 @@ def apart_by_chance(steps: int, apart: int, group: int, ranks: int) -> float:
     return min(1.0, groups * float(binom.sf(apart - 1, steps, 1 / groups)))
 
 
+def regular_by_chance(at: np.ndarray) -> float:
+    """Probability that events at random steps have gaps as much alike as those of `at` (ascending).
+
+    Gaps are geometric then: the median gap g comes with probability 0.35 / g. One gap is the
+    measure of the others, which are equal to it, or near to it or twice it (see period); these are
+    two looks.
+    """
+    from scipy.stats import binom
+
+    if len(at) < 3:
+        return 1.0
+    gaps = np.diff(at)
+    typical = float(np.median(gaps))
+    if typical < 2:
+        return 1.0
+    near = max(1.0, 0.1 * typical)
+    times = np.maximum(1, np.round(gaps / typical))
+    alike = (np.abs(gaps - times * typical) <= near) & (times <= 2)
+    each = 0.35 / typical
+    looks = [((gaps == typical).sum(), each)]
+    if typical > 3:
+        looks.append((alike.sum(), 1.5 * each * (2 * near + 1)))
+    others = len(gaps) - 1
+    return min(1.0, 2 * min(float(binom.sf(n - 2, others, min(1.0, q))) for n, q in looks))
+
+
 def period(at: np.ndarray) -> int:
     """Every how many steps the steps `at` (ascending) come again; 0 if they come at random.
 
     They are periodic if four fifths of the gaps are within a tenth (at least one step) of the
-    median gap, or a multiple of it: some of the events may have cost nothing.
+    median gap, or a multiple of it: some of the events may have cost nothing. Events at random
+    must hardly ever be as regular (UNLIKELY).
     """
-    if len(at) < 4:
+    if len(at) < 4 or regular_by_chance(at) >= UNLIKELY:
         return 0
     gaps = np.diff(at)
     typical = int(np.median(gaps))

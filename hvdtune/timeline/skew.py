@@ -29,6 +29,10 @@ MOST_OF_IT = 0.6
 OUTSTANDING = 50
 #: Fewer pauses than this do not recur.
 RECURRING = 3
+#: Pauses at a regular distance prove nothing about a rank that causes no more than others.
+DOUBTFUL = 0.1
+#: Pauses that are so many times as long as what other steps are held up by stand by themselves.
+FAR = 10
 
 
 def lateness(joint: Joint, steps: Steps, parts: Waterfall) -> pd.DataFrame:
@@ -120,7 +124,7 @@ def stragglers(joint: Joint, steps: Steps, late: pd.DataFrame) -> pd.DataFrame:
     for (rank, own), by_chance in zip(by_rank, unlikely, strict=True):
         last = own["last"].to_numpy()
         delay = own["delay_s"].to_numpy()
-        kind, first, final = _kind(last, delay, charged.sum(axis=0), by_chance < chance.RARE)
+        kind, first, final = _kind(last, delay, charged.sum(axis=0), float(by_chance))
         inside = slice(first, final + 1)
         paused = pauses(last, delay) if kind == "recurring" else np.zeros(len(last), bool)
         told = (paused if kind == "recurring" else last)[inside]
@@ -150,16 +154,17 @@ def stragglers(joint: Joint, steps: Steps, late: pd.DataFrame) -> pd.DataFrame:
 
 
 def _kind(
-    last: np.ndarray, delay: np.ndarray, costs: np.ndarray, significant: bool
+    last: np.ndarray, delay: np.ndarray, costs: np.ndarray, by_chance: float
 ) -> tuple[str, int, int]:
     """The kind, and the interval [first, final] of steps' indices. `costs`: [S] s, what each step
-    was held up by whichever rank.
+    was held up by whichever rank. `by_chance`: see chance.caused_by_chance.
 
     The interval is the one with the largest excess of steps held up by much over other steps
     (maximum subarray, +1 and −1).
     """
     if not last.any():
         return "", 0, -1
+    significant = by_chance < chance.RARE
     held = np.flatnonzero(last)
     whole = int(held[0]), int(held[-1])
     if significant and last.mean() >= PERSISTENT:
@@ -174,7 +179,19 @@ def _kind(
         elsewhere = float(np.delete(costs, np.s_[first:final]).max(initial=0.0))
         if significant or delay[first:final].max() >= OUTSTANDING * elsewhere:
             return "transient", first, final - 1
-    return ("recurring" if significant and much.sum() >= RECURRING else ""), *whole
+    recurs = significant or _regular(much, costs, by_chance)
+    return ("recurring" if recurs and much.sum() >= RECURRING else ""), *whole
+
+
+def _regular(much: np.ndarray, costs: np.ndarray, by_chance: float) -> bool:
+    """Few pauses prove something about a rank if they come regularly: both together are rare by
+    chance; or if their gaps are equal and no other step is held up as much, by far."""
+    at = np.flatnonzero(much)
+    rare = by_chance * chance.regular_by_chance(at) < chance.RARE
+    if rare and by_chance < DOUBTFUL and chance.period(at):
+        return True
+    alone = costs[much].min(initial=np.inf) >= FAR * costs[~much].max(initial=0.0)
+    return len(at) >= RECURRING and alone and bool(np.ptp(np.diff(at)) == 0)
 
 
 def pauses(last: np.ndarray, delay: np.ndarray) -> np.ndarray:

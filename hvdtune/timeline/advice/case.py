@@ -13,6 +13,7 @@ from hvdtune.timeline.cpus import Load, load
 from hvdtune.timeline.fusion import CYCLE, THRESHOLD, number, settings_by_epoch
 from hvdtune.timeline.replay import Rules
 from hvdtune.timeline.skew import MATTERS, PERSISTENT, pauses
+from hvdtune.timeline.trend import Change, change
 
 if TYPE_CHECKING:
     from hvdtune.timeline.report_data import Analysis
@@ -71,6 +72,37 @@ class Case:
         """[S] s, mean over the ranks."""
         steps = self.analysis.found_steps
         return np.mean([steps.end[r] - steps.begin[r] for r in steps.end], axis=0) / 1e9
+
+    @cached_property
+    def computing(self) -> dict[int, np.ndarray]:
+        """Rank → [S] s that it computes in each step."""
+        table = self.analysis.waterfall
+        return {int(rank): own["compute_s"].to_numpy() for rank, own in table.groupby("rank")}
+
+    @cached_property
+    def communicating(self) -> np.ndarray:
+        """[S] s, mean over the ranks: blocked, but not because a rank is late."""
+        table = self.analysis.waterfall
+        return (table["exposed_s"] - table["skew_wait_s"]).groupby(table["step"]).mean().to_numpy()
+
+    @cached_property
+    def change(self) -> Change | None:
+        """How steps become longer along the run, and what grows; None if they do not."""
+        return change(self.durations, self.computing, self.communicating)
+
+    @cached_property
+    def drifting(self) -> tuple[int, ...]:
+        """Ranks that hold the others up because they compute longer and longer: that explains half
+        of their delay at least. They are told as that."""
+        found = self.change
+        if found is None or found.course.kind != "drift" or found.everywhere:
+            return ()
+        table = self.analysis.lateness
+        grown = found.course.level - found.course.level[0]
+        delays = {r: table.loc[table["rank"] == r, "delay_s"].to_numpy() for r in found.ranks}
+        late = np.maximum.reduce([delays[r] for r in found.ranks]) if found.ranks else np.zeros(1)
+        explained = np.minimum(late, grown).sum() >= late.sum() / 2
+        return found.ranks if explained else ()
 
     @cached_property
     def usual(self) -> np.ndarray:

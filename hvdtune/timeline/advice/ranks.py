@@ -9,6 +9,7 @@ import numpy as np
 from hvdtune.timeline import whatif
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.words import ordinal
 
 if TYPE_CHECKING:
     from hvdtune.timeline.report_data import Analysis
@@ -104,9 +105,11 @@ def stragglers(case: Case) -> list[Finding]:
     """Ranks that hold the others up in most steps, or in an interval of steps."""
     table = case.analysis.stragglers
     stalled = set(case.analysis.stalls["rank"].tolist())  # told as stalls
+    table = table[~table["rank"].isin(case.drifting)]  # told as drifts
     rows = table[table["kind"] == "persistent"].to_dict("records")
-    rows += [row for row in case.rows("transient") if row["rank"] not in stalled]
-    pausing = [row for row in case.rows("recurring") if row["rank"] not in stalled]
+    told = stalled | set(case.drifting)
+    rows += [row for row in case.rows("transient") if row["rank"] not in told]
+    pausing = [row for row in case.rows("recurring") if row["rank"] not in told]
     return [
         *(_straggler(case, row) for row in rows),
         *(_pauses(case, row) for row in pausing),
@@ -164,7 +167,7 @@ def _pauses(case: Case, row: dict[str, Any]) -> Finding:
     table = case.analysis.lateness
     own = table.loc[table["rank"] == rank, "delay_s"].to_numpy()
     share = float(own[paused].sum() / case.durations.sum())
-    when = f"every {_ordinal(period)} step" if period else f"{paused.sum()} of {len(paused)} steps"
+    when = f"every {ordinal(period)} step" if period else f"{paused.sum()} of {len(paused)} steps"
     action = (
         f"Look at what rank {rank} does every {period} steps: opening the next file of its data, "
         "a checkpoint, an evaluation, a log."
@@ -190,16 +193,10 @@ def _pauses(case: Case, row: dict[str, Any]) -> Finding:
     )
 
 
-def _ordinal(number: int) -> str:
-    """`2nd`, `10th`."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
-
-
 def _slow_group(case: Case) -> list[Finding]:
     """See Case.slow_group."""
     slow, analysis = case.slow_group, case.analysis
-    if not slow:
+    if not slow or set(slow) == set(case.drifting):
         return []
     share = case.held_up_by(slow)
     hosts = {analysis.joint.views[r].recording.identity.host for r in slow if case.position(r) >= 0}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvdtune.timeline.advice import cpus, gpus, operations, overlap, ranks, traffic
+from hvdtune.timeline.advice import cpus, gpus, operations, overlap, ranks, traffic, trend
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import WORTH, Finding
 
@@ -23,6 +23,8 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     ranks.stalls,
     ranks.stragglers,
     ranks.taking_turns,
+    trend.drifts,
+    trend.work_now_and_then,
     cpus.cpus_taken,
     operations.broadcasts,
     traffic.settings,
