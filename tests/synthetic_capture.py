@@ -122,6 +122,7 @@ class Job:
     drift: tuple[float, ...] = ()  # the offset grows by it every second
     bound: float = 20e-6  # of a clock reading
     reading_every: float = 0.5
+    orders: tuple[tuple[int, ...], ...] = ()  # of each rank: the tensors as it submits them
     all_ranks: bool = True  # False: rank 0 alone records, with the stream `ready`
     counters: bool = False
     cycles: bool = False  # mark them
@@ -197,6 +198,8 @@ class _Play:
         seconds = (job.forward + job.backward * reached)[None, :] * scale[:, None] + late[:, None]
         # A call takes a moment, so that the order of submission can be told.
         times = self.now[:, None] + _ns(seconds) + np.arange(count) * 500
+        for rank, order in enumerate(job.orders):
+            times[rank, list(order)] = times[rank].copy()
         if job.stall is not None and job.stall.step == step:
             times[job.stall.rank, job.stall.tensor :] += _ns(job.stall.seconds)
             self.report_stall(times)
@@ -221,7 +224,7 @@ class _Play:
     def step(self, step: int) -> None:
         job = self.job
         submitted = self.submissions(step)
-        waiting = submitted[:, -1] + 1000
+        waiting = submitted.max(axis=1) + 1000
         announced = submitted + _ns(job.announce)
         ready = announced.max(axis=0)
         done = np.array(self.now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvdtune.timeline.advice import cpus, gpus, operations, overlap, ranks, traffic, trend
+from hvdtune.timeline.advice import cpus, gpus, operations, order, overlap, ranks, traffic, trend
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import WORTH, Finding
 
@@ -27,6 +27,7 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     trend.work_now_and_then,
     cpus.cpus_taken,
     operations.broadcasts,
+    order.orders_differ,
     traffic.settings,
     traffic.huge_tensor,
     overlap.no_overlap,
