@@ -8,7 +8,8 @@
 
 The null hypothesis: the ranks are equal, so each step is held up by any of them with probability
 1/n, whatever d_s is. Rare long delays then weigh as rare long delays do: one of them proves nothing
-about a rank, ten of them on the same rank do.
+about a rank, ten of them on the same rank do. Where neighbouring steps are alike (a rank that is
+late now is late in the next step, too), v of them count as one: see `neighbours`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from math import comb
 
 import numpy as np
 
+from hvdtune.timeline.trend import inflation
+
+#: Fewer steps do not show whether neighbours are alike.
+FEWEST = 8
 #: A rank, or a group of ranks, is named if equal ranks would show as much with less probability.
 RARE = 1e-3
 #: How a rank that is named is late is told with a period if that is less probable by chance.
@@ -25,12 +30,62 @@ UNLIKELY = 1e-2
 _TILTS = np.geomspace(1e-2, 1e3, 60)
 
 
-def caused_by_chance(delays: np.ndarray, ranks: int) -> np.ndarray:
+def neighbours(lateness: np.ndarray, first: int = 0, behind: int = 0) -> float:
+    """v ≥ 1, how many steps tell about the ranks as much as one by itself.
+
+    `lateness`: [n, S]. Each rank's, less the mean of the others', is taken for an AR(1) series
+    around a level, and another one in the steps first … behind − 1; φ of all ranks together is
+    estimated by ranks, since lateness has a long tail. v = (1 + φ) / (1 − φ).
+    """
+    count, steps = lateness.shape
+    if count < 2 or steps < FEWEST:
+        return 1.0
+    own = apart(lateness)
+    pieces = np.split(own, [first, behind], axis=1) if behind - first < steps else [own]
+    pieces = [piece for piece in pieces if piece.shape[1] >= FEWEST]
+    above = below = 0.0
+    for piece in pieces:
+        order = piece.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+        order = order - (piece.shape[1] - 1) / 2
+        above += float((order[:, 1:] * order[:, :-1]).sum())
+        below += float((order * order).sum())
+    phi = above / below if below else 0.0
+    seen = sum(piece.shape[1] for piece in pieces)
+    if phi < 2 / np.sqrt(max(seen * (count - 1), 1)):
+        return 1.0  # as of independent steps
+    # An estimate is too small by this, and may be too small by a standard error.
+    phi += (1 + 3 * phi) * len(pieces) / seen + np.sqrt((1 - phi**2) / seen)
+    return inflation(min(0.98, phi))
+
+
+def apart(lateness: np.ndarray) -> np.ndarray:
+    """[n, S] s: each rank's lateness less the mean of the others'."""
+    return lateness - (lateness.sum(axis=0) - lateness) / (len(lateness) - 1)
+
+
+def longer_by_chance(lateness: np.ndarray, alike: float) -> np.ndarray:
+    """[n] probability that equal ranks give any one rank's lateness, less the mean of the others',
+    a mean as large: Student's t, where `alike` steps (see neighbours) count as one."""
+    from scipy.stats import t
+
+    count, steps = lateness.shape
+    worth = steps / alike
+    if count < 2 or worth <= 2:
+        return np.ones(count)
+    own = apart(lateness)
+    error = own.std(axis=1, ddof=1) / np.sqrt(worth)
+    score = own.mean(axis=1) / np.maximum(error, 1e-12)
+    probability: np.ndarray = np.minimum(1.0, count * t.sf(score, worth - 1))
+    return probability
+
+
+def caused_by_chance(delays: np.ndarray, ranks: int, alike: float = 1.0) -> np.ndarray:
     """[n] upper bounds of the probability that equal ranks give any one rank a C_r as large.
 
     `delays`: [n, S] s, d_s in the row of the rank that held step s up, else 0. `ranks`: n, at least
     as many as there are rows. Chernoff's bound, P(C_r ≥ c) ≤ min over θ of
-    exp(Σ_s log(1 + (e^{θ d_s} − 1)/n) − θ c), times n for the n looks.
+    exp(Σ_s log(1 + (e^{θ d_s} − 1)/n) − θ c), times n for the n looks. The exponent is that of as
+    many steps as there are by themselves: S / `alike`.
     """
     caused = delays.sum(axis=1)
     costs = delays.sum(axis=0)
@@ -39,7 +94,7 @@ def caused_by_chance(delays: np.ndarray, ranks: int) -> np.ndarray:
         return np.ones(len(delays))
     tilt = _TILTS[:, None] / float(np.median(costs))
     logs = np.logaddexp(np.log(1 - 1 / ranks), tilt * costs - np.log(ranks)).sum(axis=1)
-    exponent = (logs[:, None] - tilt * caused).min(axis=0) + np.log(ranks)
+    exponent = (logs[:, None] - tilt * caused).min(axis=0) / alike + np.log(ranks)
     return np.exp(np.minimum(exponent, 0.0))
 
 

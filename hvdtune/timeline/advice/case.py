@@ -143,7 +143,9 @@ class Case:
             return []
         late = wide.index.isin(slow)
         apart = wide[late].min() > wide[~late].max()
-        by_chance = chance.apart_by_chance(len(apart), int(apart.sum()), len(slow), len(wide))
+        alike = chance.neighbours(wide.to_numpy())
+        steps, seen = len(apart) / alike, apart.sum() / alike
+        by_chance = chance.apart_by_chance(int(steps), int(seen), len(slow), len(wide))
         return slow if apart.mean() >= PERSISTENT and by_chance < chance.RARE else []
 
     def held_up_by(self, ranks: list[int]) -> float:
