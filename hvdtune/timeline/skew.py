@@ -216,7 +216,7 @@ def _by_chance(
     last: np.ndarray,
     delay: np.ndarray,
 ) -> float:
-    """Probability that equal ranks cause as much as the one in row `at` does. `charged`, `lateness`:
+    """Probability that equal ranks cause as much as the one in row `at`. `charged`, `lateness`:
     [ranks, S] s. Where neighbouring steps are alike, a rank that is always late by more than that
     explains is seen by the mean."""
     alike = chance.neighbours(lateness, *_densest(pauses(last, delay)))

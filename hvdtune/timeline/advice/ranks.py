@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline import whatif
+from hvdtune.timeline import chance, whatif
+from hvdtune.timeline.advice import pattern
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.words import ordinal
@@ -64,6 +65,8 @@ def stalls(case: Case) -> list[Finding]:
         gain = _without(case, [int(rank)], chosen)
         longest = rows.loc[rows["seconds"].idxmax()]
         again = f", {len(rows)} times in all" if len(rows) > 1 else ""
+        period = chance.period(np.sort(rows["step"].to_numpy()))
+        again += f" (every {ordinal(period)} step)" if period else ""
         found.append(
             Finding(
                 "stalled rank",
@@ -74,6 +77,8 @@ def stalls(case: Case) -> list[Finding]:
                 "in the background, or on none.",
                 gain,
                 {
+                    "pattern": "periodic" if period else "random" if len(rows) > 2 else "once",
+                    "delay_share": pattern.share(case, rows["seconds"].to_numpy()),
                     "stalled_s": float(rows["seconds"].sum()),
                     "rank": float(int(rank)),
                     "step": float(longest["step"]),
@@ -121,7 +126,12 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
     rank, first, final = int(row["rank"]), int(row["from_step"]), int(row["to_step"])
     late = milliseconds(float(row["typical_late_s"]))
     numbers = case.analysis.found_steps.number
+    delays = pattern.held_up(case, [rank])
+    share = pattern.share(case, delays)
+    once = "once" if first == final else "interval"
     evidence: dict[str, float | str] = {
+        "pattern": "always" if row["kind"] == "persistent" else once,
+        "delay_share": share,
         "rank": float(rank),
         "host": str(row["host"]),
         "late_ms": 1e3 * float(row["typical_late_s"]),
@@ -135,8 +145,8 @@ def _straggler(case: Case, row: dict[str, Any]) -> Finding:
         return Finding(
             "persistent straggler",
             f"{_capital(case.where(rank))} holds the others up in "
-            f"{100 * float(row['steps_last_share']):.0f} % of the steps: it submits its gradients "
-            f"{late} after the first rank.",
+            f"{100 * float(row['steps_last_share']):.0f} % of the steps, by "
+            f"{milliseconds(pattern.by(delays))} on average: {100 * share:.0f} % of the time.",
             f"Find out why rank {rank} computes longer: its share of the data, its input pipeline, "
             "other processes on its host, its clock speed. Until then give it less work.",
             _without(case, [rank], case.usual),
@@ -182,6 +192,7 @@ def _pauses(case: Case, row: dict[str, Any]) -> Finding:
         f"{action} Do it in the background, or on all ranks in the same step.",
         _without(case, [rank], paused),
         {
+            "pattern": "periodic" if period else "random",
             "rank": float(rank),
             "host": str(row["host"]),
             "late_ms": 1e3 * late,
@@ -209,15 +220,19 @@ def _slow_group(case: Case) -> list[Finding]:
     names = f"{', '.join(map(str, slow[:-1]))} and {slow[-1]}"
     table = analysis.lateness
     late = float(table.loc[table["rank"].isin(slow), "lateness_s"].median())
+    delays = pattern.held_up(case, slow)
     return [
         Finding(
             "persistent straggler",
-            f"Ranks {names}{where} hold the others up in {100 * share:.0f} % of the steps: they "
-            f"submit their gradients {milliseconds(late)} after the first rank.",
+            f"Ranks {names}{where} hold the others up in {100 * share:.0f} % of the steps, by "
+            f"{milliseconds(pattern.by(delays))} on average: "
+            f"{100 * pattern.share(case, delays):.0f} % of the time.",
             "Find out what these ranks have in common: their host, their share of the data, their "
             "CPUs. Until then give them less work.",
             _without(case, slow, case.usual),
             {
+                "pattern": "always",
+                "delay_share": pattern.share(case, delays),
                 "ranks": ", ".join(map(str, slow)),
                 "late_ms": 1e3 * late,
                 "steps_last_share": share,
@@ -237,19 +252,47 @@ def taking_turns(case: Case) -> list[Finding]:
     persistent = (analysis.stragglers["kind"] == "persistent").any()
     if share < TURNS or persistent or case.slow_group:
         return []
-    worst = analysis.stragglers.head(3)
+    delays = pattern.held_up(case, list(analysis.joint.arrivals))
+    computing = np.array(list(case.computing.values()))[:, case.usual]
+    spread = float(np.sqrt(computing.var(axis=0).mean()))
+    order = pattern.turns(case)
+    return [
+        Finding(
+            "ranks take turns",
+            _turns_sentence(case, order, delays, share, spread),
+            "Give all ranks the same amount of work in every step (equal batch and sequence "
+            "lengths), and leave a CPU to each: fewer ranks × threads than CPUs.",
+            case.gain(whatif.evenly()),
+            {
+                "pattern": "alternating" if order else "random",
+                "delay_share": pattern.share(case, delays),
+                "spread_ms": 1e3 * spread,
+                "skew_share": share,
+                "replay_error": case.replay_error(case.sample),
+            },
+        )
+    ]
+
+
+def _turns_sentence(
+    case: Case, order: list[int], delays: np.ndarray, share: float, spread: float
+) -> str:
+    """`delays`: [S] s that steps were held up; `spread`: of the computing of a step, s."""
+    late = milliseconds(pattern.by(delays))
+    if order:
+        return (
+            f"Ranks are late in turn, by {late} on average: first rank {order[0]}, then rank "
+            f"{', '.join(map(str, order[1:]))}, and again. The others wait {100 * share:.0f} % of "
+            "the step for it."
+        )
+    worst = case.analysis.stragglers.head(3)
     who = ", ".join(
         f"rank {int(rank)} in {100 * held:.0f} %"
         for rank, held in zip(worst["rank"], worst["steps_last_share"], strict=True)
     )
-    return [
-        Finding(
-            "ranks take turns",
-            f"Ranks wait {100 * share:.0f} % of the step for one that is late, and take turns at "
-            f"it ({who} of the steps).",
-            "Give all ranks the same amount of work in every step (equal batch and sequence "
-            "lengths), and leave a CPU to each: fewer ranks × threads than CPUs.",
-            case.gain(whatif.evenly()),
-            {"skew_share": share, "replay_error": case.replay_error(case.sample)},
-        )
-    ]
+    return (
+        f"Ranks wait {100 * share:.0f} % of the step for one that is late, and take turns at it "
+        f"({who} of the steps): what they compute in a step differs by {milliseconds(spread)} "
+        f"(standard deviation), and the last one holds {100 * float((delays > 0).mean()):.0f} % of "
+        f"the steps up, by {late} on average."
+    )
