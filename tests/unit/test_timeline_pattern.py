@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, Stall, recording
+from synthetic_capture import Job, Late, Stall, recording, step_seconds
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
@@ -70,3 +70,19 @@ def test_jitter_is_told_with_its_size():
     assert found.evidence["pattern"] == "random"
     assert found.evidence["spread_ms"] == pytest.approx(0.3 * 30 * np.sqrt(3 / 4), rel=0.1)
     assert "(standard deviation)" in found.sentence
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_pauses_of_another_rank_each_time_are_told_and_nobodys(ranks):
+    random = np.random.default_rng(ranks)
+    steps = sorted(random.choice(np.arange(3, 81), 14, replace=False).tolist())
+    seconds = random.uniform(0.1, 0.7, 14)
+    own = tuple(Late(at % ranks, float(seconds[at]), step, step) for at, step in enumerate(steps))
+    job = Job(ranks=ranks, steps=80, noise=0.01, late=own)
+    found = verdict(job)
+    assert found.kind == "ranks pause in turn"
+    assert found.evidence["pattern"] == "random"
+    true = 1 - step_seconds(replace(job, late=())) / step_seconds(job)
+    assert found.gain == pytest.approx(true, rel=0.12)
+    every = findings(analyse(recording(job)))
+    assert not [one.kind for one in every if "straggler" in one.kind or "stalled" in one.kind]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 #: Steps that take longer than so many median steps say nothing about the usual ones.
 OUTLIER = 3
+#: So many long pauses of other ranks make a stall the longest of many.
+TAIL = 3
 
 
 @dataclass
@@ -114,6 +116,22 @@ class Case:
         for row in self.rows("recurring"):
             chosen = chosen & ~self.paused(int(row["rank"]))
         return chosen if chosen.any() else np.ones(len(numbers), bool)
+
+    @cached_property
+    def stalled(self) -> tuple[int, ...]:
+        """Ranks that are told as stalled. If several other steps (TAIL) are held up for an eighth of
+        that time or more, a stall is the end of a long tail: of nobody in particular, unless
+        that rank causes more than equal ranks do."""
+        stalls, table = self.analysis.stalls, self.analysis.lateness
+        told = []
+        for rank, rows in stalls[stalls["step"] >= 0].groupby("rank"):
+            others = table.loc[table["last"] & ~table["step"].isin(rows["step"]), "delay_s"]
+            row = self.analysis.stragglers["rank"] == rank
+            by_chance = float(self.analysis.stragglers.loc[row, "chance"].min())
+            alone = (others >= rows["seconds"].max() / 8).sum() < TAIL
+            if alone or by_chance < chance.RARE:
+                told.append(int(rank))
+        return tuple(told)
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """Rows of stragglers() of one kind, without those of slow_group."""

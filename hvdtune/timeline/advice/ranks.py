@@ -60,7 +60,8 @@ def stalls(case: Case) -> list[Finding]:
     found = []
     table = case.analysis.stalls
     numbers = case.analysis.found_steps.number
-    for rank, rows in table[table["step"] >= 0].groupby("rank"):
+    table = table[(table["step"] >= 0) & table["rank"].isin(case.stalled)]
+    for rank, rows in table.groupby("rank"):
         chosen = np.isin(numbers, rows["step"])
         gain = _without(case, [int(rank)], chosen)
         longest = rows.loc[rows["seconds"].idxmax()]
@@ -109,7 +110,7 @@ def _without(case: Case, late: list[int], chosen: np.ndarray) -> float:
 def stragglers(case: Case) -> list[Finding]:
     """Ranks that hold the others up in most steps, or in an interval of steps."""
     table = case.analysis.stragglers
-    stalled = set(case.analysis.stalls["rank"].tolist())  # told as stalls
+    stalled = set(case.stalled)  # told as stalls
     table = table[~table["rank"].isin(case.drifting)]  # told as drifts
     rows = table[table["kind"] == "persistent"].to_dict("records")
     told = stalled | set(case.drifting)
@@ -252,7 +253,7 @@ def taking_turns(case: Case) -> list[Finding]:
     persistent = (analysis.stragglers["kind"] == "persistent").any()
     if share < TURNS or persistent or case.slow_group:
         return []
-    delays = pattern.held_up(case, list(analysis.joint.arrivals))
+    delays = pattern.held_up(case, list(analysis.joint.arrivals)) * case.usual
     computing = np.array(list(case.computing.values()))[:, case.usual]
     spread = float(np.sqrt(computing.var(axis=0).mean()))
     order = pattern.turns(case)
@@ -285,6 +286,7 @@ def _turns_sentence(
             f"{', '.join(map(str, order[1:]))}, and again. The others wait {100 * share:.0f} % of "
             "the step for it."
         )
+    often = float((delays > 0).sum() / case.usual.sum())
     worst = case.analysis.stragglers.head(3)
     who = ", ".join(
         f"rank {int(rank)} in {100 * held:.0f} %"
@@ -293,6 +295,6 @@ def _turns_sentence(
     return (
         f"Ranks wait {100 * share:.0f} % of the step for one that is late, and take turns at it "
         f"({who} of the steps): what they compute in a step differs by {milliseconds(spread)} "
-        f"(standard deviation), and the last one holds {100 * float((delays > 0).mean()):.0f} % of "
-        f"the steps up, by {late} on average."
+        f"(standard deviation), and the last one holds {100 * often:.0f} "
+        f"% of the steps up, by {late} on average."
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from hvdtune.timeline import chance
-from hvdtune.timeline.advice.case import Case, milliseconds
+from hvdtune.timeline.advice.case import OUTLIER, TAIL, Case, milliseconds
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.trend import Change, course
 from hvdtune.timeline.words import ordinal
@@ -171,6 +171,46 @@ def work_now_and_then(case: Case) -> list[Finding]:
     }
     kind = "periodic work" if period else "pauses of all ranks"
     return [Finding(kind, sentence, action, gain, evidence)]
+
+
+def pauses_in_turn(case: Case) -> list[Finding]:
+    """Now and then a rank stops while the others wait, and it is another one every time."""
+    table, numbers = case.analysis.lateness, case.analysis.found_steps.number
+    told = np.zeros(len(numbers), bool)
+    for row in case.rows("transient"):
+        told |= (numbers >= row["from_step"]) & (numbers <= row["to_step"])
+    for row in case.rows("recurring"):
+        told |= case.paused(int(row["rank"]))
+    stalls = case.analysis.stalls
+    told |= np.isin(numbers, stalls.loc[stalls["rank"].isin(case.stalled), "step"])
+    wide = table.pivot(index="rank", columns="step", values="delay_s")
+    delays = wide.to_numpy().max(axis=0)
+    paused = ~told & (case.durations > OUTLIER * np.median(case.durations))
+    paused &= delays >= RESPONSIBLE * case.durations
+    ranks = [int(rank) for rank in wide.index[wide.to_numpy().argmax(axis=0)[paused]]]
+    gain = float(delays[paused].sum() / case.durations.sum())
+    if paused.sum() < TAIL or len(set(ranks)) < 2:
+        return []
+    often = max(set(ranks), key=ranks.count)
+    size = milliseconds(float(np.median(delays[paused])))
+    return [
+        Finding(
+            "ranks pause in turn",
+            f"In {paused.sum()} of {len(paused)} steps a rank stops for {size} (median) while the "
+            f"others wait: {100 * gain:.0f} % of the time. It is no rank's in particular (rank "
+            f"{often} most often, {ranks.count(often)} times), and at random.",
+            "Look at what ranks do only now and then, each by itself: a slow input, garbage "
+            "collection, a log, another program on their CPUs. Do it in the background, or on all "
+            "ranks in the same step.",
+            gain,
+            {
+                "pattern": "random",
+                "delay_share": gain,
+                "steps": float(paused.sum()),
+                "late_ms": 1e3 * float(np.median(delays[paused])),
+            },
+        )
+    ]
 
 
 def _longer_steps(case: Case) -> tuple[np.ndarray, np.ndarray]:

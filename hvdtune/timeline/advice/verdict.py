@@ -25,6 +25,7 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     ranks.taking_turns,
     trend.drifts,
     trend.work_now_and_then,
+    trend.pauses_in_turn,
     cpus.cpus_taken,
     operations.broadcasts,
     order.orders_differ,
