@@ -37,6 +37,8 @@ def neighbours(lateness: np.ndarray, first: int = 0, behind: int = 0) -> float:
     around a level, and another one in the steps first … behind − 1; φ of all ranks together is
     estimated by ranks, since lateness has a long tail. v = (1 + φ) / (1 − φ).
     """
+    from scipy.stats import rankdata
+
     count, steps = lateness.shape
     if count < 2 or steps < FEWEST:
         return 1.0
@@ -45,11 +47,10 @@ def neighbours(lateness: np.ndarray, first: int = 0, behind: int = 0) -> float:
     pieces = [piece for piece in pieces if piece.shape[1] >= FEWEST]
     above = below = 0.0
     for piece in pieces:
-        order = piece.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-        order = order - (piece.shape[1] - 1) / 2
+        order = rankdata(piece, axis=1) - (piece.shape[1] + 1) / 2
         above += float((order[:, 1:] * order[:, :-1]).sum())
         below += float((order * order).sum())
-    phi = above / below if below else 0.0
+    phi = above / below if below > 1e-6 else 0.0
     seen = sum(piece.shape[1] for piece in pieces)
     if phi < 2 / np.sqrt(max(seen * (count - 1), 1)):
         return 1.0  # as of independent steps

@@ -30,6 +30,9 @@ MOST_OF_IT = 0.6
 OUTSTANDING = 50
 #: Fewer pauses than this do not recur.
 RECURRING = 3
+#: So many steps one behind the other prove something if they are held up so many times as long as
+#: any other: what wanders by chance comes by all that is between.
+LASTING, FAR_LASTING = 5, 5
 #: Pauses at a regular distance prove nothing about a rank that causes no more than others.
 DOUBTFUL = 0.1
 #: Pauses that are so many times as long as what other steps are held up by stand by themselves.
@@ -183,6 +186,8 @@ def _kind(
     if last[first:final].mean() >= DENSE and share >= MOST_OF_IT:
         elsewhere = float(np.delete(costs, np.s_[first:final]).max(initial=0.0))
         outstanding = delay[first:final].max() >= OUTSTANDING * elsewhere
+        inside = float(np.median(delay[first:final][last[first:final]]))
+        outstanding |= final - first >= LASTING and inside >= FAR_LASTING * elsewhere
         if significant or outstanding or _another_level(lateness, at, first, final):
             return "transient", first, final - 1
     recurs = significant or _regular(much, costs, by_chance)
@@ -235,7 +240,8 @@ def _regular(much: np.ndarray, costs: np.ndarray, by_chance: float) -> bool:
     if rare and by_chance < DOUBTFUL and chance.period(at):
         return True
     alone = costs[much].min(initial=np.inf) >= FAR * costs[~much].max(initial=0.0)
-    return len(at) >= RECURRING and alone and bool(np.ptp(np.diff(at)) == 0)
+    gaps = np.diff(at)
+    return len(at) >= RECURRING and alone and bool(np.ptp(gaps) == 0 and gaps[0] > 3)
 
 
 def pauses(last: np.ndarray, delay: np.ndarray) -> np.ndarray:

@@ -140,7 +140,9 @@ def persistence(residuals: np.ndarray, count: int) -> float:
     it too small by."""
     if len(residuals) < 4 or np.ptp(residuals) == 0:
         return 0.0
-    ordered = np.argsort(np.argsort(residuals, kind="stable"), kind="stable").astype(float)
+    from scipy.stats import rankdata
+
+    ordered = rankdata(residuals)
     ordered -= ordered.mean()
     own = float((ordered[1:] * ordered[:-1]).sum() / (ordered**2).sum())
     return float(np.clip(own + (1 + 3 * own) / count, 0.0, 0.99))

@@ -119,8 +119,8 @@ class Case:
 
     @cached_property
     def stalled(self) -> tuple[int, ...]:
-        """Ranks that are told as stalled. If several other steps (TAIL) are held up for an eighth of
-        that time or more, a stall is the end of a long tail: of nobody in particular, unless
+        """Ranks that are told as stalled. If several other steps (TAIL) are held up for an eighth
+        of that time or more, a stall is the end of a long tail: of nobody in particular, unless
         that rank causes more than equal ranks do."""
         stalls, table = self.analysis.stalls, self.analysis.lateness
         told = []

@@ -33,6 +33,11 @@ def by(delays: np.ndarray) -> float:
     return float(late.mean()) if len(late) else 0.0
 
 
+def _most(who: np.ndarray) -> int:
+    """The one that is there most often, without -1; -1 if there is none."""
+    return int(np.bincount(who[who >= 0]).argmax()) if (who >= 0).any() else -1
+
+
 def turns(case: Case) -> list[int]:
     """The ranks in the order in which they are late, over and over; empty if there is none."""
     from scipy.stats import binom
@@ -45,7 +50,7 @@ def turns(case: Case) -> list[int]:
     for length in range(2, 2 * len(ranks) + 1):
         both = (who[length:] >= 0) & (who[:-length] >= 0)
         same = int((who[length:] == who[:-length])[both].sum())
-        found = who[-length:]
+        found = np.array([_most(who[phase::length]) for phase in range(length)])
         if both.sum() < len(both) / 2 or same < IN_TURN * both.sum() or len(set(found)) < 2:
             continue
         most = np.bincount(who[who >= 0]).max() / (who >= 0).sum()
