@@ -143,6 +143,7 @@ class Job:
     drift: tuple[float, ...] = ()  # the offset grows by it every second
     bound: float = 20e-6  # of a clock reading
     reading_every: float = 0.5
+    orders: tuple[tuple[int, ...], ...] = ()  # of each rank: the tensors as it submits them
     all_ranks: bool = True  # False: rank 0 alone records, with the stream `ready`
     counters: bool = False
     cycles: bool = False  # mark them
@@ -240,6 +241,8 @@ class _Play:
         seconds = seconds[:, None] + lasted["backward"][:, None] * reached[None, :]
         # A call takes a moment, so that the order of submission can be told.
         times = (self.now + self.lost)[:, None] + _ns(seconds) + np.arange(count) * 500
+        for rank, order in enumerate(job.orders):
+            times[rank, list(order)] = times[rank].copy()
         if job.stall is not None and job.stall.step == step:
             times[job.stall.rank, job.stall.tensor :] += _ns(job.stall.seconds)
             self.report_stall(times)
@@ -307,7 +310,7 @@ class _Play:
         job = self.job
         submitted = self.submissions(step)
         together = max(len(job.tensors) - job.alone, 1)
-        waiting = submitted[:, together - 1] + 1000
+        waiting = submitted[:, :together].max(axis=1) + 1000
         announced = submitted + _ns(job.announce)
         ready = announced.max(axis=0)[:together]
         done = np.array(self.now)

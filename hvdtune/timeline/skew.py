@@ -10,6 +10,7 @@ import numpy as np
 from hvdtune.timeline import chance
 from hvdtune.timeline.joint import Joint
 from hvdtune.timeline.steps import Steps
+from hvdtune.timeline.trend import course
 from hvdtune.timeline.waterfall import Waterfall
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ MOST_OF_IT = 0.6
 OUTSTANDING = 50
 #: Fewer pauses than this do not recur.
 RECURRING = 3
+#: So many steps one behind the other prove something if they are held up so many times as long as
+#: any other: what wanders by chance comes by all that is between.
+LASTING, FAR_LASTING = 5, 5
+#: Pauses at a regular distance prove nothing about a rank that causes no more than others.
+DOUBTFUL = 0.1
+#: Pauses that are so many times as long as what other steps are held up by stand by themselves.
+FAR = 10
 
 
 def lateness(joint: Joint, steps: Steps, parts: Waterfall) -> pd.DataFrame:
@@ -125,11 +133,12 @@ def blame(late: pd.DataFrame, size: int, hosts: Mapping[int, str]) -> pd.DataFra
     rows = []
     by_rank = [(int(rank), own) for rank, own in late.groupby("rank", sort=True)]
     charged = np.array([own["delay_s"] * own["last"] for _, own in by_rank])
-    unlikely = chance.caused_by_chance(charged, size) if by_rank else ()
-    for (rank, own), by_chance in zip(by_rank, unlikely, strict=True):
+    lateness = np.array([own["lateness_s"] for _, own in by_rank])
+    for at, (rank, own) in enumerate(by_rank):
         last = own["last"].to_numpy()
         delay = own["delay_s"].to_numpy()
-        kind, first, final = _kind(last, delay, charged.sum(axis=0), by_chance < chance.RARE)
+        by_chance = _by_chance(charged, lateness, size, at, last, delay)
+        kind, first, final = _kind(last, delay, charged.sum(axis=0), by_chance, lateness, at)
         inside = slice(first, final + 1)
         paused = pauses(last, delay) if kind == "recurring" else np.zeros(len(last), bool)
         told = (paused if kind == "recurring" else last)[inside]
@@ -147,7 +156,7 @@ def blame(late: pd.DataFrame, size: int, hosts: Mapping[int, str]) -> pd.DataFra
                 "from_step": int(own["step"].iloc[first]) if last.any() else -1,
                 "to_step": int(own["step"].iloc[final]) if last.any() else -1,
                 "interval_share": float(last[inside].mean()) if last.any() else 0.0,
-                "chance": float(by_chance),
+                "chance": by_chance,
                 "period": chance.period(own["step"].to_numpy()[paused]),
             }
         )
@@ -158,31 +167,89 @@ def blame(late: pd.DataFrame, size: int, hosts: Mapping[int, str]) -> pd.DataFra
 
 
 def _kind(
-    last: np.ndarray, delay: np.ndarray, costs: np.ndarray, significant: bool
+    last: np.ndarray,
+    delay: np.ndarray,
+    costs: np.ndarray,
+    by_chance: float,
+    lateness: np.ndarray,
+    at: int,
 ) -> tuple[str, int, int]:
     """The kind, and the interval [first, final] of steps' indices. `costs`: [S] s, what each step
-    was held up by whichever rank.
+    was held up by whichever rank. `by_chance`: see _by_chance. `lateness`: [ranks, S] s, this
+    rank's in row `at`.
 
     The interval is the one with the largest excess of steps held up by much over other steps
     (maximum subarray, +1 and −1).
     """
     if not last.any():
         return "", 0, -1
+    significant = by_chance < chance.RARE
     held = np.flatnonzero(last)
     whole = int(held[0]), int(held[-1])
     if significant and last.mean() >= PERSISTENT:
         return "persistent", *whole
     much = pauses(last, delay)
-    score = np.concatenate([[0], np.cumsum(np.where(much, 1, -1))])
-    lowest = np.minimum.accumulate(score)
-    final = int((score - lowest).argmax())
-    first = int(score[: final + 1].argmin())
+    first, final = _densest(much)
     share = delay[first:final][last[first:final]].sum() / max(delay[last].sum(), 1e-12)
     if last[first:final].mean() >= DENSE and share >= MOST_OF_IT:
         elsewhere = float(np.delete(costs, np.s_[first:final]).max(initial=0.0))
-        if significant or delay[first:final].max() >= OUTSTANDING * elsewhere:
+        outstanding = delay[first:final].max() >= OUTSTANDING * elsewhere
+        inside = float(np.median(delay[first:final][last[first:final]]))
+        outstanding |= final - first >= LASTING and inside >= FAR_LASTING * elsewhere
+        if significant or outstanding or _another_level(lateness, at, first, final):
             return "transient", first, final - 1
-    return ("recurring" if significant and much.sum() >= RECURRING else ""), *whole
+    recurs = significant or _regular(much, costs, by_chance)
+    return ("recurring" if recurs and much.sum() >= RECURRING else ""), *whole
+
+
+def _another_level(lateness: np.ndarray, at: int, first: int, behind: int) -> bool:
+    """The rank's lateness has a level of its own in about these steps."""
+    if len(lateness) < 2:
+        return False
+    found = course(chance.apart(lateness)[at])
+    if found.kind not in ("interval", "shift") or found.growth <= 0:
+        return False
+    common = min(behind, found.final + 1) - max(first, found.first)
+    return common >= MOST_OF_IT * (max(behind, found.final + 1) - min(first, found.first))
+
+
+def _densest(much: np.ndarray) -> tuple[int, int]:
+    """Steps first … behind: the maximum subarray, +1 for a step held up by much, −1 for others."""
+    score = np.concatenate([[0], np.cumsum(np.where(much, 1, -1))])
+    lowest = np.minimum.accumulate(score)
+    behind = int((score - lowest).argmax())
+    return int(score[: behind + 1].argmin()), behind
+
+
+def _by_chance(
+    charged: np.ndarray,
+    lateness: np.ndarray,
+    ranks: int,
+    at: int,
+    last: np.ndarray,
+    delay: np.ndarray,
+) -> float:
+    """Probability that equal ranks cause as much as the one in row `at`. `charged`, `lateness`:
+    [ranks, S] s. Where neighbouring steps are alike, a rank that is always late by more than that
+    explains is seen by the mean."""
+    alike = chance.neighbours(lateness, *_densest(pauses(last, delay)))
+    found = float(chance.caused_by_chance(charged, ranks, alike)[at])
+    if alike > 1 and last.mean() >= PERSISTENT:
+        alike = chance.neighbours(lateness)
+        found = min(found, float(chance.longer_by_chance(lateness, alike)[at]))
+    return found
+
+
+def _regular(much: np.ndarray, costs: np.ndarray, by_chance: float) -> bool:
+    """Few pauses prove something about a rank if they come regularly: both together are rare by
+    chance; or if their gaps are equal and no other step is held up as much, by far."""
+    at = np.flatnonzero(much)
+    rare = by_chance * chance.regular_by_chance(at) < chance.RARE
+    if rare and by_chance < DOUBTFUL and chance.period(at):
+        return True
+    alone = costs[much].min(initial=np.inf) >= FAR * costs[~much].max(initial=0.0)
+    gaps = np.diff(at)
+    return len(at) >= RECURRING and alone and bool(np.ptp(gaps) == 0 and gaps[0] > 3)
 
 
 def pauses(last: np.ndarray, delay: np.ndarray) -> np.ndarray:

@@ -105,6 +105,12 @@ def grouped(count: int) -> str:
     return f"{count:,}".replace(",", "\u202f")
 
 
+def ordinal(number: int) -> str:
+    """`2nd`, `10th`."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
+
+
 def ranks(numbers: Iterable[int]) -> str:
     """`rank 3`, `ranks 0-3, 5`."""
     ordered = sorted(set(numbers))

@@ -17,6 +17,7 @@ from hvdtune.timeline.fusion import CYCLE, THRESHOLD, number, settings_by_epoch
 from hvdtune.timeline.host_counters import Threads
 from hvdtune.timeline.replay import Rules
 from hvdtune.timeline.skew import MATTERS, PERSISTENT, pauses
+from hvdtune.timeline.trend import Change, change
 
 if TYPE_CHECKING:
     from hvdtune.timeline.report_data import Analysis
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 #: Steps that take longer than so many median steps say nothing about the usual ones.
 OUTLIER = 3
+#: So many long pauses of other ranks make a stall the longest of many.
+TAIL = 3
 
 
 @dataclass
@@ -106,6 +109,37 @@ class Case:
         return np.mean([steps.end[r] - steps.begin[r] for r in steps.end], axis=0) / 1e9
 
     @cached_property
+    def computing(self) -> dict[int, np.ndarray]:
+        """Rank → [S] s that it computes in each step."""
+        table = self.analysis.waterfall
+        return {int(rank): own["compute_s"].to_numpy() for rank, own in table.groupby("rank")}
+
+    @cached_property
+    def communicating(self) -> np.ndarray:
+        """[S] s, mean over the ranks: blocked, but not because a rank is late."""
+        table = self.analysis.waterfall
+        return (table["exposed_s"] - table["skew_wait_s"]).groupby(table["step"]).mean().to_numpy()
+
+    @cached_property
+    def change(self) -> Change | None:
+        """How steps become longer along the run, and what grows; None if they do not."""
+        return change(self.durations, self.computing, self.communicating)
+
+    @cached_property
+    def drifting(self) -> tuple[int, ...]:
+        """Ranks that hold the others up because they compute longer and longer: that explains half
+        of their delay at least. They are told as that."""
+        found = self.change
+        if found is None or found.course.kind != "drift" or found.everywhere:
+            return ()
+        table = self.analysis.lateness
+        grown = found.course.level - found.course.level[0]
+        delays = {r: table.loc[table["rank"] == r, "delay_s"].to_numpy() for r in found.ranks}
+        late = np.maximum.reduce([delays[r] for r in found.ranks]) if found.ranks else np.zeros(1)
+        explained = np.minimum(late, grown).sum() >= late.sum() / 2
+        return found.ranks if explained else ()
+
+    @cached_property
     def usual(self) -> np.ndarray:
         """[S] bool: neither stalls nor outliers, nor of a transient straggler."""
         numbers = self.analysis.found_steps.number
@@ -115,6 +149,22 @@ class Case:
         for row in self.rows("recurring"):
             chosen = chosen & ~self.paused(int(row["rank"]))
         return chosen if chosen.any() else np.ones(len(numbers), bool)
+
+    @cached_property
+    def stalled(self) -> tuple[int, ...]:
+        """Ranks that are told as stalled. If several other steps (TAIL) are held up for an eighth
+        of that time or more, a stall is the end of a long tail: of nobody in particular, unless
+        that rank causes more than equal ranks do."""
+        stalls, table = self.analysis.stalls, self.analysis.lateness
+        told = []
+        for rank, rows in stalls[stalls["step"] >= 0].groupby("rank"):
+            others = table.loc[table["last"] & ~table["step"].isin(rows["step"]), "delay_s"]
+            row = self.analysis.stragglers["rank"] == rank
+            by_chance = float(self.analysis.stragglers.loc[row, "chance"].min())
+            alone = (others >= rows["seconds"].max() / 8).sum() < TAIL
+            if alone or by_chance < chance.RARE:
+                told.append(int(rank))
+        return tuple(told)
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """Rows of stragglers() of one kind, without those of slow_group."""
@@ -144,7 +194,9 @@ class Case:
             return []
         late = wide.index.isin(slow)
         apart = wide[late].min() > wide[~late].max()
-        by_chance = chance.apart_by_chance(len(apart), int(apart.sum()), len(slow), len(wide))
+        alike = chance.neighbours(wide.to_numpy())
+        steps, seen = len(apart) / alike, apart.sum() / alike
+        by_chance = chance.apart_by_chance(int(steps), int(seen), len(slow), len(wide))
         return slow if apart.mean() >= PERSISTENT and by_chance < chance.RARE else []
 
     def held_up_by(self, ranks: list[int]) -> float:

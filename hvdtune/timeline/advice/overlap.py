@@ -10,11 +10,7 @@ import re
 
 import numpy as np
 
-<<<<<<< HEAD
-from hvdtune.timeline import calls, whatif, words
-=======
-from hvdtune.timeline import alone, whatif, words
->>>>>>> wt-gains
+from hvdtune.timeline import alone, calls, whatif, words
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.expected import Expected, one_of, saved
 from hvdtune.timeline.advice.finding import WORTH, Finding
@@ -29,82 +25,32 @@ SMALL = 64 << 10
 #: What overlapping gives depends on how batches will be made up, and on what computes beside them.
 RELATIVE = 0.25
 MOSTLY = 0.8
-<<<<<<< HEAD
+#: So many waits a step for one tensor alone are a habit; of so many of its tensors, the program's.
+LEAST, MOST = 3, 0.5
 _TOLD = "overlap: "
 _TRIED = re.compile(r"tried from step (\d+) to (\d+), ([0-9.]+) % (faster|slower), (kept|left off)")
 
 
-def no_overlap(case: Case) -> list[Finding]:
-    """Communication begins when nothing is left to compute, or is waited for at once."""
-    share = _overlap_share(case)
-    every = [one for stretch in case.sample.stretches for one in stretch]
-    plays = [one for one in every if np.isin(one.name, case.gradients).any()]
-    if not plays or share >= CLEARLY_HIDDEN:
-        return []
-    waits = float(np.median([_waits(case, one) for one in plays]))
-    chosen = [np.isin(one.name, case.gradients) for one in plays]
-    tensors = float(np.median([of.sum() for of in chosen]))
-    plays = [calls.only(one, case.gradients) for one in plays]
-    # Where CPUs are scarce, the engine runs before a program that has just submitted comes to its
-    # wait: that looks like overlapping, and is none.
-    alone = any(one.alone for one in case.analysis.owners if one.gradients)
-    one_by_one = alone and not case.program and waits >= max(3.0, 0.5 * tensors)
-    if share >= NO_OVERLAP and not one_by_one and not whatif.in_a_burst(plays):
-        return []
-    size = float(
-        np.median(np.concatenate([o.bytes[of] for o, of in zip(plays, chosen, strict=True)]))
-    )
-    evidence: dict[str, float | str] = {
-        "overlap_share": share,
-        "waits_per_step": waits,
-        "tensors_per_step": tensors,
-        "exposed_share": case.analysis.overlap.exposed_share,
-        "replay_error": case.replay_error(case.sample),
-    }
-    if one_by_one and size <= SMALL:
-        gain = max(
-            case.gain(calls.in_one_call(case.gradients, case.load.hosts)),
-            case.gain(calls.of_some(case.gradients, whatif.overlapped())),
-        )
-        return [
-            Finding(
-                "small tensors one by one",
-                f"{waits:.0f} times a step the program waits for one small tensor (typically "
-                f"{words.size(size)}) before it submits the next: each pays for agreeing and "
-                "starting by itself.",
-                "hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "
-                "allreduce_async for all and then synchronize.",
-                gain,
-                evidence,
-            )
-        ]
-    if one_by_one:
-=======
-#: So many waits a step for one tensor alone are a habit; of so many of its tensors, the program's.
-LEAST, MOST = 3, 0.5
-
-
 def one_by_one(case: Case) -> list[Finding]:
-    """Tensors are submitted and waited for one by one: all, or a part of them."""
-    plays = [one for stretch in case.sample.stretches for one in stretch]
+    """Gradients are submitted and waited for one by one: all, or a part of them."""
+    plays = _of_gradients(case)
     waits = float(np.median([alone.count(one) for one in plays])) if plays else 0.0
-    if waits < LEAST:
+    if waits < LEAST or case.program:  # DistributedOptimizer submits before it waits
         return []
-    tensors = float(np.median([len(one.name) for one in plays]))
+    tensors = _tensors(case, plays)
     meant = [one.bytes[alone.members(one)] for one in plays]
     size = float(np.median(np.concatenate(meant)))
     small = size <= SMALL
     cures = [alone.in_groups(), alone.submitted_at_once()] if small else []
     cures += [alone.at_the_end()] if waits < MOST * tensors else [whatif.overlapped()]
-    best = max((saved(case, change) for change in cures), key=lambda one: one.gain)
+    best = max((saved(case, _only(case, change)) for change in cures), key=lambda one: one.gain)
     if small:
         # Grouped, tensors also take less of the program's own time, which calling each of them is.
-        fewer_calls = saved(case, alone.in_groups(calls=False))
+        fewer_calls = saved(case, _only(case, alone.in_groups(calls=False)))
         best = one_of((best.gain + max(best.gain, fewer_calls.gain)) / 2, (best, fewer_calls))
     of = "" if waits >= MOSTLY * tensors else f" of {tensors:.0f}"
     if small:
         kind = "small tensors one by one"
->>>>>>> wt-gains
         sentence = (
             f"{waits:.0f}{of and f'{of} tensors'} times a step the program waits for one small "
             f"tensor (typically {words.size(size)}) before it submits the next: each pays for "
@@ -126,35 +72,17 @@ def one_by_one(case: Case) -> list[Finding]:
             "them only before the update"
             + ("; hvd.DistributedOptimizer does both." if case.uses_torch else ".")
         )
-<<<<<<< HEAD
-    else:
-        sentence = (
-            f"{'Nothing' if share < NO_OVERLAP else 'Hardly anything'} overlaps: "
-            f"{100 * (1 - share):.0f} % of communication runs while the "
-            "framework waits, because all gradients are submitted when the backward pass is over."
-        )
-        action = _overlap_action(case)
-        if done := what_was_done(case):
-            sentence = f"{sentence[:-1]}. {done}"
-    # What CPUs are used for says more than what the engine guessed before it began.
-    no_cpu_left = not one_by_one and not case.load.cpus and _engine_chose(case)
-    gain = case.gain(calls.of_some(case.gradients, whatif.overlapped(no_cpu_left)))
-    tried = None if one_by_one else _TRIED.fullmatch(_found_out(case))
-    if tried is not None and tried[5] == "left off":  # measured beats played
-        gain = min(gain, float(tried[3]) / 100 if tried[4] == "faster" else 0.0)
-    return [Finding("no overlap", sentence, action, gain, evidence)]
-=======
     evidence = _evidence(case) | {"waits_per_step": waits, "tensors_per_step": tensors}
     return [Finding(kind, sentence, action, best.gain, evidence, best.between)]
 
 
 def no_overlap(case: Case) -> list[Finding]:
-    """Communication begins when nothing is left to compute."""
-    share = case.analysis.overlap.overlap_share
-    plays = [one for stretch in case.sample.stretches for one in stretch]
+    """Gradients begin to travel when nothing is left to compute."""
+    share = _overlap_share(case)
+    plays = _of_gradients(case)
     if not plays or share >= CLEARLY_HIDDEN:
         return []
-    tensors = float(np.median([len(one.name) for one in plays]))
+    tensors = _tensors(case, plays)
     if float(np.median([alone.count(one) for one in plays])) >= max(LEAST, MOST * tensors):
         return []  # one_by_one
     # Where CPUs are scarce, the engine runs before a program that has just submitted comes to its
@@ -166,9 +94,16 @@ def no_overlap(case: Case) -> list[Finding]:
         f"{100 * (1 - share):.0f} % of communication runs while the "
         "framework waits, because all gradients are submitted when the backward pass is over."
     )
+    if done := what_was_done(case):
+        sentence = f"{sentence[:-1]}. {done}"
     # What CPUs are used for says more than what the engine guessed before it began.
     no_cpu_left = not case.load.cpus and _engine_chose(case)
-    expected = _beyond_settings(case, whatif.overlapped(no_cpu_left))
+    expected = _beyond_settings(case, _only(case, whatif.overlapped(no_cpu_left)))
+    tried = _TRIED.fullmatch(_found_out(case))
+    if tried is not None and tried[5] == "left off":  # measured beats played
+        most = float(tried[3]) / 100 if tried[4] == "faster" else 0.0
+        least, upper = expected.between
+        expected = Expected(min(expected.gain, most), (min(least, most), min(upper, most)))
     if expected.between[0] <= WORTH:  # a healthy job may be so
         return []
     evidence = _evidence(case) | {"tensors_per_step": tensors}
@@ -184,6 +119,22 @@ def no_overlap(case: Case) -> list[Finding]:
     ]
 
 
+def _of_gradients(case: Case) -> list[Play]:
+    """The sampled steps that send gradients, without all other operations."""
+    every = [one for stretch in case.sample.stretches for one in stretch]
+    of = [one for one in every if np.isin(one.name, case.gradients).any()]
+    return [calls.only(one, case.gradients) for one in of]
+
+
+def _tensors(case: Case, plays: list[Play]) -> float:
+    """Gradients a step, the typical number."""
+    return float(np.median([np.isin(one.name, case.gradients).sum() for one in plays]))
+
+
+def _only(case: Case, change: whatif.Change) -> whatif.Change:
+    return calls.of_some(case.gradients, change)
+
+
 def _beyond_settings(case: Case, change: whatif.Change) -> Expected:
     """Of overlapping, on top of better settings: what these save need not be hidden."""
     if case.better_settings is None:
@@ -195,11 +146,10 @@ def _beyond_settings(case: Case, change: whatif.Change) -> Expected:
 
 def _evidence(case: Case) -> dict[str, float | str]:
     return {
-        "overlap_share": case.analysis.overlap.overlap_share,
+        "overlap_share": _overlap_share(case),
         "exposed_share": case.analysis.overlap.exposed_share,
         "replay_error": case.replay_error(case.sample),
     }
->>>>>>> wt-gains
 
 
 def what_was_done(case: Case) -> str:
@@ -228,12 +178,6 @@ def _found_out(case: Case) -> str:
     texts = case.analysis.tuning["text"]
     told = [str(text) for text in texts if str(text).startswith(_TOLD)]
     return told[-1].removeprefix(_TOLD) if told else ""
-
-
-def _waits(case: Case, one: Play) -> float:
-    """How often a program waits for gradients in a step; its last wait was not recorded."""
-    of = np.isin(one.name, case.gradients)
-    return float(np.median([sum(of[n].any() for _, n in p.waits[:-1]) for p in one.programs]))
 
 
 def _overlap_share(case: Case) -> float:

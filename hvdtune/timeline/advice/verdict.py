@@ -14,10 +14,13 @@ from hvdtune.timeline.advice import (
     cpus,
     gpus,
     operations,
+    order,
     overlap,
     phases,
     ranks,
     traffic,
+    trend,
+    turns,
 )
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import SURELY, WORTH, Finding
@@ -32,12 +35,16 @@ ADVICE = 2
 QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     ranks.stalls,
     ranks.stragglers,
-    ranks.taking_turns,
+    turns.taking_turns,
+    trend.drifts,
+    trend.work_now_and_then,
+    trend.pauses_in_turn,
     *cpus.QUESTIONS,
     phases.slow_input,
     phases.slow_update,
     phases.beside_training,
     operations.owned,
+    order.orders_differ,
     traffic.settings,
     traffic.huge_tensor,
     overlap.one_by_one,

@@ -1,0 +1,199 @@
+"""How a number changes over the run: not at all, little by little, at one step, or for a while.
+
+| symbol | meaning | shape, unit |
+|---|---|---|
+| y | the number, per step | [S] s |
+| z | medians of y over up to BLOCKS blocks of neighbouring steps | [B] s |
+| b | mean absolute residual of z from a model: robust against single slow steps | s |
+| φ | correlation of neighbouring residuals; they count as B · (1 − φ) / (1 + φ) | |
+
+Models are compared by the likelihood of Laplace noise: 2 B log b + (parameters) log B, least is
+best. The best one holds if it explains far more than the constant does (ENOUGH), with no more
+steps than correlated residuals are worth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+#: More steps than this are seen in blocks.
+BLOCKS = 100
+#: Shorter recordings show no course.
+FEWEST = 24
+#: Twice the logarithm of the likelihood that a course must win over the constant: chance in a
+#: thousand, for the hundreds of places that a change is looked for.
+ENOUGH = 26.0
+#: A level lasts this share of the run at least, and so many blocks.
+SHORTEST, FEWEST_BLOCKS = 0.1, 5
+#: Steps have become longer if they have by this share of what they were. A drift has to have grown
+#: from each quarter of the run to the next.
+GROWN = {"drift": 0.1, "shift": 0.2, "interval": 0.2}
+#: What is responsible for a change changed by this share of it at least …
+RESPONSIBLE = 0.5
+#: … and all ranks are, if each changed by this share of what the most changed one did.
+ALIKE = 0.25
+#: How a growing number grows, as a function of the place x in the run, 0 … 1.
+_SHAPES = {"linear": 1.0, "faster": 2.0, "slower": 0.5}
+#: Noise below this share of the level tells nothing.
+_FLOOR = 1e-3
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a number changes. kind: "steady", "drift", "shift" (from a step on) or "interval".
+
+    level: [S] s, what the model says of each step. first, final: indices of the steps in which the
+    level of a shift or an interval holds; of other kinds, of all steps.
+    """
+
+    kind: str
+    level: np.ndarray
+    first: int
+    final: int
+
+    @cached_property
+    def growth(self) -> float:
+        """By how much it is larger at the end of a drift, or in the interval, than before, s."""
+        if self.kind == "drift":
+            return float(self.level[-1] - self.level[0])
+        return float(self.level[self.first] - self.level[0])
+
+
+def course(values: np.ndarray) -> Course:
+    """The course of `values` ([S] s, one a step). Steady unless something else is significant."""
+    count = len(values)
+    steady = Course("steady", np.full(count, np.median(values) if count else 0.0), 0, count - 1)
+    if count < FEWEST:
+        return steady
+    edges = np.linspace(0, count, min(count, BLOCKS) + 1).round().astype(int)
+    blocks = np.array([np.median(values[a:b]) for a, b in pairwise(edges)])
+    size = len(blocks)
+    floor = _FLOOR * max(float(np.median(blocks)), 1e-9)
+
+    def noise(level: np.ndarray) -> float:
+        return max(float(np.abs(blocks - level).mean()), floor)
+
+    found = [
+        (noise(level), parameters, kind, level, where)
+        for kind, parameters, level, where in _models(blocks)
+    ]
+    best = min(found, key=lambda one: 2 * size * np.log(one[0]) + one[1] * np.log(size))
+    b, parameters, kind, level, (first, final) = best
+    worth = size / inflation(persistence(blocks - level, size))
+    constant = noise(np.full(size, np.median(blocks)))
+    if 2 * worth * np.log(constant / b) < ENOUGH + parameters * np.log(size):
+        return steady
+    place = (np.arange(count) + 0.5) / count
+    if kind == "drift":
+        whole = np.interp(place, (np.arange(size) + 0.5) / size, level)
+        return Course(kind, whole, 0, count - 1)
+    return Course(
+        kind, np.repeat(level, np.diff(edges)), int(edges[first]), int(edges[final + 1]) - 1
+    )
+
+
+def _models(blocks: np.ndarray) -> list[tuple[str, int, np.ndarray, tuple[int, int]]]:
+    """Kind, number of parameters, level [B], and blocks from … to of the other level."""
+    size = len(blocks)
+    x = (np.arange(size) + 0.5) / size
+    whole = (0, size - 1)
+    found = []
+    for power in _SHAPES.values():
+        slope = slope_of(x**power, blocks)
+        level = slope * x**power
+        found.append(("drift", 3, level + np.median(blocks - level), whole))
+    least = max(FEWEST_BLOCKS, round(SHORTEST * size))
+    shifts = [_two_levels(blocks, at, size) for at in range(least, size - least + 1)]
+    found.append(("shift", 3, *min(shifts, key=lambda one: np.abs(blocks - one[0]).sum())))
+    stride = max(1, size // 50)
+    intervals = [
+        _two_levels(blocks, first, behind)
+        for first in range(least, size - least, stride)
+        for behind in range(first + least, size - least + 1, stride)
+    ]
+    if intervals:
+        nearest = min(intervals, key=lambda one: np.abs(blocks - one[0]).sum())
+        found.append(("interval", 4, *nearest))
+    return found
+
+
+def _two_levels(blocks: np.ndarray, first: int, behind: int) -> tuple[np.ndarray, tuple[int, int]]:
+    """One level in the blocks first … behind − 1, another in all others."""
+    inside = np.zeros(len(blocks), bool)
+    inside[first:behind] = True
+    level = np.where(inside, np.median(blocks[inside]), np.median(blocks[~inside]))
+    return level, (first, behind - 1)
+
+
+def slope_of(x: np.ndarray, y: np.ndarray) -> float:
+    """Theil and Sen's: the median of the slopes between any two points. x: ascending."""
+    at, to = np.triu_indices(len(x), 1)
+    return float(np.median((y[to] - y[at]) / (x[to] - x[at])))
+
+
+def persistence(residuals: np.ndarray, count: int) -> float:
+    """φ of `residuals`, by ranks, 0 … 0.99; without what estimating it from `count` of them makes
+    it too small by."""
+    if len(residuals) < 4 or np.ptp(residuals) == 0:
+        return 0.0
+    from scipy.stats import rankdata
+
+    ordered = rankdata(residuals)
+    ordered -= ordered.mean()
+    own = float((ordered[1:] * ordered[:-1]).sum() / (ordered**2).sum())
+    return float(np.clip(own + (1 + 3 * own) / count, 0.0, 0.99))
+
+
+def inflation(correlation: float) -> float:
+    """How many neighbours of a series with φ = `correlation` tell as much as one by itself."""
+    return (1 + correlation) / (1 - correlation)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the steps' length and what it comes from: the ranks that compute longer, or
+    (none) communication. each: [ranks] s, by how much each computes longer."""
+
+    course: Course
+    ranks: tuple[int, ...]
+    everywhere: bool
+    each: dict[int, float]
+
+
+def change(
+    durations: np.ndarray, computing: dict[int, np.ndarray], communicating: np.ndarray
+) -> Change | None:
+    """How the steps become longer; None if they do not, or what grows is not clear. All [S] s:
+    `durations` of the steps, `computing` of each rank, and `communicating`, without late ranks."""
+    found = course(durations)
+    if found.kind == "steady" or found.growth < GROWN[found.kind] * found.level[0]:
+        return None
+    if found.kind == "drift":
+        quarters = [float(np.median(part)) for part in np.array_split(durations, 4)]
+        if quarters != sorted(quarters):
+            return None
+    each = {rank: _grown(own, found) for rank, own in computing.items()}
+    much = RESPONSIBLE * found.growth
+    named = tuple(rank for rank, own in each.items() if own >= much)
+    if not named:
+        waiting = _grown(communicating, found)
+        return Change(found, (), False, each) if waiting >= much else None
+    if min(each.values()) >= ALIKE * max(each.values()):
+        return Change(found, tuple(each), True, each)
+    if found.kind != "drift" or any(course(computing[r]).kind != "drift" for r in named):
+        return None  # of single ranks: a straggler for a while
+    return Change(found, named, False, each)
+
+
+def _grown(values: np.ndarray, found: Course) -> float:
+    """By how much `values` ([S] s) grow where the steps do, s."""
+    if found.kind == "drift":
+        stride = max(1, len(values) // 200)
+        return slope_of(found.level[::stride], values[::stride]) * found.growth
+    inside = np.zeros(len(values), bool)
+    inside[found.first : found.final + 1] = True
+    return float(np.median(values[inside]) - np.median(values[~inside]))
