@@ -226,7 +226,8 @@ class _Rows:
 
     def gradients(self, keys: list[Key]) -> dict[int, Key]:
         """Names (ids) of gradients → their family: allreduces that are outstanding together, of the
-        most bytes; where much larger ones are waited for one by one, all but scalars."""
+        most bytes; where much larger ones are waited for one by one, all but scalars. What has the
+        same name but for its number is one, too."""
         if not len(self.name):
             return {}
         reducing = np.array([one.kind == "allreduce" for one in self.described])
@@ -243,6 +244,8 @@ class _Rows:
             chosen = (alone & (each > SCALAR)) | (large & (each > SCALAR))
         else:
             chosen = large & ~alone
+        named = {keys[at] for at in np.flatnonzero(chosen & reducing) if "#" in keys[at].name}
+        chosen |= np.array([key in named for key in keys]) & (each > SCALAR)
         ids = np.flatnonzero(chosen & reducing & (count > 0))
         return {int(at): Key("allreduce", GRADIENTS, self.described[at].process_set) for at in ids}
 

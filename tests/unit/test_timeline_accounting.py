@@ -149,8 +149,8 @@ def test_advice_for_every_job_is_no_cause() -> None:
 
 @pytest.mark.parametrize(("batch", "part"), [(0.006, "computing"), (0.06, "communication")])
 def test_where_nothing_stands_out_the_largest_part_is_told(batch: float, part: str) -> None:
-    """An allgather, which no setting and no known change makes quicker."""
-    one = Tensor("allgather.x", 1 << 10, "allgather")
+    """A small alltoall, which no setting and no known change makes quicker."""
+    one = Tensor("alltoall.x", 1 << 10, "alltoall")
     analysis = analyse(recording(replace(HEALTHY, noise=0.02, tensors=(one,), batch=batch)))
     [found] = findings(analysis)
     assert found.kind == "nothing stands out"

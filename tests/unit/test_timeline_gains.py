@@ -10,7 +10,7 @@ import pytest
 from synthetic_capture import Job, Late, recording, step_seconds, tensors
 
 from hvdtune.timeline import alone
-from hvdtune.timeline.advice import cure, overlap, ranks, traffic
+from hvdtune.timeline.advice import cure, overlap, ranks, traffic, turns
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
@@ -24,7 +24,7 @@ STRAGGLER, TURNS, ONE_BY_ONE = (
 )
 QUESTIONS = (
     ranks.stragglers,
-    ranks.taking_turns,
+    turns.taking_turns,
     traffic.settings,
     overlap.one_by_one,
     overlap.no_overlap,

@@ -251,7 +251,7 @@ def told_by(job: Job, program: dict[str, object] | None, **settings: object) -> 
     return findings(analyse(whole))
 
 
-BURST = replace(HEALTHY, overlap=False)
+BURST = replace(HEALTHY, overlap=False, tensors=tensors(10, 4 * MIB))
 USES = {"optimizer": "DistributedOptimizer", "groups": False, "compression": "", "passes": 1}
 
 

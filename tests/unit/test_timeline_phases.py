@@ -243,7 +243,7 @@ def test_no_phase_is_named_where_ranks_differ_in_what_has_no_mark() -> None:
         one.streams["marks"] = marks[~np.isin(marks["text"], gone)]
     [first, *_] = findings(analyse(whole))
     assert first.kind == "persistent straggler"
-    assert first.sentence.endswith("after the first rank.")
+    assert first.sentence.endswith("% of the time.")
 
 
 def whole_report(job: Job) -> tuple[dict, str]:

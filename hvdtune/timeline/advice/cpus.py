@@ -31,6 +31,8 @@ HELD = 0.05
 SEVERAL, CROWD, WAITING = 1.5, 2.0, 0.25
 #: Of the CPU time of too many threads, what switching between them costs at least and at most.
 WASTE = 0.05, 0.3
+#: A fault that the counters show costs this share of the step at least.
+SEEN = 0.01
 #: Batches are not made quicker than this by CPUs that are free.
 QUICKEST = 0.25
 
@@ -367,7 +369,7 @@ def too_many_threads(case: Case) -> list[Finding]:
                     "cpus_used": host.used,
                     "replay_error": case.replay_error(case.sample),
                 },
-                (max(0.0, gains[0]), max(0.0, gains[1])),
+                (max(SEEN, gains[0]), max(SEEN, gains[1])),
             )
         )
     return found
@@ -437,7 +439,7 @@ def memory_short(case: Case) -> list[Finding]:
                     "pages_from_disk_per_s": faults,
                     "swapped_bytes": swapped,
                 },
-                (0.0, most),
+                (min(SEEN, most), most),
             )
         )
     return found

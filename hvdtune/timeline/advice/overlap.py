@@ -132,6 +132,9 @@ def _tensors(case: Case, plays: list[Play]) -> float:
 
 
 def _only(case: Case, change: whatif.Change) -> whatif.Change:
+    """The change, of gradients alone."""
+    if all(one.gradients for one in case.analysis.owners):
+        return change
     return calls.of_some(case.gradients, change)
 
 
