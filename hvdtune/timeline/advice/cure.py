@@ -51,17 +51,13 @@ def of_ranks(case: Case, late: list[int], chosen: np.ndarray, *, moves: bool = T
     """Of the ranks `late` in the steps `chosen`, [S] bool. `moves`: it may be a share of the work
     that the others could take over."""
     positions = [case.position(rank) for rank in late]
+    waited = _waited(case, late, chosen)
     if -1 in positions or len(positions) >= len(case.analysis.joint.views):
-        # Not all ranks recorded: what they were waited for is all that is known.
-        table = case.analysis.lateness
-        numbers = case.analysis.found_steps.number[chosen]
-        own = table[table["rank"].isin(late) & table["step"].isin(numbers)]
-        waited = float(own["delay_s"].sum() / case.durations.sum())
-        low, high = (1 - 2 * RELATIVE) * waited, (1 + 2 * RELATIVE) * waited
-        known = Expected(waited, (low, min(1.0, high)))
-        return Cure(known, known)
+        return Cure(waited, waited)  # not all ranks recorded: that is all that is known
     bench = None if chosen is case.usual else case.bench(chosen)
     removed = saved(case, whatif.as_fast_as_others(positions), bench, RELATIVE)
+    if bench is not None and removed.gain < MOST * waited.gain:
+        return Cure(waited, waited)  # they stop at the end of the steps before, say
     plays = [one for part in (bench or case.sample).stretches for one in part]
     where = place(plays, positions)
     if not moves or where == "one":
@@ -74,6 +70,16 @@ def of_ranks(case: Case, late: list[int], chosen: np.ndarray, *, moves: bool = T
     else:
         likely = removed.gain
     return Cure(one_of(likely, (moved, removed)), removed, moved)
+
+
+def _waited(case: Case, late: list[int], chosen: np.ndarray) -> Expected:
+    """What the others waited for these ranks in the steps `chosen`."""
+    table = case.analysis.lateness
+    numbers = case.analysis.found_steps.number[chosen]
+    own = table[table["rank"].isin(late) & table["step"].isin(numbers)]
+    waited = min(1.0, float(own["delay_s"].sum() / case.durations.sum()))
+    low, high = (1 - 2 * RELATIVE) * waited, (1 + 2 * RELATIVE) * waited
+    return Expected(waited, (low, min(1.0, high)))
 
 
 def place(plays: list[Play], late: list[int]) -> str:
