@@ -11,7 +11,7 @@ import numpy as np
 
 from hvdtune.timeline import host_counters, whatif
 from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.advice.finding import RELATIVE, Finding
 
 if TYPE_CHECKING:
     from hvdtune.timeline.cpus import Host
@@ -28,9 +28,9 @@ OTHERS, BUSY = 0.1, 0.75
 HELD = 0.05
 #: Threads are too many if a rank computes with so many in the mean, and together the ranks have
 #: this many times as many threads as CPUs, and so many of a rank's threads wait for a CPU.
-SEVERAL, CROWD, WAITING = 1.5, 2.0, 0.25
+SEVERAL, CROWD, WAITING = 1.5, 2.0, 0.2
 #: Of the CPU time of too many threads, what switching between them costs at least and at most.
-WASTE = 0.05, 0.3
+WASTE = 0.15, 0.7
 #: A fault that the counters show costs this share of the step at least.
 SEEN = 0.01
 #: Batches are not made quicker than this by CPUs that are free.
@@ -308,6 +308,11 @@ def bound_together(case: Case) -> list[Finding]:
         cpus = ", ".join(map(str, sorted(masks[at])))
         one = f"CPU {cpus}" if sizes[at] == 1 else f"CPUs {cpus}"
         many = float(min(online, place.host.ranks))
+        gain = case.gain(_not_kept(case, place, chosen, many))
+        # What all of them do takes so much less time where so many more CPUs do it, and batches no
+        # longer wait for their turn either.
+        most = min(1.0, float(place.busy.max() / sizes[at])) * (1 - float(sizes[at]) / many)
+        most = max(gain, most if inside[at] == place.host.ranks else 0.0)
         found.append(
             Finding(
                 "bound to the same CPU",
@@ -316,7 +321,7 @@ def bound_together(case: Case) -> list[Finding]:
                 f"{100 * float(place.waiting[chosen].mean()):.0f} % of the step.",
                 "Let each rank have CPUs of its own: start the job without taskset or a cpuset "
                 "that holds all of it, or bind every rank to another CPU.",
-                case.gain(_not_kept(case, place, chosen, many)),
+                (gain + most) / 2,
                 {
                     "host": place.name,
                     "ranks": ", ".join(ranks),
@@ -324,6 +329,7 @@ def bound_together(case: Case) -> list[Finding]:
                     "cpus": float(online),
                     "waiting_share": float(place.waiting[chosen].mean()),
                 },
+                ((1 - RELATIVE) * gain, min(1.0, (1 + RELATIVE) * most)),
             )
         )
     return found
