@@ -196,7 +196,7 @@ def _ahead(job: Job) -> None:
 
 @programs.healthy("cycle time without effect", environment={"HOROVOD_CYCLE_TIME": "100"})
 def _cycle(job: Job) -> None:
-    descend(job, Net(size=256 * KIB, layers=8, layer=0.003))
+    descend(job, Net(size=4 * KIB, layers=8, layer=0.003))
 
 
 @programs.healthy("two hosts", ranks=4, hosts=2)

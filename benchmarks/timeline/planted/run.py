@@ -56,14 +56,15 @@ class JobFailed(RuntimeError):
 class Runner:
     """Starts jobs, on this machine or on two hosts of a rig that is built when it is first used."""
 
-    def __init__(self, busy_host: bool, rigs: contextlib.ExitStack) -> None:
+    def __init__(self, busy_host: bool, rigs: contextlib.ExitStack, kept: bool = False) -> None:
         self.busy_host, self.rigs = busy_host, rigs
+        self.kept = kept  # nothing runs, all has run before
         self.rig: Any = None
         self.failed: list[str] = []
 
     def why_not(self, program: Program) -> str:
         """Why the program cannot run here; "" if it can."""
-        if program.hosts == 1 or self.rig is not None:
+        if program.hosts == 1 or self.rig is not None or self.kept:
             return ""
         sys.path.append(str(TESTS))
         import hosts_rig
@@ -76,6 +77,10 @@ class Runner:
     def run(self, program: Program, fault: bool, timeline: Path) -> float:
         """One recorded job; the mean of its step times on rank 0, in seconds."""
         result = timeline.with_suffix(".times")
+        if self.kept:
+            if not result.exists():
+                raise JobFailed(f"{result} is not there")
+            return _mean(result)
         command = ranks.launcher(program.ranks)
         environment = {**os.environ, **program.variables(fault), "HOROVOD_TIMELINE": str(timeline)}
         if program.hosts > 1:
@@ -94,7 +99,7 @@ class Runner:
         if ended.returncode != 0:
             said = f"{ended.stdout}{ended.stderr}".strip()
             raise JobFailed(f"a job ended with {ended.returncode}: {said}")
-        return statistics.fmean(json.loads(result.read_text())[WARM_UP:])
+        return _mean(result)
 
     def round(self, row: Row, number: int, folder: Path) -> None:
         """A run with the fault and one without it, each round in another order."""
@@ -112,6 +117,10 @@ class Runner:
                     cured = folder / f"{stem}.cured.{number}.json"
                     row.cured_s.append(self.run(program, False, cured))
         row.found.append(verdict(path))
+
+
+def _mean(result: Path) -> float:
+    return statistics.fmean(json.loads(result.read_text())[WARM_UP:])
 
 
 def verdict(path: Path) -> list[Finding]:
@@ -183,7 +192,7 @@ def rows(args: argparse.Namespace, runner: Runner) -> Iterator[Row]:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 for number in range(args.rounds):
-                    runner.round(row, number, args.keep or Path(folder))
+                    runner.round(row, number, args.kept or args.keep or Path(folder))
         except JobFailed as failure:
             runner.failed.append(program.name)
             print(f"{program.name}: {failure}", flush=True)
@@ -212,6 +221,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--markdown", action="store_true", help="print the table for the docs, too")
     parser.add_argument("--json", type=Path, help="append each program's results to this file")
     parser.add_argument("--keep", type=Path, help="keep the recordings in this folder")
+    parser.add_argument(
+        "--kept", type=Path, help="run nothing, judge the recordings that --keep has kept here"
+    )
     parser.add_argument("--train", help=argparse.SUPPRESS)
     parser.add_argument("--cured", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
@@ -233,7 +245,7 @@ def main() -> int:
         args.keep.mkdir(parents=True, exist_ok=True)
     print(judge.line(HEAD))
     with contextlib.ExitStack() as rigs:
-        runner = Runner(args.busy_host, rigs)
+        runner = Runner(args.busy_host, rigs, bool(args.kept))
         found = list(rows(args, runner))
     sentences, good = judge.reached(found)
     if runner.failed:

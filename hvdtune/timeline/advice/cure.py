@@ -17,7 +17,7 @@ from hvdtune.timeline.advice.expected import Expected, one_of, saved
 from hvdtune.timeline.program import Play, Program
 
 #: Late ranks are cured as exactly as the replay knows when the others submit.
-RELATIVE = 0.1
+RELATIVE = 0.15
 #: A rank computes longer everywhere if its excess has grown, at every submission of the step, in
 #: proportion to what the others have computed by then, within this share of all of it.
 EVERYWHERE = 0.15
@@ -78,7 +78,7 @@ def _waited(case: Case, late: list[int], chosen: np.ndarray) -> Expected:
     numbers = case.analysis.found_steps.number[chosen]
     own = table[table["rank"].isin(late) & table["step"].isin(numbers)]
     waited = min(1.0, float(own["delay_s"].sum() / case.durations.sum()))
-    low, high = (1 - 2 * RELATIVE) * waited, (1 + 2 * RELATIVE) * waited
+    low, high = (1 - RELATIVE) * waited, (1 + RELATIVE) * waited
     return Expected(waited, (low, min(1.0, high)))
 
 

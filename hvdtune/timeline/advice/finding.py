@@ -11,7 +11,7 @@ WORTH = 0.02
 SURELY = 0.005
 #: An expected gain is off by this share of it and this share of the step, in nine of ten cases, if
 #: nothing else is known (docs/report.md, "How right the expected gains are").
-RELATIVE, ABSOLUTE = 0.2, 0.015
+RELATIVE, ABSOLUTE = 0.25, 0.025
 
 
 @dataclass(frozen=True)

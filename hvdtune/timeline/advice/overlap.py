@@ -23,7 +23,7 @@ NO_OVERLAP = 0.15
 CLEARLY_HIDDEN = 0.5
 SMALL = 64 << 10
 #: What overlapping gives depends on how batches will be made up, and on what computes beside them.
-RELATIVE = 0.25
+RELATIVE = 0.3
 MOSTLY = 0.8
 #: So many waits a step for one tensor alone are a habit; of so many of its tensors, the program's.
 LEAST, MOST = 3, 0.5

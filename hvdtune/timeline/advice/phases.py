@@ -51,6 +51,8 @@ def slow_input(case: Case) -> list[Finding]:
     share = float(spent[case.usual].mean() / case.durations[case.usual].mean())
     if share < LONG or spent[case.usual].mean() < LEAST or not _all_recorded(case):
         return []
+    if _has_grown(case, spent):
+        return []
     who, s = _who(case)
     loading = float(_common(_seconds(case, [INPUT]))[case.usual].mean())
     took = milliseconds(float(spent[case.usual].mean()))
@@ -90,6 +92,19 @@ def slow_input(case: Case) -> list[Finding]:
     return [Finding("slow input", sentence, action, gain, evidence, _around(least, gain, most))]
 
 
+def _has_grown(case: Case, spent: np.ndarray) -> bool:
+    """Steps have become longer on all ranks, and before that `spent` ([S] s) was no large part of
+    them: that they have is what is wrong."""
+    found = case.change
+    if found is None or not found.everywhere:
+        return False
+    level = found.course.level
+    before = case.usual & (level <= level.min() + LONG * float(np.ptp(level)))
+    return bool(before.any()) and float(spent[before].mean()) < LONG * float(
+        case.durations[before].mean()
+    )
+
+
 def slow_update(case: Case) -> list[Finding]:
     """The optimizer's update takes much longer than updates of so many bytes do, or it is so much
     of the computing that a quicker one would be worth it."""
@@ -98,6 +113,8 @@ def slow_update(case: Case) -> list[Finding]:
     spent = _common(own)
     took, step = float(spent[usual].mean()), float(case.durations[usual].mean())
     if on_device(case.analysis) or took < max(LEAST, LONG * step) or not _all_recorded(case):
+        return []
+    if _has_grown(case, spent):
         return []
     tensors, size = _gradients(case)
     normal = (BY_BYTE * size + BY_TENSOR * tensors) * _crowd(case)
@@ -166,6 +183,8 @@ def beside_training(case: Case) -> list[Finding]:
         spent = _common(own)
         took, step = float(spent[usual].mean()), float(case.durations[usual].mean())
         if took < max(LEAST, LONG * step) or np.median(spent[usual]) < 0.5 * took:
+            continue
+        if _has_grown(case, spent):
             continue
         gain = case.gain(_earlier(np.broadcast_to(spent, own.shape)))
         most = case.sample.gain(_earlier(own))
