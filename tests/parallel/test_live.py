@@ -249,7 +249,7 @@ def test_of_a_host_with_one_late_rank_the_rank_alone_is_named() -> None:
     with start_ranks(4, live.train, 3, 0.05, 160, hosts=[2, 2]) as ranks:
         result = ranks.wait(120)
         pid = ranks.pid(3)
-    log = [line for line in result[0].stderr.splitlines() if "holds the others up" in line]
+    log = [line for line in result[0].stderr.splitlines() if "holds the others up in" in line]
     assert len(log) == 1, result[0].stderr
     assert f"rank 3 (host host1, pid {pid}) holds the others up in" in log[0]
 
