@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
@@ -10,7 +11,13 @@ from hvdtune.core import marks
 
 #: One of so many unnamed operations is looked at; prime, so that it meets every line of a loop.
 EVERY = 61
+_turns = itertools.cycle([True] + [False] * (EVERY - 1))
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def is_next() -> bool:
+    """Whether the next unnamed operation is one to look at."""
+    return next(_turns)
 
 
 def tell(operation: str, process_set: int, shape: tuple[int, ...]) -> None:

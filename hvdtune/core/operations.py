@@ -217,7 +217,7 @@ def _submit(
     if place[0] >= 0:
         finish = _behind_gpu(finish, inputs[0].current_stream)
     wire_name, cacheable = _wire_name(kind, grouped, name, set_id)
-    if not cacheable and int(wire_name.rpartition(".")[2]) % call_sites.EVERY == 1 and inputs:
+    if not cacheable and call_sites.is_next() and inputs:
         call_sites.tell(wire_name.partition(".")[0], set_id, inputs[0].shape)
     tensors = [
         (buffer.pointer, 0 if outputs is None else outputs[i].pointer, buffer.dtype, buffer.shape)

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from planted.job import Job, crunch, pause
-from planted.networks import KIB, MIB, Net, descend, fit, noise, played, start_torch
+from planted.networks import KIB, MIB, Net, convolutions, descend, fit, noise, played, start_torch
 from planted.program import Programs
 
 programs = Programs()
@@ -68,11 +68,7 @@ def _computing(job: Job) -> None:
 @programs.healthy("real computing, PyTorch", framework="torch")
 def _computing_torch(job: Job) -> None:
     torch = start_torch(job)
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 12, 3, padding=1), torch.nn.ReLU(),
-        torch.nn.Conv2d(12, 12, 3, padding=1), torch.nn.ReLU(),
-        torch.nn.Flatten(), torch.nn.Linear(12 * 24 * 24, 10),
-    )  # fmt: skip
+    model = convolutions(torch)
     fit(job, model, lambda step: torch.randn(64, 3, 24, 24))
 
 

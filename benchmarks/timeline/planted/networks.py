@@ -107,6 +107,15 @@ def fit(
         _call(after, step)
 
 
+def convolutions(torch: Any) -> Any:
+    """A network that computes in earnest, of pictures of 3 × 24 × 24."""
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 12, 3, padding=1), torch.nn.ReLU(),
+        torch.nn.Conv2d(12, 12, 3, padding=1), torch.nn.ReLU(),
+        torch.nn.Flatten(), torch.nn.Linear(12 * 24 * 24, 10),
+    )  # fmt: skip
+
+
 def played(
     layers: int = 5, width: int = 256, forward: float = 0.002, backward: float = 0.004
 ) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planted.job import Job, crunch, pause
-from planted.networks import Net, descend, fit, noise, played, start_torch
+from planted.networks import Net, convolutions, descend, fit, noise, played, start_torch
 from planted.program import Programs
 from planted.work import Work, perform
 
@@ -76,11 +76,7 @@ def _slow_elsewhere(job: Job) -> None:
 @programs.faulty("uneven batches", PERSISTENT, framework="torch", culprits=(1,))
 def _uneven(job: Job) -> None:
     torch = start_torch(job)
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 12, 3, padding=1), torch.nn.ReLU(),
-        torch.nn.Conv2d(12, 12, 3, padding=1), torch.nn.ReLU(),
-        torch.nn.Flatten(), torch.nn.Linear(12 * 24 * 24, 10),
-    )  # fmt: skip
+    model = convolutions(torch)
     batch = (24, 72)[job.rank] if job.fault else 48
     fit(job, model, lambda step: torch.randn(batch, 3, 24, 24))
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from hvdtune.timeline import words
 from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.report_data import PARTS
 from hvdtune.timeline.skew import pauses
 
 if TYPE_CHECKING:
@@ -19,15 +20,7 @@ if TYPE_CHECKING:
 
 COMPUTING, COMMUNICATION, NO_CAUSE = "computing", "communication not hidden", "no cause found"
 #: Parts of the waterfall in which operations are agreed on, wait for their turn, or run.
-OPERATIONS = (
-    "negotiation_s",
-    "cycle_wait_s",
-    "queue_s",
-    "copy_in_s",
-    "reduce_s",
-    "copy_out_s",
-    "peer_wait_s",
-)
+OPERATIONS = PARTS[PARTS.index("negotiation_s") : PARTS.index("other_s")]
 #: These findings are about communication; what they cost is a part of it.
 _OF_TRAFFIC = ("fusion", "cycle time", "huge tensor", "no overlap", "small tensors", "cache",
                "broadcast")  # fmt: skip
