@@ -134,6 +134,24 @@ def test_what_is_found_of_a_rank_has_what_the_others_wait_for_it_whatever_its_ki
     assert cause.seconds == pytest.approx(0.030, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("kind", "evidence"), [("metrics one by one", {}), ("orders differ", {"rank": 1.0})]
+)
+def test_what_is_sent_takes_communication_and_no_ranks_waiting(
+    kind: str, evidence: dict[str, float]
+) -> None:
+    analysis = analyse(recording(FUSION[0]))
+    told = accounting.shares(analysis, [Finding(kind, "", "", 0.05, dict(evidence))])
+    found = told[1]
+    rest = {one.kind: one.seconds for one in accounting.shares(analysis, [])}
+    after = {one.kind: one.seconds for one in told}
+    assert found.kind == found.title == kind
+    assert after[accounting.COMPUTING] == rest[accounting.COMPUTING]
+    assert after[accounting.COMMUNICATION] == pytest.approx(
+        rest[accounting.COMMUNICATION] - found.seconds
+    )
+
+
 def test_a_stall_that_never_ended_is_in_no_step() -> None:
     analysis = analyse(recording(HEALTHY))
     endless = Finding("stalled rank", "", "", 0.9, {"stalled_s": 65.0, "rank": 1.0})

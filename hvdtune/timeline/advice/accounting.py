@@ -23,7 +23,7 @@ COMPUTING, COMMUNICATION, NO_CAUSE = "computing", "communication not hidden", "n
 OPERATIONS = PARTS[PARTS.index("negotiation_s") : PARTS.index("other_s")]
 #: These findings are about communication; what they cost is a part of it.
 _OF_TRAFFIC = ("fusion", "cycle time", "huge tensor", "no overlap", "small tensors", "cache",
-               "broadcast")  # fmt: skip
+               "metrics one by one", "orders differ")  # fmt: skip
 #: Advice that helps nearly every job names no cause.
 _NO_CAUSES = ("copies", "communication bound")
 #: Evidence that only a finding about an operation has.
