@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -58,7 +59,8 @@ class Family:
     of the steps in which it comes. blocked_s: for how long a rank that takes part was blocked for
     it, a step; late_s: of that, for ranks that came late. alone: the program waits for each of them
     before it submits anything else. site: `train.py:42 in metrics`, which calls most of those
-    without a name. phase: BEFORE, AMONG or BEHIND, or "" where no gradients are.
+    without a name. phase: BEFORE, AMONG or BEHIND, or "" where no gradients are. busy: rank → s a
+    step that the rank was blocked for it, but not for late ranks.
     """
 
     call: str
@@ -73,6 +75,7 @@ class Family:
     alone: bool
     phase: str
     site: str = ""
+    busy: Mapping[int, float] = field(default_factory=dict, hash=False)
 
     @property
     def gradients(self) -> bool:
@@ -99,7 +102,7 @@ def owners(joint: Joint, steps: Steps) -> list[Family]:
         return []
     reference = joint.reference
     seen: dict[Key, _Seen] = {}
-    times: dict[Key, list[tuple[float, float]]] = {}
+    times: dict[Key, dict[int, tuple[float, float]]] = {}
     for view in sorted(joint.views.values(), key=lambda one: one is not reference):
         keys = _keys(view.recording)
         rows = _Rows(joint, view, steps)
@@ -123,16 +126,20 @@ def owners(joint: Joint, steps: Steps) -> list[Family]:
             }
         mine = [gradients.get(at, key) for at, key in enumerate(keys)]
         for key, spent in _blocked(joint, view, steps, mine).items():
-            times.setdefault(key, []).append(spent)
+            times.setdefault(key, {})[view.rank] = spent
     result = []
     for key, own in seen.items():
-        waits = np.array(times.get(key) or [(0.0, 0.0)]).mean(axis=0) / len(steps) / 1e9
+        waits = {
+            rank: np.array(spent) / len(steps) / 1e9 for rank, spent in times.get(key, {}).items()
+        }
+        blocked, late = np.mean(list(waits.values()) or [np.zeros(2)], axis=0)
         result.append(
             Family(
                 key.call, own.name or key.name, key.process_set, tuple(sorted(own.names)),
-                own.count, own.bytes, own.steps, float(waits[0]), float(waits[1]),
+                own.count, own.bytes, own.steps, float(blocked), float(late),
                 own.alone > MOSTLY or key.call in _BLOCKING, own.phase,
                 _site(reference.recording, key, own.names),
+                {rank: float(one[0] - one[1]) for rank, one in waits.items()},
             )
         )  # fmt: skip
     return sorted(result, key=lambda one: (-one.blocked_s, one.call, one.name, one.process_set))
@@ -227,7 +234,8 @@ class _Rows:
     def gradients(self, keys: list[Key]) -> dict[int, Key]:
         """Names (ids) of gradients → their family: allreduces that are outstanding together, of the
         most bytes; where much larger ones are waited for one by one, all but scalars. What has the
-        same name but for its number is one, too."""
+        same name but for its number is one, too. Where much larger ones are of other process sets
+        than that of all ranks, these are."""
         if not len(self.name):
             return {}
         reducing = np.array([one.kind == "allreduce" for one in self.described])
@@ -237,7 +245,9 @@ class _Rows:
         together = np.bincount(self.name, size[self.wait], len(keys)) / np.maximum(count, 1)
         alone = np.bincount(self.name, self.alone, len(keys)) > MOSTLY * count
         often = together * np.minimum(1.0, count / self.steps) * reducing
-        heaviest = int(np.argmax(np.where(alone, LARGE_SHARE, 1.0) * often))
+        of_some = np.array([one.process_set != 0 for one in self.described])
+        weight = np.where(alone, LARGE_SHARE, 1.0) * np.where(of_some, LARGE_SHARE, 1.0)
+        heaviest = int(np.argmax(weight * often))
         each = np.array([one.bytes for one in self.described])
         large = often >= LARGE_SHARE * often[heaviest]
         if alone[heaviest]:

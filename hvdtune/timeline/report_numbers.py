@@ -113,7 +113,7 @@ def _finding(one: Any) -> Numbers:
 
 
 def _owner(one: Family) -> Numbers:
-    return {name: value for name, value in plain(one).items() if name != "names"}
+    return {name: value for name, value in plain(one).items() if name not in ("names", "busy")}
 
 
 def _job(recording: Recording) -> Numbers:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from captures import read_capture
-from rank_programs import owned
+from rank_programs import owned, pairs
 from ranks import run_ranks
 
+from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.capture import Mark
 from hvdtune.timeline.load import read_recording
 from hvdtune.timeline.report_data import analyse
@@ -40,3 +41,20 @@ def test_operations_of_a_job_have_their_owners(tmp_path: Path, groups: int | Non
         assert json.loads(told)["optimizer"] == "DistributedOptimizer"
         assert json.loads(told)["groups"] == (groups is not None)
         assert "pickling broadcast.state (s)" in rank.texts.values()
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_ranks_that_are_late_by_an_operation_of_their_own_are_not_blamed(
+    tmp_path: Path, busy: int
+) -> None:
+    path = tmp_path / "t.json"
+    run_ranks(4, pairs.train, 40, busy, env={"HOROVOD_TIMELINE": str(path)})
+    analysis = analyse(read_recording(path))
+    names = {(one.name, one.process_set) for one in analysis.owners if one.call == "allreduce"}
+    assert names == {("gradients", 0), ("table0", 1), ("table1", 2)}
+    first = findings(analysis)[0]
+    who, others = (("0, 1", "2, 3"), ("2, 3", "0, 1"))[busy]
+    assert first.kind == "blocking allreduce in every step"
+    assert f"averages table{busy} of process set {1 + busy} (ranks {who})" in first.sentence
+    assert f"ranks {others} wait for them" in first.sentence
+    assert 0 < first.gain < 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -138,6 +139,26 @@ class Case:
         late = np.maximum.reduce([delays[r] for r in found.ranks]) if found.ranks else np.zeros(1)
         explained = np.minimum(late, grown).sum() >= late.sum() / 2
         return found.ranks if explained else ()
+
+    @cached_property
+    def elsewhere(self) -> dict[int, float]:
+        """Rank → s a step that it is busy with operations of process sets which other ranks are not
+        in, beyond the rank that is so the least."""
+        busy = dict.fromkeys(self.analysis.joint.views, 0.0)
+        for one in self.analysis.owners:
+            if one.process_set and len(one.busy) < len(busy):
+                for rank, seconds in one.busy.items():
+                    busy[rank] += seconds
+        least = min(busy.values(), default=0.0)
+        return {rank: seconds - least for rank, seconds in busy.items()}
+
+    def late_by_operations(self, ranks: Sequence[int]) -> bool:
+        """What these ranks do in operations without the others explains half of their delay at
+        least. They are told as the operations."""
+        table = self.analysis.lateness
+        late = table[table["rank"].isin(ranks)].groupby("step")["delay_s"].max()
+        busy = np.mean([self.elsewhere.get(rank, 0.0) for rank in ranks] or [0.0])
+        return bool(busy > 0 and busy >= late.mean() / 2)
 
     @cached_property
     def usual(self) -> np.ndarray:

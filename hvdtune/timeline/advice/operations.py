@@ -68,11 +68,7 @@ _KINDS = {
 def owned(case: Case) -> list[Finding]:
     """What other operations than the gradients cost, each family by itself; small tensors that are
     reduced one after the other together."""
-    others = [
-        one
-        for one in case.analysis.owners
-        if one.names and one.steps >= MOSTLY and not one.gradients
-    ]
+    others = [one for one in case.analysis.owners if one.steps >= MOSTLY and not one.gradients]
     loops: dict[tuple[int, str], list[Family]] = {}
     for one in others:
         if one.call == "allreduce" and one.alone and one.bytes <= SMALL * one.count:
@@ -90,13 +86,14 @@ def _one_by_one(case: Case, together: Sequence[Family]) -> Finding:
     names = tuple(at for one in together for at in one.names)
     count = sum(one.count for one in together)
     size = sum(one.bytes for one in together) / count
-    gain = case.gain(calls.in_one_call(names, case.load.hosts))
+    gain = case.gain(calls.in_one_call(names, case.load.hosts)) if names else 0.0
+    gain += sum(_unplayed(case, one) for one in together) * (1 - 1 / count)
     blocked = sum(one.blocked_s for one in together)
     what = ", ".join(_called(one) for one in together[:3])
     return Finding(
         "metrics one by one",
         f"{count:.0f} times a step, {together[0].phase or 'in the step'}, the program waits for "
-        f"one small tensor (typically {words.size(size)}: {what}{_of_set(case, together[0])}) "
+        f"one small tensor{_of_set(case, together[0])} (typically {words.size(size)}: {what}) "
         f"before it submits the next; ranks are blocked in it for {milliseconds(blocked)} a step.",
         "Put the numbers into one tensor and reduce that, or hvd.grouped_allreduce(tensors); "
         "metrics that nobody looks at in every step, only at the end of an epoch.",
@@ -123,6 +120,8 @@ def _in_every_step(case: Case, one: Family) -> list[Finding]:
         return []
     if one.call.endswith("allreduce") and not one.alone:
         return []  # hidden behind others, or waited for with them
+    if not one.names:
+        return _told(case, one, _unplayed(case, one))
     names = case.analysis.joint.reference.recording.names
     pickled = calls.Pickling(case.analysis.joint, case.analysis.found_steps)
     counters = calls.pickling_of([names[at].name for at in one.names])
@@ -131,12 +130,31 @@ def _in_every_step(case: Case, one: Family) -> list[Finding]:
     )
     few = one.bytes <= SMALL and one.count < LOOP and one.phase in (UPDATED, BEHIND)
     if few:
-        mean = float(case.durations.mean())
-        gain = min(gain, (one.blocked_s - one.late_s) / mean if mean > 0 else 0.0)
+        gain = min(gain, _busy(case, one))
     least = MODEL_WORTH if one.call == OF_MODEL else FEW_WORTH if few else 0.0
     if gain < least:
         return []
     case.fixes.append((gain, calls.left_out(one.names)))
+    return _told(case, one, gain)
+
+
+def _busy(case: Case, one: Family) -> float:
+    """The share of the step that ranks are blocked in it, but not for late ranks."""
+    mean = float(case.durations.mean())
+    return (one.blocked_s - one.late_s) / mean if mean > 0 else 0.0
+
+
+def _unplayed(case: Case, one: Family) -> float:
+    """The gain of leaving out what the rank whose steps are played again has no part in: what
+    others wait for those who have."""
+    if one.names or not case.late_by_operations(sorted(one.busy)):
+        return 0.0
+    table = case.analysis.lateness
+    late = table[table["rank"].isin(one.busy)].groupby("step")["delay_s"].max()
+    return min(_busy(case, one), float(late.mean() / case.durations.mean()))
+
+
+def _told(case: Case, one: Family, gain: float) -> list[Finding]:
     evidence: dict[str, float | str] = {
         "operation": one.call,
         "tensor": one.name or "-",
@@ -165,7 +183,7 @@ def _sentence(case: Case, one: Family) -> str:
     if one.call == "barrier":
         times = "" if one.count < 1.5 else f" {one.count:.0f} times"
         return (
-            f"The program calls hvd.barrier(){times} in every step{where}{_of_set(case, one)}; "
+            f"The program calls hvd.barrier(){_of_set(case, one)}{times} in every step{where}; "
             f"{blocked}."
         )
     objects = one.count / (2 if one.call.endswith("_object") else 1)
@@ -173,9 +191,18 @@ def _sentence(case: Case, one: Family) -> str:
     waits = "waits for it" if one.alone else "needs the result"
     return (
         f"The program {_VERBS.get(one.call, one.call)} {_called(one)}"
-        f"{times} in every step, {words.size(one.bytes)}{where}{_of_set(case, one)}, and {waits}; "
-        f"{blocked}."
+        f"{_of_set(case, one)}{times} in every step, {words.size(one.bytes)}{where}, and {waits}; "
+        f"{blocked}{_meanwhile(case, one)}."
     )
+
+
+def _meanwhile(case: Case, one: Family) -> str:
+    """Who waits for the ranks of a process set meanwhile."""
+    members = sorted(one.busy)
+    others = [rank for rank in case.analysis.joint.views if rank not in members]
+    if not one.process_set or not others or not case.late_by_operations(members):
+        return ""
+    return f", and {words.ranks(others)} {'wait' if len(others) > 1 else 'waits'} for them"
 
 
 def _called(one: Family) -> str:

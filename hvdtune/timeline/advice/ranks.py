@@ -126,6 +126,7 @@ def stragglers(case: Case) -> list[Finding]:
     stalled = set(case.stalled)  # told as stalls
     table = table[~table["rank"].isin(case.drifting)]  # told as drifts
     rows = table[table["kind"] == "persistent"].to_dict("records")
+    rows = [row for row in rows if not case.late_by_operations([int(row["rank"])])]
     told = stalled | set(case.drifting)
     rows += [row for row in case.rows("transient") if row["rank"] not in told]
     pausing = [row for row in case.rows("recurring") if row["rank"] not in told]
@@ -255,7 +256,7 @@ def _pauses(case: Case, row: dict[str, Any]) -> Finding:
 def _slow_group(case: Case) -> list[Finding]:
     """See Case.slow_group."""
     slow, analysis = case.slow_group, case.analysis
-    if not slow or set(slow) == set(case.drifting):
+    if not slow or set(slow) == set(case.drifting) or case.late_by_operations(slow):
         return []
     share = case.held_up_by(slow)
     hosts = {analysis.joint.views[r].recording.identity.host for r in slow if case.position(r) >= 0}
