@@ -505,6 +505,16 @@ def capture_lines(job: Job, rank: int, simulated: Simulated, records: int = 4096
     return lines
 
 
+def describing(whole: Recording, program: object) -> Recording:
+    """The recording, whose ranks have said this of their program when their first step ended."""
+    for one in whole.ranks.values():
+        one.texts.append(json.dumps(program))
+        mark = one.marks[one.marks["kind"] == int(Mark.STEP)][:1].copy()
+        mark["kind"], mark["text"] = int(Mark.PROGRAM), len(one.texts) - 1
+        one.streams["marks"] = np.concatenate([mark, one.marks])
+    return whole
+
+
 def write_capture(job: Job, folder: Path, name: str = "t.json", records: int = 4096) -> Path:
     """Write every rank's file into `folder`; returns rank 0's. Not finished, not joined.
 

@@ -59,6 +59,16 @@ def neighbours(lateness: np.ndarray, first: int = 0, behind: int = 0) -> float:
     return inflation(min(0.98, phi))
 
 
+def clusters(events: np.ndarray) -> float:
+    """v ≥ 1 of events, [S] bool: by how much likelier one step has one if the step before has."""
+    steps, share = len(events), float(events.mean()) if len(events) else 0.0
+    if not 0 < share < 1 or steps < FEWEST:
+        return 1.0
+    own = events - share
+    phi = float((own[1:] * own[:-1]).sum() / (own * own).sum())
+    return inflation(min(0.98, phi)) if phi >= 2 / np.sqrt(steps) else 1.0
+
+
 def apart(lateness: np.ndarray) -> np.ndarray:
     """[n, S] s: each rank's lateness less the mean of the others'."""
     return lateness - (lateness.sum(axis=0) - lateness) / (len(lateness) - 1)

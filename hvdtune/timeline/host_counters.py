@@ -41,6 +41,9 @@ ALLOWED = "allowed CPUs: {list} (CPUs)"
 #: A program that keeps CPUs busy: by the first of a host's ranks, of whatever process.
 PROGRAM = "program {name} ({pid}): CPUs in use (CPUs)"
 
+#: A reading is of the steps if it is whole within them, or of short runs so much of it.
+MOSTLY = 0.75
+
 _ALLOWED = re.compile(r"allowed CPUs: ([\d,-]+) \(CPUs\)")
 _PROGRAM = re.compile(r"program (.*) \((\d+)\): CPUs in use \(CPUs\)")
 
@@ -116,8 +119,12 @@ def _of_rank(one: RankRecording, begin: int, end: int) -> Threads | None:
     # A reading is of the time since the one before.
     before = np.concatenate([[0], times[:-1]])
     inside = times[(before >= begin) & (times <= end)]
-    if not len(inside):  # what lies partly outside is of starting and stopping, not of steps
-        return None
+    if not len(inside):  # what lies mostly outside is of starting and stopping, not of steps
+        lengths = np.maximum(times - before, 1)
+        shares = (np.minimum(times, end) - np.maximum(before, begin)) / lengths
+        if not len(times) or shares.max() < MOSTLY:
+            return None
+        inside = times[[int(shares.argmax())]]
     # This counter comes first in a reading, the others follow it.
     behind = times[times > inside[-1]]
     rows = rows[rows["time"] >= inside[0]]

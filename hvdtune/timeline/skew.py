@@ -231,8 +231,15 @@ def _by_chance(
 ) -> float:
     """Probability that equal ranks cause as much as the one in row `at`. `charged`, `lateness`:
     [ranks, S] s. Where neighbouring steps are alike, a rank that is always late by more than that
-    explains is seen by the mean."""
-    alike = chance.neighbours(lateness, *_densest(pauses(last, delay)))
+    explains is seen by the mean. If its pauses, and as long ones of others, are FAR longer than all
+    else, it does not matter whether all else is alike, only whether they are."""
+    much = pauses(last, delay)
+    costs = charged.sum(axis=0)
+    long = costs >= costs[much].min(initial=np.inf)
+    if _stand_out(long, costs):
+        alike = chance.clusters(much)
+    else:
+        alike = chance.neighbours(lateness, *_densest(much))
     found = float(chance.caused_by_chance(charged, ranks, alike)[at])
     if alike > 1 and last.mean() >= PERSISTENT:
         alike = chance.neighbours(lateness)
@@ -247,9 +254,14 @@ def _regular(much: np.ndarray, costs: np.ndarray, by_chance: float) -> bool:
     rare = by_chance * chance.regular_by_chance(at) < chance.RARE
     if rare and by_chance < DOUBTFUL and chance.period(at):
         return True
-    alone = costs[much].min(initial=np.inf) >= FAR * costs[~much].max(initial=0.0)
+    alone = _stand_out(much, costs)
     gaps = np.diff(at)
     return len(at) >= RECURRING and alone and bool(np.ptp(gaps) == 0 and gaps[0] > 3)
+
+
+def _stand_out(much: np.ndarray, costs: np.ndarray) -> bool:
+    """Steps that are held up FAR longer than any other."""
+    return bool(costs[much].min(initial=np.inf) >= FAR * costs[~much].max(initial=0.0))
 
 
 def pauses(last: np.ndarray, delay: np.ndarray) -> np.ndarray:

@@ -9,11 +9,13 @@ from hvdtune.core import marks
 from hvdtune.torch.compression import Compression
 
 if TYPE_CHECKING:
+    import torch
+
     from hvdtune.torch.reducer import GradientReducer
 
 
-def tell(reducer: GradientReducer) -> None:
-    """Tell the recording, once in a while, how gradients are reduced."""
+def tell(reducer: GradientReducer, optimizer: torch.optim.Optimizer) -> None:
+    """Tell the recording, once in a while, how gradients are reduced and what is done with them."""
     if marks.is_time_to_describe():
         settings = reducer.settings
         compression = settings.compression
@@ -25,5 +27,14 @@ def tell(reducer: GradientReducer) -> None:
             else getattr(compression, "__name__", type(compression).__name__),
             "passes": reducer.passes,
             "views": settings.views,
+            "update": _update(optimizer),
+            "fused": bool(optimizer.defaults.get("fused")),
         }
         marks.record(marks.PROGRAM, 0, json.dumps(described))
+
+
+def _update(optimizer: torch.optim.Optimizer) -> str:
+    """The class of torch.optim that it is, or is derived from; "" for one of its own kind."""
+    every = (one for one in type(optimizer).__mro__ if one.__module__.startswith("torch.optim."))
+    name = next(every).__name__
+    return "" if name == "Optimizer" else name

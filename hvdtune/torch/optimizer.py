@@ -130,7 +130,7 @@ class GradientMixin(DistributedBase):
         loss = super().step(**kwargs) if closure is None else super().step(closure, **kwargs)
         self._tell_others()
         step_ended(self)
-        description.tell(self._reducer)
+        description.tell(self._reducer, self)
         return loss
 
     def _synchronized_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:

@@ -40,6 +40,7 @@ def test_a_rank_that_ends_before_init() -> None:
         assert re.search(r"\b1\b", result.values[rank])
 
 
+@pytest.mark.long
 def test_a_rank_killed_during_init() -> None:
     """Ranks 0 and 1 of 3 wait in init for rank 2; rank 1 is killed there."""
     with start_ranks(3, training.start, env={"HOROVOD_START_TIMEOUT": "10"}, only=[0, 1]) as ranks:

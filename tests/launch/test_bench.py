@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ranks import clean_environment, hvdtune_command, new_directory
+from tiers import long_too
 
 SIZES = [4, 4096, 4 << 20]
 SMALL = ("--np", "2", "-b", "4", "-e", "4M", "-f", "1024", "--iters", "3", "--warmup", "1")
@@ -168,7 +169,7 @@ def kill_one_rank(bench_process: int) -> None:
     max(ranks, key=lambda rank: rank.pid).kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", long_too(signal.SIGTERM, long=[signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_ends_every_rank(number: signal.Signals) -> None:
     """The fixture of all tests finds what is left."""
     arguments = ("--np", "2", "--no-sweep", "--workload", "vgg16", "-n", "1000")

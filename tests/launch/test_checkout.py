@@ -108,6 +108,7 @@ def test_processes_of_multiprocessing(clone):
     assert f"found {hvdtune.__file__}" in run(clone, sys.executable, "pool.py")
 
 
+@pytest.mark.long
 def test_scripts_that_say_horovod(clone):
     (clone / "train.py").write_text(
         "import horovod.torch as hvd, hvdtune.torch\n"

@@ -19,6 +19,7 @@ from ranks import clean_environment, hvdtune_command, mpirun_command, run_under
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lightning_digits.py"
 
 
+@pytest.mark.long
 def test_the_example() -> None:
     launcher = hvdtune_command("run", "-np", "2")
     printed = run_under(launcher, EXAMPLE, "--epochs", 2)[0].stdout

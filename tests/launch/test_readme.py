@@ -31,6 +31,7 @@ def run_program(text: str, ranks: int) -> str:
     return run_under(hvdtune_command("run", "-np", str(ranks)), script)[0].stdout
 
 
+@pytest.mark.long
 def test_the_horovod_script() -> None:
     printed = run_program(programs()[0], 4)
     loss = re.search(r"^\[0\]<stdout>:loss ([0-9.]+) on 4 ranks$", printed, re.M)

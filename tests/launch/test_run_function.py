@@ -228,6 +228,7 @@ def test_results_come_back_in_rank_order(script):
     assert err == ""
 
 
+@pytest.mark.long
 def test_the_example_of_the_documentation(script):
     page = Path(__file__).resolve().parents[2] / "docs" / "horovod-alias.md"
     [program] = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cuda_answers import forget_what_is_loaded
 from launcher import launch
 
 from hvdtune.launch import share_gpu
@@ -15,8 +16,9 @@ SHOW = [
 
 
 @pytest.fixture
-def nccl(tmp_path):
-    """Makes files that are found as NCCL of a version."""
+def nccl(tmp_path, monkeypatch):
+    """Makes files that are found as NCCL of a version; this process has loaded none."""
+    forget_what_is_loaded(monkeypatch)
 
     def make(version: str) -> str:
         path = tmp_path / f"libnccl.so.{version}"

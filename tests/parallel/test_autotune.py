@@ -61,6 +61,7 @@ def check_in_force(result: RanksResult, last: dict[str, str]) -> None:
 BAD_START = ("--autotune-start", "fusion_threshold_mb=0,cycle_time_ms=2")
 
 
+@pytest.mark.long
 def test_from_the_starting_point_to_the_settings_in_force(tmp_path: Path) -> None:
     """Without fusion a step takes several times as long: that is beyond all noise (`compute`)."""
     path = tmp_path / "log.csv"

@@ -15,6 +15,7 @@ import pytest
 from captures import RankCapture, files_of, read_capture
 from rank_programs import capture, training
 from ranks import hvdtune_command, run_ranks, run_under, start_ranks
+from tiers import long_too
 
 from hvdtune.timeline.capture import DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark
 from hvdtune.timeline.load import read_recording
@@ -332,6 +333,7 @@ def test_a_signal_starts_and_stops(tmp_path: Path, rank: int) -> None:
         assert one.ended == "stop_timeline() was called"
 
 
+@pytest.mark.long
 def test_what_finds_no_room_is_counted(tmp_path: Path) -> None:
     """Batches of 40 000 tensors; a buffer of 1 MiB holds 32 768."""
     path = tmp_path / "t.json"
@@ -373,7 +375,7 @@ KILLS = 100 if os.environ.get("HVDTUNE_TEST_LONG") else 8
 KILLS_A_TEST = 4
 
 
-@pytest.mark.parametrize("first", range(0, KILLS, KILLS_A_TEST))
+@pytest.mark.parametrize("first", long_too(0, long=range(0, KILLS, KILLS_A_TEST)))
 def test_the_files_are_whole_after_sigkill(tmp_path: Path, first: int) -> None:
     for seed in range(first, first + KILLS_A_TEST):
         path = tmp_path / f"{seed}.json"

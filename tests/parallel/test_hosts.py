@@ -132,6 +132,7 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
     assert "rank 0 did not come within 5 s" in result.values[1], result.describe()
 
 
+@pytest.mark.long
 def test_a_rank_that_does_not_come_is_named() -> None:
     environment = {"HOROVOD_START_TIMEOUT": "8"}
     with start_ranks(3, programs.init_alone, env=environment, hosts=[1, 2], only=[0, 1]) as ranks:

@@ -5,6 +5,7 @@ CPU time is what the kernel charged to the process, not the clock: a busy machin
 
 from __future__ import annotations
 
+import pytest
 from rank_programs import idle
 from ranks import start_ranks
 
@@ -12,6 +13,7 @@ SECONDS = 10.0
 SHARE = 0.01
 
 
+@pytest.mark.long
 def test_ranks_that_sleep_and_ranks_blocked_on_a_late_one() -> None:
     """Two jobs, at the same time."""
     with (

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rank_programs import live, training
 from ranks import Ranks, clean_environment, hvdtune_command, start_ranks
+from tiers import long_too
 
 
 def hvdtune(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -210,7 +211,7 @@ def test_a_late_rank_is_named_once_and_its_end_too(hosts: list[int] | None) -> N
     assert "the others up" not in result[1].stderr, "only rank 0 says it"
 
 
-@pytest.mark.parametrize("host", [0, 1])
+@pytest.mark.parametrize("host", long_too(0, long=[0, 1]))
 def test_a_host_late_as_a_whole_is_named_once_and_its_end_too(host: int) -> None:
     late = [2 * host, 2 * host + 1]
     with start_ranks(4, live.train, late, 0.05, 240, hosts=[2, 2]) as ranks:

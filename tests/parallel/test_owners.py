@@ -40,6 +40,7 @@ def test_operations_of_a_job_have_their_owners(tmp_path: Path, groups: int | Non
         [told] = rank.texts_of(Mark.PROGRAM)
         assert json.loads(told)["optimizer"] == "DistributedOptimizer"
         assert json.loads(told)["groups"] == (groups is not None)
+        assert json.loads(told)["update"] == "SGD"
         assert "pickling broadcast.state (s)" in rank.texts.values()
 
 

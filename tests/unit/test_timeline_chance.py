@@ -93,6 +93,34 @@ def test_pauses_of_one_rank_are_named(every):
     assert named(work) == ["recurring"]
 
 
+def wander(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Little work that is alike in neighbouring steps, [ranks, S] s."""
+    work = np.abs(random.normal(0, 0.0005, shape))
+    for step in range(1, shape[1]):
+        work[:, step] = 0.8 * work[:, step - 1] + 0.2 * work[:, step]
+    return work
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pauses_at_random_are_named_though_all_else_is_alike_in_neighbouring_steps(seed):
+    random = np.random.default_rng(seed)
+    work = wander(random, (4, 100))
+    assert chance.neighbours(lateness(work)["lateness_s"].to_numpy().reshape(4, 100)) > 2
+    work[2, random.choice(100, 9, replace=False)] += 0.120
+    assert named(work) == ["recurring"]
+
+
+def test_pauses_of_equal_ranks_that_come_together_name_hardly_anybody():
+    random = np.random.default_rng(5)
+    wrong = 0
+    for _ in range(100):
+        work = wander(random, (4, 100))
+        for first in random.choice(95, 2, replace=False):  # two bursts of one rank each
+            work[random.integers(4), first : first + 5] += 0.120
+        wrong += bool(named(work))
+    assert wrong <= 8, "both on one rank: 25, as many as half of which prove something"
+
+
 def test_two_ranks_that_are_late_together_are_a_group_and_three_of_four_by_chance_are_not():
     random = np.random.default_rng(7)
     work = jitter(random, "normal", (4, 80))

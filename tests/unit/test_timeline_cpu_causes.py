@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from cpu_readings import crowded
+from cpu_readings import add, crowded
 from synthetic_capture import Job, Late, recording, step_seconds, tensors
 
+from hvdtune.timeline import host_counters
 from hvdtune.timeline.advice import cpus
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.capture import Recording
-from hvdtune.timeline.host_counters import listed, unlisted
+from hvdtune.timeline.host_counters import COUNTERS, listed, unlisted
 from hvdtune.timeline.report_data import analyse
 from hvdtune.timeline.report_html import page
 from hvdtune.timeline.report_numbers import numbers_of
@@ -237,3 +239,19 @@ def test_a_report_of_a_recording_without_such_readings_has_no_such_table():
     numbers = numbers_of(analysis, findings(analysis))
     assert numbers["cpus"] == []
     assert "CPUs: the rank's" not in text(numbers)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "known"), [(0.9, 2.6, True), (1.1, 1.9, True), (1.3, 1.7, False)]
+)
+def test_a_reading_that_is_mostly_of_the_steps_tells_of_them(
+    begin: float, end: float, known: bool
+) -> None:
+    whole = recording(Job(ranks=1, steps=3))
+    add(
+        whole.ranks[0],
+        np.array([1_000_000_000, 2_000_000_000]),
+        {COUNTERS["run"]: np.array([7.0, 0.5])},
+    )
+    found = host_counters.threads(whole, int(begin * 1e9), int(end * 1e9))
+    assert [one["run"] for one in found.values()] == ([0.5] if known else [])

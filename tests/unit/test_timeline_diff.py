@@ -23,7 +23,7 @@ PLANTED = synthetic_capture.planted()
     ("fault", "part"),
     [
         ("late", "skew_wait_s"),
-        ("threshold 0", "reduce_s"),
+        pytest.param("threshold 0", "reduce_s", marks=pytest.mark.long),
         ("cycle 50 ms", "reduce_s"),
         ("no overlap", "reduce_s"),
     ],

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_capture import Call, Job, Late, Tensor, recording, step_seconds, tensors
+from synthetic_capture import Call, Job, Late, Tensor, describing, recording, step_seconds, tensors
 
 from hvdtune.timeline import report
 from hvdtune.timeline.advice.finding import Finding
@@ -238,17 +237,12 @@ def test_without_steps_nothing_is_owned():
     assert analyse(recording(replace(HEALTHY, steps=1))).owners == ()
 
 
-def told_by(job: Job, program: dict[str, object] | None, **settings: object) -> list[Finding]:
+def told_by(job: Job, program: object, **settings: object) -> list[Finding]:
     """What a program is told that said this of itself when its first step ended."""
     whole = recording(job)
     for one in whole.ranks.values():
         one.identity.settings.update(settings)
-        if program is not None:
-            one.texts.append(json.dumps(program))
-            mark = one.marks[one.marks["kind"] == int(Mark.STEP)][:1].copy()
-            mark["kind"], mark["text"] = int(Mark.PROGRAM), len(one.texts) - 1
-            one.streams["marks"] = np.concatenate([mark, one.marks])
-    return findings(analyse(whole))
+    return findings(analyse(whole if program is None else describing(whole, program)))
 
 
 BURST = replace(HEALTHY, overlap=False, tensors=tensors(10, 4 * MIB))

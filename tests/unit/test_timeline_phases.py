@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, recording, step_seconds, tensors
+from synthetic_capture import Job, Late, describing, recording, step_seconds, tensors
 
 from hvdtune.timeline import phases
 from hvdtune.timeline.advice.finding import Finding
@@ -138,6 +138,14 @@ def test_slow_update_of_all_ranks(slow: Job) -> None:
     truth = 1 - step_seconds(replace(slow, optimizer=0.001)) / step_seconds(slow)
     assert found[0].kind == "slow update"
     assert found[0].interval[0] <= truth <= found[0].interval[1]
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_an_update_is_held_against_that_of_its_own_kind(name: str) -> None:
+    found = findings(
+        analyse(describing(recording(replace(JOB, optimizer=0.012)), {"update": name}))
+    )
+    assert ("slow update" in {one.kind for one in found}) == (name == "SGD")
 
 
 @pytest.mark.parametrize("seconds", [0.010, 0.020, 0.060])

@@ -27,6 +27,9 @@ RELATIVE = 0.3
 MOSTLY = 0.8
 #: So many waits a step for one tensor alone are a habit; of so many of its tensors, the program's.
 LEAST, MOST = 3, 0.5
+#: Gradients that are seen to be waited for one by one, small ones or most, cost this share of the
+#: step at least.
+SEEN = 0.01
 _TOLD = "overlap: "
 _TRIED = re.compile(r"tried from step (\d+) to (\d+), ([0-9.]+) % (faster|slower), (kept|left off)")
 
@@ -48,6 +51,9 @@ def one_by_one(case: Case) -> list[Finding]:
         # Grouped, tensors also take less of the program's own time, which calling each of them is.
         fewer_calls = saved(case, _only(case, alone.in_groups(calls=False)))
         best = one_of((best.gain + max(best.gain, fewer_calls.gain)) / 2, (best, fewer_calls))
+    if small or waits >= MOST * tensors:
+        least, most = best.between
+        best = Expected(best.gain, (max(least, min(SEEN, best.gain)), most))
     of = "" if waits >= MOSTLY * tensors else f" of {tensors:.0f}"
     if small:
         kind = "small tensors one by one"

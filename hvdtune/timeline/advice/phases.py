@@ -35,9 +35,9 @@ LEAST = 1e-3
 #: An update that takes as long as one of Adam's is told if it is this share of the computing; one
 #: that takes so many times as long, if it is LONG.
 MUCH, SLOWER = 0.4, 1.5
-#: What Adam's update takes on a CPU by gradient bytes and tensors, s (PyTorch 2.13, not fused); the
-#: fused one takes a quarter of it.
-BY_BYTE, BY_TENSOR, FUSED = 1.8e-9, 33e-6, 0.25
+#: What an update takes at most on a CPU by gradient bytes and tensors, s (PyTorch 2.13, not fused);
+#: the fused Adam takes a quarter of it.
+ADAM, SGD, FUSED = (1.8e-9, 33e-6), (0.5e-9, 15e-6), 0.25
 
 
 # ---- all ranks alike -----------------------------------------------------------------------------
@@ -117,16 +117,19 @@ def slow_update(case: Case) -> list[Finding]:
     if _has_grown(case, spent):
         return []
     tensors, size = _gradients(case)
-    normal = (BY_BYTE * size + BY_TENSOR * tensors) * _crowd(case)
+    model, (by_byte, by_tensor) = (
+        ("SGD", SGD) if case.program.get("update") == "SGD" else ("Adam", ADAM)
+    )
+    normal = (by_byte * size + by_tensor * tensors) * _crowd(case)
     computing = float(1e-9 + _compute(case)[:, usual].mean())
     slow = took > SLOWER * normal
-    if not slow and took < MUCH * computing:
+    if not slow and (took < MUCH * computing or case.program.get("fused")):
         return []
     if slow:
         left, most_left, least_left = 0.5 * normal, normal, 0.0
         sentence = (
             f"The optimizer's update takes {milliseconds(took)} of each step on every rank "
-            f"({100 * took / step:.0f} %); PyTorch's Adam would take about "
+            f"({100 * took / step:.0f} %); PyTorch's {model} would take about "
             f"{milliseconds(normal)} for as many bytes."
         )
         action = (

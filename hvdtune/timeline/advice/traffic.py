@@ -22,8 +22,9 @@ CLEARLY = 0.1
 #: Batches of so many bytes tell what a byte costs: in the quickest of them, the percentile. An
 #: allreduce moves TWICE as much as a broadcast of as many bytes.
 BYTES_TELL, QUICK, TWICE = 64 << 10, 10, 2
-#: Where ranks have one CPU each or less, fewer batches gave up to this share more than replayed.
-FEWER_WAKES = 0.5
+#: Where ranks have one CPU each or less, fewer batches gave so many times what was replayed,
+#: typically and at most (benchmarks/timeline/planted.py, "threshold 0").
+FEWER_WAKES = 1.5, 2.6
 #: "Communication bound" is only what has this share of the step at least.
 BOUND = 0.1
 #: … and from this share on it is said that waiting for late ranks is not among it.
@@ -40,7 +41,7 @@ LARGER = 1.5
 LARGE = MIB
 #: What a tensor that is described anew takes of a step besides, s: the least, typically, the most
 #: (benchmarks/timeline/planted.py, "names made up" and "cache too small").
-DESCRIBED = 2e-6, 5e-6, 12e-6
+DESCRIBED = 1e-6, 3e-6, 10e-6
 
 
 def settings(case: Case) -> list[Finding]:
@@ -93,7 +94,10 @@ def _fusing(case: Case, change: whatif.Change, replayed: Expected) -> Expected:
     if not any(host.cpus <= host.ranks for host in case.load.hosts):
         return known
     least, most = known.between
-    return Expected(known.gain, (least, min(1.0, most + FEWER_WAKES * known.gain)))
+    typically, at_most = FEWER_WAKES
+    return Expected(
+        min(1.0, typically * known.gain), (least, min(1.0, max(most, at_most * known.gain)))
+    )
 
 
 def _distance(value: float, default: float) -> float:
