@@ -90,6 +90,7 @@ class _Play:
         self.depth: list[tuple[int, float, int]] = []
         self.marks: list[list[tuple[int, int, int, int]]] = [[] for _ in range(job.ranks)]
         self.texts: list[str] = []
+        self.late_in: tuple[int, list[Late]] = (0, [])  # those of a step
         self.delays = np.array(
             [_ns(job.schedule) + _ns(2e-6) * r for r in range(job.ranks)], np.int64
         )
@@ -139,12 +140,14 @@ class _Play:
         """How much longer each rank takes in a phase, s; in all of them if none is given."""
         late = np.zeros(self.job.ranks)
         job = self.job
+        if self.late_in[0] != step:
+            self.late_in = step, [one for one in job.late if one.concerns(step)]
         passes = {"forward": job.forward, "backward": job.backward}
-        for one in job.late:
+        for one in self.late_in[1]:
             share = float(phase in ("", one.phase))
             if one.everywhere and phase:
                 share = passes.get(phase, 0.0) / sum(passes.values())
-            late[one.rank] += one.seconds * one.concerns(step) * share
+            late[one.rank] += one.seconds * share
         return late
 
     def mark_phases(self, lasted: dict[str, np.ndarray]) -> None:

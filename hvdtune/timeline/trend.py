@@ -107,26 +107,41 @@ def _models(blocks: np.ndarray) -> list[tuple[str, int, np.ndarray, tuple[int, i
         level = slope * x**power
         found.append(("drift", 3, level + np.median(blocks - level), whole))
     least = max(FEWEST_BLOCKS, round(SHORTEST * size))
-    shifts = [_two_levels(blocks, at, size) for at in range(least, size - least + 1)]
-    found.append(("shift", 3, *min(shifts, key=lambda one: np.abs(blocks - one[0]).sum())))
+    shifts = [(at, size) for at in range(least, size - least + 1)]
+    found.append(("shift", 3, *_two_levels(blocks, shifts)))
     stride = max(1, size // 50)
     intervals = [
-        _two_levels(blocks, first, behind)
+        (first, behind)
         for first in range(least, size - least, stride)
         for behind in range(first + least, size - least + 1, stride)
     ]
     if intervals:
-        nearest = min(intervals, key=lambda one: np.abs(blocks - one[0]).sum())
-        found.append(("interval", 4, *nearest))
+        found.append(("interval", 4, *_two_levels(blocks, intervals)))
     return found
 
 
-def _two_levels(blocks: np.ndarray, first: int, behind: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """One level in the blocks first … behind − 1, another in all others."""
-    inside = np.zeros(len(blocks), bool)
-    inside[first:behind] = True
-    level = np.where(inside, np.median(blocks[inside]), np.median(blocks[~inside]))
-    return level, (first, behind - 1)
+def _two_levels(
+    blocks: np.ndarray, intervals: list[tuple[int, int]]
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """One level in the blocks first … behind − 1, another in all others: for that one of the
+    intervals (first, behind) that is nearest to the blocks. The level, and its first and last."""
+    at, (first, behind) = np.arange(len(blocks)), np.array(intervals).T[:, :, None]
+    inside = (at >= first) & (at < behind)
+    levels = np.where(inside, _medians(blocks, inside), _medians(blocks, ~inside))
+    best = int(np.abs(blocks - levels).sum(axis=1).argmin())
+    return levels[best], (intervals[best][0], intervals[best][1] - 1)
+
+
+def _medians(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """[M, 1] medians of what each row of `chosen`, [M, B] bool, has of `values`, [B]."""
+    order = np.argsort(values, kind="stable")
+    upto = np.cumsum(chosen[:, order], axis=1)
+    middle = upto[:, -1:]
+    lower = (upto > (middle - 1) // 2).argmax(axis=1)
+    upper = (upto > middle // 2).argmax(axis=1)
+    ordered = values[order]
+    medians: np.ndarray = (ordered[lower] + ordered[upper])[:, None] / 2
+    return medians
 
 
 def slope_of(x: np.ndarray, y: np.ndarray) -> float:
