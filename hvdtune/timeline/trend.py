@@ -14,7 +14,7 @@ steps than correlated residuals are worth.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -184,10 +184,11 @@ def change(
 ) -> Change | None:
     """How the steps become longer; None if they do not, or what grows is not clear. All [S] s:
     `durations` of the steps, `computing` of each rank, and `communicating`, without late ranks."""
-    found = course(durations)
+    common = _of_all(durations, computing)
+    found = common or course(durations)
     if found.kind == "steady" or found.growth < GROWN[found.kind] * found.level[0]:
         return None
-    if found.kind == "drift":
+    if found.kind == "drift" and not common:
         quarters = [float(np.median(part)) for part in np.array_split(durations, 4)]
         if quarters != sorted(quarters):
             return None
@@ -202,6 +203,19 @@ def change(
     if found.kind != "drift" or any(course(computing[r]).kind != "drift" for r in named):
         return None  # of single ranks: a straggler for a while
     return Change(found, named, False, each)
+
+
+def _of_all(durations: np.ndarray, computing: dict[int, np.ndarray]) -> Course | None:
+    """The drift of the steps if every rank computes longer and longer: what ranks wait for each
+    other may hide it in the steps' own length. None if one of them does not."""
+    if not computing or any(course(own).kind != "drift" for own in computing.values()):
+        return None
+    least = np.min(list(computing.values()), axis=0)
+    found = course(least)
+    quarters = [float(np.median(part)) for part in np.array_split(least, 4)]
+    if found.kind != "drift" or quarters != sorted(quarters):
+        return None
+    return replace(found, level=found.level + np.median(durations - found.level))
 
 
 def _grown(values: np.ndarray, found: Course) -> float:

@@ -154,3 +154,18 @@ def test_communication_that_takes_longer_and_longer_is_no_ranks_fault():
     assert found is not None
     assert (found.course.kind, found.ranks) == ("drift", ())
     assert found.course.growth == pytest.approx(0.0003 * STEPS, rel=0.1)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_drift_of_all_ranks_is_seen_though_waiting_hides_it_in_the_steps(ranks: int) -> None:
+    random = np.random.default_rng(ranks)
+    growing = np.linspace(0.030, 0.040, 80)
+    computing = {rank: growing + random.normal(0, 2e-4, 80) for rank in range(ranks)}
+    waiting = np.repeat(random.exponential(3e-3, 20), 4)  # alike in neighbouring steps
+    steps = growing + waiting
+    assert course(steps).kind == "steady"
+    found = change(steps, computing, np.zeros(80))
+    assert found is not None
+    assert (found.course.kind, found.everywhere) == ("drift", True)
+    assert found.course.growth == pytest.approx(0.010, rel=0.1)
+    assert change(steps, {**computing, 0: np.full(80, 0.030)}, np.zeros(80)) is None
