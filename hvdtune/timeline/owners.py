@@ -26,6 +26,10 @@ LARGE_SHARE = 0.1
 SCALAR = 8
 #: What mostly holds for an operation holds for its family.
 MOSTLY = 0.5
+#: What comes in this share of the steps comes in every step.
+OFTEN = 0.8
+#: An exchange of fewer bytes a step that belongs to the model is no loss.
+LARGE = 1 << 20
 #: What comes within this share of the computing from the end of one update to the first gradient
 #: comes right after the update.
 AT_ONCE = 0.1
@@ -76,6 +80,16 @@ class Family:
     phase: str
     site: str = ""
     busy: Mapping[int, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def waited_for(self) -> bool:
+        """The program waits for it in nearly every step, and it is no gradient: neither is it
+        hidden behind others, nor waited for with them."""
+        if self.gradients or self.steps < OFTEN:
+            return False
+        if self.call in ("alltoall", "reducescatter"):
+            return self.alone and self.bytes >= LARGE
+        return self.alone or not self.call.endswith("allreduce")
 
     @property
     def gradients(self) -> bool:

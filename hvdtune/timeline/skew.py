@@ -231,12 +231,17 @@ def _by_chance(
 ) -> float:
     """Probability that equal ranks cause as much as the one in row `at`. `charged`, `lateness`:
     [ranks, S] s. Where neighbouring steps are alike, a rank that is always late by more than that
-    explains is seen by the mean. If its pauses, and as long ones of others, are FAR longer than all
-    else, it does not matter whether all else is alike, only whether they are."""
+    explains is seen by the mean. If its pauses, and as long ones of others, are FAR longer than any
+    other lateness, it does not matter whether that is alike, only whether its pauses are."""
     much = pauses(last, delay)
     costs = charged.sum(axis=0)
     long = costs >= costs[much].min(initial=np.inf)
-    if _stand_out(long, costs):
+    others = lateness.max(axis=0)[~long]
+    if (
+        0 < len(others) < len(long)
+        and last.mean() < PERSISTENT
+        and (costs[long].min() >= FAR * others.max())
+    ):
         alike = chance.clusters(much)
     else:
         alike = chance.neighbours(lateness, *_densest(much))
@@ -254,14 +259,9 @@ def _regular(much: np.ndarray, costs: np.ndarray, by_chance: float) -> bool:
     rare = by_chance * chance.regular_by_chance(at) < chance.RARE
     if rare and by_chance < DOUBTFUL and chance.period(at):
         return True
-    alone = _stand_out(much, costs)
+    alone = costs[much].min(initial=np.inf) >= FAR * costs[~much].max(initial=0.0)
     gaps = np.diff(at)
     return len(at) >= RECURRING and alone and bool(np.ptp(gaps) == 0 and gaps[0] > 3)
-
-
-def _stand_out(much: np.ndarray, costs: np.ndarray) -> bool:
-    """Steps that are held up FAR longer than any other."""
-    return bool(costs[much].min(initial=np.inf) >= FAR * costs[~much].max(initial=0.0))
 
 
 def pauses(last: np.ndarray, delay: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ def tell(reducer: GradientReducer, optimizer: torch.optim.Optimizer) -> None:
             "passes": reducer.passes,
             "views": settings.views,
             "update": _update(optimizer),
-            "fused": bool(optimizer.defaults.get("fused")),
+            "fused": any(group.get("fused") for group in optimizer.param_groups),
         }
         marks.record(marks.PROGRAM, 0, json.dumps(described))
 

@@ -118,7 +118,7 @@ def test_pauses_of_equal_ranks_that_come_together_name_hardly_anybody():
         for first in random.choice(95, 2, replace=False):  # two bursts of one rank each
             work[random.integers(4), first : first + 5] += 0.120
         wrong += bool(named(work))
-    assert wrong <= 8, "both on one rank: 25, as many as half of which prove something"
+    assert wrong <= 8, "two bursts of one rank prove nothing"
 
 
 def test_two_ranks_that_are_late_together_are_a_group_and_three_of_four_by_chance_are_not():

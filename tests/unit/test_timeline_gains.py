@@ -12,8 +12,7 @@ from synthetic_capture import Job, Late, recording, step_seconds, tensors
 from hvdtune.timeline import alone
 from hvdtune.timeline.advice import cure, overlap, ranks, traffic, turns
 from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.expected import Expected
-from hvdtune.timeline.advice.finding import ABSOLUTE, Finding
+from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.program import Program
 from hvdtune.timeline.report_data import analyse
@@ -215,8 +214,3 @@ def test_a_run_ends_where_something_else_is_waited_for_or_computed():
 
 def test_who_submits_all_and_then_waits_for_each_waits_for_none_alone():
     assert not alone.waits_alone(program([1, 2, 3], [(4, [0]), (5, [1]), (6, [2])]))
-
-
-def test_no_more_is_expected_than_is_lost():
-    assert Expected(0.3, (0.1, 0.5)).at_most(0.05) == Expected(0.05, (0.05, 0.05 + ABSOLUTE))
-    assert Expected(0.3, (0.1, 0.5)).at_most(0.6) == Expected(0.3, (0.1, 0.5))

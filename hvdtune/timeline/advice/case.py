@@ -146,7 +146,7 @@ class Case:
         in, beyond the rank that is so the least."""
         busy = dict.fromkeys(self.analysis.joint.views, 0.0)
         for one in self.analysis.owners:
-            if one.process_set and len(one.busy) < len(busy):
+            if one.process_set and one.waited_for and len(one.busy) < len(busy):
                 for rank, seconds in one.busy.items():
                     busy[rank] += seconds
         least = min(busy.values(), default=0.0)
@@ -158,7 +158,7 @@ class Case:
         table = self.analysis.lateness
         late = table[table["rank"].isin(ranks)].groupby("step")["delay_s"].max()
         busy = np.mean([self.elsewhere.get(rank, 0.0) for rank in ranks] or [0.0])
-        return bool(busy > 0 and busy >= late.mean() / 2)
+        return bool(0 < late.mean() <= 2 * busy)
 
     @cached_property
     def usual(self) -> np.ndarray:

@@ -58,7 +58,8 @@ def of_ranks(case: Case, late: list[int], chosen: np.ndarray, *, moves: bool = T
     removed = saved(case, whatif.as_fast_as_others(positions), bench, RELATIVE)
     if bench is not None and removed.gain < MOST * waited.gain:
         return Cure(waited, waited)  # they stop at the end of the steps before, say
-    removed = removed.at_most(waited.between[1])
+    if removed.gain > waited.between[1]:
+        removed = waited  # no more is lost
     plays = [one for part in (bench or case.sample).stretches for one in part]
     where = place(plays, positions)
     if not moves or where == "one":

@@ -32,11 +32,6 @@ class Expected:
     gain: float
     between: tuple[float, float]
 
-    def at_most(self, limit: float) -> Expected:
-        """The same, but no more than what is lost, which is known."""
-        least, most = self.between
-        return Expected(min(self.gain, limit), (min(least, limit), min(most, limit + ABSOLUTE)))
-
     def beyond(self, other: float) -> Expected:
         """What it saves on top of something that saves `other`."""
         least, most = self.between

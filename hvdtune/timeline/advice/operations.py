@@ -9,12 +9,9 @@ from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import ABSOLUTE, Finding
 from hvdtune.timeline.owners import BEFORE, BEHIND, OF_MODEL, UPDATED, Family
 
-#: What comes in this share of the steps comes in every step.
-MOSTLY = 0.8
 #: So many small tensors, each waited for by itself, are a loop over metrics.
 LOOP = 4
 SMALL = 64 << 10
-LARGE = 1 << 20
 #: A few small operations right after the gradients, when ranks are as far apart as the update has
 #: put them: who waits in one of them does not wait in the next. They are told from this gain on.
 FEW_WORTH = 0.05
@@ -68,7 +65,7 @@ _KINDS = {
 def owned(case: Case) -> list[Finding]:
     """What other operations than the gradients cost, each family by itself; small tensors that are
     reduced one after the other together."""
-    others = [one for one in case.analysis.owners if one.steps >= MOSTLY and not one.gradients]
+    others = [one for one in case.analysis.owners if one.waited_for]
     loops: dict[tuple[int, str], list[Family]] = {}
     for one in others:
         if one.call == "allreduce" and one.alone and one.bytes <= SMALL * one.count:
@@ -116,10 +113,6 @@ def _between(gain: float) -> tuple[float, float] | None:
 
 def _in_every_step(case: Case, one: Family) -> list[Finding]:
     """One family that comes in every step."""
-    if one.call in ("alltoall", "reducescatter") and not (one.alone and one.bytes >= LARGE):
-        return []
-    if one.call.endswith("allreduce") and not one.alone:
-        return []  # hidden behind others, or waited for with them
     if not one.names:
         return _told(case, one, _unplayed(case, one))
     names = case.analysis.joint.reference.recording.names
@@ -200,9 +193,13 @@ def _meanwhile(case: Case, one: Family) -> str:
     """Who waits for the ranks of a process set meanwhile."""
     members = sorted(one.busy)
     others = [rank for rank in case.analysis.joint.views if rank not in members]
-    if not one.process_set or not others or not case.late_by_operations(members):
+    most = max(case.elsewhere[rank] for rank in members) if members else 0.0
+    if not one.process_set or not others or one.blocked_s - one.late_s < most / 2:
         return ""
-    return f", and {words.ranks(others)} {'wait' if len(others) > 1 else 'waits'} for them"
+    if not case.late_by_operations(members):
+        return ""
+    wait = "wait" if len(others) > 1 else "waits"
+    return f"; meanwhile {words.ranks(others)} {wait} for {words.ranks(members)}"
 
 
 def _called(one: Family) -> str:

@@ -123,10 +123,12 @@ def slow_update(case: Case) -> list[Finding]:
     normal = (by_byte * size + by_tensor * tensors) * _crowd(case)
     computing = float(1e-9 + _compute(case)[:, usual].mean())
     slow = took > SLOWER * normal
-    if not slow and (took < MUCH * computing or case.program.get("fused")):
+    fused = bool(case.program.get("fused"))
+    if not slow and (took < MUCH * computing or fused or model == "SGD"):
         return []
     if slow:
         left, most_left, least_left = 0.5 * normal, normal, 0.0
+        hint = "" if fused else " (fused=True)"
         sentence = (
             f"The optimizer's update takes {milliseconds(took)} of each step on every rank "
             f"({100 * took / step:.0f} %); PyTorch's {model} would take about "
@@ -134,7 +136,7 @@ def slow_update(case: Case) -> list[Finding]:
         )
         action = (
             "See what optimizer.step() does besides: Python for each parameter, a schedule, a "
-            "norm, a copy of the weights. Take one of torch.optim's (fused=True), do the rest "
+            f"norm, a copy of the weights. Take one of torch.optim's{hint}, do the rest "
             "less often, or on fewer and larger tensors."
         )
     else:
