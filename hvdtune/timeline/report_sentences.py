@@ -136,6 +136,13 @@ def lateness(numbers: Numbers) -> str:
     by = f"{words.seconds(waited)} of a step, on average, is waiting for whichever is last"
     if any(one["kind"] == "ranks take turns" for one in numbers["findings"]):
         return f"No rank in particular is late: the ranks take turns, and {by}."
+    for one in numbers["findings"]:
+        if ranks := str(one["evidence"].get("late_ranks", "")):
+            late = words.ranks(map(int, ranks.split(","))).capitalize()
+            return (
+                f"{late} are late by an operation that the others have no part in: "
+                f"{words.seconds(waited)} of a step, on average, is waiting for late ranks."
+            )
     real = [one for one in numbers["stragglers"] if one["kind"]]
     if real:
         return f"{_straggler(real[0])} Without it the job would hardly be faster."

@@ -35,6 +35,5 @@ def tell(reducer: GradientReducer, optimizer: torch.optim.Optimizer) -> None:
 
 def _update(optimizer: torch.optim.Optimizer) -> str:
     """The class of torch.optim that it is, or is derived from; "" for one of its own kind."""
-    every = (one for one in type(optimizer).__mro__ if one.__module__.startswith("torch.optim."))
-    name = next(every).__name__
-    return "" if name == "Optimizer" else name
+    every = [one for one in type(optimizer).__mro__ if one.__module__.startswith("torch.optim.")]
+    return every[0].__name__ if len(every) > 1 else ""  # the last is Optimizer

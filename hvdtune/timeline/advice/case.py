@@ -21,6 +21,7 @@ from hvdtune.timeline.skew import MATTERS, PERSISTENT, pauses
 from hvdtune.timeline.trend import Change, change
 
 if TYPE_CHECKING:
+    from hvdtune.timeline.owners import Family
     from hvdtune.timeline.report_data import Analysis
 
 MIB = 1 << 20
@@ -140,25 +141,36 @@ class Case:
         explained = np.minimum(late, grown).sum() >= late.sum() / 2
         return found.ranks if explained else ()
 
+    def members(self, one: Family) -> list[int]:
+        """The ranks of an operation's process set: as last listed, else those that waited in it."""
+        ranks = self.analysis.recording.ranks.values()
+        every = [of for rank in ranks for of in rank.sets if of.process_set == one.process_set]
+        return sorted(every[-1].ranks if every else one.busy)
+
     @cached_property
     def elsewhere(self) -> dict[int, float]:
         """Rank → s a step that it is busy with operations of process sets which other ranks are not
         in, beyond the rank that is so the least."""
         busy = dict.fromkeys(self.analysis.joint.views, 0.0)
+        size = self.analysis.recording.size
         for one in self.analysis.owners:
-            if one.process_set and one.waited_for and len(one.busy) < len(busy):
+            if one.process_set and one.waited_for and len(self.members(one)) < size:
                 for rank, seconds in one.busy.items():
                     busy[rank] += seconds
-        least = min(busy.values(), default=0.0)
+        least = min(busy.values(), default=0.0) if len(busy) == size else 0.0
         return {rank: seconds - least for rank, seconds in busy.items()}
+
+    def delay_by(self, ranks: Sequence[int]) -> float:
+        """How long these ranks hold a step up, s, in the mean."""
+        table = self.analysis.lateness
+        own = table[table["rank"].isin(ranks)]
+        return float(own.groupby("step")["delay_s"].max().mean()) if len(own) else 0.0
 
     def late_by_operations(self, ranks: Sequence[int]) -> bool:
         """What these ranks do in operations without the others explains half of their delay at
         least. They are told as the operations."""
-        table = self.analysis.lateness
-        late = table[table["rank"].isin(ranks)].groupby("step")["delay_s"].max()
         busy = np.mean([self.elsewhere.get(rank, 0.0) for rank in ranks] or [0.0])
-        return bool(0 < late.mean() <= 2 * busy)
+        return bool(0 < self.delay_by(ranks) <= 2 * busy)
 
     @cached_property
     def usual(self) -> np.ndarray:

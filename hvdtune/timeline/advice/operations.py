@@ -84,7 +84,7 @@ def _one_by_one(case: Case, together: Sequence[Family]) -> Finding:
     count = sum(one.count for one in together)
     size = sum(one.bytes for one in together) / count
     gain = case.gain(calls.in_one_call(names, case.load.hosts)) if names else 0.0
-    gain += sum(_unplayed(case, one) for one in together) * (1 - 1 / count)
+    gain += sum(_unplayed(case, one) for one in together if not one.names) * (1 - 1 / count)
     blocked = sum(one.blocked_s for one in together)
     what = ", ".join(_called(one) for one in together[:3])
     return Finding(
@@ -113,41 +113,15 @@ def _between(gain: float) -> tuple[float, float] | None:
 
 def _in_every_step(case: Case, one: Family) -> list[Finding]:
     """One family that comes in every step."""
-    if not one.names:
-        return _told(case, one, _unplayed(case, one))
-    names = case.analysis.joint.reference.recording.names
-    pickled = calls.Pickling(case.analysis.joint, case.analysis.found_steps)
-    counters = calls.pickling_of([names[at].name for at in one.names])
-    gain = case.sample.gain(
-        calls.left_out(one.names, case.load.hosts, lambda step: pickled.spans(counters, step))
-    )
+    gain = _played(case, one) if one.names else _unplayed(case, one)
     few = one.bytes <= SMALL and one.count < LOOP and one.phase in (UPDATED, BEHIND)
     if few:
-        gain = min(gain, _busy(case, one))
+        gain = min(gain, (one.blocked_s - one.late_s) / float(case.durations.mean()))
     least = MODEL_WORTH if one.call == OF_MODEL else FEW_WORTH if few else 0.0
     if gain < least:
         return []
-    case.fixes.append((gain, calls.left_out(one.names)))
-    return _told(case, one, gain)
-
-
-def _busy(case: Case, one: Family) -> float:
-    """The share of the step that ranks are blocked in it, but not for late ranks."""
-    mean = float(case.durations.mean())
-    return (one.blocked_s - one.late_s) / mean if mean > 0 else 0.0
-
-
-def _unplayed(case: Case, one: Family) -> float:
-    """The gain of leaving out what the rank whose steps are played again has no part in: what
-    others wait for those who have."""
-    if one.names or not case.late_by_operations(sorted(one.busy)):
-        return 0.0
-    table = case.analysis.lateness
-    late = table[table["rank"].isin(one.busy)].groupby("step")["delay_s"].max()
-    return min(_busy(case, one), float(late.mean() / case.durations.mean()))
-
-
-def _told(case: Case, one: Family, gain: float) -> list[Finding]:
+    if one.names:
+        case.fixes.append((gain, calls.left_out(one.names)))
     evidence: dict[str, float | str] = {
         "operation": one.call,
         "tensor": one.name or "-",
@@ -159,8 +133,39 @@ def _told(case: Case, one: Family, gain: float) -> list[Finding]:
         "phase": one.phase or "-",
         "replay_error": case.replay_error(case.sample),
     }
+    if late := _made_late(case, one):
+        evidence["late_ranks"] = ", ".join(map(str, late))
     kind = _KINDS.get(one.call, f"{one.call} in every step")
     return [Finding(kind, _sentence(case, one), _action(one), gain, evidence)]
+
+
+def _played(case: Case, one: Family) -> float:
+    """The gain of leaving it out, and the pickling for it."""
+    names = case.analysis.joint.reference.recording.names
+    pickled = calls.Pickling(case.analysis.joint, case.analysis.found_steps)
+    counters = calls.pickling_of([names[at].name for at in one.names])
+    return case.sample.gain(
+        calls.left_out(one.names, case.load.hosts, lambda step: pickled.spans(counters, step))
+    )
+
+
+def _unplayed(case: Case, one: Family) -> float:
+    """The gain of leaving out what the rank whose steps are played again has no part in: what
+    others wait for those who have, unless they are busy elsewhere for as long."""
+    members = case.members(one)
+    if not case.late_by_operations(members):
+        return 0.0
+    others = [busy for rank, busy in case.elsewhere.items() if rank not in members]
+    own = max(0.0, one.blocked_s - one.late_s - max(others, default=0.0))
+    return min(own, case.delay_by(members)) / float(case.durations.mean())
+
+
+def _made_late(case: Case, one: Family) -> list[int]:
+    """The ranks of its process set, if it makes them late, so that the others wait for them."""
+    members = case.members(one) if one.process_set else []
+    most = max((case.elsewhere.get(rank, 0.0) for rank in members), default=0.0)
+    explains = one.blocked_s - one.late_s >= most / 2 > 0
+    return members if explains and case.late_by_operations(members) else []
 
 
 def _sentence(case: Case, one: Family) -> str:
@@ -191,15 +196,12 @@ def _sentence(case: Case, one: Family) -> str:
 
 def _meanwhile(case: Case, one: Family) -> str:
     """Who waits for the ranks of a process set meanwhile."""
-    members = sorted(one.busy)
-    others = [rank for rank in case.analysis.joint.views if rank not in members]
-    most = max(case.elsewhere[rank] for rank in members) if members else 0.0
-    if not one.process_set or not others or one.blocked_s - one.late_s < most / 2:
-        return ""
-    if not case.late_by_operations(members):
+    late = _made_late(case, one)
+    others = [rank for rank in case.analysis.joint.views if rank not in late]
+    if not late or not others:
         return ""
     wait = "wait" if len(others) > 1 else "waits"
-    return f"; meanwhile {words.ranks(others)} {wait} for {words.ranks(members)}"
+    return f"; meanwhile {words.ranks(others)} {wait} for {words.ranks(late)}"
 
 
 def _called(one: Family) -> str:
@@ -230,11 +232,4 @@ def _of_set(case: Case, one: Family) -> str:
     """` of process set 2 (ranks 0, 2)`; nothing for that of all ranks."""
     if one.process_set == 0:
         return ""
-    lists = [
-        listed.ranks
-        for rank in case.analysis.recording.ranks.values()
-        for listed in rank.sets
-        if listed.process_set == one.process_set
-    ]
-    who = f" ({words.ranks(lists[-1])})" if lists else ""
-    return f" of process set {one.process_set}{who}"
+    return f" of process set {one.process_set} ({words.ranks(case.members(one))})"
