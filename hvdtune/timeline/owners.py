@@ -22,7 +22,8 @@ from hvdtune.timeline.steps import Steps
 #: Operations that are outstanding together with this share of the largest bytes that are, are
 #: gradients, too: of a second optimizer, say.
 LARGE_SHARE = 0.1
-#: No gradient is so small, bytes: it is a number that somebody wants to know.
+#: A gradient that is so small, bytes, is one of a layer's: else it is a number that somebody wants
+#: to know.
 SCALAR = 8
 #: What mostly holds for an operation holds for its family.
 MOSTLY = 0.5
@@ -268,10 +269,19 @@ class _Rows:
             chosen = (alone & (each > SCALAR)) | (large & (each > SCALAR))
         else:
             chosen = large & ~alone
+        chosen &= (each > SCALAR) | self._of_layers(keys, chosen & reducing & (each > SCALAR))
         named = {keys[at] for at in np.flatnonzero(chosen & reducing) if "#" in keys[at].name}
         chosen |= np.array([key in named for key in keys]) & (each > SCALAR)
         ids = np.flatnonzero(chosen & reducing & (count > 0))
         return {int(at): Key("allreduce", GRADIENTS, self.described[at].process_set) for at in ids}
+
+    def _of_layers(self, keys: list[Key], gradients: np.ndarray) -> np.ndarray:
+        """Names, [N] bool, that belong to a layer of these: a scalar outside of them is a number
+        that somebody wants to know. All of them if there are no such gradients."""
+        names = zip(self.described, keys, strict=True)
+        layers = [_text(one.name, key.call).rpartition(".")[0] for one, key in names]
+        known = {layers[at] for at in np.flatnonzero(gradients)}
+        return np.array([not known or layer in known for layer in layers], bool)
 
     def families(self, key_of: dict[int, Key]) -> dict[Key, _Seen]:
         """What is seen of each family, by the families of names."""

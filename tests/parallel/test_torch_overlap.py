@@ -69,7 +69,7 @@ def test_the_tuner_waits_until_it_is_known() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_overlapping_is_tried_where_layers_wait(ranks: int) -> None:
-    for told in run_ranks(ranks, torch_overlap.what_is_found_out, 0.01, 512, 8, 120).values:
+    for told in run_ranks(ranks, torch_overlap.what_is_found_out, 0.01, 1024, 8, 120).values:
         assert told[0].startswith("being tried since step 15")
         assert told[1].startswith("tried from step 15 to")
 

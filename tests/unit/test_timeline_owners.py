@@ -210,6 +210,20 @@ def test_families_are_told_with_count_bytes_wait_and_phase():
     assert metrics[0].blocked_s == pytest.approx(20 * (100e-6 + 60e-6), rel=0.3)
 
 
+def test_a_number_is_no_gradient_though_it_is_outstanding_with_them_and_a_layers_scalar_is() -> (
+    None
+):
+    bias = Tensor("allreduce.layer0.bias", 4)
+    for job in (HEALTHY, replace(HEALTHY, tensors=tensors(10, 256))):
+        every = analyse(recording(replace(job, tensors=(LOSS, bias, *job.tensors)))).owners
+        assert {(one.name, one.count) for one in every} == {("gradients", 11), ("loss", 1)}
+
+
+def test_of_gradients_that_are_all_scalars_none_is_left_out() -> None:
+    [one] = analyse(recording(replace(HEALTHY, tensors=tensors(3, 4)))).owners
+    assert (one.name, one.count) == ("gradients", 3)
+
+
 def test_what_ranks_wait_for_a_late_one_is_told_apart():
     job = replace(HEALTHY, calls=(Call(LOSS, at=0.010),), late=(Late(2, 0.030),))
     loss = next(one for one in analyse(recording(job)).owners if one.name == "loss")
