@@ -195,9 +195,8 @@ void Engine::decide_start(wire::TimelineOrder& order) {
     order.problem = claim_file(order);
   }
   if (options.horovod_format && order.problem.empty()) {
-    claim_.release();
     // Horovod's layout begins with what is announced next, not with what is executed next.
-    order.problem = timeline_.start(order.path, order.mark_cycles);
+    order.problem = timeline_.start(order.path, order.mark_cycles, claim_.hand_over());
     watch_traffic();
     recorded_path_ = order.path;
     const std::lock_guard lock(table_mutex_);
@@ -308,10 +307,9 @@ void Engine::start_capture(const wire::TimelineOrder& order) {
   options.identity += ",\"cpus\":" + std::to_string(host_cpus()) +
                       ",\"local_size\":" + std::to_string(arena_.local_ranks());
   arena_.recording().fetch_add(1);
-  claim_.release();
-  FileClaim own;
   if (!is_coordinator()) {
     // Rank 0 has not seen the files of another host.
+    FileClaim own;
     if (const std::string problem = own.take(options.path, 1); !problem.empty()) {
       return on_recording_ended(problem, true);
     }
@@ -320,7 +318,9 @@ void Engine::start_capture(const wire::TimelineOrder& order) {
                                     << ": this rank records to " << own.path() << " instead.";
     }
     options.path = own.path();
-    own.release();
+    options.claimed = own.hand_over();
+  } else {
+    options.claimed = claim_.hand_over();
   }
   const std::string problem = recorder_.capture().start(options);
   if (!problem.empty()) return on_recording_ended(problem, true);

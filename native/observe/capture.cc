@@ -64,7 +64,8 @@ std::string Capture::start(const Options& options) {
       buffers, options.rank,
       [this, generation](const std::string& error) { on_ended(generation, error); });
   const Nanos now = monotonic_now();
-  std::string error = writer->start(options.path, identity_of(options, now), options.file_limit);
+  std::string error =
+      writer->start(options.path, identity_of(options, now), options.file_limit, options.claimed);
   const std::lock_guard lock(mutex_);
   if (!error.empty()) {
     open_.store(false, std::memory_order_relaxed);

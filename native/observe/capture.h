@@ -41,6 +41,7 @@ struct Options {
   int rank = 0;
   Window window;
   std::size_t file_limit = 0;  ///< bytes that the file may have; 0 = any number
+  int claimed = -1;            ///< the file at `path`, as TraceFile::open has it
 };
 
 /// One tensor, for its name's first use.

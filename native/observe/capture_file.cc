@@ -18,14 +18,14 @@ void append_event(std::string& out, std::string_view name, int rank) {
 }
 
 std::string CaptureFile::open(const std::string& path, int rank, std::string_view identity,
-                              std::size_t limit) {
+                              std::size_t limit, int claimed) {
   path_ = path;
   rank_ = rank;
   identity_ = identity;
   limit_ = limit;
   pieces_.clear();
   blocks_dropped_ = 0;
-  error_ = file_->open(path, identity, rank);
+  error_ = file_->open(path, identity, rank, claimed);
   return error_;
 }
 

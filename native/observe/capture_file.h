@@ -19,8 +19,9 @@ void append_event(std::string& out, std::string_view name, int rank);
 class CaptureFile {
  public:
   /// Creates or empties `path`. `identity`: the first event. \param limit bytes; 0 = none.
-  /// Returns an error text, or an empty string.
-  std::string open(const std::string& path, int rank, std::string_view identity, std::size_t limit);
+  /// \param claimed as TraceFile::open has it. Returns an error text, or an empty string.
+  std::string open(const std::string& path, int rank, std::string_view identity, std::size_t limit,
+                   int claimed);
 
   /// Events, each with a comma before it: `lasting` ones stay whatever goes. As TraceFile::append.
   bool append(std::string_view lasting, std::string_view blocks);

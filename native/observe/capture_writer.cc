@@ -41,7 +41,8 @@ Writer::~Writer() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::string Writer::start(const std::string& path, std::string_view identity, std::size_t limit) {
+std::string Writer::start(const std::string& path, std::string_view identity, std::size_t limit,
+                          int claimed) {
   std::string first;
   append_event(first, "hvdtune_identity", rank_);
   first.erase(0, 2);  // nothing is before it
@@ -51,7 +52,7 @@ std::string Writer::start(const std::string& path, std::string_view identity, st
   limited_ = limit > 0;
   append_bytes_ = limit == 0 ? kAppendBytes : std::min(kAppendBytes, limit / 8);
   path_ = path;
-  std::string error = file_.open(path, rank_, first, limit);
+  std::string error = file_.open(path, rank_, first, limit, claimed);
   if (!error.empty()) return error;
   const SignalsBlocked blocked;
   running_ = true;

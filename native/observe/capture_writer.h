@@ -33,9 +33,10 @@ class Writer {
   Writer& operator=(const Writer&) = delete;
   ~Writer();
 
-  /// Opens the file and starts the thread. `identity`: the args of the first event. Returns an
-  /// error text, or an empty string.
-  std::string start(const std::string& path, std::string_view identity, std::size_t limit);
+  /// Opens the file and starts the thread. `identity`: the args of the first event. `claimed`: as
+  /// TraceFile::open has it. Returns an error text, or an empty string.
+  std::string start(const std::string& path, std::string_view identity, std::size_t limit,
+                    int claimed);
 
   /// Any thread: there is much to do.
   void wake();

@@ -19,12 +19,40 @@ std::filesystem::path with_name(const std::string& path, const std::string& inse
 
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
+/// Whether a process joins the file with others. It holds a lock of the other kind; a shared one
+/// shows that, and two that look at once do not see each other. Some network file systems know
+/// only one kind: it is asked for first, and given back.
+bool is_being_joined(int file) {
+  if (flock(file, LOCK_SH | LOCK_NB) != 0) return errno == EWOULDBLOCK;
+  flock(file, LOCK_UN);
+  return false;
+}
+
+constexpr const char* kJoiner = "a process that joins it with other ranks' files";
+
+struct flock whole_file() {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+/// Who uses an open file, if another process does. Holds nothing meanwhile: its owner may just be
+/// about to lock it.
+std::optional<std::string> user_of(int file) {
+  if (is_being_joined(file)) return kJoiner;
+  struct flock lock = whole_file();
+  if (fcntl(file, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return {};
+  if (lock.l_pid <= 0) return "another job";
+  return "another job (process " + std::to_string(lock.l_pid) + ")";
+}
+
 /// Who uses a file of ranks 1 … size - 1, if any other job does.
 std::string user_of_others(const std::string& path, int size) {
   for (int rank = 1; rank < size; ++rank) {
     const int file = ::open(path_of_rank(path, rank).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) continue;
-    const auto user = lock_file(file);
+    const auto user = user_of(file);
     ::close(file);
     if (user) return *user;
   }
@@ -46,21 +74,10 @@ std::string cannot_write(const std::string& path, const std::string& what) {
 }
 
 std::optional<std::string> lock_file(int file) {
-  // Who joins files holds a lock of the other kind. Some network file systems know only one kind:
-  // it is asked for first, and given back.
-  if (flock(file, LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return "a process that joins it with other ranks' files";
-  } else {
-    flock(file, LOCK_UN);
-  }
-  struct flock lock{};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
+  if (is_being_joined(file)) return kJoiner;
+  struct flock lock = whole_file();
   if (fcntl(file, F_SETLK, &lock) == 0 || (errno != EACCES && errno != EAGAIN)) return {};
-  if (fcntl(file, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK || lock.l_pid <= 0) {
-    return "another job";
-  }
-  return "another job (process " + std::to_string(lock.l_pid) + ")";
+  return user_of(file).value_or("another job");
 }
 
 std::string path_of_rank(const std::string& path, int rank) {

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace hvdtune {
 
@@ -36,6 +37,9 @@ class FileClaim {
   [[nodiscard]] const std::string& user() const { return user_; }
   /// Others may have it from now on.
   void release();
+  /// Gives the open file away, with the hold on it; -1 if none is held. Closing any other
+  /// descriptor of the file in this process ends the hold.
+  [[nodiscard]] int hand_over() { return std::exchange(file_, -1); }
 
  private:
   std::string path_;

@@ -16,7 +16,7 @@ Timeline::~Timeline() {
   replace_stopped({});
 }
 
-std::string Timeline::start(const std::string& path, bool mark_cycles) {
+std::string Timeline::start(const std::string& path, bool mark_cycles, int claimed) {
   mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
   if (active() && path == path_) return {};
   stop();
@@ -29,7 +29,7 @@ std::string Timeline::start(const std::string& path, bool mark_cycles) {
   auto ring = std::make_unique<EventRing>(capacity_);
   auto writer = std::make_unique<TimelineWriter>(*ring, dropped_, active_, origin_);
   active_.store(true, std::memory_order_relaxed);
-  std::string error = writer->start(path, origin_wall_micros_);
+  std::string error = writer->start(path, origin_wall_micros_, claimed);
   if (!error.empty()) {
     active_.store(false, std::memory_order_relaxed);
     return error;

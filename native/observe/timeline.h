@@ -52,8 +52,8 @@ class Timeline {
   /// only `mark_cycles` is taken over. Another path: the file in use is stopped first. Returns an
   /// empty string, or why nothing is recorded. Row numbers begin at 1 in every file; the times of
   /// all files of this object count from its first start. If the disk fails later, one warning is
-  /// logged and recording ends.
-  std::string start(const std::string& path, bool mark_cycles);
+  /// logged and recording ends. `claimed`: as TraceFile::open has it; never with the path in use.
+  std::string start(const std::string& path, bool mark_cycles, int claimed = -1);
 
   /// Ends open spans; the writer thread writes what has been recorded so far and closes the file.
   /// Waits only for a file that was stopped before and is not closed yet. Idempotent.

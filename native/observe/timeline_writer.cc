@@ -22,9 +22,10 @@ TimelineWriter::TimelineWriter(EventRing& ring, const std::atomic<std::uint64_t>
                                std::atomic<bool>& active, Nanos origin)
     : ring_(ring), dropped_(dropped), active_(active), format_(origin) {}
 
-std::string TimelineWriter::start(const std::string& path, std::int64_t origin_wall_micros) {
+std::string TimelineWriter::start(const std::string& path, std::int64_t origin_wall_micros,
+                                  int claimed) {
   format_.header(text_, origin_wall_micros);
-  std::string error = file_.open(path, text_);
+  std::string error = file_.open(path, text_, 0, claimed);
   text_.clear();
   if (!error.empty()) return error;
   owner_ = getpid();

@@ -27,8 +27,9 @@ class TimelineWriter {
   /// As finish(), then the thread ends.
   ~TimelineWriter();
 
-  /// Opens the file and starts the thread. Returns an error text, or an empty string.
-  std::string start(const std::string& path, std::int64_t origin_wall_micros);
+  /// Opens the file and starts the thread. `claimed`: as TraceFile::open has it. Returns an error
+  /// text, or an empty string.
+  std::string start(const std::string& path, std::int64_t origin_wall_micros, int claimed);
 
   /// Any thread: there is much to do.
   void wake();

@@ -45,9 +45,11 @@ TraceFile::~TraceFile() {
   close_files();
 }
 
-std::string TraceFile::open(const std::string& path, std::string_view elements, int rank) {
+std::string TraceFile::open(const std::string& path, std::string_view elements, int rank,
+                            int claimed) {
   close();
   close_files();
+  file_ = claimed;
   path_ = path;
   rank_ = rank;
   const auto failed = [this](const std::string& what) {
@@ -56,7 +58,7 @@ std::string TraceFile::open(const std::string& path, std::string_view elements, 
   };
   error_.clear();
   if (path.ends_with(".gz")) return failed(std::string(kNotCompressed));
-  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (file_ < 0) file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (file_ < 0) return failed(error_text(errno));
   struct stat info{};
   if (fstat(file_, &info) != 0 || !S_ISREG(info.st_mode)) return failed("not a regular file");

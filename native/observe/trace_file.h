@@ -18,7 +18,10 @@ class TraceFile {
   /// Creates or empties `path` and writes "[\n" + `elements` + "]". Returns an error text, or an
   /// empty string. The path must lead to a regular file, which no other process records to.
   /// \param rank whose file it is
-  std::string open(const std::string& path, std::string_view elements, int rank = 0);
+  /// \param claimed the file at `path`, open and held (FileClaim::hand_over), which is this
+  /// object's from now on; -1: it is opened here.
+  std::string open(const std::string& path, std::string_view elements, int rank = 0,
+                   int claimed = -1);
 
   /// Puts `elements` and `more`, each beginning with a comma, before the closing bracket. After a
   /// failure, the file holds what it held before and an event `hvdtune_cut_off`, error() says why,

@@ -1,5 +1,6 @@
 // The files of captures: kept small, on disks that are slow, full or not there, one after the
 // other.
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <thread>
@@ -16,6 +18,7 @@
 #include "check.h"
 #include "folder.h"
 #include "observe/capture.h"
+#include "observe/file_claim.h"
 
 namespace hvdtune::capture {
 
@@ -189,6 +192,57 @@ TEST(a_file_that_fails_at_its_end_does_not_end_the_next_one) {
   CHECK_EQ(waitpid(child, &status, 0), child);
   CHECK_EQ(status, 0);
   for (const char* file : {"1", "2"}) parse_json(read_file(folder.file(file)));
+}
+
+TEST(a_claimed_file_is_nobody_elses_at_any_moment) {
+  const Folder folder;
+  const std::string path = folder.file("t"), enough = folder.file("enough");
+  FileClaim claim;
+  CHECK_EQ(claim.take(path, 1), "");
+  const pid_t child = fork();
+  if (child == 0) {
+    while (!std::filesystem::exists(enough)) {
+      const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+      if (file >= 0 && !lock_file(file)) _exit(1);
+      close(file);
+    }
+    _exit(0);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  Capture capture;
+  Options options = options_for(path);
+  options.claimed = claim.hand_over();
+  CHECK_EQ(capture.start(options), "");
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  std::ofstream(enough).put('.');
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
+}
+
+TEST(looking_who_uses_files_keeps_nobody_from_them) {
+  const Folder folder;
+  const std::string path = folder.file("t.json"), enough = folder.file("enough");
+  std::ofstream(path_of_rank(path, 1)).put('.');
+  const pid_t child = fork();
+  if (child == 0) {
+    while (!std::filesystem::exists(enough)) {
+      FileClaim claim;
+      if (!claim.take(path, 2).empty()) _exit(1);
+    }
+    _exit(0);
+  }
+  bool refused = false;
+  for (int i = 0; i < 2000 && !refused; ++i) {
+    const int file = open(path_of_rank(path, 1).c_str(), O_RDWR | O_CLOEXEC);
+    refused = lock_file(file).has_value();
+    close(file);
+  }
+  std::ofstream(enough).put('.');
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
+  CHECK(!refused);
 }
 
 TEST(a_file_that_cannot_be_written) {
