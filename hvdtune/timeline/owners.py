@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,6 +25,8 @@ LARGE_SHARE = 0.1
 #: A gradient that is so small, bytes, is one of a layer's: else it is a number that somebody wants
 #: to know.
 SCALAR = 8
+#: Tensors of a batch are told apart by so many bits.
+_PLACES = 24
 #: What mostly holds for an operation holds for its family.
 MOSTLY = 0.5
 #: What comes in this share of the steps comes in every step.
@@ -118,10 +120,12 @@ def owners(joint: Joint, steps: Steps) -> list[Family]:
     reference = joint.reference
     seen: dict[Key, _Seen] = {}
     times: dict[Key, dict[int, tuple[float, float]]] = {}
+    every = {rank: _Rows(joint, view, steps) for rank, view in joint.views.items()}
     for view in sorted(joint.views.values(), key=lambda one: one is not reference):
         keys = _keys(view.recording)
-        rows = _Rows(joint, view, steps)
         if view is reference or any(key not in seen for key in keys):
+            rows = every[view.rank]
+            rows.part(every.values())
             gradients = rows.gradients(keys)
             if view is reference:
                 reduced = {(key, view.recording.names[at].name) for at, key in gradients.items()}
@@ -235,16 +239,36 @@ class _Rows:
         use = use[np.argsort(submitted[use], kind="stable")]
         self.name, self.submitted = names[use], submitted[use]
         self.step = steps.batch_step[batch[use]]
+        place = np.arange(len(batch)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.which = (batch << _PLACES)[use] + place[use]
         self.described = view.recording.names
         self.steps = len(steps)
         self.blocked, self.begin = view.blocked, steps.begin[view.rank]
         self.opened = self._own(self.begin)
         self.bytes = np.array([one.bytes for one in self.described] or [0])[self.name]
-        # Those between two waits are outstanding together.
-        self.wait = np.searchsorted(view.blocked.begin, self.submitted, side="left")
+        behind = np.searchsorted(view.blocked.begin, self.submitted, side="left")
+        self.waited = np.diff(behind, append=len(view.blocked.begin)) > 0  # before the next one
+        self.wait = self.alone = np.zeros(0, np.int64)  # see part()
+
+    def part(self, ranks: Iterable[_Rows]) -> None:
+        """Those between two waits are outstanding together. Who comes last to a small operation
+        waits too little to leave a record: a wait of any of the ranks counts that submits the same
+        one next."""
+        waited = self.waited.copy()
+        for other in ranks:
+            if not len(other.which):
+                continue
+            order = np.argsort(other.which, kind="stable")
+            at = np.searchsorted(other.which, self.which, sorter=order)
+            there = order[np.minimum(at, len(order) - 1)]
+            same = other.which[there] == self.which
+            next_too = same[:-1] & same[1:] & (np.diff(there) == 1)
+            waited[:-1] |= next_too & other.waited[there[:-1]]
+        self.wait = np.cumsum(waited) - waited
         first = np.array([_is_first(one.name) for one in self.described] or [True])[self.name]
         calls = np.bincount(self.wait, first)
-        self.alone = (calls[self.wait] == 1) & (self.wait < len(view.blocked.begin))
+        ended = waited[-1:].any() | (self.wait < self.wait.max(initial=0))
+        self.alone = (calls[self.wait] == 1) & ended
 
     def gradients(self, keys: list[Key]) -> dict[int, Key]:
         """Names (ids) of gradients → their family: allreduces that are outstanding together, of the

@@ -8,6 +8,7 @@ one after another, on all ranks together. How long they run is from the recordin
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -238,6 +239,7 @@ class _Step:
         self.sent = [0] * len(self.programs)
         self.position = [0] * len(self.programs)
         self.blocked: dict[int, tuple[float, np.ndarray]] = {}
+        self.missing: dict[int, set[int]] = {}  # what each blocked rank still waits for
         self.done = np.full(count, np.inf)
         self.done[~np.isfinite(np.stack([p.submit for p in self.programs])).any(axis=0)] = -np.inf
         self.waiting = np.ones(count, bool)  # not in a batch yet
@@ -250,6 +252,7 @@ class _Step:
         self.names = one.name.tolist()
         self.sizes = one.bytes.tolist()
         self.alike = one.alike.tolist()
+        self.reaches = sum(self.sizes) >= rules.threshold  # a batch may become full
         self.speed = self._speed() * stretch
 
     def run(self) -> tuple[list[float], float]:
@@ -289,22 +292,25 @@ class _Step:
     def _turn(self) -> bool:
         """The next thing that happens: a batch is complete, or one is closed."""
         time, everything = self._closing()
-        if self.running and self.running[0][0] <= time:
+        while self.running and self.running[0][0] <= time:
             end, members = self.running.popleft()
             self.done[members] = end
-            free = [r for r, (_, needs) in self.blocked.items() if self.done[needs].max() < np.inf]
+            for missing in self.missing.values():
+                missing.difference_update(members)
+            free = [rank for rank, missing in self.missing.items() if not missing]
             for rank in free:
-                del self.blocked[rank]
+                del self.blocked[rank], self.missing[rank]
                 self._advance(rank)
             if free:
                 self._look()
-            return True
+                return True
         if np.isfinite(time):
             self._close(time, everything)
             return True
         if self.blocked:  # what they wait for never comes: the recording does not say all
             for rank in list(self.blocked):
                 since, needs = self.blocked.pop(rank)
+                del self.missing[rank]
                 self.done[needs] = np.minimum(self.done[needs], since)
                 self._advance(rank)
             self._look()
@@ -320,7 +326,8 @@ class _Step:
             time = at + self.shift[rank]
             complete = float(self.done[needs].max(initial=-np.inf))
             if np.isposinf(complete):
-                self.blocked[rank] = (time, needs)
+                self.blocked[rank] = time, needs
+                self.missing[rank] = set(needs[np.isposinf(self.done[needs])].tolist())
                 return
             if complete > time:
                 self.stood[rank].append((time, complete))
@@ -337,10 +344,10 @@ class _Step:
             self.sent[rank] = upto
 
     def _look(self) -> None:
-        """What is ready, in order."""
+        """What is ready, in order, and since when."""
         self.ready = np.where(self.waiting, self.submitted.max(axis=0), np.inf)
-        order = np.argsort(self.ready, kind="stable")
-        self.queue = order[: int(np.isfinite(self.ready).sum())].tolist()
+        order = np.argsort(self.ready, kind="stable")[: int(np.isfinite(self.ready).sum())]
+        self.queue, self.since = order.tolist(), self.ready[order].tolist()
 
     def _closing(self) -> tuple[float, bool]:
         """When the coordinator closes a batch next, and whether it closes all that is ready."""
@@ -348,7 +355,7 @@ class _Step:
             return np.inf, False
         # A coordinator that runs a batch hears of the others when that is done.
         hears = -np.inf if self.rules.costs.while_busy else self.free
-        head = max(float(self.ready[self.queue[0]]), hears)
+        head = max(self.since[0], hears)
         time = head + self.rules.cycle
         for since, needs in self.blocked.values():
             soonest = float(self.ready[needs].min(initial=np.inf))
@@ -357,7 +364,7 @@ class _Step:
         # notice before that it has enough of them. The first one wakes it.
         looks = min((since for since, _ in self.blocked.values()), default=np.inf)
         if len(self.queue) == self.left:
-            done = float(self.ready[self.queue[-1]])
+            done = self.since[-1]
             time = min(time, max(done, hears if done <= head else looks))
         full = self._full()
         full = max(full, hears if full <= head else looks)
@@ -369,26 +376,32 @@ class _Step:
         head = self.queue[0]
         size = self.sizes[head]
         if size >= self.rules.threshold:
-            return float(self.ready[head])
-        for index in self.queue[1:]:
+            return self.since[0]
+        if not self.reaches:
+            return np.inf
+        for index, since in zip(self.queue[1:], self.since[1:], strict=True):
             if self.alike[index] != self.alike[head]:
                 continue
             size += self.sizes[index]
             if size >= self.rules.threshold:
-                return float(self.ready[index])
+                return since
         return np.inf
 
     def _close(self, time: float, everything: bool) -> None:
-        ready = [index for index in self.queue if self.ready[index] <= time]
-        gone: set[int] = set()
+        count = bisect_right(self.since, time)
+        ready, since = self.queue[:count], self.since[:count]
         while ready:
             batch, full = self._plan(ready)
             if not (everything or full):
                 break
             self._execute(batch, time)
-            gone.update(batch)
-            ready = [index for index in ready if index not in gone]
-        self.queue = [index for index in self.queue if index not in gone]
+            if ready[: len(batch)] == batch:
+                ready, since = ready[len(batch) :], since[len(batch) :]
+            else:
+                gone = set(batch)
+                left = [at for at, index in enumerate(ready) if index not in gone]
+                ready, since = [ready[at] for at in left], [since[at] for at in left]
+        self.queue, self.since = ready + self.queue[count:], since + self.since[count:]
 
     def _plan(self, ready: list[int]) -> tuple[list[int], bool]:
         """The next batch of what is ready, and whether it is full."""
@@ -408,9 +421,9 @@ class _Step:
 
     def _usual(self, batch: list[int]) -> float:
         """What such a batch takes in the recording."""
-        duration = self.known.get(tuple(sorted(self.names[index] for index in batch)))
+        duration = self.known.get(tuple(sorted([self.names[index] for index in batch])))
         if duration is None:
-            size = sum(self.sizes[index] for index in batch)
+            size = sum([self.sizes[index] for index in batch])
             duration = self.rules.costs.duration(len(batch), size)
         return duration
 

@@ -21,8 +21,9 @@ from hvdtune.timeline.steps import Steps
 #: Stretches of so many consecutive steps, spread over the recording …
 STRETCHES = 6
 STRETCH = 6
-#: … but no more than so many submissions and batches altogether.
-BUDGET = 30_000
+#: … but no more than so many submissions and batches altogether; of long steps there are twice as
+#: many stretches, SHORT ones, since a machine's moods last for longer than a stretch.
+BUDGET, SHORT = 120_000, 3
 #: Of the computing before gradients that all come at once, this much at the end is the backward
 #: pass that they come from: it costs about twice the forward pass.
 BACKWARD = 2 / 3
@@ -113,14 +114,14 @@ def _sample(joint: Joint, steps: Steps, chosen: np.ndarray) -> Iterable[range]:
     consecutive &= np.concatenate([[False], chosen[:-1]])
     starts = np.flatnonzero(chosen & ~consecutive)
     runs = [range(s, e) for s, e in zip(starts, _run_ends(chosen, starts), strict=True)]
-    windows = [
-        range(at, min(at + STRETCH, run.stop)) for run in runs for at in run[::STRETCH] or run
-    ]
+    inside = steps.batch_step >= 0
+    each = joint.tensors[inside].sum() / max(len(steps), 1) * (len(joint.views) + 4)
+    whole = each * STRETCH * STRETCHES <= BUDGET
+    length, number = (STRETCH, STRETCHES) if whole else (SHORT, 2 * STRETCHES)
+    windows = [range(at, min(at + length, run.stop)) for run in runs for at in run[::length] or run]
     longest = max(len(window) for window in windows)
     windows = [window for window in windows if len(window) == longest]
-    inside = steps.batch_step >= 0
-    tensors = joint.tensors[inside].sum() / max(len(steps), 1) * (len(joint.views) + 4)
-    most = max(1, min(STRETCHES, int(BUDGET / max(tensors * longest, 1))))
+    most = max(1, min(number, int(BUDGET / max(each * longest, 1))))
     at = np.unique(np.linspace(0, len(windows) - 1, most).round().astype(int))
     return [windows[i] for i in at]
 

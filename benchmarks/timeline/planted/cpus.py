@@ -54,7 +54,7 @@ def _eight_threads(job: Job) -> None:
 )  # fmt: skip
 def _many_threads(job: Job) -> None:
     torch = start_torch(job, 4 if job.fault else 1)
-    fit(job, _multiplies(torch, 256, 6), lambda step: torch.randn(96, 256), steps=60)
+    fit(job, _multiplies(torch, 256, 6), lambda step: torch.randn(96, 256), steps=150)
 
 
 @programs.faulty("all on one CPU", SAME_CPU, culprits=None)
