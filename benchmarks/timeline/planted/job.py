@@ -27,6 +27,7 @@ class Job:
         )
         self.fault = fault
         self.times: list[float] = []
+        self.cpu: list[float] = []  # CPU time of this process in each step, s
         self.rank, self.size = 0, 1
         self.random = random.Random(0)
 
@@ -39,16 +40,18 @@ class Job:
     def steps(self, count: int, mark: bool = True) -> Iterator[int]:
         """Numbers of steps, each timed; `mark`s their ends where no optimizer does."""
         for number in range(count):
-            begin = time.monotonic()
+            begin, cpu = time.monotonic(), time.process_time()
             yield number
             if mark:
                 self.hvd.mark_step()
             self.times.append(time.monotonic() - begin)
+            self.cpu.append(time.process_time() - cpu)
 
     def finish(self, result: Path) -> None:
-        """Rank 0 writes its step times, in seconds."""
+        """Rank 0 writes its step times, and the CPU times of all ranks' steps, in seconds."""
+        every = self.hvd.allgather_object(self.cpu)
         if self.rank == 0:
-            result.write_text(json.dumps(self.times))
+            result.write_text(json.dumps({"steps": self.times, "cpu": every}))
         self.hvd.barrier()  # others may still wait for some of the ranks only
         self.hvd.shutdown()
 
