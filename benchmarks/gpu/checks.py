@@ -14,6 +14,7 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -56,7 +57,8 @@ def machine_for(device: str) -> tuple[Machine, dict[str, str]]:
 
     import hvdtune
 
-    said = {"hvdtune": hvdtune.__version__, "PyTorch": torch.__version__}
+    said = {"date": date.today().isoformat(), "hvdtune": hvdtune.__version__}
+    said["PyTorch"] = torch.__version__
     said["system"] = f"{platform.platform()}, Python {platform.python_version()}"
     if device == "cpu":
         return Machine(gpus=0, device="cpu"), {"GPUs": "none, tensors in CPU memory", **said}

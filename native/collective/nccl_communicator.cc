@@ -252,34 +252,34 @@ NcclConfig NcclCommunicator::config() const {
 
 void NcclCommunicator::join(const NcclUniqueId& id) {
   NcclConfig config = this->config();
-  NcclResult result{};
   {
     const std::lock_guard lock(mutex_);
     const Device::Current current(*device_);
-    result = library_->ncclCommInitRankConfig(&comm_, size_, id, index_, &config);
+    const NcclResult result = library_->ncclCommInitRankConfig(&comm_, size_, id, index_, &config);
+    if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) {
+      fail("INIT_NCCL failed: " + library_->describe(result, nullptr));
+    }
   }
-  if (result == NcclResult::kInProgress) {
-    settle("INIT_NCCL");
-  } else if (result != NcclResult::kSuccess) {
-    fail("INIT_NCCL failed: " + library_->describe(result, nullptr));
-  }
+  settle("INIT_NCCL");
 }
 
 void NcclCommunicator::issue(const char* what, const Call& call) {
-  NcclResult result{};
   {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) fail(std::string(what) + ": NCCL was aborted");
     const Device::Current current(*device_);
-    result = call(comm_);
+    const NcclResult result = call(comm_);
     if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) {
       failure_ = std::string(what) + " failed: " + library_->describe(result, comm_);
       fail(failure_);
     }
   }
-  if (result == NcclResult::kInProgress) settle(what);
+  settle(what);
 }
 
+/// Until NCCL takes the next call, or fails. Calls say kSuccess that are in progress all the same
+/// (ncclCommWindowRegister of NCCL 2.27 to 2.32; ncclSend: NVIDIA/nccl issue 1495), so that only
+/// the communicator's own state counts.
 void NcclCommunicator::settle(const char* what) {
   const Nanos began = monotonic_now();
   while (true) {
@@ -440,13 +440,12 @@ void NcclCommunicator::enroll_together(const DevicePiece& memory, Communicator& 
 /// Whether NCCL has made a window of the memory: it may say no, or make none.
 bool NcclCommunicator::open_window(const DevicePiece& memory) {
   const auto key = std::pair{memory.at, memory.bytes};
-  NcclResult result{};
   {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) fail("ncclCommWindowRegister: NCCL was aborted");
     const Device::Current current(*device_);
-    result = library_->ncclCommWindowRegister(comm_, address(memory.at), memory.bytes,
-                                              &windows_[key], kNcclSymmetricWindow);
+    const NcclResult result = library_->ncclCommWindowRegister(
+        comm_, address(memory.at), memory.bytes, &windows_[key], kNcclSymmetricWindow);
     if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) {
       HVD_LOG(kDebug) << "ncclCommWindowRegister: " << library_->describe(result, comm_)
                       << "; the buffer is registered without a window";
@@ -454,7 +453,7 @@ bool NcclCommunicator::open_window(const DevicePiece& memory) {
       return false;
     }
   }
-  if (result == NcclResult::kInProgress) settle("ncclCommWindowRegister");
+  settle("ncclCommWindowRegister");
   const std::lock_guard lock(mutex_);
   const auto found = windows_.find(key);
   if (found == windows_.end()) fail("ncclCommWindowRegister: NCCL was aborted");
@@ -465,7 +464,6 @@ bool NcclCommunicator::open_window(const DevicePiece& memory) {
 
 void NcclCommunicator::withdraw(const DevicePiece& memory) {
   const auto key = std::pair{memory.at, memory.bytes};
-  NcclResult result = NcclResult::kSuccess;
   {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return;
@@ -475,11 +473,10 @@ void NcclCommunicator::withdraw(const DevicePiece& memory) {
       enrolled_.erase(found);
     }
     if (const auto found = windows_.find(key); found != windows_.end()) {
-      result = library_->ncclCommWindowDeregister(comm_, found->second);
+      library_->ncclCommWindowDeregister(comm_, found->second);
       windows_.erase(found);
     }
   }
-  if (result != NcclResult::kInProgress) return;
   try {
     settle("ncclCommWindowDeregister");
   } catch (const Error&) {  // the job is over; the next call says so

@@ -347,11 +347,12 @@ TEST(an_abort_beside_a_change_of_streams_ends_everything) {
         3,
         [victim](int rank, Engine& engine) {
           const OnGpu<float> one(rank, std::vector<float>(1000, 1.0F));
-          finish(engine, engine.submit(in_place_on_gpu("first", rank, one)));
           const std::string why =
               "rank " + std::to_string(victim) + " ended the job: a test wants it";
           std::vector<std::unique_ptr<OnGpu<float>>> tensors;
-          std::vector<std::int64_t> handles;
+          std::vector<std::int64_t> handles{engine.submit(in_place_on_gpu("first", rank, one))};
+          // The victim, which has it, may end the job before the others have heard of it.
+          CHECK(engine.wait(handles.front(), monotonic_now() + kPatience));
           try {
             for (int t = 0; t < 6; ++t) {
               const std::vector<float> values(100, 1.0F);

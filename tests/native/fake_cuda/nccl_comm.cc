@@ -197,7 +197,16 @@ NcclResult Comm::open_window(std::size_t bytes, std::function<void()> made) {
     NcclResult expected = NcclResult::kInProgress;
     state_.compare_exchange_strong(expected, NcclResult::kSuccess);
   });
-  return blocking_ ? state_.load() : NcclResult::kInProgress;
+  return blocking_ ? state_.load() : NcclResult::kSuccess;
+}
+
+void Comm::close_window() {
+  state_ = NcclResult::kInProgress;
+  later([this] {
+    std::this_thread::sleep_for(kConnecting);
+    NcclResult expected = NcclResult::kInProgress;
+    state_.compare_exchange_strong(expected, NcclResult::kSuccess);
+  });
 }
 
 void Comm::drain() {
