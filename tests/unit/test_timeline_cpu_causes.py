@@ -65,6 +65,25 @@ def test_other_programs_that_have_the_cpus(ranks, count, factor, others):
     assert first.interval[0] < true < first.interval[1]
 
 
+def test_programs_that_hardly_compute_and_whose_batches_have_no_cpu():
+    cured = replace(CURED, batch=0.002)
+    job = replace(cured, batch=0.006)
+    longer = step_seconds(job) - step_seconds(cured)
+    own = {"cpus": 2, "work": 0.001, "kept": [0.0] * 2, "wait": longer / step_seconds(job)}
+    analysis = analyse(crowded(job, others=1.9, **own))
+    found = findings(analysis)
+    assert found[0].kind == "CPUs taken"
+    assert "ready to communicate" in found[0].sentence
+    true = longer / step_seconds(job)
+    assert found[0].interval[0] < true < found[0].interval[1]
+    parts = numbers_of(analysis, found)["accounting"]["shares"]
+    seconds = {one["kind"]: one["seconds"] for one in parts}
+    assert seconds["CPUs taken"] > 0.5 * longer
+    assert seconds["computing"] == pytest.approx(WORK, rel=0.1)
+    # Where nobody else has the CPUs it is not told.
+    assert not kinds(crowded(job, others=0.0, **own))
+
+
 def test_who_has_the_cpus_is_told_by_the_steps_where_nobody_counts_them():
     job, kept = slowed(CURED, 3.0)
     [one] = [

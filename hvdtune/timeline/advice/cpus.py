@@ -60,6 +60,16 @@ class Place:
         return bool(self.threads) and len(self.ranks) == self.host.ranks
 
     @property
+    def wanting(self) -> np.ndarray:
+        """[ranks of the host] share of the step that a program waits for a CPU; of one that hardly
+        does, that its other threads do, those of the engine among them. 0 where not known."""
+        main = np.nan_to_num(self.waiting)
+        if not self.threads:
+            return main
+        every = np.minimum(np.nan_to_num([one["wait"] for one in self.threads]), 1.0)
+        return np.where(main >= KEPT, main, np.maximum(main, every))
+
+    @property
     def allowed(self) -> np.ndarray:
         """CPUs that each rank may use."""
         return np.array([len(one.allowed) or self.host.cpus for one in self.threads])
@@ -119,7 +129,7 @@ def cpus_taken(case: Case) -> list[Finding]:
     worst: tuple[float, Place, np.ndarray] | None = None
     for place in places(case):
         taken = _taken(place)
-        share = float(np.mean(place.waiting[taken])) if taken.any() else 0.0
+        share = float(np.mean(place.wanting[taken])) if taken.any() else 0.0
         if share >= KEPT and (not worst or share > worst[0]):
             worst = share, place, taken
     if not worst:
@@ -132,9 +142,12 @@ def cpus_taken(case: Case) -> list[Finding]:
         who = f"Rank {named[0]} on host {name} waits" if len(named) == 1 else (
             f"Ranks {', '.join(named[:-1])} and {named[-1]} on host {name} wait"
         )  # fmt: skip
+    own = np.nan_to_num(place.waiting[taken]) >= KEPT
+    ready = "compute" if own.all() else "communicate" if not own.any() else "compute or communicate"
     evidence: dict[str, float | str] = {
         "host": name,
-        "waiting_share": share,
+        "waiting_share": float(np.nan_to_num(place.waiting[taken]).mean()),
+        "threads_waiting_share": share,
         "cpus_used": host.used,
         "cpus": float(host.cpus),
         "replay_error": case.replay_error(case.sample),
@@ -152,7 +165,7 @@ def cpus_taken(case: Case) -> list[Finding]:
     return [
         Finding(
             "CPUs taken",
-            f"{who} for a CPU during {100 * share:.0f} % of the step, ready to compute, while the "
+            f"{who} for a CPU during {100 * share:.0f} % of the step, ready to {ready}, while the "
             f"job keeps only {host.used:.2g} of {_cpus(host.cpus)} busy: {blame}.",
             f"End the other programs on {name} (top shows them; processes that the ranks have "
             "started themselves, such as data loaders, count as well), or give this job CPUs of "
@@ -169,7 +182,7 @@ def _cpus(count: int) -> str:
 
 def _taken(place: Place) -> np.ndarray:
     """[ranks of the host] bool: those whose CPUs others have."""
-    waits = np.nan_to_num(place.waiting) >= KEPT
+    waits = place.wanting >= KEPT
     if not place.known:
         share = float(np.nanmean(place.waiting)) if np.isfinite(place.waiting).any() else 0.0
         taken = share >= KEPT and place.host.used < OWN * place.host.cpus * share
@@ -196,6 +209,8 @@ def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -
     stays: that for each other, as its part of the CPU time. `cpus`: how many there are then."""
     host, load = place.host, case.load
     positions = np.array(host.members)[chosen]
+    # Of programs that hardly wait themselves: what the threads wait that communicate for them.
+    beside = np.where(np.nan_to_num(place.waiting) >= KEPT, 0.0, place.wanting)[chosen]
     crowd = host.ranks > (cpus or host.cpus)
     share, main = 1.0, np.ones(len(load.computing))
     if place.threads:
@@ -216,7 +231,8 @@ def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -
         kept[positions] = share * one.kept[positions]
         least = np.minimum(np.nan_to_num(main * load.computing[:, one.step]), compute)
         spared = np.minimum(kept, compute - least)
-        rest = float((kept - spared).sum() / max(len(positions), 1))
+        rest = (kept - spared)[positions] + np.maximum(beside * one.measured - kept[positions], 0.0)
+        rest = float(rest.mean()) if len(rest) else 0.0
         batches = sum(duration for _, duration in one.recorded)
         return compute - spared, max(QUICKEST, 1 - rest / batches) if batches > 0 else 1.0
 
