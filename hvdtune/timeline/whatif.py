@@ -512,6 +512,19 @@ def every_other_step(silent: Callable[[Play], Play]) -> Change:
     return change
 
 
+def quicker_latencies(factor: float) -> Change:
+    """Whoever has to be woken, coordinator, executors and blocked ranks, comes in this part of the
+    time."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        costs = rules.costs
+        names = ("closing", "beginning", "gap", "waking")
+        own = replace(costs, **{name: factor * getattr(costs, name) for name in names})
+        return stretches, replace(rules, costs=own)
+
+    return change
+
+
 def quicker_negotiation(closing: float, beginning: float) -> Change:
     """The coordinator takes so long, ns."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cpu_readings import add, crowded
-from synthetic_capture import Job, Late, recording, step_seconds, tensors
+from synthetic_capture import Call, Job, Late, Tensor, recording, step_seconds, tensors
 
 from hvdtune.timeline import host_counters
 from hvdtune.timeline.advice import cpus
@@ -82,6 +82,18 @@ def test_programs_that_hardly_compute_and_whose_batches_have_no_cpu():
     assert seconds["computing"] == pytest.approx(WORK, rel=0.1)
     # Where nobody else has the CPUs it is not told.
     assert not kinds(crowded(job, others=0.0, **own))
+
+
+def test_a_call_whose_threads_have_no_cpu_is_not_to_blame():
+    loss = Call(Tensor("allreduce.loss", 4))
+    job = replace(CURED, batch=0.006, calls=(loss,))
+    share = 1 - step_seconds(CURED) / step_seconds(job)
+    own = {"cpus": 2, "work": 0.001, "kept": [0.0] * 2}
+    calm, crowd = (told(crowded(job, others=1.9, wait=wait, **own)) for wait in (0.0, share))
+    named = "blocking allreduce in every step"
+    assert named in {one.kind for one in calm}
+    assert crowd[0].kind == "CPUs taken"
+    assert named not in {one.kind for one in crowd}
 
 
 def test_who_has_the_cpus_is_told_by_the_steps_where_nobody_counts_them():

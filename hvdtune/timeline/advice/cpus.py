@@ -202,6 +202,21 @@ def _busiest(place: Place) -> str:
     return f" ({name}, process {pid}, most: {used:.2g})"
 
 
+def starved(case: Case) -> float:
+    """Of the time that ranks are blocked in communication, the part (0 to 1) in which their threads
+    wait for a CPU that others have: no operation is to blame for it."""
+    blocked = case.analysis.overlap.exposed_share
+    found = [(_beside(place), _taken(place)) for place in places(case)]
+    waits = [beside[taken].mean() for beside, taken in found if taken.any()]
+    return min(1.0, max(waits) / blocked) if waits and blocked > 0 else 0.0
+
+
+def _beside(place: Place) -> np.ndarray:
+    """[ranks of the host] share of the step that the other threads of programs wait for a CPU which
+    hardly wait for one themselves."""
+    return np.where(np.nan_to_num(place.waiting) >= KEPT, 0.0, place.wanting)
+
+
 def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -> whatif.Change:
     """Nothing but the job's ranks keeps the `chosen` ranks of a host ([ranks of it] bool) from a
     CPU. A rank computes for no less than its thread had a CPU; what it waited beyond that it waited
@@ -209,8 +224,7 @@ def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -
     stays: that for each other, as its part of the CPU time. `cpus`: how many there are then."""
     host, load = place.host, case.load
     positions = np.array(host.members)[chosen]
-    # Of programs that hardly wait themselves: what the threads wait that communicate for them.
-    beside = np.where(np.nan_to_num(place.waiting) >= KEPT, 0.0, place.wanting)[chosen]
+    beside = _beside(place)[chosen]
     crowd = host.ranks > (cpus or host.cpus)
     share, main = 1.0, np.ones(len(load.computing))
     if place.threads:
@@ -237,7 +251,11 @@ def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -
         return compute - spared, max(QUICKEST, 1 - rest / batches) if batches > 0 else 1.0
 
     work = host.cpus / cpus if cpus else 1.0
-    return whatif.computing_takes(lambda one: split(one)[0], lambda one: split(one)[1], work)
+    cure = whatif.computing_takes(lambda one: split(one)[0], lambda one: split(one)[1], work)
+    if not beside.any():
+        return cure
+    quicker = whatif.quicker_latencies(max(QUICKEST, 1 - starved(case)))
+    return lambda stretches, rules: quicker(*cure(stretches, rules))
 
 
 # ---- CPUs that may not be used -------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hvdtune.timeline import calls, words
+from hvdtune.timeline.advice import cpus
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import ABSOLUTE, Finding
 from hvdtune.timeline.owners import BEFORE, BEHIND, OF_MODEL, UPDATED, Family
@@ -117,6 +118,7 @@ def _in_every_step(case: Case, one: Family) -> list[Finding]:
     few = one.bytes <= SMALL and one.count < LOOP and one.phase in (UPDATED, BEHIND)
     if few:
         gain = min(gain, (one.blocked_s - one.late_s) / float(case.durations.mean()))
+    gain *= 1 - cpus.starved(case)
     least = MODEL_WORTH if one.call == OF_MODEL else FEW_WORTH if few else 0.0
     if gain < least:
         return []
