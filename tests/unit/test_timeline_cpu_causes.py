@@ -84,6 +84,15 @@ def test_programs_that_hardly_compute_and_whose_batches_have_no_cpu():
     assert not kinds(crowded(job, others=0.0, **own))
 
 
+@pytest.mark.parametrize(("wait", "named"), [(0.0, True), (0.2, True), (0.45, False)])
+def test_a_rank_that_is_late_by_no_more_than_it_waits_for_a_cpu_is_not_named(wait, named):
+    job = replace(CURED, late=(Late(rank=1, seconds=0.02),))
+    share = 0.02 / step_seconds(job)
+    assert 0.2 < share < 0.45
+    crowd = crowded(job, cpus=2, work=0.001, kept=[0.0] * 2, others=1.9, wait=wait)
+    assert ("persistent straggler" in {one.kind for one in told(crowd)}) == named
+
+
 def test_a_call_whose_threads_have_no_cpu_is_not_to_blame():
     loss = Call(Tensor("allreduce.loss", 4))
     job = replace(CURED, batch=0.006, calls=(loss,))

@@ -3,7 +3,7 @@ they may not be used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -117,6 +117,17 @@ def why_late(case: Case, rank: int) -> str:
         f"it waits for a CPU during {100 * own:.0f} % of the step, the others during "
         f"{100 * others:.0f} %"
     )
+
+
+def explain(case: Case, late: Sequence[int]) -> bool:
+    """The ranks are late by no more than they, and most ranks of their host, wait for a CPU that
+    others have: who of them comes last says nothing about that rank. They are told as that."""
+    share = case.delay_by(late) / float(case.durations.mean())
+    for place in places(case):
+        own, taken = np.isin(place.ranks, late), _taken(place)
+        if own.any() and taken[own].all() and taken.mean() > 0.5:
+            return share <= float(place.wanting[own].mean())
+    return False
 
 
 # ---- others have the CPUs ------------------------------------------------------------------------

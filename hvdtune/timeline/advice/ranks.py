@@ -129,7 +129,9 @@ def stragglers(case: Case) -> list[Finding]:
     rows = [row for row in rows if not case.late_by_operations([int(row["rank"])])]
     told = stalled | set(case.drifting)
     rows += [row for row in case.rows("transient") if row["rank"] not in told]
+    rows = [row for row in rows if not cpus.explain(case, [int(row["rank"])])]
     pausing = [row for row in case.rows("recurring") if row["rank"] not in told]
+    pausing = [row for row in pausing if not cpus.explain(case, [int(row["rank"])])]
     return [
         *(_straggler(case, row) for row in rows),
         *(_pauses(case, row) for row in pausing),
@@ -256,7 +258,9 @@ def _pauses(case: Case, row: dict[str, Any]) -> Finding:
 def _slow_group(case: Case) -> list[Finding]:
     """See Case.slow_group."""
     slow, analysis = case.slow_group, case.analysis
-    if not slow or set(slow) == set(case.drifting) or case.late_by_operations(slow):
+    if not slow or set(slow) == set(case.drifting):
+        return []
+    if case.late_by_operations(slow) or cpus.explain(case, slow):
         return []
     share = case.held_up_by(slow)
     hosts = {analysis.joint.views[r].recording.identity.host for r in slow if case.position(r) >= 0}
