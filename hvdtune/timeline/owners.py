@@ -25,8 +25,6 @@ LARGE_SHARE = 0.1
 #: A gradient that is so small, bytes, is one of a layer's: else it is a number that somebody wants
 #: to know.
 SCALAR = 8
-#: Tensors of a batch are told apart by so many bits.
-_PLACES = 24
 #: What mostly holds for an operation holds for its family.
 MOSTLY = 0.5
 #: What comes in this share of the steps comes in every step.
@@ -120,30 +118,28 @@ def owners(joint: Joint, steps: Steps) -> list[Family]:
     reference = joint.reference
     seen: dict[Key, _Seen] = {}
     times: dict[Key, dict[int, tuple[float, float]]] = {}
-    every = {rank: _Rows(joint, view, steps) for rank, view in joint.views.items()}
+    spots = _spots(joint)
+    orders = [_Rows(joint, view, steps, spots).order() for view in joint.views.values()]
+    reduced: set[tuple[Key, str]] = set()
     for view in sorted(joint.views.values(), key=lambda one: one is not reference):
         keys = _keys(view.recording)
-        if view is reference or any(key not in seen for key in keys):
-            rows = every[view.rank]
-            rows.part(every.values())
+        names = [one.name for one in view.recording.names]
+        sums = [Key("allreduce", GRADIENTS, one.process_set) for one in view.recording.names]
+        both = list(zip(sums, names, strict=True))
+        gradients = {at: sums[at] for at, one in enumerate(both) if one in reduced}
+        mine = [gradients.get(at, key) for at, key in enumerate(keys)]
+        if view is reference or any(key not in seen for key in mine):
+            rows = _Rows(joint, view, steps, spots)
+            rows.part(orders)
             gradients = rows.gradients(keys)
             if view is reference:
-                reduced = {(key, view.recording.names[at].name) for at, key in gradients.items()}
+                reduced = {(key, names[at]) for at, key in gradients.items()}
             for key, own in rows.families({**dict(enumerate(keys)), **gradients}).items():
                 if key not in seen:
                     seen[key] = own
                     if view is not reference:
                         own.names = set()
-        else:
-            gradients = {
-                at: key
-                for at, (key, name) in enumerate(
-                    (Key("allreduce", GRADIENTS, one.process_set), one.name)
-                    for one in view.recording.names
-                )
-                if (key, name) in reduced
-            }
-        mine = [gradients.get(at, key) for at, key in enumerate(keys)]
+            mine = [gradients.get(at, key) for at, key in enumerate(keys)]
         for key, spent in _blocked(joint, view, steps, mine).items():
             times.setdefault(key, {})[view.rank] = spent
     result = []
@@ -225,10 +221,25 @@ def _is_first(name: str) -> bool:
 # ---- one rank's tensors --------------------------------------------------------------------------
 
 
+def _spots(joint: Joint) -> np.ndarray:
+    """[batches + 1] int64: a number for each tensor of each batch, the same on all ranks: that of
+    the batch's first one, and at the end how many there are."""
+    most = np.max([view.rows for view in joint.views.values()], axis=0)
+    return np.concatenate([[0], np.cumsum(np.maximum(most, 0), dtype=np.int64)])
+
+
+class _Order(NamedTuple):
+    """What a rank submits, one after the other. `spot`: [T] int32, see _spots. `waited`: [T] bool,
+    it is blocked before it submits the next one."""
+
+    spot: np.ndarray
+    waited: np.ndarray
+
+
 class _Rows:
     """A rank's tensors of whole steps, in the order of their submission."""
 
-    def __init__(self, joint: Joint, view: View, steps: Steps) -> None:
+    def __init__(self, joint: Joint, view: View, steps: Steps, spots: np.ndarray) -> None:
         known = np.flatnonzero((view.rows > 0) & (steps.batch_step >= 0))
         counts = view.rows[known]
         batch = np.repeat(known, counts)
@@ -240,7 +251,8 @@ class _Rows:
         self.name, self.submitted = names[use], submitted[use]
         self.step = steps.batch_step[batch[use]]
         place = np.arange(len(batch)) - np.repeat(np.cumsum(counts) - counts, counts)
-        self.which = (batch << _PLACES)[use] + place[use]
+        self.spot = (spots[batch] + place)[use].astype(np.int32)
+        self.spots = int(spots[-1])
         self.described = view.recording.names
         self.steps = len(steps)
         self.blocked, self.begin = view.blocked, steps.begin[view.rank]
@@ -250,19 +262,22 @@ class _Rows:
         self.waited = np.diff(behind, append=len(view.blocked.begin)) > 0  # before the next one
         self.wait = self.alone = np.zeros(0, np.int64)  # see part()
 
-    def part(self, ranks: Iterable[_Rows]) -> None:
+    def order(self) -> _Order:
+        """Without the rest, which takes ten times the memory."""
+        return _Order(self.spot, self.waited)
+
+    def part(self, ranks: Iterable[_Order]) -> None:
         """Those between two waits are outstanding together. Who comes last to a small operation
         waits too little to leave a record: a wait of any of the ranks counts that submits the same
         one next."""
         waited = self.waited.copy()
         for other in ranks:
-            if not len(other.which):
+            if not len(other.spot):
                 continue
-            order = np.argsort(other.which, kind="stable")
-            at = np.searchsorted(other.which, self.which, sorter=order)
-            there = order[np.minimum(at, len(order) - 1)]
-            same = other.which[there] == self.which
-            next_too = same[:-1] & same[1:] & (np.diff(there) == 1)
+            turn = np.full(self.spots, -1, np.int32)
+            turn[other.spot] = np.arange(len(other.spot), dtype=np.int32)
+            there = turn[self.spot]
+            next_too = (there[:-1] >= 0) & (np.diff(there) == 1)
             waited[:-1] |= next_too & other.waited[there[:-1]]
         self.wait = np.cumsum(waited) - waited
         first = np.array([_is_first(one.name) for one in self.described] or [True])[self.name]
