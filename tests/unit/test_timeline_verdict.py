@@ -12,6 +12,7 @@ from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.capture import Recording
 from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.report_numbers import numbers_of
 
 KINDS = {
     "late": "persistent straggler",
@@ -91,6 +92,24 @@ def test_two_ranks_late_together_are_one_finding():
     assert found[0].kind == "persistent straggler"
     assert "Ranks 1 and 3" in found[0].sentence
     assert found[0].gain == pytest.approx(true_gain(late, HEALTHY), rel=0.2)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("late", [0.004, 0.012, 0.016])
+def test_a_rank_whose_lateness_communication_hides_is_named(ranks, late):
+    """It begins its gradients late; the others, which have theirs, wait for operations then."""
+    cured = Job(ranks=ranks, steps=30, noise=0.01, batch=0.001, tensors=tensors(12))
+    job = replace(cured, late=(Late(1, late),))
+    whole = analyse(recording(job))
+    first = findings(whole)[0]
+    assert first.kind == "persistent straggler"
+    assert first.evidence["rank"] == 1
+    true = 1 - step_seconds(cured) / step_seconds(job)
+    assert first.gain == pytest.approx(true, rel=0.15)
+    assert first.interval[0] < true < first.interval[1]
+    told = numbers_of(whole, [first])["accounting"]["shares"]
+    [waiting] = [one["seconds"] for one in told if one["finding"] == 0]
+    assert waiting == pytest.approx(late, rel=0.2)
 
 
 def test_a_host_late_as_a_whole_is_named():

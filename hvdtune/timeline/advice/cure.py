@@ -47,9 +47,12 @@ class Cure:
         )
 
 
-def of_ranks(case: Case, late: list[int], chosen: np.ndarray, *, moves: bool = True) -> Cure:
+def of_ranks(
+    case: Case, late: list[int], chosen: np.ndarray, *, moves: bool = True, hidden: bool = False
+) -> Cure:
     """Of the ranks `late` in the steps `chosen`, [S] bool. `moves`: it may be a share of the work
-    that the others could take over."""
+    that the others could take over. `hidden`: the others do not wait for the ranks themselves, but
+    for communication that begins late."""
     positions = [case.position(rank) for rank in late]
     waited = _waited(case, late, chosen)
     if -1 in positions or len(positions) >= len(case.analysis.joint.views):
@@ -58,7 +61,7 @@ def of_ranks(case: Case, late: list[int], chosen: np.ndarray, *, moves: bool = T
     removed = saved(case, whatif.as_fast_as_others(positions), bench, RELATIVE)
     if bench is not None and removed.gain < MOST * waited.gain:
         return Cure(waited, waited)  # they stop at the end of the steps before, say
-    if removed.gain > waited.between[1]:
+    if removed.gain > waited.between[1] and not hidden:
         removed = waited  # no more is lost
     plays = [one for part in (bench or case.sample).stretches for one in part]
     where = place(plays, positions)

@@ -12,6 +12,7 @@ from hvdtune.timeline.advice import cpus, cure, pattern, phases
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.phases import where
+from hvdtune.timeline.skew import PERSISTENT
 from hvdtune.timeline.words import ordinal
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 #: An excess in one of these phases is no share of the data that others could take over.
 OWN = frozenset({"input", "before", "between", "evaluation", "checkpoint", "update"})
+#: A rank for which nobody seems to wait is told if this share of the step is what it computes
+#: longer, and what curing that gives.
+LONGER = 0.05
 
 
 def endless_stalls(analysis: Analysis) -> list[Finding]:
@@ -114,10 +118,11 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _cured(case: Case, late: list[int], chosen: np.ndarray) -> cure.Cure:
+def _cured(case: Case, late: list[int], chosen: np.ndarray, *, hidden: bool = False) -> cure.Cure:
     """See cure.of_ranks; work that is no share of the data moves to nobody."""
     steps = case.analysis.found_steps.number[chosen]
-    return cure.of_ranks(case, late, chosen, moves=where(case.analysis, steps, late) not in OWN)
+    moves = where(case.analysis, steps, late) not in OWN
+    return cure.of_ranks(case, late, chosen, moves=moves, hidden=hidden)
 
 
 def stragglers(case: Case) -> list[Finding]:
@@ -136,6 +141,67 @@ def stragglers(case: Case) -> list[Finding]:
         *(_straggler(case, row) for row in rows),
         *(_pauses(case, row) for row in pausing),
         *_slow_group(case),
+        *_longest(case),
+    ]
+
+
+def _longest(case: Case) -> list[Finding]:
+    """A rank that computes longer than every other in most steps, though nobody seems to wait for
+    it: the others still compute when communication could begin, and are blocked by all of that in
+    the end. None where ranks are told as late."""
+    table = case.analysis.stragglers
+    ranks = [rank for rank in case.analysis.joint.views if rank in case.computing]
+    if case.slow_group or table["kind"].isin(("persistent", "recurring")).any() or len(ranks) < 2:
+        return []
+    wide = np.array([case.computing[rank] for rank in ranks])
+    at = int(np.argmax(np.median(wide, axis=1)))
+    longer = wide[at] - np.delete(wide, at, axis=0).max(axis=0)
+    step, excess = float(case.durations.mean()), float(np.mean(np.maximum(longer, 0.0)))
+    alike = chance.neighbours(wide)
+    often, steps = float((longer > 0).mean()), int(len(longer) / alike)
+    by_chance = chance.apart_by_chance(steps, int(often * steps), 1, len(ranks))
+    late = [ranks[at]]
+    if excess < LONGER * step or often < PERSISTENT or by_chance >= chance.RARE:
+        return []
+    table = case.analysis.waterfall
+    blocked = (table["exposed_s"] - table["skew_wait_s"]).groupby(table["rank"]).mean()
+    if blocked.drop(late[0]).mean() - blocked[late[0]] < excess / 2:
+        return []  # communication does not hide it
+    if {*late} & {*case.stalled, *case.drifting}:
+        return []
+    if case.late_by_operations(late) or cpus.explain(case, late):
+        return []
+    cured = _cured(case, late, case.usual, hidden=True)
+    if cured.expected.gain < LONGER:
+        return []
+    return [
+        Finding(
+            "persistent straggler",
+            *_in_phase(
+                case,
+                late,
+                case.usual,
+                f"{_capital(case.where(late[0]))} computes longer than the others in "
+                f"{100 * often:.0f} % of the steps, by {milliseconds(excess)} on average: "
+                f"{100 * excess / step:.0f} % of the time. Communication begins later by that, and "
+                "all of it blocks the others at the end of their steps.",
+                f"Find out why rank {late[0]} computes longer: its share of the data, its input "
+                "pipeline, other processes on its host, its clock speed. Until then give it less "
+                "work." + cured.says(),
+            ),
+            cured.expected.gain,
+            {
+                "pattern": "always",
+                "delay_share": excess / step,
+                "rank": float(late[0]),
+                "late_ms": 1e3 * excess,
+                "steps_last_share": often,
+                "hidden_ms": 1e3 * min(excess, cured.expected.gain * step),
+                "replay_error": case.replay_error(case.sample),
+                **_both(cured),
+            },
+            cured.expected.between,
+        )
     ]
 
 
