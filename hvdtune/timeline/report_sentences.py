@@ -144,6 +144,8 @@ def lateness(numbers: Numbers) -> str:
                 f"{words.seconds(waited)} of a step, on average, is waiting for late ranks."
             )
     real = [one for one in numbers["stragglers"] if one["kind"]]
+    if real and any(one["kind"] == "CPUs taken" for one in numbers["findings"]):
+        return f"Who comes last depends on who gets a CPU that others have: {by}."
     if real:
         return f"{_straggler(real[0])} Without it the job would hardly be faster."
     if waited >= LATE * numbers["overlap"]["step_s"]:

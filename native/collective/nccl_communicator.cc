@@ -464,22 +464,22 @@ bool NcclCommunicator::open_window(const DevicePiece& memory) {
 
 void NcclCommunicator::withdraw(const DevicePiece& memory) {
   const auto key = std::pair{memory.at, memory.bytes};
-  {
-    const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) return;
-    const Device::Current current(*device_);
-    if (const auto found = enrolled_.find(key); found != enrolled_.end()) {
-      library_->ncclCommDeregister(comm_, found->second);
-      enrolled_.erase(found);
-    }
-    if (const auto found = windows_.find(key); found != windows_.end()) {
-      library_->ncclCommWindowDeregister(comm_, found->second);
-      windows_.erase(found);
-    }
-  }
   try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (comm_ == nullptr) return;
+      const Device::Current current(*device_);
+      if (const auto found = enrolled_.find(key); found != enrolled_.end()) {
+        library_->ncclCommDeregister(comm_, found->second);
+        enrolled_.erase(found);
+      }
+      if (const auto found = windows_.find(key); found != windows_.end()) {
+        library_->ncclCommWindowDeregister(comm_, found->second);
+        windows_.erase(found);
+      }
+    }
     settle("ncclCommWindowDeregister");
-  } catch (const Error&) {  // the job is over; the next call says so
+  } catch (const Error&) {  // the job or the driver is over; the next call says so
   }
 }
 

@@ -139,7 +139,8 @@ def _claim(open_: _Open, one: Finding) -> Share:
     if one.kind in _OF_A_RANK and ranks and not endless:
         seconds = open_.waited_for(ranks, _steps_of(open_, one, ranks))
         if isinstance(hidden := one.evidence.get("hidden_ms"), float):
-            seconds += open_.take(hidden / 1e3 - seconds, ["communication", "computing"])
+            rest = max(0.0, hidden / 1e3 - seconds)
+            seconds += open_.take(rest, ["communication", "computing"])
         return Share(one.kind, f"waiting for {_and(words.ranks(ranks))}", seconds, ranks=ranks)
     if wanted <= 0 or endless:  # a stall that never ended is in no step
         return Share(one.kind, one.kind, 0.0)

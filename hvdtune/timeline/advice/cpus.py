@@ -60,14 +60,35 @@ class Place:
         return bool(self.threads) and len(self.ranks) == self.host.ranks
 
     @property
-    def wanting(self) -> np.ndarray:
-        """[ranks of the host] share of the step that a program waits for a CPU; of one that hardly
-        does, that its other threads do, those of the engine among them. 0 where not known."""
+    def beside(self) -> np.ndarray:
+        """[ranks of the host] share of the step that threads of a program wait for a CPU, those of
+        the engine among them, which hardly computes: its main thread hardly waits for one, and all
+        of them wait for longer than they have one. As far as others have the CPUs. 0 where not
+        known."""
         main = np.nan_to_num(self.waiting)
         if not self.threads:
-            return main
-        every = np.minimum(np.nan_to_num([one["wait"] for one in self.threads]), 1.0)
-        return np.where(main >= KEPT, main, np.maximum(main, every))
+            return np.zeros(len(main))
+        run, wait = (np.array([one[key] for one in self.threads]) for key in ("run", "wait"))
+        every = np.minimum(np.nan_to_num(wait), 1.0)
+        idle = (main < KEPT) & (run < every)
+        return np.where(idle, self.of_others * np.maximum(every - main, 0.0), 0.0)
+
+    @property
+    def wanting(self) -> np.ndarray:
+        """[ranks of the host] share of the step that a program waits for a CPU; of one that hardly
+        computes, that its other threads do, too. 0 where not known."""
+        return np.nan_to_num(self.waiting) + self.beside
+
+    @property
+    def of_others(self) -> float:
+        """Of the waiting for a CPU, the part that is for others than the job's ranks: where these
+        are more than the CPUs, as their parts of the CPU time."""
+        if not self.threads or self.host.ranks <= self.host.cpus:
+            return 1.0
+        runs = sum(one["run"] for one in self.threads)
+        rivals = runs * (self.host.ranks - 1) / self.host.ranks
+        others = float(self.others.max())
+        return float(others / max(others + rivals, 1e-9))
 
     @property
     def allowed(self) -> np.ndarray:
@@ -119,15 +140,18 @@ def why_late(case: Case, rank: int) -> str:
     )
 
 
-def explain(case: Case, late: Sequence[int]) -> bool:
-    """The ranks are late by no more than they, and most ranks of their host, wait for a CPU that
-    others have: who of them comes last says nothing about that rank. They are told as that."""
-    share = case.delay_by(late) / float(case.durations.mean())
-    for place in places(case):
-        own, taken = np.isin(place.ranks, late), _taken(place)
-        if own.any() and taken[own].all() and taken.mean() > 0.5:
-            return share <= float(place.wanting[own].mean())
-    return False
+def explain(case: Case, late: Sequence[int], share: float) -> bool:
+    """The ranks are late, by this share of the steps in which they are, by no more than they, and
+    most ranks of their host, wait for a CPU that others have: who of them comes last says nothing
+    about that rank. They are told as that."""
+    worst, found = _worst(case), cpus_taken(case)
+    if not worst or not found or not found[0].is_worth_it():
+        return False
+    place, taken = worst
+    own = np.isin(place.ranks, late)
+    if own.sum() < len(late) or not taken[own].all() or taken.mean() <= 0.5:
+        return False
+    return share <= float(place.wanting[own].mean())
 
 
 # ---- others have the CPUs ------------------------------------------------------------------------
@@ -137,15 +161,10 @@ def cpus_taken(case: Case) -> list[Finding]:
     """Other programs have the CPUs of a host, so that its ranks wait for one though they could
     compute. Ranks that only keep each other waiting are not told of here: while one of these waits,
     the CPU that it waits for is busy with another, so they use at least CPUs × their waiting."""
-    worst: tuple[float, Place, np.ndarray] | None = None
-    for place in places(case):
-        taken = _taken(place)
-        share = float(np.mean(place.wanting[taken])) if taken.any() else 0.0
-        if share >= KEPT and (not worst or share > worst[0]):
-            worst = share, place, taken
-    if not worst:
+    if not (worst := _worst(case)):
         return []
-    share, place, taken = worst
+    place, taken = worst
+    share = float(place.wanting[taken].mean())
     host, name = place.host, place.name
     who = f"The ranks on host {name} wait"
     if not taken.all():
@@ -187,6 +206,14 @@ def cpus_taken(case: Case) -> list[Finding]:
     ]
 
 
+def _worst(case: Case) -> tuple[Place, np.ndarray] | None:
+    """The host whose ranks wait the longest for CPUs that others have, and which of its ranks do,
+    [ranks of the host] bool."""
+    found = [(place, taken) for place in places(case) if (taken := _taken(place)).any()]
+    shares = [float(place.wanting[taken].mean()) for place, taken in found]
+    return found[int(np.argmax(shares))] if shares and max(shares) >= KEPT else None
+
+
 def _cpus(count: int) -> str:
     return f"{count} {'CPU' if count == 1 else 'CPUs'}"
 
@@ -215,17 +242,12 @@ def _busiest(place: Place) -> str:
 
 def starved(case: Case) -> float:
     """Of the time that ranks are blocked in communication, the part (0 to 1) in which their threads
-    wait for a CPU that others have: no operation is to blame for it."""
+    wait for a CPU that others have (see Place.beside): no operation is to blame for it."""
     blocked = case.analysis.overlap.exposed_share
-    found = [(_beside(place), _taken(place)) for place in places(case)]
-    waits = [beside[taken].mean() for beside, taken in found if taken.any()]
-    return min(1.0, max(waits) / blocked) if waits and blocked > 0 else 0.0
-
-
-def _beside(place: Place) -> np.ndarray:
-    """[ranks of the host] share of the step that the other threads of programs wait for a CPU which
-    hardly wait for one themselves."""
-    return np.where(np.nan_to_num(place.waiting) >= KEPT, 0.0, place.wanting)
+    if not (worst := _worst(case)) or blocked <= 0:
+        return 0.0
+    place, taken = worst
+    return float(min(1.0, place.beside[taken].mean() / blocked))
 
 
 def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -> whatif.Change:
@@ -235,17 +257,14 @@ def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -
     stays: that for each other, as its part of the CPU time. `cpus`: how many there are then."""
     host, load = place.host, case.load
     positions = np.array(host.members)[chosen]
-    beside = _beside(place)[chosen]
-    crowd = host.ranks > (cpus or host.cpus)
     share, main = 1.0, np.ones(len(load.computing))
     if place.threads:
+        share = 1.0 if cpus else place.of_others
         runs = np.array([one["run"] for one in place.threads])
-        if crowd:
-            others = float(place.others.max())
-            rivals = float(runs.sum() * (host.ranks - 1) / host.ranks)
-            share = others / max(others + rivals, 1e-9) if not cpus else 1.0
         ratio = np.array([one["main"] for one in place.threads]) / np.maximum(runs, 1e-9)
         main[host.members] = np.where(np.isfinite(ratio), ratio.clip(0, 1), 1.0)
+    # Of programs that hardly compute all of communication is quicker, whoever has to be woken.
+    quicker = max(QUICKEST, 1 - starved(case)) if not cpus and place.beside[chosen].any() else 1.0
 
     def split(one: Play) -> tuple[np.ndarray, float]:
         """[ranks] ns that each computes for, and by what batches are quicker."""
@@ -256,17 +275,17 @@ def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -
         kept[positions] = share * one.kept[positions]
         least = np.minimum(np.nan_to_num(main * load.computing[:, one.step]), compute)
         spared = np.minimum(kept, compute - least)
-        rest = (kept - spared)[positions] + np.maximum(beside * one.measured - kept[positions], 0.0)
-        rest = float(rest.mean()) if len(rest) else 0.0
+        rest = float((kept - spared).sum() / max(len(positions), 1))
         batches = sum(duration for _, duration in one.recorded)
         return compute - spared, max(QUICKEST, 1 - rest / batches) if batches > 0 else 1.0
 
+    def batches(one: Play) -> float:
+        return min(split(one)[1], quicker)
+
     work = host.cpus / cpus if cpus else 1.0
-    cure = whatif.computing_takes(lambda one: split(one)[0], lambda one: split(one)[1], work)
-    if not beside.any():
-        return cure
-    quicker = whatif.quicker_latencies(max(QUICKEST, 1 - starved(case)))
-    return lambda stretches, rules: quicker(*cure(stretches, rules))
+    cure = whatif.computing_takes(lambda one: split(one)[0], batches, work)
+    woken = whatif.quicker_latencies(quicker)
+    return lambda stretches, rules: woken(*cure(stretches, rules))
 
 
 # ---- CPUs that may not be used -------------------------------------------------------------------

@@ -40,3 +40,7 @@ class Finding:
             return 0.0, 0.0
         off = hypot(RELATIVE * self.gain, ABSOLUTE)
         return max(0.0, self.gain - off), min(1.0, self.gain + off)
+
+    def is_worth_it(self, surely: float = SURELY) -> bool:
+        """It is told: it saves enough, and more than `surely` at least."""
+        return self.gain >= WORTH and self.interval[0] > surely

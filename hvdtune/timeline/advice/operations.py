@@ -86,6 +86,7 @@ def _one_by_one(case: Case, together: Sequence[Family]) -> Finding:
     size = sum(one.bytes for one in together) / count
     gain = case.gain(calls.in_one_call(names, case.load.hosts)) if names else 0.0
     gain += sum(_unplayed(case, one) for one in together if not one.names) * (1 - 1 / count)
+    gain *= 1 - cpus.starved(case)
     blocked = sum(one.blocked_s for one in together)
     what = ", ".join(_called(one) for one in together[:3])
     return Finding(

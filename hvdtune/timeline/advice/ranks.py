@@ -134,9 +134,9 @@ def stragglers(case: Case) -> list[Finding]:
     rows = [row for row in rows if not case.late_by_operations([int(row["rank"])])]
     told = stalled | set(case.drifting)
     rows += [row for row in case.rows("transient") if row["rank"] not in told]
-    rows = [row for row in rows if not cpus.explain(case, [int(row["rank"])])]
+    rows = [row for row in rows if not _has_no_cpu(case, row)]
     pausing = [row for row in case.rows("recurring") if row["rank"] not in told]
-    pausing = [row for row in pausing if not cpus.explain(case, [int(row["rank"])])]
+    pausing = [row for row in pausing if not _has_no_cpu(case, row)]
     return [
         *(_straggler(case, row) for row in rows),
         *(_pauses(case, row) for row in pausing),
@@ -145,13 +145,27 @@ def stragglers(case: Case) -> list[Finding]:
     ]
 
 
+def _has_no_cpu(case: Case, row: dict[str, Any]) -> bool:
+    """See cpus.explain, in the steps that the rank holds up."""
+    return cpus.explain(
+        case, [int(row["rank"])], float(row["typical_late_s"]) / float(np.median(case.durations))
+    )
+
+
+def _share(case: Case, ranks: list[int]) -> float:
+    """Of the steps, that these ranks hold them up."""
+    return case.delay_by(ranks) / float(case.durations.mean())
+
+
 def _longest(case: Case) -> list[Finding]:
     """A rank that computes longer than every other in most steps, though nobody seems to wait for
     it: the others still compute when communication could begin, and are blocked by all of that in
     the end. None where ranks are told as late."""
     table = case.analysis.stragglers
     ranks = [rank for rank in case.analysis.joint.views if rank in case.computing]
-    if case.slow_group or table["kind"].isin(("persistent", "recurring")).any() or len(ranks) < 2:
+    if case.slow_group or table["kind"].astype(bool).any():
+        return []
+    if len(ranks) < max(2, case.analysis.recording.size):
         return []
     wide = np.array([case.computing[rank] for rank in ranks])
     at = int(np.argmax(np.median(wide, axis=1)))
@@ -169,7 +183,7 @@ def _longest(case: Case) -> list[Finding]:
         return []  # communication does not hide it
     if {*late} & {*case.stalled, *case.drifting}:
         return []
-    if case.late_by_operations(late) or cpus.explain(case, late):
+    if case.late_by_operations(late) or cpus.explain(case, late, excess / step):
         return []
     cured = _cured(case, late, case.usual, hidden=True)
     if cured.expected.gain < LONGER:
@@ -326,7 +340,7 @@ def _slow_group(case: Case) -> list[Finding]:
     slow, analysis = case.slow_group, case.analysis
     if not slow or set(slow) == set(case.drifting):
         return []
-    if case.late_by_operations(slow) or cpus.explain(case, slow):
+    if case.late_by_operations(slow) or cpus.explain(case, slow, _share(case, slow)):
         return []
     share = case.held_up_by(slow)
     hosts = {analysis.joint.views[r].recording.identity.host for r in slow if case.position(r) >= 0}

@@ -98,7 +98,7 @@ def _of_steps(analysis: Analysis, *, ended: bool) -> list[Finding]:
 def _worth(found: list[Finding], surely: float = SURELY) -> list[Finding]:
     """Those that are worth a sentence and save more than `surely` at least, the greatest gain
     first."""
-    told = (one for one in found if one.gain >= WORTH and one.interval[0] > surely)
+    told = (one for one in found if one.is_worth_it(surely))
     return sorted(told, key=lambda one: -one.gain)
 
 
