@@ -278,7 +278,7 @@ void NcclCommunicator::issue(const char* what, const Call& call) {
 }
 
 /// Until NCCL takes the next call, or fails. Calls say kSuccess that are in progress all the same
-/// (ncclCommWindowRegister of NCCL 2.27 to 2.32; ncclSend: NVIDIA/nccl issue 1495), so that only
+/// (ncclCommWindowRegister, seen with NCCL 2.31; ncclSend: NVIDIA/nccl issue 1495), so that only
 /// the communicator's own state counts.
 void NcclCommunicator::settle(const char* what) {
   const Nanos began = monotonic_now();

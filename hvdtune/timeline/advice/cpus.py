@@ -144,14 +144,14 @@ def explain(case: Case, late: Sequence[int], share: float) -> bool:
     """The ranks are late, by this share of the steps in which they are, by no more than they, and
     most ranks of their host, wait for a CPU that others have: who of them comes last says nothing
     about that rank. They are told as that."""
-    worst, found = _worst(case), cpus_taken(case)
-    if not worst or not found or not found[0].is_worth_it():
+    if not (worst := _worst(case)):
         return False
     place, taken = worst
     own = np.isin(place.ranks, late)
     if own.sum() < len(late) or not taken[own].all() or taken.mean() <= 0.5:
         return False
-    return share <= float(place.wanting[own].mean())
+    told = any(one.is_worth_it() for one in cpus_taken(case))
+    return told and share <= float(place.wanting[own].mean())
 
 
 # ---- others have the CPUs ------------------------------------------------------------------------

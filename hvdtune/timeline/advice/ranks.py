@@ -152,11 +152,6 @@ def _has_no_cpu(case: Case, row: dict[str, Any]) -> bool:
     )
 
 
-def _share(case: Case, ranks: list[int]) -> float:
-    """Of the steps, that these ranks hold them up."""
-    return case.delay_by(ranks) / float(case.durations.mean())
-
-
 def _longest(case: Case) -> list[Finding]:
     """A rank that computes longer than every other in most steps, though nobody seems to wait for
     it: the others still compute when communication could begin, and are blocked by all of that in
@@ -340,7 +335,8 @@ def _slow_group(case: Case) -> list[Finding]:
     slow, analysis = case.slow_group, case.analysis
     if not slow or set(slow) == set(case.drifting):
         return []
-    if case.late_by_operations(slow) or cpus.explain(case, slow, _share(case, slow)):
+    late_share = case.delay_by(slow) / float(case.durations.mean())
+    if case.late_by_operations(slow) or cpus.explain(case, slow, late_share):
         return []
     share = case.held_up_by(slow)
     hosts = {analysis.joint.views[r].recording.identity.host for r in slow if case.position(r) >= 0}

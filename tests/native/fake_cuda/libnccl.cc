@@ -493,13 +493,11 @@ FAKE_EXPORT NcclResult ncclCommWindowRegister(NcclComm handle, void* memory, std
 FAKE_EXPORT NcclResult ncclCommWindowDeregister(NcclComm handle, NcclWindow window) {
   const auto comm = comms().find(handle);
   if (!comm) return refuse(NcclResult::kInvalidArgument, "no such communicator");
-  if (const NcclResult ready = comm->ready(); ready != NcclResult::kSuccess) return ready;
   const auto at = reinterpret_cast<CudaPointer>(window);
   const std::lock_guard lock(comm->mutex);
   if (comm->windows.erase(at) == 0) return refuse(NcclResult::kInvalidArgument, "no such window");
   const std::lock_guard of_all(window_memory().mutex);
   window_memory().windows.erase(at);
-  comm->close_window();
   return NcclResult::kSuccess;
 }
 

@@ -200,15 +200,6 @@ NcclResult Comm::open_window(std::size_t bytes, std::function<void()> made) {
   return blocking_ ? state_.load() : NcclResult::kSuccess;
 }
 
-void Comm::close_window() {
-  state_ = NcclResult::kInProgress;
-  later([this] {
-    std::this_thread::sleep_for(kConnecting);
-    NcclResult expected = NcclResult::kInProgress;
-    state_.compare_exchange_strong(expected, NcclResult::kSuccess);
-  });
-}
-
 void Comm::drain() {
   std::unique_lock lock(order_mutex_);
   order_changed_.wait(lock, [&] { return finished_ == issued_; });

@@ -46,10 +46,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   NcclResult issue(Work work, std::shared_ptr<Stream> stream);
   NcclResult finalize();
   /// Meets the others, who open a window of the same length; then `made`. Where the communicator
-  /// does not block it says kSuccess at once, though it is in progress, as NCCL 2.27 to 2.32 do.
+  /// does not block it says kSuccess at once, though it is in progress, as NCCL 2.31 does.
   NcclResult open_window(std::size_t bytes, std::function<void()> made);
-  /// In progress for a moment, where the communicator does not block.
-  void close_window();
   void abort();
   /// Until nothing of it runs.
   void drain();
