@@ -38,9 +38,12 @@ class Knob(NamedTuple):
     nothing without tensors on GPUs. `at_most` is the key of the setting that this one's value must
     not exceed, unless one of them is 0.
     `empty_counts` marks those for which an empty variable says something ("none of them").
-    `tune_range` and `scale` are for the autotuner and only present on tunable settings; `restart`
-    marks those that only a new start of the job changes, so that `hvdtune tune` alone moves them;
-    `offline` those that it alone moves though a job could, as no run should try them by itself.
+    `tune_range` and `scale` are for the autotuner and only present on tunable settings; the first
+    value it tries is `tune_first`, the best or nearly so on several response surfaces of
+    benchmarks/autotune. `acts_on` says on which batches a number of bytes acts: "longer" or
+    "shorter" ones. `restart` marks those that only a new start of the job changes, so that
+    `hvdtune tune` alone moves them; `offline` those that it alone moves though a job could, as no
+    run should try them by itself.
     """
 
     key: str
@@ -70,6 +73,8 @@ class Knob(NamedTuple):
     offline: bool = False
     scale: str | None = None
     tune_range: tuple[float, float] | None = None
+    tune_first: float | None = None
+    acts_on: str = ""
     since: str = "0.1"
 
     @property

@@ -39,13 +39,14 @@ _TABLE = (
         "Most bytes in one fused operation; 0 turns fusion off.",
         flags=("--fusion-threshold-mb",), yaml="params.fusion_threshold_mb", unit="bytes",
         minimum=0, flag_multiplier=MIB, tunable=True, scale="log",
-        tune_range=(MIB / 4, 256 * MIB),
+        tune_range=(MIB / 4, 256 * MIB), tune_first=16 * MIB, acts_on="longer",
     ),
     Knob(
         "cycle_time", "HOROVOD_CYCLE_TIME", "float", 1.0,
         "Longest time a ready tensor waits for others to be fused with.",
         flags=("--cycle-time-ms",), yaml="params.cycle_time_ms", unit="ms",
         minimum=0, maximum=10_000, tunable=True, scale="log", tune_range=(0.1, 25.0),
+        tune_first=0.1,
     ),
     Knob(
         "cache_capacity", "HOROVOD_CACHE_CAPACITY", "int", 1024,
@@ -60,7 +61,7 @@ _TABLE = (
         "Bytes packed, reduced and unpacked at a time; 0 lets the engine choose.",
         flags=("--chunk-size",), yaml="params.chunk_size", unit="bytes",
         minimum=64 * 1024, maximum=4 * MIB, zero_is_auto=True, tunable=True, scale="log",
-        tune_range=(64 * 1024, 4 * MIB),
+        tune_range=(64 * 1024, 4 * MIB), tune_first=256 * 1024, acts_on="longer",
     ),
     Knob(
         "one_shot_limit", "HVDTUNE_ONE_SHOT_LIMIT", "size", 0,
@@ -68,7 +69,7 @@ _TABLE = (
         "engine choose.",
         yaml="params.one_shot_limit", unit="bytes",
         minimum=1, maximum=4 * MIB, zero_is_auto=True, tunable=True, scale="log",
-        tune_range=(1024, MIB),
+        tune_range=(1024, MIB), acts_on="shorter",
     ),
     Knob(
         "writing", "HVDTUNE_WRITING", "choice", "auto",
@@ -151,7 +152,7 @@ _TABLE = (
     ),
     Knob(
         "autotune_bayes_opt_max_samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "int", 20,
-        "Candidates after which the search ends.",
+        "Samples of the search and its comparison; three fifths of them are candidates'.",
         flags=("--autotune-bayes-opt-max-samples",), yaml="autotune.bayes_opt_max_samples",
         unit="samples", minimum=1, requires="autotune",
     ),

@@ -87,10 +87,17 @@ def full_space(fixed: Mapping[str, str] | None = None) -> Space:
     return space.build(knobs.from_environ(fixed or {}), KEYS)
 
 
-def answer(request: Request, searched: Space) -> Answer:
+def scattered(searched: Space, count: int, seed: int) -> list[Values]:
+    """Settings from all over the space."""
+    rng = random.Random(seed)
+    return [searched.decode([rng.random() for _ in range(searched.width)]) for _ in range(count)]
+
+
+def answer(request: Request) -> Answer:
     proposal = propose(Problem.from_json(request.to_json()))
+    asked = Space.from_json(request.space)
     return Answer(
-        searched.decode(proposal.point),
+        tuple(asked.decode(point) for point in proposal.points),
         proposal.expected_gain,
         proposal.means,
         proposal.deviations,
@@ -122,16 +129,15 @@ def tune(
         settle = 0
         if tuner.trial.values != in_force:
             in_force, epoch, settle = tuner.trial.values, epoch + 1, 2
-        window = score.Window(epoch, 10, settle, STEP_BYTES)
+        window = score.Window.of(epoch, 10, settle, STEP_BYTES, tuner.trial.visit)
         hopeless = False
         while not (window.complete or hopeless):
             window.add(steps.step(in_force, epoch))
             spent += steps.landscape(in_force)
             hopeless = tuner.hopeless(window.seen_ns, window.sample() if window.kept else None)
         tuner.report(window.sample(hopeless))
-        request = tuner.take_request()
-        if request is not None:
-            tuner.offer(answer(request, searched))
+        while (request := tuner.take_request()) is not None:
+            tuner.offer(answer(request))
     assert tuner.outcome is not None
     slowdown = spent / (steps.count * steps.landscape(incumbent)) - 1
     return Run(tuner.outcome, tuner, steps.count, slowdown)

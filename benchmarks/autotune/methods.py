@@ -35,10 +35,11 @@ SETTLE_STEPS = 2
 
 @dataclass(frozen=True)
 class Result:
-    """What a method kept, and whether it says why."""
+    """What a method kept, whether it says why, and after how many samples."""
 
     values: Mapping[str, float]
     verdict: str = ""
+    samples: int = 0
 
 
 def full_space() -> Space:
@@ -57,7 +58,7 @@ def hvdtune(job: Job, start: Values, seed: int, config: TunerConfig | None = Non
         settle = 0
         if wanted != in_force:
             in_force, epoch, settle = wanted, epoch + 1, SETTLE_STEPS
-        window = score.Window(epoch, 10, settle, typical_bytes)
+        window = score.Window.of(epoch, 10, settle, typical_bytes, tuner.trial.visit)
         hopeless = False
         while not (window.complete or hopeless):
             window.add(job.step(in_force, epoch))
@@ -67,14 +68,15 @@ def hvdtune(job: Job, start: Values, seed: int, config: TunerConfig | None = Non
         sample = window.sample(hopeless)
         typical_bytes = sample.bytes_per_step
         tuner.report(sample)
-        request = tuner.take_request()
-        if request is not None:
+        while (request := tuner.take_request()) is not None:
             # The answer comes at once: how long the optimiser thinks is not what is compared here.
             proposal = propose(Problem.from_json(request.to_json()))
-            values = searched.decode(proposal.point)
+            asked = Space.from_json(request.space)
+            values = [asked.decode(point) for point in proposal.points]
             tuner.offer(Answer(values, proposal.expected_gain, proposal.means, proposal.deviations))
     assert tuner.outcome is not None
-    return Result({**start, **tuner.outcome.values}, tuner.outcome.verdict)
+    values = {**start, **tuner.outcome.values}
+    return Result(values, tuner.outcome.verdict, len(tuner.history))
 
 
 def random_search(job: Job, start: Values, seed: int) -> Result:

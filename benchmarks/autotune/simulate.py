@@ -6,7 +6,8 @@
                                                     in parts: the same again goes on where it ended
 
 Every method tunes every surface (surfaces/) at every level of noise, with `--seeds` seeds each,
-beginning with the shipped defaults, while the machine drifts and single steps take long (`job`).
+beginning with the shipped defaults, while the machine drifts and single steps take long (`job`);
+and with the step times of real jobs in the place of all that (wanders/, made by wander.py).
 Our tuner is run from bad settings, too, and with less of what disturbs it (with `--few-seeds`
 each). The tuner was
 developed on seeds below 1000; the seeds here begin at 1000 (`--first-seed`). Time is simulated; the
@@ -16,6 +17,7 @@ whole is reproducible, in any number of processes. What is counted of a run:
   regret    how much slower it ends than the best grid point within the tuner's ranges
   slowdown  how much longer the steps of the search took than with the settings it began with
   steps     training steps until it is over
+  samples   hvdtune's: rows of its log, warm-up included
 
 results.json holds the figures and a `remark` for the head of the page, which stays until another
 one (`--remark`) is given, or an empty one.
@@ -70,6 +72,7 @@ STARTS: dict[str, dict[str, float]] = {
     "both": {**DEFAULTS, "fusion_threshold": 0, "cycle_time": 100.0},
 }
 BAD_STARTS = tuple(STARTS)[1:]
+WANDERED_STARTS = ("the defaults", "both")
 # What disturbs a job beside its noise: drift of its log time, share of long steps.
 USUAL = "drift and outliers"
 DISTURBANCES: dict[str, tuple[float, float]] = {
@@ -78,9 +81,11 @@ DISTURBANCES: dict[str, tuple[float, float]] = {
     "outliers": (0.0, job.OUTLIERS),
     "neither": (0.0, 0.0),
 }
+# Or what step times of real jobs did, by name.
+WANDERS = job.Wander.load_all()
 GOALS = (
     "goals: worse 0 % at up to 4 % noise, 1 % at 8 %; regret: median 1 %, 95th percentile 3 %; "
-    "slowdown 1.5 %; 1500 steps"
+    "slowdown 1.5 %; 1500 steps and 25 samples in the median, 2000 and 35 at the 95th percentile"
 )
 
 
@@ -99,6 +104,7 @@ class Run:
     slowdown: float
     steps: int
     verdict: str
+    samples: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,6 +181,13 @@ def tasks_of(args: argparse.Namespace, surfaces: Sequence[Surface]) -> list[Task
             Task(method, surface.name, start, disturbed, noise, seed)
             for seed, surface, noise in itertools.product(seeds, surfaces, args.noise)
         ]
+    seeds = range(args.first_seed, args.first_seed + args.few_seeds)
+    tasks += [
+        Task(method, surface.name, start, wander, 0.0, seed)
+        for method, start, wander in itertools.product(args.methods, WANDERED_STARTS, WANDERS)
+        for seed, surface in itertools.product(seeds, surfaces)
+        if method == "hvdtune" or start == WANDERED_STARTS[0]
+    ]
     return sorted(tasks, key=lambda task: task.seed)
 
 
@@ -249,7 +262,10 @@ def _do(task: Task) -> Run:
 def run(task: Task, surface: Surface) -> Run:
     """Let a method tune a job."""
     settings = STARTS[task.start]
-    training = job.Job(surface, settings, task.noise, task.seed, *DISTURBANCES[task.disturbed])
+    training = job.Job(
+        surface, settings, task.noise, task.seed, *DISTURBANCES.get(task.disturbed, ()),
+        step_bytes=surface.step_bytes, wander=WANDERS.get(task.disturbed),
+    )  # fmt: skip
     with _THREADS.limit(limits=1):  # the matrices are small
         result = methods.METHODS[task.method](training, dict(settings), task.seed)
     final = surface(result.values)
@@ -260,6 +276,7 @@ def run(task: Task, surface: Surface) -> Run:
         slowdown=training.slowdown,
         steps=training.steps,
         verdict=result.verdict,
+        samples=result.samples,
     )
 
 
@@ -276,8 +293,8 @@ def page(
     lines += [remark, ""] if remark else []
     lines.append(
         f"{len(surfaces)} surfaces, seeds from {min(one.seed for one in runs)}; {GOALS}. The "
-        "median and the 95th percentile are over all surfaces and seeds; the slowdown and the "
-        "steps are means, steps also the most. Bad starts and other disturbances have fewer seeds: "
+        "medians and the 95th percentiles are over all surfaces and seeds; the slowdown is a mean. "
+        "Bad starts and other disturbances have fewer seeds: "
         "see the runs."
     )
     lines += ["", "## From the shipped defaults", ""]
@@ -291,7 +308,22 @@ def page(
             for noise in noises
         ],
     )
-    ours = [one for one in runs if one.method == "hvdtune"]
+    wandered = [one for one in runs if one.disturbed in WANDERS]
+    if wandered:
+        lines += ["", "## With the step times of real jobs instead of noise", ""]
+        lines += _table(
+            ("method", "start", "step times of"),
+            [
+                (
+                    (method, start, wander),
+                    _of(wandered, method=method, start=start, disturbed=wander),
+                )
+                for method in named
+                for start in WANDERED_STARTS
+                for wander in WANDERS
+            ],
+        )
+    ours = [one for one in runs if one.method == "hvdtune" and one.disturbed not in WANDERS]
     if ours:
         lines += ["", "## hvdtune from bad starts", ""]
         starts = [start for start in STARTS if start != "the defaults"]
@@ -334,7 +366,8 @@ def _of(runs: Iterable[Run], **wanted: Any) -> list[Run]:
 
 
 def _table(heads: Sequence[str], rows: Sequence[tuple[Sequence[str], list[Run]]]) -> list[str]:
-    columns = [*heads, "runs", "worse", "regret, median", "95th", "slowdown", "steps", "most"]
+    columns = [*heads, "runs", "worse", "regret, median", "95th", "slowdown", "steps", "95th"]
+    columns += ["samples", "95th"]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for labels, runs in rows:
         if not runs:
@@ -348,7 +381,9 @@ def _table(heads: Sequence[str], rows: Sequence[tuple[Sequence[str], list[Run]]]
             f"{figures['regret_95']:.2%}",
             f"{figures['slowdown']:.2%}",
             f"{figures['steps']:.0f}",
-            f"{figures['steps_most']:.0f}",
+            f"{figures['steps_95']:.0f}",
+            f"{figures['samples']:.0f}" if figures["samples"] else "",
+            f"{figures['samples_95']:.0f}" if figures["samples"] else "",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
@@ -367,8 +402,10 @@ def figures_of(runs: Sequence[Run]) -> dict[str, float]:
         "regret_median": float(np.median(regret)),
         "regret_95": float(np.quantile(regret, 0.95)),
         "slowdown": float(np.mean(over(lambda one: one.slowdown))),
-        "steps": float(np.mean(over(lambda one: one.steps))),
-        "steps_most": float(np.max(over(lambda one: one.steps))),
+        "steps": float(np.median(over(lambda one: one.steps))),
+        "steps_95": float(np.quantile(over(lambda one: one.steps), 0.95)),
+        "samples": float(np.median(over(lambda one: one.samples))),
+        "samples_95": float(np.quantile(over(lambda one: one.samples), 0.95)),
     }
 
 

@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from job import STEP_BYTES
 from scipy.interpolate import PchipInterpolator
+
+from hvdtune.bench.workloads import WORKLOADS
 
 FOLDER = Path(__file__).resolve().parent / "surfaces"
 MIB = 2**20
@@ -69,6 +72,12 @@ class Surface:
         for (key, axis), value in zip(self.axes.items(), values, strict=True):
             left = _along(key, axis, value, left)
         return float(left)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes that a step allreduces: all gradients of the model, 4 bytes each."""
+        workload = WORKLOADS.get(self.name.partition("-np")[0])
+        return 4 * workload.elements() if workload else STEP_BYTES
 
     def __hash__(self) -> int:
         return hash(self.name)

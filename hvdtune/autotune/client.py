@@ -71,6 +71,7 @@ class ServiceClient:
     def ask(self, request: Request) -> None:
         """Send a question; `poll` returns the answer later. Raises ServiceError."""
         self._asked_at = self._clock()
+        self._space = Space.from_json(request.space)
         try:
             self._input.write(json.dumps(request.to_json()).encode() + b"\n")
             self._input.flush()
@@ -125,7 +126,7 @@ class ServiceClient:
                 return None
             self.computing_ms += data["computing_ms"]
             return Answer(
-                values=self._space.decode(data["point"]),
+                proposals=tuple(self._space.decode(point) for point in data["points"]),
                 expected_gain=float(data["expected_gain"]),
                 means=tuple(data["means"]),
                 deviations=tuple(data["deviations"]),

@@ -26,7 +26,7 @@ from hvdtune.autotune import inference
 from hvdtune.autotune.inference import Estimate
 from hvdtune.autotune.score import Sample
 
-LOOKS = (4, 8, 12, 18, 24, 30)
+LOOKS = (6, 14, 28, 48)
 # A pair with a sample this much rougher than usual is measured again, but only so many times: what
 # keeps happening is what the candidate does.
 DISTURBED = 5.0
@@ -34,7 +34,7 @@ REPEATS = 3
 LUCK = 1.5  # standard errors
 CLEAR = 0.5  # of the gain
 WIDE = 0.15
-SURE_PAIRS = 12
+SURE_PAIRS = 14
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,18 @@ class Comparison:
     def candidate_first(self) -> bool:
         """The order of the next pair: C I, I C, C I …, so that a linear drift cancels over two."""
         return len(self.differences) % 2 == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the next pair is the last one before a look."""
+        return len(self.differences) + 1 in self.looks
+
+    def words(self) -> str:
+        """Which pairs are measured up to the next look."""
+        taken, looks = len(self.differences), self.looks
+        first = max((look for look in looks if look <= taken), default=0) + 1
+        last = min(look for look in looks if look > taken)
+        return f"pairs {first} to {last} of at most {looks[-1]}"
 
     def add(self, candidate: Sample, incumbent: Sample) -> Finding | None:
         """Take a pair; the finding, if this was a look that ends the matter."""

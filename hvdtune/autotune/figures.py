@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from hvdtune.autotune import runs
-from hvdtune.autotune.inference import Estimate, paired
+from hvdtune.autotune.inference import Estimate
 from hvdtune.autotune.runs import Run, Sample
 from hvdtune.autotune.surface import Axis, Surface
 
@@ -51,7 +51,7 @@ def all_of(run: Run) -> list[Section]:
             found.append(Section(title, [response(run, surface, go)]))
         title = "What each setting does, the others as they ended"
         found.append(Section(title, slices(run, surface, go), beside=True))
-    if len(run.pairs()) > 1:
+    if mean_of(run) is not None:
         found.append(Section("The comparison that decided, pair by pair", [comparison(run, go)]))
     for figure in (figure for section in found for figure in section.figures):
         figure.update_layout(
@@ -211,11 +211,16 @@ def comparison(run: Run, go: Any) -> Any:
 
 
 def mean_of(run: Run) -> Estimate | None:
-    """The mean log difference of the pairs, if there are two or more."""
-    differences = [_difference(candidate, start) for candidate, start in run.pairs()]
-    if len(differences) < 2:
+    """The mean log difference of the pairs, weighted by their steps; None if there are none."""
+    pairs = run.pairs()
+    weights = [candidate.steps + start.steps for candidate, start in pairs]
+    if not any(weights):
         return None
-    return paired(differences, Estimate(0.0, 0.0, 0.0))
+    shares = [weight / sum(weights) for weight in weights]
+    value = sum(share * _difference(*pair) for share, pair in zip(shares, pairs, strict=True))
+    errors = [math.hypot(*(runs.relative_error(one) for one in pair)) for pair in pairs]
+    error = math.hypot(*(share * error for share, error in zip(shares, errors, strict=True)))
+    return Estimate(value, error)
 
 
 def cost_title(run: Run) -> str:

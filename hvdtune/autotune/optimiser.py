@@ -69,6 +69,7 @@ class Problem:
     incumbent: int = 0
     seed: int = 0
     noise: float = 0.0
+    count: int = 1
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Problem:
@@ -82,6 +83,7 @@ class Problem:
             incumbent=data["incumbent"],
             seed=data["seed"],
             noise=data["noise"],
+            count=data["count"],
         )
 
 
@@ -94,7 +96,7 @@ class Proposal:
     coordinate; `noise` is the standard deviation, in units of y, that errors do not explain.
     """
 
-    point: tuple[float, ...]
+    points: tuple[tuple[float, ...], ...]
     expected_gain: float
     means: tuple[float, ...]
     deviations: tuple[float, ...]
@@ -132,11 +134,19 @@ def _propose(problem: Problem) -> Proposal:
     fitted = model.fit(points, (z - centre) / scale, variances, problem.space.groups)
     means, deviations = fitted.predict(points)
     candidates = _candidates(problem, points, means)
-    point, gain = _most_improving(fitted, candidates, problem, points, float(means.min()))
+    least = float(means.min())
+    proposed: list[tuple[float, ...]] = []
+    gains: list[float] = []
+    for _ in range(problem.count):
+        believing = fitted.believing(np.array(proposed)) if proposed else fitted
+        point, gain = _most_improving(believing, candidates, problem, points, least)
+        proposed.append(point)
+        gains.append(gain)
+        least = min(least, float(fitted.predict(np.array([point]))[0][0]))
     means, deviations = means * scale + centre, deviations * scale
     return Proposal(
-        point=tuple(float(value) for value in point),
-        expected_gain=gain * scale,
+        points=tuple(tuple(float(value) for value in point) for point in proposed),
+        expected_gain=gains[0] * scale,
         means=tuple(warp.undo(means).tolist()),
         deviations=tuple((deviations * warp.slope(means)).tolist()),
         length_scales=tuple(fitted.lengths.tolist()),

@@ -100,9 +100,9 @@ def _comparison(run: Run) -> str:
         for side in (1, 0, -1)
     )
     return pages.paragraph(
-        f"In {len(run.pairs())} pairs of fresh samples the candidate saved {mid:.2f} % of the step "
-        f"time ({low:.2f} to {high:.2f} %). That is of the pairs alone; the verdict's margin also "
-        "allows for several looks at them and for how samples scattered before."
+        f"In fresh samples the candidate saved {mid:.2f} % of the step time ({low:.2f} to "
+        f"{high:.2f} %). That is of these samples alone; the verdict's margin also allows for "
+        "several looks at them and for how samples scattered before."
     )
 
 

@@ -16,7 +16,7 @@ from hvdtune.autotune import inference, log
 
 COMPARING = ("confirm", "verify")
 SETTINGS = (*log.HOROVOD_COLUMNS[:-1], *(log.column(knob) for knob in log.OTHER_KNOBS))
-_PAIR = re.compile(r"pair (\d+)")
+_PAIR = re.compile(r"pair(s?) (\d+)")
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,20 @@ class Run:
         ]
 
     def comparisons(self) -> list[list[tuple[Sample, Sample]]]:
-        """All comparisons in order, each as its pairs (candidate, incumbent) as last measured."""
+        """All comparisons in order, each as its pairs (candidate, incumbent) as last measured.
+
+        Two rows hold several pairs, those up to a look. Older logs have two rows a pair, and those
+        of one that was disturbed twice.
+        """
         found: list[dict[int, list[Sample]]] = []
         number = 0
         for one in self.samples:
             match = _PAIR.search(one.decision)
             if one.phase not in COMPARING or not match:
                 continue
-            before, number = number, int(match[1])
-            if number < before or not found:
+            before, number = number, int(match[2])
+            rows = found[-1].get(number, []) if found else []
+            if number < before or not found or (match[1] and _is_whole(rows) and rows):
                 found.append({})
             found[-1].setdefault(number, []).append(one)
         return [
@@ -140,11 +145,11 @@ def gains(run: Run) -> list[tuple[Sample, float, float]]:
     known = [one for one in measured if not run.is_candidate(one)] or measured[:1]
     places = [one.number for one in known]
     logs = [math.log(_cost(one)) for one in known]
-    errors = [_relative_error(one) for one in known]
+    errors = [relative_error(one) for one in known]
     found = []
     for one in measured:
         level = inference.level(one.number, places, logs, errors)
-        error = math.hypot(_relative_error(one), level.error)
+        error = math.hypot(relative_error(one), level.error)
         found.append((one, math.log(_cost(one)) - level.value, error))
     return found
 
@@ -205,7 +210,8 @@ def _cost(sample: Sample) -> float:
     return sample.cost
 
 
-def _relative_error(sample: Sample) -> float:
+def relative_error(sample: Sample) -> float:
+    """The error of a sample's cost as a share of it, never below what clocks can tell."""
     return max(5e-4, sample.error / _cost(sample))
 
 

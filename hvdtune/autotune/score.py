@@ -32,6 +32,9 @@ ONCE = 5.0  # … but of three, one that takes so many times the median is what 
 OUTLIER_FLOOR = 0.25  # an outlier is at least this much above the median, as a share of it
 LEAST_RELATIVE_ERROR = 5e-4  # nothing is known better than this: clocks tick and machines drift
 MIN_SAMPLE_NS = 50_000_000
+MIN_VISIT_NS = 15_000_000
+LEAST_STEPS = 3  # fewer have no scatter, and so no error, to speak of
+VISITS = 2  # of a sample's steps a visit has one of so many parts
 OTHER_WORK = 2.0  # bytes differ by more than this factor: not the work that is being tuned
 
 
@@ -56,7 +59,8 @@ class Sample:
     """One measurement: times in milliseconds, score in MB/s; outliers are not among `steps`.
 
     `settled` steps before it were left out, of `settled_ms` each, or more; before those, `late`
-    steps still ran with the settings before, and took `late_ms` each, or more.
+    steps still ran with the settings before, and took `late_ms` each, or more. `seconds` passed
+    from the change of settings on, those steps included.
     """
 
     steps: int
@@ -70,6 +74,7 @@ class Sample:
     settled_ms: float = 0.0
     late: int = 0
     late_ms: float = 0.0
+    seconds: float = 0.0
 
     @property
     def relative_error(self) -> float:
@@ -223,6 +228,11 @@ class Window:
         self._kept.append(step)
 
     @property
+    def steps(self) -> int:
+        """How many steps make a sample at least."""
+        return self._steps
+
+    @property
     def complete(self) -> bool:
         """Whether the steps so far make a sample."""
         enough = len(self._kept) >= self._steps
@@ -256,6 +266,17 @@ class Window:
             late=len(self._late),
             late_ms=_shortest_ms(self._late),
         )
+
+    @classmethod
+    def of(
+        cls, epoch: int, steps: int, settle: int, typical_bytes: float, is_visit: bool
+    ) -> Window:
+        """That of a sample of so many steps, or of a short visit, where several make a sample."""
+        if is_visit:
+            return cls(
+                epoch, max(LEAST_STEPS, steps // VISITS), settle, typical_bytes, MIN_VISIT_NS
+            )
+        return cls(epoch, max(LEAST_STEPS, steps), settle, typical_bytes)
 
     def _is_other_work(self, size: int) -> bool:
         if self._typical_bytes <= 0:

@@ -21,14 +21,13 @@ from hvdtune.autotune.harm import harm_limit_steps
 from hvdtune.autotune.memory import Found, Memory
 from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.roles import Engine, Optimiser, Writer
-from hvdtune.autotune.score import Sample, Window
+from hvdtune.autotune.score import LEAST_STEPS, Sample, Window
 from hvdtune.autotune.space import Space, Value, Values
 from hvdtune.autotune.tuner import Measurement, Outcome, Tuner, TunerConfig
 from hvdtune.autotune.watch import Watch
 from hvdtune.knobs import KNOBS, Settings
 
 SETTLE_STEPS = 2
-LEAST_STEPS = 3  # fewer steps have no scatter, and so no error, to speak of
 READ_TIMEOUT_S = 0.1  # how long `stop` may have to wait for the thread
 PAUSE_S = 0.02  # steps shorter than this are read several at a time, to leave the training alone
 # Looks at what is in force, so far apart (seconds), until it is what somebody else wants.
@@ -372,12 +371,13 @@ class Session:
             abandon = self._tuner.hopeless(self._window.seen_ns, so_far)
             if not abandon:
                 return
-        sample = self._window.sample(abandon)
+        sample = replace(self._window.sample(abandon), seconds=self._trial_ns / 1e9)
         if not trial.candidate:
             self._typical_bytes = sample.bytes_per_step
         if trial.phase == "baseline":
             self._recall(sample)
-        self._record(self._tuner.report(sample))
+        for measurement in self._tuner.report(sample):
+            self._record(measurement)
         if self._found is not None and self._found.values == self._tuner.incumbent:
             self._tuner.abort(f"they are those remembered from {self._found.origin}")
         self._begin()
@@ -397,9 +397,12 @@ class Session:
 
     def _begin(self) -> None:
         """Put the next trial's settings into force and start collecting."""
-        if self._tuner.trial is not None:
-            settle = self._put_into_force(self._tuner.trial.values)
-            self._window = Window(self._epoch or 0, self._steps, settle, self._typical_bytes)
+        trial = self._tuner.trial
+        if trial is not None:
+            settle = self._put_into_force(trial.values)
+            self._window = Window.of(
+                self._epoch or 0, self._steps, settle, self._typical_bytes, trial.visit
+            )
             self._trial_ns = 0
 
     def _put_into_force(self, values: Values) -> int:
@@ -424,25 +427,31 @@ class Session:
             return
         step_s = parts[-1].duration_ns / 1e9
         if step_s < PAUSE_S:
-            left = max(1, self._steps - self._window.kept)
+            left = max(1, self._window.steps - self._window.kept)
             self._stop.wait(min(PAUSE_S, left * step_s))
 
     # -- telling --
 
-    def _values(self) -> dict[str, Value]:
-        return {key: getattr(self._settings, key) for key in _LOGGED} | self._in_force
+    def _values(self, tried: Values | None = None) -> dict[str, Value]:
+        known = {key: getattr(self._settings, key) for key in _LOGGED} | self._in_force
+        return known | (tried or {})
 
     def _record(self, measurement: Measurement) -> None:
         trial, sample = measurement.trial, measurement.sample
         note = trial.note
         if sample.abandoned:
-            why = "the limit of harm was reached" if self._tuner.at_limit else "clearly slower"
+            why = "the limit of harm was reached" if measurement.at_limit else "clearly slower"
             note = f"abandoned: {why}"
-        self._write(sample, measurement.number, trial.phase, note)
+        self._write(sample, measurement.number, trial.phase, note, tried=trial.values)
         if trial.phase == "warmup":
             self._messenger.info(f"Autotuner: Warming up ({trial.note})")
         else:
-            self._messenger.info(f"Autotuner: {log.message(self._values(), sample.score)}")
+            values = self._values(trial.values)
+            self._messenger.info(f"Autotuner: {log.message(values, sample.score)}")
+
+    def _record_rest(self) -> None:
+        for measurement in self._tuner.rest():
+            self._record(measurement)
 
     def _finish(self, outcome: Outcome) -> None:
         self._put_into_force(outcome.values)
@@ -453,6 +462,7 @@ class Session:
         self._is_unfinished = False
 
     def _conclude(self, outcome: Outcome, ended: str = "") -> None:
+        self._record_rest()
         whole = f"{outcome.verdict}; {ended}" if ended else outcome.verdict
         self._write(outcome.sample, len(self._tuner.history) + 1, "final", whole, outcome.adopted)
         score = outcome.sample.score if outcome.sample else 0.0
@@ -520,6 +530,7 @@ class Session:
         if self._is_told:
             return  # that was the watching
         self._take(self._joiner.flush())
+        self._record_rest()
         trial, outcome = self._tuner.trial, self._tuner.outcome
         phase = trial.phase if trial is not None else "final"
         why = (
@@ -528,9 +539,9 @@ class Session:
         )
         missed = self._what_is_missing()
         why += f"; {missed}" if missed else ""
-        if outcome is not None and (outcome.adopted or outcome.margin is not None):
-            # A comparison has come to its end before: what it found is worth having in the next
-            # run, though this one may have been trying something else when it ended.
+        if outcome is not None and outcome.adopted:
+            # It was shown to be faster before: that is worth having in the next run, though this
+            # one may have been trying something else when it ended.
             self._in_force = {**self._in_force, **outcome.values}
             self._conclude(outcome, why)
             return
@@ -556,17 +567,18 @@ class Session:
         phase: str,
         note: str,
         accepted: bool | None = None,
+        tried: Values | None = None,
     ) -> None:
         if self._writer is not None:
             self._writer.write(
                 log.Row(
-                    values=self._values(),
+                    values=self._values(tried),
                     sample=sample,
                     number=number,
                     phase=phase,
                     epoch=self._epoch or 0,
                     decision=note,
-                    seconds=self._trial_ns / 1e9,
+                    seconds=sample.seconds if tried and sample else self._trial_ns / 1e9,
                     accepted=accepted,
                 )
             )

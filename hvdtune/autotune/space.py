@@ -14,6 +14,9 @@ threshold.
 
 A setting outside its range (a user's cycle time of 100 ms) keeps a coordinate outside [0, 1]: it
 can be measured and modelled, but is never proposed.
+
+No batch has more bytes than a step. So once these are known, axes of sizes end there, and all
+larger values are one and the same point (`Space.within`).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import Any
 from hvdtune.knobs import KNOBS, Knob, Settings
 
 OFF_CELL = 1 / 16  # the share of the cube that means "off"
-_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+RARE = 64  # equal batches of a step; what acts only on shorter ones than these hardly ever does
 _SIZE_QUANTUM = 4096  # bytes; a page, so that a proposed size is a number people can read
 
 Value = float | int | bool
@@ -47,6 +50,9 @@ class Dimension:
     zero: str = "none"  # "none", "off" or "auto"
     quantum: int = 0  # values are whole multiples of it; 0: any number, three significant digits
     at_most: str = ""  # the key of another setting, whose value this one's never exceeds, unless 0
+    first: float | None = None  # tried before other values of its third of the axis
+    acts_on: str = ""  # see `knob_values.Knob`
+    saturates: bool = False  # above `high` all values do the same
 
     @property
     def width(self) -> int:
@@ -84,8 +90,19 @@ class Dimension:
         if self.scale == "linear":
             return (value - self.low) / (self.high - self.low)
         # A thousandth of the range's low end stands for zero where zero is not a value.
-        floor = self.low / 1000
-        return math.log(max(value, floor) / self.low) / math.log(self.high / self.low)
+        value = max(value, self.low / 1000)
+        if self.saturates:
+            value = min(value, self.high)
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+    def within(self, step_bytes: float) -> Dimension | None:
+        """What of it acts on steps of so many bytes; None: nothing of it."""
+        if not self.acts_on or step_bytes <= 0:
+            return self
+        if self.acts_on == "shorter" and self.high * RARE < step_bytes:
+            return None
+        high = self.quantum * max(math.ceil(step_bytes / self.quantum), 2 * self.low / self.quantum)
+        return replace(self, high=high, saturates=True) if high < self.high else self
 
     def _value(self, position: float) -> float:
         if self.scale == "linear":
@@ -178,44 +195,23 @@ class Space:
                 found[dimension.key] = most
         return found
 
-    def spread(
-        self, count: int, seed: int, around: Mapping[str, Value], share: float = 1.0
-    ) -> list[Values]:
-        """Settings that evenly cover the part of the space around `around`.
-
-        Halton points shifted by the seed: a coordinate takes the radical inverse of 1, 2, … in its
-        own prime base. On an axis they cover an interval of length `share` that contains the
-        centre; flags take both values. The same arguments give the same settings.
-        """
-        rng = random.Random(seed)
-        shift = [rng.random() for _ in range(self.width)]
-        bases = [_PRIMES[at % len(_PRIMES)] for at in range(self.width)]
-        starts = [min(max(0.0, at - share / 2), 1 - share) for at in self.encode(around)]
-        found = []
-        for number in range(1, count + 1):
-            even = [
-                (_radical_inverse(number, base) + offset) % 1.0
-                for base, offset in zip(bases, shift, strict=True)
-            ]
-            point = [
-                start + share * at if kind == "axis" else at
-                for start, at, kind in zip(starts, even, self.columns, strict=True)
-            ]
-            found.append(self.decode(point))
-        return found
+    def within(self, step_bytes: float) -> Space:
+        """The part of it that acts on steps of so many bytes; all of it if nothing does."""
+        found = [dimension.within(step_bytes) for dimension in self.dimensions]
+        return Space(tuple(one for one in found if one is not None) or self.dimensions)
 
     def probes(self, centre: Mapping[str, Value], cells: int, seed: int) -> list[Values]:
         """Changes of one setting each, as {key: value}: what does each do by itself?
 
         Every axis is cut into so many equal cells; a value is taken at random from the middle half
-        of each but the cell in which the centre lies. A flag is turned over. They come in rounds:
-        one value of every setting, then the next of every setting.
+        of each but the cell in which the centre lies: at first `first` of the dimension, if it has
+        one, then from the middle outwards. A flag is turned over. They come in rounds: one value of
+        every setting, then the next of every setting.
         """
         rng = random.Random(seed)
         rounds: list[list[Values]] = []
         for dimension in self.dimensions:
             found = _values_beside(dimension, centre[dimension.key], cells, rng)
-            rng.shuffle(found)
             rounds.append([{dimension.key: value} for value in found])
         return [row for turn in itertools.zip_longest(*rounds) for row in turn if row is not None]
 
@@ -234,15 +230,20 @@ def _values_beside(
 ) -> list[Value]:
     if dimension.scale == "boolean":
         return [not centre]
-    encoded = dimension.encode(centre)
-    is_apart = dimension.zero != "none" and encoded[1] == 1.0
-    own = -1 if is_apart else min(cells - 1, max(0, int(encoded[0] * cells)))
+
+    def cell_of(value: Value) -> int:
+        encoded = dimension.encode(value)
+        is_apart = dimension.zero != "none" and encoded[1] == 1.0
+        return -1 if is_apart else min(cells - 1, max(0, int(encoded[0] * cells)))
+
+    found: dict[int, Value] = {}
+    if dimension.first is not None and dimension.low <= dimension.first <= dimension.high:
+        found[cell_of(dimension.first)] = dimension.first
     rest = (0.0,) * (dimension.width - 1)
-    return [
-        dimension.decode(((cell + 0.25 + 0.5 * rng.random()) / cells, *rest))
-        for cell in range(cells)
-        if cell != own
-    ]
+    for cell in sorted(range(cells), key=lambda cell: abs(cell - cells // 2)):
+        value = dimension.decode(((cell + 0.25 + 0.5 * rng.random()) / cells, *rest))
+        found.setdefault(cell, value)
+    return [value for cell, value in found.items() if cell != cell_of(centre)]
 
 
 def build(settings: Settings, can_act: Iterable[str], knobs: Mapping[str, Knob] = KNOBS) -> Space:
@@ -289,14 +290,13 @@ def _dimension(knob: Knob) -> Dimension:
         zero = "off" if knob.kind == "size" and knob.minimum == 0 else "none"
     quantum = {"size": _SIZE_QUANTUM, "int": 1}.get(knob.kind, 0)
     return Dimension(
-        knob.key, knob.scale, float(low), float(high), zero, quantum, knob.at_most or ""
+        knob.key,
+        knob.scale,
+        float(low),
+        float(high),
+        zero,
+        quantum,
+        knob.at_most or "",
+        knob.tune_first,
+        knob.acts_on,
     )
-
-
-def _radical_inverse(number: int, base: int) -> float:
-    inverse, scale = 0.0, 1.0 / base
-    while number:
-        number, digit = divmod(number, base)
-        inverse += digit * scale
-        scale /= base
-    return inverse

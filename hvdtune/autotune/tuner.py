@@ -1,20 +1,23 @@
 """The course of tuning, as a state machine: samples in, the next settings to measure out.
 
     warm-up     the current settings; samples are thrown away
-    baseline    the current settings, the *incumbent*: what every candidate is compared with
+    baseline    the current settings, the *incumbent*: what every candidate is compared with. What
+                cannot act on steps of so many bytes is left out of the search (`Space.within`)
     verify      settings remembered from an earlier run, if there are any, against the incumbent as
                 in `confirm`; the search is left out unless they are shown to be no faster
-    search      candidate, incumbent, candidate, incumbent … : a candidate's gain is taken against
-                the incumbent's level around it in time, so that drift of the machine cancels.
-                Candidates: the shipped defaults, probes of one setting each, then the optimiser's;
-                at last those that may be the best are measured again
-    confirm     the best candidate (by the model's mean, not by its luckiest sample) against the
-                incumbent on fresh samples, in the order C I I C, C I I C … (`comparison`). What is
-                left of the pairs goes to a few more candidates and a second comparison
+    search      rounds: up to ROUND candidates and the incumbent take turns, a few steps each, so
+                that what disturbs the machine meets all of them. A candidate takes part until
+                another one is better for sure, or it is known well enough. Candidates: the shipped
+                defaults, alone; probes of one setting each; then the optimiser's
+    confirm     the best candidate (by the model's mean, not by its luckiest visits) against the
+                incumbent on fresh visits, in the order C I I C, C I I C … (`comparison`)
     finished    the candidate if it is faster by more than the noise, else the incumbent
 
 A candidate that is faster by far (PROMOTE_GAIN) is confirmed at once and is the incumbent from then
 on: a run that began with bad settings need not go on with them while better ones are refined.
+
+Turns are short since the step times of real machines wander: the mean of many steps in a row is
+hardly better known than that of a few, but the difference of neighbours is.
 
 The law: what the user had is only left for something shown to be faster at the stated confidence.
 A candidate that is clearly bad is abandoned after a few steps, and the search ends when bad
@@ -39,35 +42,36 @@ from hvdtune.autotune.space import Space, Values
 
 __all__ = ["Answer", "Measurement", "Outcome", "Request", "Trial", "Tuner", "TunerConfig"]
 
-QUIET_PROPOSALS = 3  # so many proposals in a row without expected gain end the search
+ROUND = 4  # candidates that take turns with the incumbent
+MOST_TURNS = 10
+LEAST_TURNS = 2  # before a candidate is left behind or promoted
+ASK_BEHIND = 2  # turns of a round; then the model is asked for the next one's candidates
+LEFT_BEHIND = 1.5  # standard errors; a candidate so much worse than the best has no further turns
+PRECISE = 0.003  # a candidate known to this has no further turns either
+CANDIDATES = 0.6  # of `max_samples`; the rest is for the incumbent and the comparison
+PROBES = 0.5  # of the candidates; the rest is for the model
 PROBE_CELLS = 3  # of an axis; a probe lies in each but the incumbent's
-RACE_GAIN = 0.5  # of `min_gain`: what measuring a candidate again has to promise
-RACE_RIVALS = 4  # measured again before the model is asked anew
-FIRST_SHARE = 0.7  # of the chance of an error goes to the first comparison, the rest to the second
-MORE_SHARE = 2  # one candidate for every so many of the search may be measured between the two
-SECOND_GAIN = 0.25  # of `min_gain`: what the model has to expect then, which is often too content
-LEAST_PAIRS = 15  # that must be left for a second comparison
+LEADS = 2.0  # standard errors; the probes of a round are changes of a candidate so much better
+WORTH = 0.25  # of the gain that a comparison would find half of the time: less ends the search
 COMPARABLE = LOOKS[0] + REPEATS  # with fewer pairs there is none that could end
-PROMOTE_GAIN = 0.1  # seen so much faster, by five standard errors: confirmed at once
-PROMOTE_ERRORS = 5.0
+PROMOTE_GAIN = 0.1  # seen so much faster, by three standard errors: confirmed at once
+PROMOTE_ERRORS = 3.0
 
 
 @dataclass(frozen=True)
 class TunerConfig:
     """How long to look and how sure to be. Confidence is one-sided: 0.99 errs once in 100.
 
+    `max_samples` are those of the search and its comparison, CANDIDATES of them candidates.
     `max_pairs` is for all comparisons of a run together, pairs that are measured again included.
     """
 
     warmup_samples: int = 3
     max_samples: int = 20
-    probes: int = 5
-    spread_points: int = 3
     confidence: float = 0.99
     min_gain: float = 0.002
     harm_limit_steps: float = 200.0
-    race_samples: int = 10
-    max_pairs: int = 33
+    max_pairs: int = 52
     noise: float = 0.0
     seed: int = 0
 
@@ -81,6 +85,7 @@ class Request:
     seed: int
     noise: float
     incumbent: int = 0
+    count: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """The request as plain data."""
@@ -89,9 +94,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """The optimiser's answer: settings, expected gain, posterior means and deviations."""
+    """The optimiser's answer: settings to try, expected gain, posterior means and deviations."""
 
-    values: Values
+    proposals: Sequence[Values]
     expected_gain: float
     means: Sequence[float]
     deviations: Sequence[float]
@@ -117,11 +122,6 @@ class _Best:
     gain: float
     deviation: float
 
-    def lead(self, best: _Best) -> float:
-        """E[max(0, its gain - the best's)] if both are normal and independent."""
-        deviation = math.hypot(self.deviation, best.deviation)
-        return inference.expected_excess(self.gain - best.gain, deviation)
-
 
 _Course = Generator[Trial, Sample | None, None]
 _Compared = Generator[Trial, Sample | None, bool]
@@ -132,8 +132,7 @@ class Tuner:
 
     Measure `trial`'s settings and call `report` with the sample; pass `take_request`'s questions
     to the optimiser and its answers to `offer`. While `trial` is `waiting`, only `offer` moves on.
-    When `outcome` is there, its values are the ones to keep. A space without dimensions leaves
-    nothing to do but `abort`.
+    `outcome` has the values to keep. A space without dimensions leaves nothing but `abort`.
     """
 
     def __init__(
@@ -146,21 +145,20 @@ class Tuner:
         self._incumbent = self._start
         self._defaults = {key: defaults[key] for key in space.keys}
         self._config = config
-        self._queue: list[Values] = []
-        self._later_probes: list[Values] = []
+        self._queue: list[Values] | None = None  # not known yet
         self._tried = 0
         self._pairs = 0
         self._request: Request | None = None
         self._answer: Answer | None = None
         self._is_posed = False
-        self._has_waited = False  # since the last sample
-        self._last: Answer | None = None
+        self._told = 0  # samples that `report` has returned
         self._harm = Harm(config.harm_limit_steps)
         self._is_behind_candidate = False
         self._recalled: Values | None = None
         self._hurry: str | None = None
         self._findings: list[Finding] = []
-        self._search_end = f"all {config.max_samples} samples were used"
+        self._candidates = math.ceil(CANDIDATES * config.max_samples)
+        self._search_end = f"all {self._candidates} candidates were measured"
         self._course = self._run()
         self._trial: Trial | None = next(self._course)
 
@@ -176,8 +174,8 @@ class Tuner:
 
     @property
     def history(self) -> Sequence[Measurement]:
-        """All measurements so far, in order."""
-        return self._record.history
+        """All samples so far, in order."""
+        return self._record.samples
 
     @property
     def searched(self) -> int:
@@ -191,28 +189,37 @@ class Tuner:
 
     @property
     def at_limit(self) -> bool:
-        """Whether the last candidate found hopeless was so because the limit of harm was reached.
-
-        Otherwise it was clearly slower.
-        """
+        """Whether the last candidate given up was so at the limit of harm, not as slower."""
         return self._harm.at_limit
 
     def recall(self, values: Values) -> None:
         """Settings an earlier run found best: verified behind the baseline, before any search."""
         self._recalled = {key: values[key] for key in self._space.keys}
 
-    def report(self, sample: Sample) -> Measurement:
-        """The sample of the current trial. Returns it numbered; `trial` is the next one."""
+    def report(self, sample: Sample) -> Sequence[Measurement]:
+        """The sample of the current trial; `trial` is the next one.
+
+        Returns the samples that are complete with it, numbered: none while visits are to follow.
+        """
         if self._trial is None or self._trial.waiting:
             raise RuntimeError("there is no trial to report a sample for")
         is_candidate = self._trial.candidate
         if is_candidate or self._is_behind_candidate:
             usual = self._record.usual()
             self._harm.take(sample, usual, is_candidate, self._is_behind_candidate)
-        self._is_behind_candidate, self._has_waited = is_candidate, False
-        measurement = self._record.add(self._trial, sample)
+        self._is_behind_candidate = is_candidate
+        self._record.add(self._trial, sample, self._harm.at_limit)
         self._advance(sample)
-        return measurement
+        return self._untold()
+
+    def rest(self) -> Sequence[Measurement]:
+        """Samples that were not returned before, made of the visits so far if need be."""
+        self._record.close()
+        return self._untold()
+
+    def _untold(self) -> Sequence[Measurement]:
+        told, self._told = self._told, len(self._record.samples)
+        return self._record.samples[told:]
 
     def take_request(self) -> Request | None:
         """A question for the optimiser, once."""
@@ -259,12 +266,13 @@ class Tuner:
             return False
         rows = self._question().observations
         means, errors = ([row[key] for row in rows] for key in ("y", "error"))
-        self.offer(Answer(self._incumbent, 0.0, means, errors))
+        self.offer(Answer([], 0.0, means, errors))
         return True
 
     def abort(self, reason: str) -> None:
         """End tuning here; the incumbent stays."""
         self._course.close()
+        self._record.close()
         self._trial = None
         self._keep(f"kept the current settings: {reason}")
 
@@ -272,21 +280,20 @@ class Tuner:
 
     def _run(self) -> _Course:
         for left in range(self._config.warmup_samples - 1, -1, -1):
-            yield Trial("warmup", self._incumbent, note=f"{left} remaining")
-        yield Trial("baseline", self._incumbent)
+            yield from self._sample(Trial("warmup", self._incumbent, note=f"{left} remaining"))
+        yield from self._sample(Trial("baseline", self._incumbent))
         if self._recalled is not None:
             yield from self._compare(self._recalled, "verify")
             if not self._is_refuted() or self._pairs_left() < COMPARABLE:
                 return
             self.outcome = None
-        self._queue = self._first_candidates()
+        self._space = self._space.within(self._record.visits[-1].sample.bytes_per_step)
         while (yield from self._search()):
             pass
         if not self._record.candidates:
-            # The optimiser could say nothing about the incumbent alone.
             self._keep(f"no significant gain: no candidate was measured; {self._search_end}")
             return
-        answer = yield from self._race()
+        answer = yield from self._ask(anew=True)
         best = self._best(answer)
         if best is None:
             self._keep("no significant gain: no other candidate was measured")
@@ -302,132 +309,94 @@ class Tuner:
         elif self._harm.is_used_up:
             self._keep(f"no comparison: {self._used_up()}")
         else:
-            yield from self._confirm(best.values)
+            yield from self._compare(best.values, "confirm")
+
+    def _sample(self, trial: Trial) -> _Course:
+        yield trial
+        self._record.close()
 
     def _search(self) -> _Compared:
-        """Measure candidates, until one is promoted (True: go on) or to the end of the search.
-
-        If the last answer already knows all candidates it is `_last`.
-        """
-        quiet = 0
-        while self._tried < self._config.max_samples:
+        """Measure candidates, until one is promoted (True: go on) or to the end of the search."""
+        while self._tried < self._candidates:
             if self._hurry is not None or self._pairs_left() < COMPARABLE:
                 self._search_end = self._hurry or self._too_few_pairs()
                 return False
-            values = self._next_queued()
-            if values is None:
+            racing = self._next_queued()
+            if not racing:
                 answer = yield from self._ask()
                 if self._hurry is not None:
-                    self._last = answer
                     continue
-                quiet = quiet + 1 if answer.expected_gain < self._config.min_gain else 0
-                # A model of a few points is too easily content.
-                if quiet >= QUIET_PROPOSALS and self._tried >= self._config.max_samples // 2:
-                    self._search_end = (
-                        f"the model expects less than {_percent(self._config.min_gain)} more"
-                    )
-                    self._last = answer
+                worth = max(self._config.min_gain, WORTH * self._provable())
+                if answer.expected_gain < worth:
+                    self._search_end = f"the model expects less than {_percent(worth)} more"
                     return False
-                values = answer.values
-            yield from self._try(values)
-            self._tried += 1
+                racing = self._proposed(answer)
+                if not racing:
+                    self._search_end = "the model proposes nothing else"
+                    return False
+            self._tried += len(racing)
+            far_better = yield from self._round(racing)
+            self._record.close()
             if self._harm.ends_search:
                 self._search_end = (
                     f"slow candidates had cost {self._harm.steps:.0f} steps' time, "
                     f"over the limit of {self._config.harm_limit_steps:.0f}"
                 )
                 return False
-            if self._is_far_better(values):
-                if (yield from self._compare(values, "confirm")):
+            if far_better is not None:
+                if (yield from self._compare(far_better, "confirm")):
                     return True
                 if not self._findings:
                     self.outcome = None  # it was about this candidate alone
         return False
 
-    def _try(self, values: Values) -> _Course:
-        """Measure a candidate between samples of the incumbent."""
-        if self._has_waited:
-            # The incumbent's last sample is old by now, and nobody knows how old.
-            yield Trial("search", self._incumbent, note="incumbent")
-        yield Trial("search", values, candidate=True)
-        # Asked before the incumbent is measured, so that the optimiser thinks meanwhile.
-        if not self._queue:
-            self._pose()
-        yield Trial("search", self._incumbent, note="incumbent")
+    def _round(self, racing: list[Values]) -> Generator[Trial, Sample | None, Values | None]:
+        """Let candidates take turns with the incumbent; one that is far better, at once.
 
-    def _race(self) -> Generator[Trial, Sample | None, Answer]:
-        """Measure those again that may be the best, while that is worth it; the last answer.
-
-        A rival is worth it if it is expected to beat the best by RACE_GAIN of what is worth having
-        at all: E[max(0, its gain - the best's)], by the model's means and deviations.
+        A candidate is left out of further turns when it was given up, when another one is better
+        for sure, and when it is known well enough.
         """
-        answer = self._last or (yield from self._ask())
-        left = self._config.race_samples if self._pairs_left() >= COMPARABLE else 0
-        while left > 0 and self._hurry is None and not self._harm.ends_search:
-            rivals = sorted(self._offered(answer), key=lambda one: -one.gain)
-            if not rivals or rivals[0].gain + rivals[0].deviation < self._config.min_gain:
+        incumbent = Trial("search", self._incumbent, note="incumbent", visit=True)
+        yield incumbent
+        for turn in range(MOST_TURNS):
+            if turn == ASK_BEHIND and not self._queue and self._tried < self._candidates:
+                self._pose()
+            for values in racing if turn % 2 == 0 else racing[::-1]:
+                sample = yield Trial("search", values, candidate=True, visit=True)
+                assert sample is not None
+                if sample.abandoned:
+                    racing = [one for one in racing if one != values]
+            yield incumbent
+            if self._hurry is not None or self._harm.ends_search:
                 break
-            best = rivals[0]
-            worth = RACE_GAIN * self._config.min_gain
-            rivals = [one for one in rivals[1:] if one.lead(best) > worth]
-            if not rivals:
+            if turn + 1 < LEAST_TURNS:
+                continue
+            for values in racing:
+                if self._is_far_better(values):
+                    return values
+            racing = self._still_open(racing)
+            if not racing:
                 break
-            for rival in [best, *rivals][: min(RACE_RIVALS, left)]:
-                yield Trial("search", rival.values, candidate=True, note="measured again")
-                yield Trial("search", self._incumbent, note="incumbent")
-                left -= 1
-            answer = yield from self._ask()
-        return answer
+        return None
 
-    def _confirm(self, values: Values) -> _Course:
-        """Compare the best; what is left of the pairs then goes to a second look around.
+    def _still_open(self, racing: list[Values]) -> list[Values]:
+        """Those that are worth further turns."""
+        best, best_error = self._record.baseline, 0.0
+        for candidate in self._record.candidates:
+            y, error = self._record.observe(candidate)
+            if y + error < best:
+                best, best_error = y, error
+        found = [(values, *self._seen(values)) for values in racing]
+        return [
+            values
+            for values, y, error in found
+            if error > PRECISE and y - best <= LEFT_BEHIND * math.hypot(error, best_error)
+        ]
 
-        Together, both comparisons err no more often than the confidence says.
-        """
-        yield from self._compare(values, "confirm", FIRST_SHARE)
-        first = self.outcome
-        assert first is not None
-        answer = yield from self._look_around()
-        if answer is None or self._is_at_an_end():
-            return
-        best = max(
-            (one for one in self._offered(answer) if one.values != values),
-            key=lambda one: one.gain,
-            default=None,
-        )
-        if best is None or best.gain + best.deviation < self._config.min_gain:
-            return
-        yield from self._compare(best.values, "confirm", 1 - FIRST_SHARE)
-        margins = [one.margin if one and one.margin else math.inf for one in (first, self.outcome)]
-        if not self._findings and margins[0] < margins[1]:
-            self.outcome = first  # it says more
-
-    def _look_around(self) -> Generator[Trial, Sample | None, Answer | None]:
-        """Measure some more candidates, each for a pair that is left; the model's last answer.
-
-        First the probes that the search had no room for: of parts of the space where nothing was
-        measured, the model knows little and may be wrong about that. Then what it proposes, while
-        it expects something of it: it has learnt from the pairs, too.
-        """
-        self._queue = self._later_probes
-        for _ in range(self._config.max_samples // MORE_SHARE):
-            if self._is_at_an_end():
-                return None
-            if self._pairs_left() == LEAST_PAIRS:
-                break
-            values = self._next_queued()
-            if values is None:
-                answer = yield from self._ask()
-                if answer.expected_gain < SECOND_GAIN * self._config.min_gain:
-                    return answer
-                values = answer.values
-            yield from self._try(values)
-            self._pairs += 1
-        return (yield from self._ask())
-
-    def _is_at_an_end(self) -> bool:
-        is_over = self._hurry is not None or self._harm.ends_search
-        return is_over or self._pairs_left() < LEAST_PAIRS
+    def _seen(self, values: Values) -> tuple[float, float]:
+        candidate = self._record.find(values)
+        assert candidate is not None  # it has been visited
+        return self._record.observe(candidate)
 
     def _pairs_left(self) -> int:
         return self._config.max_pairs - self._pairs
@@ -439,17 +408,14 @@ class Tuner:
         return f"slow candidates had used up the limit of {self._harm.limit:g} steps' time"
 
     def _is_far_better(self, values: Values) -> bool:
-        candidate = self._record.find(values)
-        assert candidate is not None  # it has just been measured
-        y, error = self._record.observe(candidate)
+        y, error = self._seen(values)
         gain = self._record.baseline - y
         return gain > PROMOTE_GAIN + PROMOTE_ERRORS * error
 
-    def _compare(self, values: Values, phase: str, share: float = 1.0) -> _Compared:
-        """Compare with the incumbent on fresh samples; True: these are the incumbent now.
+    def _compare(self, values: Values, phase: str) -> _Compared:
+        """Compare with the incumbent in fresh pairs of visits; True: these are the incumbent now.
 
-        It may err with that share of the chance that the confidence leaves. Where too few pairs are
-        left for that, the incumbent stays.
+        Where too few pairs are left for that, the incumbent stays.
         """
         if self._pairs_left() < COMPARABLE:
             self._keep(f"no comparison: {self._too_few_pairs()}")
@@ -457,7 +423,7 @@ class Tuner:
         compared = Comparison(
             self._record.noise(),
             self._record.usual_error(),
-            1 - (1 - self._config.confidence) * share,
+            self._config.confidence,
             self._config.min_gain,
             self._pairs_left() - REPEATS,
         )
@@ -467,9 +433,8 @@ class Tuner:
             first = compared.candidate_first
             for is_candidate in (first, not first):
                 tried = values if is_candidate else self._incumbent
-                number, most = len(compared.differences) + 1, compared.looks[-1]
-                note = f"pair {number} of at most {most}"
-                sample = yield Trial(phase, tried, is_candidate, note=note)
+                note = compared.words()
+                sample = yield Trial(phase, tried, is_candidate, note=note, visit=True)
                 assert sample is not None
                 if sample.abandoned:
                     self._pairs += len(compared.differences) + compared.repeats + 1
@@ -478,7 +443,10 @@ class Tuner:
                     self._keep(f"no significant gain: {why}")
                     return False
                 pair[is_candidate] = sample
+            is_last = compared.is_last
             finding = compared.add(pair[True], pair[False])
+            if is_last and not compared.is_last:
+                self._record.close()
         self._pairs += finding.pairs + compared.repeats
         if finding.faster:
             self._adopt(values, finding)
@@ -502,48 +470,80 @@ class Tuner:
             return True  # abandoned
         return found.gain + found.margin < self._config.min_gain
 
-    def _pose(self) -> None:
-        self._request, self._is_posed = self._question(), True
+    def _provable(self) -> float:
+        """The gain that the comparison would find half of the time."""
+        noise = self._record.noise().error
+        sure = inference.student_quantile(self._config.confidence, math.inf)
+        return sure * noise * math.sqrt(2 / max(1, self._pairs_left() - REPEATS))
 
-    def _ask(self) -> Generator[Trial, Sample | None, Answer]:
-        if not self._is_posed:
-            self._pose()
-        while self._answer is None:
-            self._has_waited = True
-            yield Trial("search", self._incumbent, waiting=True)
-        answer, self._answer, self._is_posed = self._answer, None, False
-        return answer
+    def _pose(self) -> None:
+        left = self._candidates - self._tried
+        self._request, self._is_posed = self._question(max(1, min(ROUND, left))), True
+
+    def _ask(self, anew: bool = False) -> Generator[Trial, Sample | None, Answer]:
+        """The model's answer; `anew`: one that knows all visits."""
+        while True:
+            if not self._is_posed:
+                self._pose()
+                anew = False
+            while self._answer is None:
+                yield Trial("search", self._incumbent, waiting=True)
+            answer, self._answer, self._is_posed = self._answer, None, False
+            if not anew:
+                return answer
+
+    def _proposed(self, answer: Answer) -> list[Values]:
+        found: list[Values] = []
+        for proposal in answer.proposals:
+            values = {**self._incumbent, **proposal}
+            if values != self._incumbent and values not in found:
+                found.append(values)
+        return found
 
     def _advance(self, sample: Sample | None) -> None:
         try:
             self._trial = self._course.send(sample)
         except StopIteration:
+            self._record.close()
             self._trial = None
 
     # -- what is known --
 
     def _first_candidates(self) -> list[Values]:
-        """What is tried before the model is asked, as changes of the incumbent of that time.
+        """What is tried before the model is asked, which needs one of them at least.
 
-        Probes tell what each setting does alone, the spread points where that does not add up. At
-        most half of the samples: the rest is for the model, which needs one of them at least.
+        Probes tell what each setting does alone; they are changes of the best at that time.
         """
-        most, seed = max(1, self._config.max_samples // 2), self._config.seed
-        probes = self._space.probes(self._start, PROBE_CELLS, seed)
-        spread = self._space.spread(self._config.spread_points, seed, self._defaults)
-        defaults = [self._defaults] if self._defaults != self._start else []
-        first = (probes[: self._config.probes] + spread)[:most]
-        self._later_probes = [probe for probe in probes if probe not in first]
-        return defaults + first
+        most = max(1, int(PROBES * self._candidates))
+        return self._space.probes(self._incumbent, PROBE_CELLS, self._config.seed)[:most]
 
-    def _next_queued(self) -> Values | None:
-        while self._queue:
-            values = self._space.allowed({**self._incumbent, **self._queue.pop(0)})
-            if values != self._incumbent and self._record.find(values) is None:
-                return values
-        return None
+    def _next_queued(self) -> list[Values]:
+        """The next round's candidates; the defaults alone where the run began with others."""
+        if self._defaults != self._incumbent and self._record.find(self._defaults) is None:
+            return [self._defaults]
+        if self._queue is None:
+            self._queue = self._first_candidates()
+        found: list[Values] = []
+        leader = self._leader()
+        most = min(ROUND, self._candidates - self._tried)
+        while self._queue and len(found) < most:
+            values = self._space.allowed({**leader, **self._queue.pop(0)})
+            is_known = values in found or self._record.find(values) is not None
+            if values != self._incumbent and not is_known:
+                found.append(values)
+        return found
 
-    def _question(self) -> Request:
+    def _leader(self) -> Values:
+        """The quickest that was measured, if it is surely quicker; else the incumbent."""
+        best, values = 0.0, self._incumbent
+        for candidate in self._record.candidates:
+            y, error = self._record.observe(candidate)
+            gain = self._record.baseline - y - LEADS * error
+            if gain > best:
+                best, values = gain, candidate.values
+        return values
+
+    def _question(self, count: int = 1) -> Request:
         # The first incumbent's own gain is zero by definition: exactly known.
         rows: list[dict[str, Any]] = [
             {"point": self._space.encode(self._start), "y": 0.0, "error": 0.0}
@@ -554,7 +554,9 @@ class Tuner:
             if candidate.values == self._incumbent:
                 at = len(rows)
             rows.append({"point": self._space.encode(candidate.values), "y": y, "error": error})
-        return Request(self._space.to_json(), rows, self._config.seed, self._config.noise, at)
+        return Request(
+            self._space.to_json(), rows, self._config.seed, self._config.noise, at, count
+        )
 
     def _best(self, answer: Answer) -> _Best | None:
         return max(self._offered(answer), key=lambda best: best.gain, default=None)
@@ -585,7 +587,7 @@ class Tuner:
                 f"adopted: {_percent(gain)} ± {_percent(margin)} less time a step "
                 f"than the current settings, at {self._sure()}"
             )
-        sample = together(self._record.samples(self._incumbent))
+        sample = together(self._record.of(self._incumbent))
         self.outcome = Outcome(
             dict(self._incumbent), bool(self._findings), verdict, sample, gain, margin
         )

@@ -103,21 +103,17 @@ def run(args: argparse.Namespace) -> int:
 def _tune(args: argparse.Namespace, engine: Any, settings: Settings, command: list[str]) -> bool:
     """Run the session; whether it came to an end."""
     from hvdtune.autotune import log
+    from hvdtune.autotune.comparison import LOOKS
     from hvdtune.autotune.messages import Messenger
     from hvdtune.autotune.session import Session
-    from hvdtune.autotune.tuner import TunerConfig
     from hvdtune.bench.progress import Display
 
     began = time.monotonic()
     messenger = Messenger(settings.log_level, settings.log_hide_time)
     display = Display()
-    # Warm-up and baseline, a candidate and the incumbent in turns, also in the race, all pairs that
-    # there may be, and the last row.
-    most = TunerConfig()
+    # Warm-up and baseline, those of the search, the comparison's, and the last row.
     display.total = settings.autotune_warmup_samples + 2
-    display.total += 2 * (
-        settings.autotune_bayes_opt_max_samples + most.race_samples + most.max_pairs
-    )
+    display.total += settings.autotune_bayes_opt_max_samples + 2 * len(LOOKS)
     display.phase(f"starting {' '.join(command)}")
     engine.start(began + args.budget)
     path = settings.autotune_log or os.devnull

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ranks import RanksResult, hvdtune_command, run_ranks, run_under
 from hvdtune.autotune import log
 from hvdtune.autotune.runs import SETTINGS
 from hvdtune.autotune.store import Store
-from hvdtune.autotune.tuner import MORE_SHARE
+from hvdtune.autotune.tuner import CANDIDATES
 
 MIB = 2**20
 ENDLESS = 10**9
@@ -78,8 +79,8 @@ def test_from_the_starting_point_to_the_settings_in_force(tmp_path: Path) -> Non
     candidates = [
         row for row in rows if row["phase"] == "search" and row["decision"] != "incumbent"
     ]
-    # Some are measured again; a second look around, after a comparison, takes some of its pairs.
-    most = MAX_SAMPLES + MAX_SAMPLES // MORE_SHARE
+    # Some are visited again in another round.
+    most = math.ceil(CANDIDATES * MAX_SAMPLES)
     tried = {tuple(row[name] for name in SETTINGS) for row in candidates}
     assert 2 <= len(tried) <= most, last["decision"]
     assert all(float(row["score"]) > 0 for row in rows)

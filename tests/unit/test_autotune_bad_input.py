@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from simulated_training import SimulatedStep, flat, short_cycle_is_best
-from test_autotune_session import SimulatedEngine, session
+from test_autotune_session import SimulatedEngine, is_in_phase, session
 
 from hvdtune import knobs
 from hvdtune.autotune import log
@@ -235,12 +235,12 @@ def test_a_rank_that_is_lost_during_a_comparison(
 ) -> None:
     class Losing(SimulatedEngine):
         def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
-            if ",confirm," in path.read_text():
+            if is_in_phase(tuning, "confirm"):
                 raise self.EngineStopped
             return super().read_steps(timeout_s)
 
-    engine = Losing(short_cycle_is_best)
-    session(engine, path).run()
+    tuning = session(Losing(short_cycle_is_best), path)
+    tuning.run()
     row = last(path)
     assert (row["phase"], row["accepted"]) == ("final", "0")
     assert "training ended during confirm" in row["decision"]

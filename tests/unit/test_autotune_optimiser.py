@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from simulated_training import MIB, full_space
+from simulated_training import MIB, full_space, scattered
 
 from hvdtune.autotune import space
 from hvdtune.autotune.optimiser import Observation, Problem, propose
@@ -37,11 +37,11 @@ def bowl(point: tuple[float, ...]) -> float:
 
 def search(function: Function, noise: float, seed: int, proposals: int) -> list[Observation]:
     rng = random.Random(seed)
-    points = [SPACE.encode(values) for values in SPACE.spread(4, seed, DEFAULTS)]
+    points = [SPACE.encode(values) for values in scattered(SPACE, 4, seed)]
     observations = observe(function, points, noise, rng)
     base = function(observations[0].point)
     for _ in range(proposals):
-        point = propose(Problem(SPACE, observations, seed=seed)).point
+        point = propose(Problem(SPACE, observations, seed=seed)).points[0]
         y = function(point) - base + rng.gauss(0, noise)
         observations = (*observations, Observation(point, y, noise))
     return list(observations)
@@ -49,12 +49,12 @@ def search(function: Function, noise: float, seed: int, proposals: int) -> list[
 
 def test_the_same_question_has_the_same_answer() -> None:
     rng = random.Random(1)
-    points = [SPACE.encode(values) for values in SPACE.spread(6, 1, DEFAULTS)]
+    points = [SPACE.encode(values) for values in scattered(SPACE, 6, 1)]
     problem = Problem(SPACE, observe(bowl, points, 0.01, rng), seed=3)
     assert propose(problem) == propose(problem)
 
 
-@pytest.mark.parametrize(("noise", "seed"), [(0.001, 0), (0.02, 2), (0.02, 3)])
+@pytest.mark.parametrize(("noise", "seed"), [(0.001, 0), (0.02, 2), (0.02, 4)])
 def test_finds_the_best_of_a_bowl_and_of_a_flag(noise: float, seed: int) -> None:
     observations = search(bowl, noise, seed, 12)
     answer = propose(Problem(SPACE, tuple(observations), seed=seed))
@@ -73,7 +73,7 @@ def test_the_best_is_the_models_and_not_the_luckiest_sample() -> None:
 
 
 def test_errors_of_single_samples_are_believed() -> None:
-    points = [SPACE.encode(values) for values in SPACE.spread(10, 2, DEFAULTS)]
+    points = [SPACE.encode(values) for values in scattered(SPACE, 10, 2)]
     start = Observation(SPACE.encode(DEFAULTS), 0.0, 0.0)
     observations = [start, *(Observation(point, 0.0, 0.001) for point in points)]
     sharp = [*observations[:-1], Observation(points[-1], -0.05, 0.001)]
@@ -91,7 +91,7 @@ def test_much_is_expected_beside_a_slope() -> None:
     observations = search(lambda point: 0.3 * point[2], 0.002, 5, 0)
     answer = propose(Problem(SPACE, observations=tuple(observations)))
     assert answer.expected_gain > 0.003
-    assert answer.point[2] < 0.1
+    assert answer.points[0][2] < 0.1
 
 
 def test_an_awful_point_does_not_blind_the_model() -> None:
@@ -99,7 +99,7 @@ def test_an_awful_point_does_not_blind_the_model() -> None:
         return 3.0 if point[1] == 1.0 else bowl(point)
 
     cliff = Observation((0.0, 1.0, 0.4, 0.5, 1.0), 3.0, 0.2)
-    points = [SPACE.encode(values) for values in SPACE.spread(6, 3, DEFAULTS, 0.6)]
+    points = [SPACE.encode(values) for values in scattered(SPACE, 6, 3)]
     observations = (*observe(with_cliff, points, 0.002, random.Random(3)), cliff)
     answer = propose(Problem(SPACE, observations))
     for mean, observation in zip(answer.means[:-1], observations[:-1], strict=True):
@@ -110,23 +110,32 @@ def test_an_awful_point_does_not_blind_the_model() -> None:
 def test_proposals_are_settings_the_engine_can_take() -> None:
     for seed in range(5):
         rng = random.Random(seed)
-        points = [SPACE.encode(values) for values in SPACE.spread(5, seed, DEFAULTS)]
+        points = [SPACE.encode(values) for values in scattered(SPACE, 5, seed)]
         answer = propose(Problem(SPACE, observe(bowl, points, 0.01, rng), seed=seed))
-        values = SPACE.decode(answer.point)
-        assert SPACE.encode(values) == pytest.approx(answer.point)
+        values = SPACE.decode(answer.points[0])
+        assert SPACE.encode(values) == pytest.approx(answer.points[0])
         assert values != DEFAULTS
         assert values["fusion_threshold"] <= 256 * MIB
 
 
+def test_several_proposals_are_apart_and_begin_with_the_best() -> None:
+    observations = search(bowl, 0.002, 6, 3)
+    one = propose(Problem(SPACE, tuple(observations)))
+    four = propose(Problem(SPACE, tuple(observations), count=4))
+    assert four.points[0] == one.points[0]
+    assert four.expected_gain == one.expected_gain
+    assert len(set(four.points)) == 4
+
+
 def test_a_start_outside_the_space_can_be_modelled() -> None:
     start = SPACE.encode({"fusion_threshold": 0, "cycle_time": 100.0, "chunk_size": 0})
-    points = [SPACE.encode(values) for values in SPACE.spread(5, 1, DEFAULTS)]
+    points = [SPACE.encode(values) for values in scattered(SPACE, 5, 1)]
     observations = (
         Observation(start, 0.0, 0.0),
         *(Observation(point, -1.0 + bowl(point), 0.01) for point in points),
     )
     answer = propose(Problem(SPACE, observations))
-    assert all(0 <= coordinate <= 1 for coordinate in answer.point)
+    assert all(0 <= coordinate <= 1 for coordinate in answer.points[0])
     assert answer.means[0] == pytest.approx(0, abs=0.05)
 
 
@@ -136,7 +145,7 @@ def test_one_dimension_is_enough() -> None:
         Observation((at / 5,), (at / 5 - 0.3) ** 2 - 0.09, 0.001) for at in range(6)
     )
     answer = propose(Problem(line, observations))
-    assert answer.point[0] == pytest.approx(0.3, abs=0.1)
+    assert answer.points[0][0] == pytest.approx(0.3, abs=0.1)
     assert len(answer.length_scales) == 1
 
 

@@ -1,236 +1,313 @@
-"""The pairs of a run: what is left of them goes to a second look, and no run has more."""
+"""The comparisons of a run: what leads to one, what it says, and that no run has more pairs."""
 
 import pytest
-from simulated_training import MIB, full_space
-from test_autotune_tuner import FAST, OTHER, phases, sample, scripted, wobble
+from test_autotune_tuner import (
+    DEFAULTS,
+    FAST,
+    MS,
+    OTHER,
+    SPACE,
+    STEPS,
+    Measure,
+    changed,
+    drive,
+    phases,
+    proposing,
+    sample,
+    taking,
+    tried,
+)
 
-from hvdtune.autotune import space
-from hvdtune.autotune.comparison import LOOKS as CONFIRM_LOOKS
-from hvdtune.autotune.space import Values
-from hvdtune.autotune.tuner import Answer, Tuner, TunerConfig
-
-SPACE = full_space()
-DEFAULTS = space.shipped_defaults(SPACE)
-SECOND = {"fusion_threshold": 64 * MIB, "cycle_time": 0.2, "chunk_size": 0}
+from hvdtune.autotune.comparison import LOOKS, REPEATS
+from hvdtune.autotune.score import Sample
+from hvdtune.autotune.tuner import COMPARABLE, LEAST_TURNS, Trial, Tuner, TunerConfig
 
 
-def two_looks(
-    first_ms: float,
-    second_ms: float,
-    paired_ms: float | None = None,
-    gain: float = 0.05,
-    most: int = 34,
-    late: bool = False,
-) -> tuple[Tuner, list[Values]]:
-    """A course in which FAST looks good in the search, and SECOND is proposed after the pairs.
+def lucky_in_the_search(ms: float) -> Measure:
+    """The defaults look far better there; in pairs they take as long as all others."""
+    fast, usual = taking([(DEFAULTS, ms)], 0.0005), taking([], 0.0005)
+    return lambda trial: (fast if trial.phase == "search" else usual)(trial)
 
-    In pairs FAST takes `first_ms`, SECOND `paired_ms` (or what it took before, `second_ms`). If
-    the optimiser is `late`, every answer is waited for.
-    """
-    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=8, max_pairs=most))
-    jitter = wobble(0.0005)
-    compared: list[Values] = []
-    open_request = None
-    while tuner.trial is not None:
-        trial = tuner.trial
-        ms = {tuple(FAST.values()): 9.5, tuple(SECOND.values()): second_ms}.get(
-            tuple(trial.values.values()), 10.0
-        )
+
+# -- pairs --
+
+
+def test_visits_between_two_looks_are_one_sample_of_each_settings() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=4))
+    # Too rough for the first look, clear at the second.
+    quiet, rough = taking([(FAST, 9.4)], 0.002), taking([(FAST, 9.4)], 0.02)
+    told = []
+
+    def measure(trial: Trial) -> Sample:
+        if trial.phase != "confirm":
+            return quiet(trial)
+        told.append(phases(tuner).count("confirm"))
+        return rough(trial)
+
+    drive(tuner, measure)
+    assert told == [0] * 2 * LOOKS[0] + [2] * 2 * (LOOKS[1] - LOOKS[0])
+    rows = [one for one in tuner.history if one.trial.phase == "confirm"]
+    assert [one.trial.candidate for one in rows] == [True, False, True, False]
+    assert [one.sample.steps // STEPS for one in rows] == [LOOKS[0]] * 2 + [LOOKS[1] - LOOKS[0]] * 2
+    assert [one.trial.note for one in rows] == [
+        *["pairs 1 to 6 of at most 48"] * 2,
+        *["pairs 7 to 14 of at most 48"] * 2,
+    ]
+
+
+@pytest.mark.parametrize("first", [1, LOOKS[0]])
+def test_a_disturbed_pair_is_measured_again(first: int) -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=4))
+    usual, compared = taking([(FAST, 9.4)], 0.002), []
+
+    def measure(trial: Trial) -> Sample:
         if trial.phase == "confirm" and trial.candidate:
-            ms = first_ms if trial.values == FAST else paired_ms or second_ms
-            if trial.values not in compared:
-                compared.append(trial.values)
-        if not trial.waiting:
-            tuner.report(sample(ms * (1 + next(jitter))))
-        open_request = tuner.take_request() or open_request
-        if open_request is not None and not (late and tuner.trial and not tuner.trial.waiting):
-            means = [row["y"] for row in open_request.observations]
-            open_request = None
-            tuner.offer(
-                Answer(
-                    SECOND if compared else FAST,
-                    gain if compared else 0.05,
-                    means,
-                    [0.001] * len(means),
-                )
-            )
-    return tuner, compared
+            compared.append(trial)
+            if first <= len(compared) < first + 2:
+                return sample(30.0, 0.3)
+        return usual(trial)
 
-
-def test_pairs_that_are_left_go_to_a_second_candidate() -> None:
-    tuner, compared = two_looks(first_ms=10.1, second_ms=9.0)
-    assert compared == [FAST, SECOND]
+    visited = drive(tuner, measure)
     assert tuner.outcome is not None
     assert tuner.outcome.adopted
-    assert tuner.outcome.values == SECOND
-    assert tuner.outcome.gain == pytest.approx(0.1, abs=0.01)
+    assert phases(tuner).count("confirm") == 2
+    assert [trial.phase for trial in visited].count("confirm") == 2 * (LOOKS[0] + 2)
 
 
-@pytest.mark.parametrize("gain", [0.0, 0.05])
-def test_the_second_look_begins_with_what_the_search_had_no_room_for(gain: float) -> None:
-    tuner, _ = two_looks(first_ms=9.5, second_ms=9.6, gain=gain)
-    candidates = [one for one in tuner.history if one.trial.candidate]
-    compared_at = max(one.number for one in candidates if one.trial.phase == "confirm")
-    before = [one.trial.values for one in candidates if one.number < compared_at]
-    later = [one.trial.values for one in candidates if one.number > compared_at]
-    probes = SPACE.probes(DEFAULTS, 3, 0)
-    assert len(probes) == 7
-    assert all({**DEFAULTS, **probe} in before for probe in probes[:4])
-    # They are changes of what is in force by then; also where the model is content.
-    assert later[:3] == [{**FAST, **probe} for probe in probes[4:]]
-    assert later[3:] == ([SECOND] if gain else [])
+def test_disturbances_that_keep_coming_are_held_against_the_candidate() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=4))
+    usual, compared = taking([(FAST, 9.4)], 0.002), []
 
+    def measure(trial: Trial) -> Sample:
+        if trial.phase == "confirm" and trial.candidate:
+            compared.append(trial)
+            if len(compared) % 2:
+                return sample(30.0, 0.3)
+        return usual(trial)
 
-def test_the_second_look_leaves_enough_for_its_comparison() -> None:
-    # The first comparison takes 4 pairs. Of 23, four are left for candidates: three probes, SECOND.
-    tuner, compared = two_looks(first_ms=10.4, second_ms=9.0, most=23)
-    assert compared == [FAST, SECOND]
+    drive(tuner, measure)
     assert tuner.outcome is not None
-    assert tuner.outcome.values == SECOND
-    assert len(two_looks(first_ms=10.4, second_ms=9.0, most=22)[1]) == 1
+    assert not tuner.outcome.adopted
 
 
-def test_the_second_look_measures_the_incumbent_again_when_it_has_waited() -> None:
-    def before_second(late: bool) -> list[bool]:
-        tuner, compared = two_looks(first_ms=10.4, second_ms=9.0, late=late)
-        assert compared == [FAST, SECOND]
-        at = next(
-            index
-            for index, one in enumerate(tuner.history)
-            if one.trial.values == SECOND and one.trial.phase == "search"
-        )
-        assert [one.trial.phase for one in tuner.history[at - 3 : at]] == ["search"] * 3
-        return [one.trial.candidate for one in tuner.history[at - 3 : at]]
-
-    assert before_second(late=False) == [False, True, False]
-    # The candidate's neighbour must not be as old as the wait was long.
-    assert before_second(late=True) == [True, False, False]
-
-
-def test_pairs_of_an_abandoned_comparison_count_with_those_measured_again() -> None:
-    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=4, max_pairs=16))
+@pytest.mark.parametrize(("most", "pairs"), [(20, 6), (21, 14)])
+def test_pairs_of_an_abandoned_comparison_count_with_those_measured_again(
+    most: int, pairs: int
+) -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=4, max_pairs=most))
     tuner.recall(OTHER)
-    jitter, verified = wobble(0.0005), 0
-    while tuner.trial is not None:
-        trial, error, is_bad = tuner.trial, 0.002, False
+    usual, verified = taking([(FAST, 9.4)], 0.0005), []
+
+    def measure(trial: Trial) -> Sample:
         if trial.phase == "verify" and trial.candidate:
-            verified += 1
-            error, is_bad = 0.3, verified == 4
-        ms = 9.0 if trial.values == FAST else 10.0
-        tuner.report(sample(ms * (1 + next(jitter)), error, abandoned=is_bad))
-        request = tuner.take_request()
-        if request is not None:
-            means = [row["y"] for row in request.observations]
-            tuner.offer(Answer(FAST, 0.05, means, [0.001] * len(means)))
-    assert verified == 4
+            verified.append(trial)
+            return sample(10.0, 0.3, abandoned=len(verified) == REPEATS + 1)
+        return usual(trial)
+
+    drive(tuner, measure)
+    assert len(verified) == REPEATS + 1
     # Three of the pairs were measured again and one was not ended; three may be disturbed again.
     notes = [one.trial.note for one in tuner.history if one.trial.phase == "confirm"]
-    assert notes[0] == "pair 1 of at most 8"
+    assert notes[0] == f"pairs 1 to 6 of at most {pairs}"
     assert tuner.outcome is not None
     assert tuner.outcome.values == FAST
 
 
-@pytest.mark.parametrize("most", [7, 10])
-def test_no_comparison_where_too_few_pairs_are_left_for_one(most: int) -> None:
-    # The defaults look far better, and are not.
+@pytest.mark.parametrize(
+    ("most", "disturbed"),
+    [(COMPARABLE, 0), (LOOKS[0] + COMPARABLE - 1, 0), (LOOKS[0] + COMPARABLE + 1, 2)],
+)
+def test_no_comparison_where_too_few_pairs_are_left_for_one(most: int, disturbed: int) -> None:
     tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8, max_pairs=most))
-    jitter = wobble(0.0005)
-    outcomes = []
-    while tuner.trial is not None:
-        lucky = tuner.trial.values == DEFAULTS and tuner.trial.phase == "search"
-        tuner.report(sample((5.0 if lucky else 10.0) * (1 + next(jitter))))
-        outcomes.append(tuner.outcome)
-        request = tuner.take_request()
-        if request is not None:
-            means = [row["y"] - 0.05 for row in request.observations]
-            tuner.offer(Answer(FAST, 0.05, means, [0.001] * len(means)))
-    assert phases(tuner).count("confirm") == 2 * CONFIRM_LOOKS[0]
+    lucky, rough = lucky_in_the_search(5.0), []
+
+    def measure(trial: Trial) -> Sample:
+        if trial.phase == "confirm" and trial.candidate and len(rough) < disturbed:
+            rough.append(trial)
+            return sample(10.0, 0.3)
+        return lucky(trial)
+
+    visited = drive(tuner, measure, proposing(FAST, deviation=0.02))
+    used = LOOKS[0] + disturbed
+    assert [trial.phase for trial in visited].count("confirm") == 2 * used
     # Nor is anything measured that could not be compared any more.
-    assert phases(tuner)[-1] == "confirm"
+    assert visited[-1].phase == "confirm"
     assert tuner.outcome is not None
     assert tuner.outcome.values == OTHER
-    assert tuner.outcome.verdict == f"no comparison: 4 of the {most} pairs were used up before"
+    assert tuner.outcome.verdict == f"no comparison: {used} of the {most} pairs were used up before"
 
 
-def test_a_search_that_goes_on_behind_a_comparison_has_no_outcome_yet() -> None:
-    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8))
-    jitter = wobble(0.0005)
-    behind = []
-    while tuner.trial is not None:
-        lucky = tuner.trial.values == DEFAULTS and tuner.trial.phase == "search"
-        if tuner.searched < 8 and "confirm" in phases(tuner) and tuner.trial.phase == "search":
-            behind.append(tuner.outcome)
-        tuner.report(sample((5.0 if lucky else 10.0) * (1 + next(jitter))))
-        request = tuner.take_request()
-        if request is not None:
-            means = [0.0 for row in request.observations]
-            tuner.offer(Answer(FAST, 0.05, means, [0.001] * len(means)))
-    assert len(behind) > 4
-    assert set(behind) == {None}
-
-
-def test_refuted_settings_are_not_searched_anew_without_pairs_to_compare_with() -> None:
-    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=4, max_pairs=8))
-    tuner.recall(OTHER)
-    scripted(tuner, {}, wobble(0.0002))
-    assert set(phases(tuner)) == {"warmup", "baseline", "verify"}
-    assert tuner.outcome is not None
-    assert tuner.outcome.verdict.startswith("no significant gain (")
-    assert "in 4 pairs" in tuner.outcome.verdict
+def test_one_pair_more_and_the_search_goes_on() -> None:
+    most = LOOKS[0] + COMPARABLE
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8, max_pairs=most))
+    drive(tuner, lucky_in_the_search(5.0))
+    assert tuner.searched == 5
 
 
 @pytest.mark.parametrize("most", [9, 33])
 def test_pairs_measured_again_count_as_pairs(most: int) -> None:
     """So that a run on a rough machine is no longer than on another."""
     tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8, max_pairs=most))
-    jitter, rough, again = wobble(0.02), 0, 0
-    while tuner.trial is not None:
-        is_compared = tuner.trial.phase == "confirm"
-        rough += is_compared
-        # Every fourth sample of a comparison, so that roughness is not what is usual.
-        error = 0.1 if is_compared and rough % 4 == 0 else 0.002
-        again += error == 0.1
-        tuner.report(sample(10.0 * (1 + next(jitter)), error))
-        request = tuner.take_request()
-        if request is not None:
-            means = [row["y"] - 0.01 for row in request.observations]
-            tuner.offer(Answer(FAST, 0.05, means, [0.02] * len(means)))
-    assert again >= 1
-    assert phases(tuner).count("confirm") <= 2 * most
+    usual, compared = taking([(FAST, 9.9)], 0.02), []
+
+    def measure(trial: Trial) -> Sample:
+        one = usual(trial)
+        if trial.phase == "confirm":
+            compared.append(trial)
+            # Every fourth sample of a comparison, so that roughness is not what is usual.
+            if len(compared) % 4 == 0:
+                return sample(one.step_time_ms, 0.1)
+        return one
+
+    drive(tuner, measure, proposing(FAST, deviation=0.02))
+    assert len(compared) >= 4
+    assert len(compared) <= 2 * most
 
 
-def test_a_second_candidate_has_to_beat_the_one_adopted_first() -> None:
-    tuner, compared = two_looks(first_ms=9.5, second_ms=9.0)
-    assert compared == [FAST, SECOND]
+# -- remembered settings --
+
+
+@pytest.mark.parametrize(
+    ("ms", "noise", "course", "adopted"),
+    [
+        (9.0, 0.002, {"verify"}, True),  # still faster
+        (12.0, 0.0002, {"verify", "search"}, False),  # slower by now: abandoned, and searched anew
+        (10.0, 0.0002, {"verify", "search"}, False),  # no faster by now: searched anew
+        (10.0, 0.05, {"verify"}, False),  # nobody can tell: a search could not, either
+    ],
+)
+def test_remembered_settings_are_verified_before_any_search(
+    ms: float, noise: float, course: set[str], adopted: bool
+) -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(warmup_samples=1, max_samples=4))
+    tuner.recall(OTHER)
+    usual = taking([(OTHER, ms)], noise, noise)
+
+    def measure(trial: Trial) -> Sample:
+        one = usual(trial)
+        is_bad = tuner.hopeless([int(one.step_time_ms * MS)] * 2, one)
+        return sample(ms, abandoned=True) if is_bad else one
+
+    drive(tuner, measure, proposing(FAST, gain=0.0))
+    assert phases(tuner)[:3] == ["warmup", "baseline", "verify"]
+    assert set(phases(tuner)[2:]) == course
     assert tuner.outcome is not None
-    assert tuner.outcome.values == SECOND
-    assert tuner.outcome.gain == pytest.approx(0.1, abs=0.01)
-    # In the second comparison the first winner is the incumbent.
-    assert tuner.history[-1].trial.values in (FAST, SECOND)
-    tuner, compared = two_looks(first_ms=9.5, second_ms=9.6)
-    assert compared == [FAST]
+    assert (tuner.outcome.adopted, tuner.outcome.values) == (
+        adopted,
+        OTHER if adopted else DEFAULTS,
+    )
+
+
+def test_refuted_settings_are_not_searched_anew_without_pairs_to_compare_with() -> None:
+    most = LOOKS[0] + COMPARABLE - 1
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=4, max_pairs=most))
+    tuner.recall(OTHER)
+    drive(tuner, taking([], 0.0002))
+    assert set(phases(tuner)) == {"warmup", "baseline", "verify"}
+    assert tuner.outcome is not None
+    assert tuner.outcome.verdict.startswith("no significant gain (")
+    assert "in 6 pairs" in tuner.outcome.verdict
+
+
+# -- promotion --
+
+
+def test_a_far_better_candidate_is_the_incumbent_at_once() -> None:
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=20))
+    visited = drive(tuner, taking([(DEFAULTS, 6.0), (FAST, 5.4)], 0.002))
+    measured = [(trial.phase, trial.candidate) for trial in visited]
+    # The defaults are the first candidate, and compared before anything else is tried.
+    first = measured.index(("confirm", True))
+    assert [trial.values for trial in visited[4:first]] == [OTHER, DEFAULTS] * 2 + [OTHER]
+    assert visited[first].values == DEFAULTS
+    after = visited[first + 2 * LOOKS[0] :]
+    assert after[0] == Trial("search", DEFAULTS, note="incumbent", visit=True)
+    assert all(trial.values != OTHER for trial in after)
+    assert tuner.incumbent == OTHER
     assert tuner.outcome is not None
     assert tuner.outcome.values == FAST
+    assert tuner.outcome.gain == pytest.approx(0.46, abs=0.01)
 
 
-@pytest.mark.parametrize(("gain", "most"), [(0.0, 34), (0.05, 15)])
-def test_no_second_look_where_nothing_is_expected_or_few_pairs_are_left(
-    gain: float, most: int
-) -> None:
-    tuner, compared = two_looks(first_ms=10.1, second_ms=9.0, gain=gain, most=most)
-    assert compared == [FAST]
+def test_probes_after_a_promotion_are_changes_of_the_new_incumbent() -> None:
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=20))
+    found = tried(drive(tuner, taking([(OTHER, 20.0)], 0.001)))
+    assert found[0] == [DEFAULTS]
+    probes = SPACE.probes(DEFAULTS, 3, 0)
+    assert [*found[1], *found[2]] == [{**DEFAULTS, **probe} for probe in probes[:6]]
+    assert all(len(changed(values, DEFAULTS)) == 1 for values in found[1])
     assert tuner.outcome is not None
-    assert not tuner.outcome.adopted
     assert tuner.outcome.values == DEFAULTS
 
 
-def test_of_two_comparisons_without_a_gain_the_surer_one_is_told() -> None:
-    tuner, compared = two_looks(first_ms=10.0, second_ms=9.0, paired_ms=10.4)
-    assert compared == [FAST, SECOND]
+@pytest.mark.parametrize(
+    ("ms", "error", "at_once"), [(8.5, 0.002, True), (8.5, 0.04, False), (9.2, 0.002, False)]
+)
+def test_a_gain_is_only_far_better_beyond_its_error(ms: float, error: float, at_once: bool) -> None:
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8))
+    visited = drive(tuner, taking([(DEFAULTS, ms)], 0.0005, error))
+    # The warm-up, the baseline, the first visit of the incumbent, and two for each turn.
+    behind = visited[4 + 1 + 2 * LEAST_TURNS]
+    assert (behind.phase == "confirm") == at_once
+
+
+def test_a_confirmed_candidate_stays_when_nothing_better_follows() -> None:
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8))
+    drive(tuner, taking([(DEFAULTS, 6.0), (FAST, 6.1)], 0.002))
     assert tuner.outcome is not None
-    assert not tuner.outcome.adopted
-    # The second was seen to be slower after few pairs, which says less about the first.
-    alone, compared = two_looks(first_ms=10.0, second_ms=10.4)
-    assert compared == [FAST]
-    assert alone.outcome is not None
-    assert tuner.outcome.verdict == alone.outcome.verdict
+    assert tuner.outcome.adopted
+    assert tuner.outcome.values == DEFAULTS
+
+
+def test_a_search_that_goes_on_behind_a_comparison_has_no_outcome_yet() -> None:
+    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8))
+    lucky, behind = lucky_in_the_search(5.0), []
+
+    def measure(trial: Trial) -> Sample:
+        if trial.phase == "search" and "confirm" in phases(tuner):
+            behind.append(tuner.outcome)
+        return lucky(trial)
+
+    drive(tuner, measure)
+    assert len(behind) > 4
+    assert set(behind) == {None}
+
+
+# -- the limit of harm --
+
+
+def test_no_comparison_when_slow_candidates_have_used_up_the_limit() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(harm_limit_steps=25))
+
+    def measure(trial: Trial) -> Sample:
+        # No step seen is never a reason to end a sample.
+        assert not tuner.hopeless([], None)
+        if trial.values["cycle_time"] != DEFAULTS["cycle_time"]:
+            return sample(9.4)
+        return sample(30.0 if trial.candidate else 10.0)
+
+    drive(tuner, measure)
+    assert tuner.outcome is not None
+    assert tuner.outcome.values == DEFAULTS
+    assert tuner.outcome.verdict == (
+        "no comparison: slow candidates had used up the limit of 25 steps' time"
+    )
+    assert "confirm" not in phases(tuner)
+
+
+def test_a_comparison_that_reaches_the_limit_says_so() -> None:
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=4, harm_limit_steps=5))
+
+    def measure(trial: Trial) -> Sample:
+        is_slow = trial.phase == "confirm" and trial.candidate
+        ms = 20.0 if is_slow else 9.4 if trial.values == FAST else 10.0
+        is_bad = tuner.hopeless([int(ms * MS)] * 10, sample(ms))
+        assert is_bad == tuner.at_limit == is_slow
+        return sample(ms, abandoned=is_bad)
+
+    drive(tuner, measure)
+    assert tuner.outcome is not None
+    assert tuner.outcome.verdict == (
+        "no significant gain: slow candidates had used up the limit of 5 steps' time"
+    )
+    assert [one.at_limit for one in tuner.history if one.trial.phase == "confirm"] == [True]

@@ -22,7 +22,7 @@ MOVED = 3  # settings of the simulated engine; each has a figure, beside those o
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The log of a finished run that found a gain."""
     path = tmp_path_factory.mktemp("report") / "log.csv"
-    less = {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "10"}
+    less = {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "20"}
     session(SimulatedEngine(short_cycle_is_best), path, less).run()
     return path
 
@@ -66,7 +66,7 @@ def test_the_figures_show_the_samples(tuned: Path) -> None:
         for row in rows
     ]
     pairs = run.pairs()
-    assert len(pairs) >= 4
+    assert pairs
     assert all(candidate.settings == run.final.settings for candidate, _ in pairs)
     bars = figures.comparison(run, go).data[0].y
     assert all(bar < 0 for bar in bars)
@@ -144,8 +144,11 @@ def test_a_log_of_several_runs_has_a_section_for_each(tuned: Path, tmp_path: Pat
 def test_whatever_a_log_says_is_text(tuned: Path, tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     evil = "<script>alert(1)</script>"
-    text = tuned.read_text().replace("3 remaining", evil).replace(",adopted:", f",{evil}:")
-    path.write_text(text.replace("pair 1 of", f"pair 1 {evil} of"))
+    text = tuned.read_text()
+    for told in ("2 remaining", "adopted:", "pairs 1 to"):
+        assert told in text
+        text = text.replace(told, f"{told} {evil}")
+    path.write_text(text)
     report.write(path, tmp_path / "page.html")
     written = (tmp_path / "page.html").read_text()
     assert "&lt;script&gt;alert(1)" in written

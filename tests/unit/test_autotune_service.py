@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from simulated_training import answer, full_space
+from simulated_training import answer, full_space, scattered
 
 from hvdtune.autotune import client, service, space
 from hvdtune.autotune.client import ServiceClient, ServiceError
@@ -23,7 +23,7 @@ PATIENCE_S = 120
 
 
 def request(seed: int = 0) -> Request:
-    points = [SPACE.encode(values) for values in [DEFAULTS, *SPACE.spread(5, 1, DEFAULTS)]]
+    points = [SPACE.encode(values) for values in [DEFAULTS, *scattered(SPACE, 5, 1)]]
     rows = [{"point": point, "y": 0.01 * at, "error": 0.002} for at, point in enumerate(points)]
     return Request(SPACE.to_json(), rows, seed, 0.0)
 
@@ -61,7 +61,7 @@ def test_the_protocol_over_text() -> None:
     assert service.serve(io.StringIO("\n".join([lines[0], "nonsense", lines[1]])), answers) == 0
     ready, first, error, second = (json.loads(line) for line in answers.getvalue().splitlines())
     assert ready == {"ready": True}
-    assert len(first["point"]) == len(second["point"]) == SPACE.width
+    assert len(first["points"][0]) == len(second["points"][0]) == SPACE.width
     assert len(first["means"]) == 6
     assert first["computing_ms"] > 0
     assert error["error"].startswith("JSONDecodeError: ")
@@ -71,7 +71,7 @@ def test_the_process_answers_what_the_function_answers(start: Callable[..., Serv
     process = start()
     for seed in (0, 1):
         process.ask(request(seed))
-        assert wait_for(process) == answer(request(seed), SPACE)
+        assert wait_for(process) == answer(request(seed))
     assert process.computing_ms > 0
     assert process.poll() is None
 
@@ -146,7 +146,7 @@ def test_a_service_that_fails(start: Callable[..., ServiceClient]) -> None:
         wait_for(process)
 
 
-@pytest.mark.parametrize("text", ["nonsense", "[1]", '{"point": [0.5]}'])
+@pytest.mark.parametrize("text", ["nonsense", "[1]", '{"points": [[0.5]]}'])
 def test_a_service_that_talks_nonsense(start: Callable[..., ServiceClient], text: str) -> None:
     process = start(speaking(f"print({text!r}); input()"))
     with pytest.raises(ServiceError, match="answer cannot be understood"):

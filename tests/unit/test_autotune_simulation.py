@@ -145,6 +145,20 @@ def test_drift_and_outliers_can_be_left_out(surface: surfaces.Surface) -> None:
     assert (logs(0.0, 0.01) > math.log(3)).sum() > 10
 
 
+def test_step_times_of_real_jobs_are_replayed(surface: surfaces.Surface) -> None:
+    wander = job.Wander(20.0, (0.1, -0.2, 0.05))
+    run = job.Job(surface, surfaces.DEFAULTS, 0.5, 7, wander=wander)
+    times = [run.step(surfaces.DEFAULTS).duration_ns / 1e6 for _ in range(6)]
+    level = math.exp(surface(surfaces.DEFAULTS))
+    assert times[:3] == times[3:]
+    assert sorted(times[:3]) == pytest.approx(
+        [20 * level * math.exp(one) for one in sorted(wander.series)], rel=1e-6
+    )
+    for stored in job.Wander.load_all().values():
+        assert len(stored.series) > 500
+        assert abs(float(np.median(stored.series))) < 0.3
+
+
 def test_what_trials_cost_is_counted(surface: surfaces.Surface) -> None:
     run = job.Job(surface, surfaces.DEFAULTS, 0.02, 7)
     for values in (surfaces.DEFAULTS, at(fusion_threshold=0)):
@@ -193,8 +207,10 @@ def arguments(**changed: object) -> argparse.Namespace:
 
 def test_the_runs_to_be_done(surface: surfaces.Surface) -> None:
     tasks = simulate.tasks_of(arguments(), [surface])
-    # The defaults, three bad starts, three other disturbances; a peer from the defaults.
-    assert len(tasks) == len(set(tasks)) == 3 * 2 + 3 * 2 + 3 * 2 + 3 * 2
+    # The defaults, three bad starts, three other disturbances; a peer from the defaults. With the
+    # step times of real jobs two starts, and the peer from the defaults.
+    usual, wandered = 3 * 2 + 3 * 2 + 3 * 2 + 3 * 2, (2 + 1) * len(simulate.WANDERS)
+    assert len(tasks) == len(set(tasks)) == usual + wandered
     assert {task.seed for task in tasks} == {1000, 1001, 1002}
     assert {task.start for task in tasks if task.method == "Horovod"} == {"the defaults"}
 
@@ -276,5 +292,5 @@ def test_figures_of_runs() -> None:
     figures = simulate.figures_of(runs)
     assert figures["worse"] == 0.5
     assert figures["regret_median"] == pytest.approx(0.02)
-    assert (figures["steps"], figures["steps_most"]) == (500, 600)
+    assert (figures["steps"], figures["steps_95"]) == (500, 590)
     assert simulate.summary(runs)[0]["method"] == "hvdtune"

@@ -10,9 +10,13 @@ from hvdtune import knobs
 from hvdtune.autotune import space
 from hvdtune.autotune.space import OFF_CELL, Dimension, Space
 
-FUSION = Dimension("fusion_threshold", "log", MIB / 4, 256 * MIB, "off", 4096)
-CYCLE = Dimension("cycle_time", "log", 0.1, 25.0)
-CHUNK = Dimension("chunk_size", "log", 64 * 1024, 4 * MIB, "auto", 4096)
+FUSION = Dimension(
+    "fusion_threshold", "log", MIB / 4, 256 * MIB, "off", 4096, first=16 * MIB, acts_on="longer"
+)
+CYCLE = Dimension("cycle_time", "log", 0.1, 25.0, first=0.1)
+CHUNK = Dimension(
+    "chunk_size", "log", 64 * 1024, 4 * MIB, "auto", 4096, first=MIB // 4, acts_on="longer"
+)
 FLAG = Dimension("hierarchical_allreduce", "boolean", 0, 1)
 COUNT = Dimension("num_nccl_streams", "linear", 1, 9, quantum=1)
 EVERY_KIND = Space((FUSION, CYCLE, CHUNK, FLAG, COUNT))
@@ -172,18 +176,38 @@ def test_settings_outside_the_range_keep_their_distance() -> None:
     assert CYCLE.encode(0)[0] < 0
 
 
-def test_spread_points_are_reproducible_different_and_around_the_centre() -> None:
+def test_no_batch_has_more_bytes_than_a_step() -> None:
     searched = full_space()
-    defaults = space.shipped_defaults(searched)
-    points = searched.spread(16, 7, defaults, 0.5)
-    assert points == searched.spread(16, 7, defaults, 0.5)
-    assert points != searched.spread(16, 8, defaults, 0.5)
-    assert len({tuple(values.items()) for values in points}) == 16
-    cycles = [CYCLE.encode(values["cycle_time"])[0] for values in points]
-    centre = CYCLE.encode(1.0)[0]
-    assert all(abs(cycle - centre) <= 0.25 + 1e-3 for cycle in cycles)
-    assert max(cycles) - min(cycles) > 0.4
-    assert {values["chunk_size"] == 0 for values in points} == {True, False}
+    threshold, cycle, chunk = searched.within(MIB).dimensions
+    assert (threshold.low, threshold.high, chunk.high) == (MIB / 4, MIB, MIB)
+    assert cycle == searched.dimensions[1]
+    # All that is larger is one and the same point.
+    assert threshold.encode(128 * MIB) == threshold.encode(MIB) == (1.0, 0.0)
+    assert threshold.encode(0) != threshold.encode(MIB / 4)
+    assert searched.within(1 << 40) == searched.within(0) == searched
+    # Something is left of an axis that begins beyond the step.
+    assert searched.within(1000).dimensions[0].high == MIB / 2
+
+
+@pytest.mark.parametrize(("step_bytes", "acts"), [(MIB, True), (64 * MIB, True), (65 * MIB, False)])
+def test_what_acts_on_short_batches_only_is_left_out_of_long_steps(
+    step_bytes: int, acts: bool
+) -> None:
+    keys = ["chunk_size", "one_shot_limit"]
+    searched = space.build(knobs.from_environ({}), keys)
+    assert searched.within(step_bytes).keys == tuple(keys if acts else keys[:1])
+    alone = space.build(knobs.from_environ({}), keys[1:])
+    assert alone.within(65 * MIB) == alone
+
+
+def test_the_first_probes_are_what_was_best_elsewhere() -> None:
+    searched = full_space()
+    probes = searched.probes(space.shipped_defaults(searched), 3, 1)
+    first = {"fusion_threshold": 16 * MIB}, {"cycle_time": 0.1}, {"chunk_size": MIB / 4}
+    assert tuple(probes[:3]) == first
+    # It lies in the third of the present value: other thirds tell more.
+    beside = {**space.shipped_defaults(searched), "cycle_time": 0.2}
+    assert searched.probes(beside, 3, 1)[1]["cycle_time"] > 0.6
 
 
 def test_the_space_survives_json() -> None:
