@@ -152,7 +152,7 @@ _TABLE = (
     ),
     Knob(
         "autotune_bayes_opt_max_samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "int", 20,
-        "Samples of the search and its comparison; three fifths of them are candidates'.",
+        "About so many samples are taken from the search on; three fifths are of candidates.",
         flags=("--autotune-bayes-opt-max-samples",), yaml="autotune.bayes_opt_max_samples",
         unit="samples", minimum=1, requires="autotune",
     ),

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from hvdtune import knobs
 from hvdtune.autotune import score, space
 from hvdtune.autotune.optimiser import Problem, propose
+from hvdtune.autotune.question import Answer, Request
 from hvdtune.autotune.space import Space, Values
-from hvdtune.autotune.tuner import Answer, Outcome, Request, Tuner, TunerConfig
+from hvdtune.autotune.tuner import Outcome, Tuner, TunerConfig
 
 MIB = 2**20
 STEP_BYTES = 10_000_000

@@ -24,8 +24,9 @@ from job import Job
 from hvdtune import knobs
 from hvdtune.autotune import score, space
 from hvdtune.autotune.optimiser import Problem, propose
+from hvdtune.autotune.question import Answer
 from hvdtune.autotune.space import Space, Values
-from hvdtune.autotune.tuner import Answer, Tuner, TunerConfig
+from hvdtune.autotune.tuner import Tuner, TunerConfig
 
 SAMPLES = 28
 STEPS = 50

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hvdtune.autotune.question import Answer, Request
 from hvdtune.autotune.space import Space
-from hvdtune.autotune.tuner import Answer, Request
 from hvdtune.bootstrap import python_command
 
 PATIENCE_S = 120.0  # how long the answer to one question may take on a busy machine

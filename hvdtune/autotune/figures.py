@@ -52,7 +52,7 @@ def all_of(run: Run) -> list[Section]:
         title = "What each setting does, the others as they ended"
         found.append(Section(title, slices(run, surface, go), beside=True))
     if mean_of(run) is not None:
-        found.append(Section("The comparison that decided, pair by pair", [comparison(run, go)]))
+        found.append(Section("The comparison that decided", [comparison(run, go)]))
     for figure in (figure for section in found for figure in section.figures):
         figure.update_layout(
             margin={"l": 60, "r": 16, "t": 24, "b": 48},
@@ -203,7 +203,7 @@ def comparison(run: Run, go: Any) -> Any:
     figure.add_hline(y=0, line={"color": "#808890", "width": 1})
     figure.update_layout(height=380)
     figure.update_xaxes(
-        title=f"pair<br>(band: the mean's margin at {100 * CONFIDENCE:g} %)",
+        title=f"pair of samples<br>(band: the mean's margin at {100 * CONFIDENCE:g} %)",
         dtick=1 if len(differences) <= MOST_TICKS else None,
     )
     figure.update_yaxes(title="% step time against current settings")

@@ -203,6 +203,6 @@ def together(samples: Sequence[Sample]) -> Sample | None:
         bytes_per_step=size,
         score=size / (1e3 * time_ms),
         outliers=sum(sample.outliers for sample in samples),
-        abandoned=any(sample.abandoned for sample in samples),
+        abandoned=samples[-1].abandoned,
         seconds=sum(sample.seconds for sample in samples),
     )

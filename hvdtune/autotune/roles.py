@@ -7,8 +7,8 @@ from typing import Protocol
 
 from hvdtune.autotune import log
 from hvdtune.autotune.cycle import Part
+from hvdtune.autotune.question import Answer, Request
 from hvdtune.autotune.space import Value
-from hvdtune.autotune.tuner import Answer, Request
 
 
 class Engine(Protocol):

@@ -80,15 +80,16 @@ class Run:
         of one that was disturbed twice.
         """
         found: list[dict[int, list[Sample]]] = []
-        number = 0
+        number, is_behind = 0, False
         for one in self.samples:
             match = _PAIR.search(one.decision)
             if one.phase not in COMPARING or not match:
+                is_behind = True
                 continue
             before, number = number, int(match[2])
-            rows = found[-1].get(number, []) if found else []
-            if number < before or not found or (match[1] and _is_whole(rows) and rows):
+            if number < before or not found or (match[1] and number == 1 and is_behind):
                 found.append({})
+            is_behind = False
             found[-1].setdefault(number, []).append(one)
         return [
             [_in_order(number, rows) for number, rows in pairs.items() if _is_whole(rows)]
@@ -138,19 +139,32 @@ def read(path: str | Path) -> list[Run]:
 def gains(run: Run) -> list[tuple[Sample, float, float]]:
     """Every measured sample with its log cost against the start's around it, and the error.
 
-    The start's level is taken at the sample's place in time, so that drift cancels; Horovod never
-    measures the start again, so its first sample is the level throughout.
+    The start's level is taken at the sample's place in time, so that drift cancels: samples of a
+    round, whose visits took turns, are at the place of the incumbent's. Horovod never measures the
+    start again, so its first sample is the level throughout.
     """
     measured = run.measured
     known = [one for one in measured if not run.is_candidate(one)] or measured[:1]
-    places = [one.number for one in known]
+    place = _places(measured)
+    places = [place[id(one)] for one in known]
     logs = [math.log(_cost(one)) for one in known]
     errors = [relative_error(one) for one in known]
     found = []
     for one in measured:
-        level = inference.level(one.number, places, logs, errors)
+        level = inference.level(place[id(one)], places, logs, errors)
         error = math.hypot(relative_error(one), level.error)
         found.append((one, math.log(_cost(one)) - level.value, error))
+    return found
+
+
+def _places(measured: Sequence[Sample]) -> dict[int, int]:
+    """When each sample was taken, by its identity: its number, or that of its round's incumbent."""
+    searched = [one for one in measured if one.phase == "search"]
+    in_rounds = bool(searched) and searched[0].decision == "incumbent"
+    found, incumbent = {}, 0
+    for one in measured:
+        incumbent = one.number if one.decision == "incumbent" else incumbent
+        found[id(one)] = incumbent if in_rounds and one.phase == "search" else one.number
     return found
 
 

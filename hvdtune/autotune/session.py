@@ -441,7 +441,7 @@ class Session:
         note = trial.note
         if sample.abandoned:
             why = "the limit of harm was reached" if measurement.at_limit else "clearly slower"
-            note = f"abandoned: {why}"
+            note = f"abandoned: {why}" + (f" ({trial.note})" if trial.note else "")
         self._write(sample, measurement.number, trial.phase, note, tried=trial.values)
         if trial.phase == "warmup":
             self._messenger.info(f"Autotuner: Warming up ({trial.note})")

@@ -30,17 +30,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from hvdtune.autotune import inference
 from hvdtune.autotune.comparison import LOOKS, REPEATS, Comparison, Finding, as_shares
 from hvdtune.autotune.harm import Harm
-from hvdtune.autotune.record import Measurement, Record, Trial, together
+from hvdtune.autotune.question import Answer, Request
+from hvdtune.autotune.record import Candidate, Measurement, Record, Trial, together
 from hvdtune.autotune.score import Sample
 from hvdtune.autotune.space import Space, Values
 
-__all__ = ["Answer", "Measurement", "Outcome", "Request", "Trial", "Tuner", "TunerConfig"]
+__all__ = ["Measurement", "Outcome", "Trial", "Tuner", "TunerConfig"]
 
 ROUND = 4  # candidates that take turns with the incumbent
 MOST_TURNS = 10
@@ -48,6 +49,7 @@ LEAST_TURNS = 2  # before a candidate is left behind or promoted
 ASK_BEHIND = 2  # turns of a round; then the model is asked for the next one's candidates
 LEFT_BEHIND = 1.5  # standard errors; a candidate so much worse than the best has no further turns
 PRECISE = 0.003  # a candidate known to this has no further turns either
+SLOW = math.log(2)  # one that takes so much longer is given up at once, others the second time
 CANDIDATES = 0.6  # of `max_samples`; the rest is for the incumbent and the comparison
 PROBES = 0.5  # of the candidates; the rest is for the model
 PROBE_CELLS = 3  # of an axis; a probe lies in each but the incumbent's
@@ -62,7 +64,7 @@ PROMOTE_ERRORS = 3.0
 class TunerConfig:
     """How long to look and how sure to be. Confidence is one-sided: 0.99 errs once in 100.
 
-    `max_samples` are those of the search and its comparison, CANDIDATES of them candidates.
+    Some `max_samples` are taken from the search on, CANDIDATES of them of candidates.
     `max_pairs` is for all comparisons of a run together, pairs that are measured again included.
     """
 
@@ -74,32 +76,6 @@ class TunerConfig:
     max_pairs: int = 52
     noise: float = 0.0
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Request:
-    """A question for the optimiser (`optimiser.Problem` as plain data)."""
-
-    space: list[dict[str, Any]]
-    observations: list[dict[str, Any]]
-    seed: int
-    noise: float
-    incumbent: int = 0
-    count: int = 1
-
-    def to_json(self) -> dict[str, Any]:
-        """The request as plain data."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The optimiser's answer: settings to try, expected gain, posterior means and deviations."""
-
-    proposals: Sequence[Values]
-    expected_gain: float
-    means: Sequence[float]
-    deviations: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -321,6 +297,12 @@ class Tuner:
             if self._hurry is not None or self._pairs_left() < COMPARABLE:
                 self._search_end = self._hurry or self._too_few_pairs()
                 return False
+            if self._harm.ends_search:
+                self._search_end = (
+                    f"slow candidates had cost {self._harm.steps:.0f} steps' time "
+                    f"of the {self._harm.limit:.0f} that they may"
+                )
+                return False
             racing = self._next_queued()
             if not racing:
                 answer = yield from self._ask()
@@ -337,12 +319,6 @@ class Tuner:
             self._tried += len(racing)
             far_better = yield from self._round(racing)
             self._record.close()
-            if self._harm.ends_search:
-                self._search_end = (
-                    f"slow candidates had cost {self._harm.steps:.0f} steps' time, "
-                    f"over the limit of {self._config.harm_limit_steps:.0f}"
-                )
-                return False
             if far_better is not None:
                 if (yield from self._compare(far_better, "confirm")):
                     return True
@@ -359,15 +335,18 @@ class Tuner:
         incumbent = Trial("search", self._incumbent, note="incumbent", visit=True)
         yield incumbent
         for turn in range(MOST_TURNS):
-            if turn == ASK_BEHIND and not self._queue and self._tried < self._candidates:
+            is_next = self._queue == [] and self._tried < self._candidates
+            if turn == ASK_BEHIND and is_next and not self._is_posed:
                 self._pose()
             for values in racing if turn % 2 == 0 else racing[::-1]:
                 sample = yield Trial("search", values, candidate=True, visit=True)
                 assert sample is not None
-                if sample.abandoned:
+                if sample.abandoned and self._is_given_up(values):
                     racing = [one for one in racing if one != values]
+                if self._harm.ends_search:
+                    break
             yield incumbent
-            if self._hurry is not None or self._harm.ends_search:
+            if self._hurry is not None or self._harm.ends_search or not racing:
                 break
             if turn + 1 < LEAST_TURNS:
                 continue
@@ -393,10 +372,19 @@ class Tuner:
             if error > PRECISE and y - best <= LEFT_BEHIND * math.hypot(error, best_error)
         ]
 
+    def _is_given_up(self, values: Values) -> bool:
+        """Whether a visit that was broken off is the last one: a second one, or far too slow."""
+        visits = self._visited(values).visits
+        loss = visits[-1].log_time - self._record.usual().value
+        return loss > SLOW or sum(visit.sample.abandoned for visit in visits) > 1
+
     def _seen(self, values: Values) -> tuple[float, float]:
+        return self._record.observe(self._visited(values))
+
+    def _visited(self, values: Values) -> Candidate:
         candidate = self._record.find(values)
-        assert candidate is not None  # it has been visited
-        return self._record.observe(candidate)
+        assert candidate is not None
+        return candidate
 
     def _pairs_left(self) -> int:
         return self._config.max_pairs - self._pairs
@@ -409,8 +397,7 @@ class Tuner:
 
     def _is_far_better(self, values: Values) -> bool:
         y, error = self._seen(values)
-        gain = self._record.baseline - y
-        return gain > PROMOTE_GAIN + PROMOTE_ERRORS * error
+        return self._record.baseline - y > PROMOTE_GAIN + PROMOTE_ERRORS * error
 
     def _compare(self, values: Values, phase: str) -> _Compared:
         """Compare with the incumbent in fresh pairs of visits; True: these are the incumbent now.
@@ -494,8 +481,7 @@ class Tuner:
 
     def _proposed(self, answer: Answer) -> list[Values]:
         found: list[Values] = []
-        for proposal in answer.proposals:
-            values = {**self._incumbent, **proposal}
+        for values in ({**self._incumbent, **proposal} for proposal in answer.proposals):
             if values != self._incumbent and values not in found:
                 found.append(values)
         return found
@@ -519,7 +505,7 @@ class Tuner:
 
     def _next_queued(self) -> list[Values]:
         """The next round's candidates; the defaults alone where the run began with others."""
-        if self._defaults != self._incumbent and self._record.find(self._defaults) is None:
+        if self._defaults != self._start and self._record.find(self._defaults) is None:
             return [self._defaults]
         if self._queue is None:
             self._queue = self._first_candidates()

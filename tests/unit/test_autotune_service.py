@@ -15,7 +15,7 @@ from simulated_training import answer, full_space, scattered
 
 from hvdtune.autotune import client, service, space
 from hvdtune.autotune.client import ServiceClient, ServiceError
-from hvdtune.autotune.tuner import Answer, Request
+from hvdtune.autotune.question import Answer, Request
 
 SPACE = full_space()
 DEFAULTS = space.shipped_defaults(SPACE)

@@ -21,9 +21,9 @@ from hvdtune.autotune.client import ServiceError
 from hvdtune.autotune.harm import harm_limit_steps
 from hvdtune.autotune.memory import Found
 from hvdtune.autotune.messages import Messenger
+from hvdtune.autotune.question import Answer, Request
 from hvdtune.autotune.session import Session
 from hvdtune.autotune.space import Space
-from hvdtune.autotune.tuner import Answer, Request
 
 TUNED = {"HOROVOD_AUTOTUNE": "1"}
 

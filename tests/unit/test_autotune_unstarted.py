@@ -9,7 +9,7 @@ from simulated_training import flat, short_cycle_is_best
 from test_autotune_session import DirectOptimiser, SimulatedEngine, session
 
 from hvdtune.autotune import log
-from hvdtune.autotune.tuner import Answer
+from hvdtune.autotune.question import Answer
 
 
 class StartingOptimiser(DirectOptimiser):
