@@ -37,7 +37,7 @@ from hvdtune.autotune import inference
 from hvdtune.autotune.comparison import LOOKS, REPEATS, Comparison, Finding, as_shares
 from hvdtune.autotune.harm import Harm
 from hvdtune.autotune.question import Answer, Request
-from hvdtune.autotune.record import Candidate, Measurement, Record, Trial, together
+from hvdtune.autotune.record import Measurement, Record, Trial, together
 from hvdtune.autotune.score import Sample
 from hvdtune.autotune.space import Space, Values
 
@@ -49,7 +49,6 @@ LEAST_TURNS = 2  # before a candidate is left behind or promoted
 ASK_BEHIND = 2  # turns of a round; then the model is asked for the next one's candidates
 LEFT_BEHIND = 1.5  # standard errors; a candidate so much worse than the best has no further turns
 PRECISE = 0.003  # a candidate known to this has no further turns either
-SLOW = math.log(2)  # one that takes so much longer is given up at once, others the second time
 CANDIDATES = 0.6  # of `max_samples`; the rest is for the incumbent and the comparison
 PROBES = 0.5  # of the candidates; the rest is for the model
 PROBE_CELLS = 3  # of an axis; a probe lies in each but the incumbent's
@@ -341,7 +340,7 @@ class Tuner:
             for values in racing if turn % 2 == 0 else racing[::-1]:
                 sample = yield Trial("search", values, candidate=True, visit=True)
                 assert sample is not None
-                if sample.abandoned and self._is_given_up(values):
+                if sample.abandoned:
                     racing = [one for one in racing if one != values]
                 if self._harm.ends_search:
                     break
@@ -372,19 +371,10 @@ class Tuner:
             if error > PRECISE and y - best <= LEFT_BEHIND * math.hypot(error, best_error)
         ]
 
-    def _is_given_up(self, values: Values) -> bool:
-        """Whether a visit that was broken off is the last one: a second one, or far too slow."""
-        visits = self._visited(values).visits
-        loss = visits[-1].log_time - self._record.usual().value
-        return loss > SLOW or sum(visit.sample.abandoned for visit in visits) > 1
-
     def _seen(self, values: Values) -> tuple[float, float]:
-        return self._record.observe(self._visited(values))
-
-    def _visited(self, values: Values) -> Candidate:
         candidate = self._record.find(values)
         assert candidate is not None
-        return candidate
+        return self._record.observe(candidate)
 
     def _pairs_left(self) -> int:
         return self._config.max_pairs - self._pairs

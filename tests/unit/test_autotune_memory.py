@@ -84,7 +84,9 @@ def test_a_later_run_verifies_and_does_not_search(store, tune) -> None:
     assert again.values == engine.values
     assert later[-1]["accepted"] == "1"
     assert "with the settings remembered from 2026-01-31 12:00 UTC, train.py: HOROVOD_" in told
-    assert len(later) < len(rows)
+    # Behind the baseline.
+    searched, verified = (sum(int(row["steps"]) for row in of[4:-1]) for of in (rows, later))
+    assert verified < searched / 2
 
 
 def test_that_nothing_was_faster_is_remembered_too(store, tune) -> None:

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from statistics import fmean
 
 import pytest
 from simulated_training import (
@@ -283,16 +282,14 @@ def test_what_is_known_well_enough_has_no_further_turns() -> None:
     assert {len(turns) for turns in found} == {LEAST_TURNS}
 
 
-@pytest.mark.parametrize(("ms", "visits"), [(21.0, 1), (19.0, 2)])
-def test_one_that_was_given_up_has_no_further_turns(ms: float, visits: int) -> None:
-    """At once where it takes more than twice as long; else a disturbance has a second chance."""
+def test_one_that_was_given_up_has_no_further_turns() -> None:
     bad, *_ = ({**DEFAULTS, **probe} for probe in SPACE.probes(DEFAULTS, 3, 0))
 
     def measure(trial: Trial) -> Sample:
-        return sample(ms, abandoned=True) if trial.values == bad else sample(10.0, 0.01)
+        return sample(20.0, abandoned=True) if trial.values == bad else sample(10.0, 0.01)
 
     turns = rounds(drive(Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig()), measure))[0]
-    assert [bad in turn for turn in turns] == [at < visits for at in range(len(turns))]
+    assert [bad in turn for turn in turns] == [True] + [False] * (len(turns) - 1)
     assert len(turns) > LEAST_TURNS
 
 
@@ -581,9 +578,9 @@ def test_finds_a_gain_that_is_there(landscape: object) -> None:
     best = min(landscape(values) for values in scattered(SPACE, 1000, 0))
     regrets = [
         landscape(tune(SimulatedSteps(landscape, seed, 0.02, 0.02)).outcome.values) / best - 1
-        for seed in range(4)
+        for seed in range(2)
     ]
-    assert fmean(regrets) < 0.03
+    assert max(regrets) < 0.02
 
 
 def test_leaves_a_bad_start_behind() -> None:
