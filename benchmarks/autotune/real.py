@@ -1,16 +1,18 @@
 """Tuning of real training on this machine: from the defaults, and from two bad starts.
 
-  python benchmarks/autotune/real.py                 what is missing; results-real.json, .md
+  python benchmarks/autotune/real.py                 what is missing, into results-real.json and .md
   python benchmarks/autotune/real.py --seconds 170   as much of it as fits; start again to go on
+  python benchmarks/autotune/real.py --runs 1        one run of each instead of three
   python benchmarks/autotune/real.py --again --only "tiny np2"
                                                      anew what another tuner ended with
 
-The whole takes about half an hour on two CPUs that do nothing else. Every training (see TRAININGS)
+The whole takes about two hours on two CPUs that do nothing else. Every training (see TRAININGS)
 runs on 2 and 4 ranks:
 
-  tune     a run from each of the starts until tuning is over, with nothing remembered from others;
-           what it ended with, and what that took. Where it takes long no further candidates are
-           measured after 60 % of TUNE_S, so that the comparison still comes to its end
+  tune     RUNS runs from each of the starts until tuning is over, with nothing remembered from
+           others; what they ended with, and what that took. Where it takes long no further
+           candidates are measured after 60 % of TUNE_S, so that the comparison still comes to its
+           end
   compare  one run that changes settings while it trains, and measures a few steps with each, in
            another order every round. First grid points alone, to choose the best: all of them, then
            the better half, and so on (HALVING). Then, in fresh rounds, the chosen one, the outcomes
@@ -39,6 +41,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +50,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import ranks
 
 Settings = dict[str, float]
+# A difference of log times and its margin; None: too few rounds. Of the same settings: (0, 0).
+Difference = tuple[float, float] | None
 KIB, MIB = 1024, 1024**2
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results-real.json"
 DEFAULTS: Settings = {
     "fusion_threshold": 128 * MIB, "cycle_time": 1.0, "chunk_size": 0, "one_shot_limit": 0,
 }  # fmt: skip
@@ -66,17 +70,26 @@ GRID = [
 ]
 # Name: what a person calls it.
 TRAININGS = {
-    "fast": "1000 gradients of 256 numbers, submitted one by one, without computing",
-    "tiny": "the same gradients, submitted one by one in 10 ms of computing",
+    "tiny": "1000 gradients of 256 numbers, submitted one by one, without computing",
+    "spread": "the same gradients, submitted one by one in 10 ms of computing",
     "resnet50": "ResNet-50's gradients, submitted one by one, without computing",
-    "small": "100 small layers in PyTorch, 1.6 M parameters in 200 tensors, batch 32 a rank",
+    "bert-base": "BERT-base's gradients, in the same way",
+    "gpt2": "GPT-2 small's gradients, in the same way",
+    "mlp": "a perceptron of six layers in PyTorch, 5 M parameters, batch 32 a rank",
+    "cnn": "a convolutional network in PyTorch, 0.3 M parameters, batch 32 a rank",
+    "embedding": "100 000 words in PyTorch, of which a batch of 512 a rank has sparse gradients",
+    "uneven": "100 small layers in PyTorch, another batch of 8 to 64 in every step of every rank",
 }
 # Trainings of gradients alone: `hvdtune bench`'s workload, and the computing in a step, ms.
-GRADIENTS = {"fast": ("tiny", 0.0), "tiny": ("tiny", 10.0), "resnet50": ("resnet50", 0.0)}
+GRADIENTS = {
+    "tiny": ("tiny", 0.0), "spread": ("tiny", 10.0), "resnet50": ("resnet50", 0.0),
+    "bert-base": ("bert-base", 0.0), "gpt2": ("gpt2", 0.0),
+}  # fmt: skip
+RUNS = 3  # from each start
 # Ranks: the longest that each part may take, seconds.
-TUNE_S = {2: 60.0, 4: 80.0}
+TUNE_S = {2: 150.0, 4: 300.0}
 JUDGE_S = {2: 30.0, 4: 40.0}
-LONGEST_S = 400.0  # of a piece, whatever happens
+LONGEST_S = 600.0  # of a piece, whatever happens
 SEARCH_SHARE = 0.6  # of TUNE_S, then the search has to end
 # So many grid points in so many rounds.
 HALVING = ((len(GRID), 3), (8, 3), (4, 6), (2, 8))
@@ -88,8 +101,8 @@ VISIT_S = 0.12
 VISIT_STEPS = 5
 FAR_OFF = 4.0  # a visit of settings this much slower than the defaults is a single step
 COLUMNS = (
-    "np", "start", "step at the start", "samples", "steps of tuning", "tuned",
-    "against the best grid point", "against the start", "goal",
+    "np", "start", "step at the start", "samples", "steps of tuning", "left the start after",
+    "search", "tuned", "against the best grid point", "against the start", "goal",
 )  # fmt: skip
 GOAL = 0.03  # a bad start ends this near to the best grid point
 CHECK_EVERY = 10  # steps between looks whether tuning is over
@@ -97,6 +110,11 @@ AGAIN = "again"  # pieces measured with --again whose comparison has still to co
 
 
 NOTE = """\
+A row has all runs from a start, in order; *tuned* and what is right of it are those of the run that
+ended slowest. *left the start after* is how many steps that counted had passed when the first
+candidate was adopted. *search* is how much longer the search's steps were, candidates and all, than
+those of the settings in force that took turns with them.
+
 A goal is *shown* where the difference and its margin together are not above it (3 % against the
 best grid point from a bad start; nothing against the start from the defaults), *missed* where the
 difference less its margin is above it, and else open: such a row says neither.
@@ -108,7 +126,11 @@ def main() -> int:
     made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    made.add_argument(
+        "--results", type=Path, default=HERE / "results-real.json", help="what was measured so far"
+    )
     made.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after so long")
+    made.add_argument("--runs", type=int, default=RUNS, help=f"from each start (default: {RUNS})")
     made.add_argument("--only", default="", help="pieces whose name contains this")
     made.add_argument("--list", action="store_true", help="show what is missing and end")
     made.add_argument(
@@ -125,10 +147,10 @@ def main() -> int:
         return 0
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["HVDTUNE_AUTOTUNE_STORE"] = ""
-    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    stored = json.loads(args.results.read_text()) if args.results.exists() else {}
     began, failed = time.monotonic(), []
     made_with = fingerprint()
-    for name, task in pieces():
+    for name, task in pieces(args.runs):
         if args.only not in name or not is_missing(stored, name, made_with if args.again else None):
             continue
         if args.list:
@@ -141,24 +163,31 @@ def main() -> int:
             failed.append(name)  # the others can still be measured
             continue
         keep(stored, name, {**found, "made_with": made_with}, task)
-        RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
+        args.results.write_text(json.dumps(stored, indent=1) + "\n")
         print(f"{name}: {found['seconds']:.0f} s", flush=True)
     if not args.list:
-        (HERE / "results-real.md").write_text(report(stored))
+        args.results.with_suffix(".md").write_text(report(stored))
     if failed:
         print(f"not measured: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def pieces() -> list[tuple[str, dict[str, Any]]]:
-    """All pieces in order, by name."""
+def pieces(runs: int = RUNS) -> list[tuple[str, dict[str, Any]]]:
+    """All pieces in order, by name: everything once, then again; comparisons last."""
     found = []
-    for count, training in itertools.product(TUNE_S, TRAININGS):
-        where = {"training": training, "np": count}
-        for start in STARTS:
-            found.append((f"{training} np{count} tune {start}", {**where, "start": start}))
-        found.append((f"{training} np{count} compare", {**where, "part": "compare"}))
-    return [(name, {"part": "tune", **task}) for name, task in found]
+    places = list(itertools.product(TUNE_S, TRAININGS))
+    for number, (count, training), start in itertools.product(range(1, runs + 1), places, STARTS):
+        task = {"part": "tune", "training": training, "np": count, "start": start}
+        found.append((tune_name(training, count, start, number), task))
+    for count, training in places:
+        task = {"part": "compare", "training": training, "np": count}
+        found.append((f"{training} np{count} compare", task))
+    return found
+
+
+def tune_name(training: str, count: int, start: str, number: int) -> str:
+    """What the results call a run."""
+    return f"{training} np{count} tune {start} {number}"
 
 
 def fingerprint() -> str:
@@ -167,7 +196,7 @@ def fingerprint() -> str:
 
     folder = Path(next(iter(hvdtune.autotune.__path__)))
     names = ("comparison", "cycle", "harm", "inference", "model", "optimiser", "record", "score")
-    names += ("session", "space", "tuner")
+    names += ("question", "session", "space", "tuner")
     source = b"".join((folder / f"{name}.py").read_bytes() for name in names)
     return hashlib.sha256(source).hexdigest()[:16]
 
@@ -192,15 +221,20 @@ def keep(stored: dict[str, Any], name: str, found: dict[str, Any], task: dict[st
     else:
         stored[name] = found
     if name == compared:
-        for one in tune_names(task):
-            stored[one] = waiting.pop(one, stored[one])
+        for one in tune_names(task, {**stored, **waiting}):
+            stored[one] = waiting.pop(one, stored.get(one))
     if not waiting:
         del stored[AGAIN]
 
 
-def tune_names(task: dict[str, Any]) -> list[str]:
-    """The runs that a comparison compares."""
-    return [f"{task['training']} np{task['np']} tune {start}" for start in STARTS]
+def tune_names(task: dict[str, Any], stored: dict[str, Any]) -> list[str]:
+    """The runs that there are of a training on so many ranks, start by start."""
+    names = (
+        tune_name(task["training"], task["np"], start, number)
+        for start in STARTS
+        for number in range(1, RUNS + 1)
+    )
+    return [name for name in names if name in stored]
 
 
 def run_piece(task: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any] | None:
@@ -212,11 +246,10 @@ def run_piece(task: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any] | 
     began = time.monotonic()
     if task["part"] == "compare":
         newest = {**stored, **stored.get(AGAIN, {})}
-        names = tune_names(task)
-        if any(name not in newest for name in names):
+        names = tune_names(task, newest)
+        if not names:
             return None
-        tuned = [newest[name]["values"] for name in names]
-        task["tried"] = all_settings(dict(zip(STARTS, tuned, strict=True)))
+        task["tried"] = all_settings({name: newest[name]["values"] for name in names})
     with tempfile.TemporaryDirectory() as folder:
         results, log = Path(folder, "results.json"), Path(folder, "log.csv")
         task["log"] = str(log)
@@ -272,21 +305,72 @@ def start(task: dict[str, Any]) -> tuple[Any, Callable[[], None]]:
         surface = measure_surfaces.Surface(workload, task["np"], computing_ms, {})
         return plain, measure_surfaces.make_step(surface, plain, np)
     import torch
-    import training
 
     import hvdtune.torch as hvd
 
     hvd.init()
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    if task["training"] == "embedding":
+        return hvd, embedding_step(hvd, torch)
+    if task["training"] == "uneven":
+        return hvd, uneven_step(hvd, torch)
+    import training
+
     data = training.make_data(torch, task["training"], 32, hvd.rank())
     model = training.make_model(torch, task["training"])
     return hvd, training.make_step(hvd, torch, "hvdtune", model, *data)
 
 
+def embedding_step(hvd: Any, torch: Any) -> Callable[[], None]:
+    """Training of a table of words whose gradients are sparse, and of two layers above it."""
+    nn = torch.nn
+    model = nn.Sequential(
+        nn.EmbeddingBag(100_000, 64, mode="sum", sparse=True), nn.Linear(64, 256), nn.ReLU(),
+        nn.Linear(256, 10),
+    )  # fmt: skip
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters()
+    )
+    generator = torch.Generator().manual_seed(hvd.rank())
+    words = torch.randint(100_000, (32, 16), generator=generator)
+    classes = torch.randint(10, (32,), generator=generator)
+    loss_of = nn.CrossEntropyLoss()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_of(model(words), classes).backward()
+        optimizer.step()
+
+    return step
+
+
+def uneven_step(hvd: Any, torch: Any) -> Callable[[], None]:
+    """Training in which no step is as long as the last one, nor on any rank as on another."""
+    import training
+
+    model = training.make_model(torch, "small")
+    inputs, classes = training.make_data(torch, "small", 64, hvd.rank())
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters()
+    )
+    sizes = random.Random(hvd.rank())
+    loss_of = torch.nn.CrossEntropyLoss()
+
+    def step() -> None:
+        count = sizes.randint(8, 64)
+        optimizer.zero_grad()
+        loss_of(model(inputs[:count]), classes[:count]).backward()
+        optimizer.step()
+
+    return step
+
+
 def tune(task: dict[str, Any], results: Path) -> None:
     """Train until tuning is over, or the time for it is."""
-    from hvdtune.autotune import log
+    import samples
+
+    from hvdtune.autotune import log, runs
 
     hvd, step = start(task)
     began = time.monotonic()
@@ -301,6 +385,8 @@ def tune(task: dict[str, Any], results: Path) -> None:
             "finished": "not finished" not in rows[-1]["decision"],
             "verdict": rows[-1]["decision"],
             "samples": sum(row["phase"] != "final" for row in rows),
+            "left_after": samples.left_the_start_after(runs.read(task["log"])[0]),
+            "search": samples.cost_of_search(runs.read(task["log"])[0]),
         }  # fmt: skip
         results.write_text(json.dumps(found))
 
@@ -450,7 +536,7 @@ def report(stored: dict[str, Any]) -> str:
     lines = ["# Tuning of real training", "", "Every training runs on 2 and 4 ranks:"]
     explained = (__doc__ or "").split("runs on 2 and 4 ranks:", 1)[1]
     lines += [line.rstrip() for line in explained.splitlines()]
-    lines += ["", *NOTE.splitlines()]
+    lines += ["", *NOTE.splitlines(), *_summary(stored)]
     for training, title in TRAININGS.items():
         lines += ["", f"## {title}", ""]
         lines += ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
@@ -464,23 +550,88 @@ def report(stored: dict[str, Any]) -> str:
 def _rows(stored: dict[str, Any], training: str, count: int) -> list[str]:
     found = stored.get(f"{training} np{count} compare")
     if found is None:
-        return [f"| {count} | not measured | | | | | | | |"]
-    rounds, measured, best = found["judging"], as_measured(found["tried"]), found["best"]
+        return [f"| {count} | not measured |" + " |" * (len(COLUMNS) - 2)]
     lines = []
     for start_name in STARTS:
-        begun, tuned = measured[f"start: {start_name}"], measured[f"tuned: {start_name}"]
-        run = stored[f"{training} np{count} tune {start_name}"]
-        steps = f"{run['steps']}" + ("" if run["finished"] else ", not finished")
-        against_best = difference(rounds, tuned, best)
-        against_start = difference(rounds, tuned, begun)
-        goal = judged(against_best, GOAL) if STARTS[start_name] else judged(against_start, 0.0)
-        lines.append(
-            f"| {count} | {start_name} | {_median(rounds, begun):.2f} ms | {run['samples']} | "
-            f"{steps} | "
-            f"{_median(rounds, tuned):.2f} ms | {words(against_best)} | {words(against_start)} | "
-            f"{goal} |"
-        )
+        told = _Told.of(stored, training, count, start_name)
+        if told is None:
+            continue
+        cells = [
+            str(count), start_name, f"{told.begun_ms:.2f} ms",
+            ", ".join(str(run["samples"]) for run in told.runs),
+            ", ".join(f"{run['steps']}{'' if run['finished'] else ' (not finished)'}"
+                      for run in told.runs),
+            ", ".join(str(run["left_after"] or "-") for run in told.runs),
+            ", ".join("-" if run["search"] is None else f"{100 * run['search']:+.1f} %"
+                      for run in told.runs),
+            f"{told.tuned_ms:.2f} ms", words(told.against_best), words(told.against_start),
+            told.goal,
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+@dataclass(frozen=True)
+class _Told:
+    """All runs of a training on so many ranks from a start, and how the slowest one ended."""
+
+    runs: list[dict[str, Any]]
+    begun_ms: float
+    tuned_ms: float
+    against_best: Difference
+    against_start: Difference
+    goal: str
+
+    @classmethod
+    def of(cls, stored: dict[str, Any], training: str, count: int, start: str) -> _Told | None:
+        """None: not measured."""
+        found = stored.get(f"{training} np{count} compare")
+        if found is None:
+            return None
+        rounds, measured, best = found["judging"], as_measured(found["tried"]), found["best"]
+        names = [tune_name(training, count, start, number) for number in range(1, RUNS + 1)]
+        names = [name for name in names if f"tuned: {name}" in measured]
+        if not names:
+            return None
+        ends = [measured[f"tuned: {name}"] for name in names]
+        slowest = max(ends, key=lambda end: (difference(rounds, end, best) or (math.inf,))[0])
+        begun = measured[f"start: {start}"]
+        against_best = difference(rounds, slowest, best)
+        against_start = difference(rounds, slowest, begun)
+        goal = judged(against_best, GOAL) if STARTS[start] else judged(against_start, 0.0)
+        return cls(
+            [stored[name] for name in names], _median(rounds, begun), _median(rounds, slowest),
+            against_best, against_start, goal,
+        )  # fmt: skip
+
+
+def _summary(stored: dict[str, Any]) -> list[str]:
+    """All runs together."""
+    told = {
+        (training, count, start): found
+        for training, count, start in itertools.product(TRAININGS, TUNE_S, STARTS)
+        if (found := _Told.of(stored, training, count, start)) is not None
+    }
+    runs = [run for one in told.values() for run in one.runs]
+    if len(runs) < LEAST_PAIRS:
+        return []
+    lines = [f"{len(runs)} runs; {sum(not run['finished'] for run in runs)} not finished."]
+    for key, title in (("samples", "samples"), ("steps", "steps")):
+        of = sorted(run[key] for run in runs)
+        high = of[min(len(of) - 1, math.ceil(0.95 * len(of)) - 1)]
+        lines.append(f"{title}: {statistics.median(of):g} in the median, {high} at the 95th "
+                     "percentile.")  # fmt: skip
+    costs = [run["search"] for run in runs if run["search"] is not None]
+    lines.append(f"The search's steps: {100 * statistics.median(costs):+.1f} % in the median.")
+    slower = sum(
+        one.against_start is not None and one.against_start[0] > one.against_start[1]
+        for one in told.values()
+    )
+    lines.append(f"Starts of which a run ended slower beyond the noise: {slower} of {len(told)}.")
+    bad = [one.goal for (_, _, start), one in told.items() if STARTS[start]]
+    lines.append("Within 3 % of the best grid point from bad starts: " + ", ".join(
+        f"{goal} {bad.count(goal)}" for goal in ("shown", "open", "missed")) + ".")  # fmt: skip
+    return ["", *(f"- {line}" for line in lines)]
 
 
 def _scatter(stored: dict[str, Any], training: str) -> list[str]:
@@ -499,10 +650,6 @@ def _scatter(stored: dict[str, Any], training: str) -> list[str]:
 
 def _median(rounds: list[dict[str, float]], name: str) -> float:
     return statistics.median(one[name] for one in rounds if name in one)
-
-
-# A difference of log times and its margin; None: too few rounds. Of the same settings: (0, 0).
-Difference = tuple[float, float] | None
 
 
 def difference(rounds: list[dict[str, float]], name: str, other: str) -> Difference:

@@ -18,7 +18,10 @@ and the seconds from each change of settings on, settling and pauses included.
 
 "As fast" and "the noise" are SURE standard errors of the candidate's difference from the start.
 `behind the best` says how many of the search's samples came after the candidate that was compared
-at last (or, without a comparison, after the quickest one) was first measured.
+at last (or, without a comparison, after the quickest one) was first measured. `the start was left
+after` says how many steps that counted had passed when the first candidate was adopted, and `the
+search's steps` how much longer they were, candidates and all, than those of the settings in force
+that took turns with them.
 """
 
 from __future__ import annotations
@@ -104,6 +107,34 @@ def behind_the_best(run: Run) -> int:
     return max(0, len(search) - 1 - first)
 
 
+def left_the_start_after(run: Run) -> int | None:
+    """Steps that had counted when the first candidate was adopted; None: none was."""
+    steps = 0
+    for one in run.samples:
+        if one.decision == "incumbent" and one.settings != run.start:
+            return steps
+        steps += one.steps
+    return steps if run.adopted else None
+
+
+def cost_of_search(run: Run) -> float | None:
+    """The share by which the search's steps were longer than the incumbent's that took turns.
+
+    None: there were none.
+    """
+    extra = total = 0.0
+    usual = None
+    for one in run.samples:
+        if one.phase != "search" or one.cost is None:
+            continue
+        if one.decision == "incumbent":
+            usual = one.cost
+        elif usual is not None:
+            extra += one.steps * (one.cost / usual - 1)
+        total += one.steps
+    return extra / total if total else None
+
+
 def table(run: Run) -> list[str]:
     """The run in lines."""
     found = spent(run)
@@ -121,6 +152,11 @@ def table(run: Run) -> list[str]:
             )
     candidates = len({tuple(one.settings.values()) for one in run.samples if run.is_candidate(one)})
     lines.append(f"{candidates} candidates; {behind_the_best(run)} samples behind the best")
+    left, search = left_the_start_after(run), cost_of_search(run)
+    if left is not None:
+        lines.append(f"the start was left after {left} steps")
+    if search is not None:
+        lines.append(f"the search's steps: {100 * search:+.1f} %")
     return lines
 
 

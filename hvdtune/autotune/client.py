@@ -43,11 +43,12 @@ class ServiceClient:
         Raises ServiceError if it cannot be started.
         """
         self.computing_ms = 0.0  # what all answers so far took in the service
-        self.is_ready = False  # the process has started
+        self.started_s: float | None = None  # how long its process took to start; None: not yet
         self._space = space
         self._clock = clock
         self._buffer = b""
         self._asked_at: float | None = None
+        self._began = clock()
         parent = str(os.getpid())
         arguments = command or python_command("hvdtune.autotune.service", parent)
         environ = {**os.environ, **dict.fromkeys(_SINGLE_THREAD, "1")}
@@ -122,7 +123,7 @@ class ServiceClient:
             if "error" in data:
                 raise ServiceError(f"the optimiser failed: {data['error']}")
             if "ready" in data:
-                self.is_ready = True
+                self.started_s = self._clock() - self._began
                 return None
             self.computing_ms += data["computing_ms"]
             return Answer(

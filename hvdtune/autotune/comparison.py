@@ -26,7 +26,7 @@ from hvdtune.autotune import inference
 from hvdtune.autotune.inference import Estimate
 from hvdtune.autotune.score import Sample
 
-LOOKS = (6, 14, 28, 48)
+LOOKS = (6, 18, 48)
 # A pair with a sample this much rougher than usual is measured again, but only so many times: what
 # keeps happening is what the candidate does.
 DISTURBED = 5.0
@@ -34,7 +34,7 @@ REPEATS = 3
 LUCK = 1.5  # standard errors
 CLEAR = 0.5  # of the gain
 WIDE = 0.15
-SURE_PAIRS = 14
+SURE_PAIRS = 18
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ def all_of(run: Run) -> list[Section]:
 
     found: list[Section] = []
     if run.samples:
-        found.append(Section("Samples in order", [in_order(run, go)]))
+        over = "Step time over the steps of tuning" if _has_steps(run) else "Samples in order"
+        found.append(Section(over, [in_order(run, go)]))
     surface = _surface(run)
     if surface is not None:
         if len(surface.axes) > 1:
@@ -64,8 +65,13 @@ def all_of(run: Run) -> list[Section]:
 
 
 def in_order(run: Run, go: Any) -> Any:
-    """Cost by sample number, with error bars, coloured by phase."""
+    """Cost with error bars, coloured by phase, over the steps before it that counted.
+
+    Horovod's logs do not have them: there it is over the samples' numbers.
+    """
     figure = go.Figure()
+    places = _places(run)
+    is_over_steps = _has_steps(run)
     kinds = dict.fromkeys((one.phase, run.is_reference(one)) for one in run.samples)
     for phase, reference in kinds:
         chosen = [
@@ -75,7 +81,7 @@ def in_order(run: Run, go: Any) -> Any:
         ]
         errors = [one.error for one in chosen]
         figure.add_scatter(
-            x=[one.number for one in chosen],
+            x=[places[one.number] for one in chosen],
             y=[one.cost for one in chosen],
             error_y={"array": errors, "visible": True} if any(errors) else None,
             mode="markers",
@@ -89,13 +95,30 @@ def in_order(run: Run, go: Any) -> Any:
             hoverinfo="text",
         )
     figure.update_layout(height=420)
-    figure.update_xaxes(title="sample")
+    figure.update_xaxes(title="steps that counted" if is_over_steps else "sample")
+    if is_over_steps and run.final is not None and run.final.cost is not None:
+        # What tuning ended with, for the eye.
+        figure.add_hline(y=run.final.cost, line={"color": "#808890", "width": 1, "dash": "dot"})
     costs = [one.cost for one in run.samples if one.cost is not None]
     if costs and max(costs) > WIDE * min(costs):
         # One bad candidate must not make the others one line.
         figure.update_yaxes(type="log", dtick="D1" if max(costs) < 10 * min(costs) else None)
     figure.update_yaxes(title=cost_title(run))
     return figure
+
+
+def _has_steps(run: Run) -> bool:
+    return any(one.steps for one in run.samples)
+
+
+def _places(run: Run) -> dict[int, float]:
+    """Where each sample is drawn, by its number: in the middle of its steps, if they are known."""
+    found: dict[int, float] = {}
+    steps = 0
+    for one in run.samples:
+        found[one.number] = steps + one.steps / 2 if _has_steps(run) else one.number
+        steps += one.steps
+    return found
 
 
 def response(run: Run, surface: Surface, go: Any) -> Any:

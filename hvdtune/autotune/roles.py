@@ -41,7 +41,7 @@ class Optimiser(Protocol):
     """What the session needs of the optimiser (`client.ServiceClient` is it)."""
 
     computing_ms: float
-    is_ready: bool  # its process has started
+    started_s: float | None  # how long its process took to start; None: it has not yet
 
     def ask(self, request: Request) -> None:
         """Send a question."""

@@ -33,6 +33,7 @@ PAUSE_S = 0.02  # steps shorter than this are read several at a time, to leave t
 # Looks at what is in force, so far apart (seconds), until it is what somebody else wants.
 IN_FORCE_LOOKS, IN_FORCE_S = 20, 0.01
 GIVE_WAY_TRIES = 3
+SLOW_START_S = 3.0  # an optimiser that took longer to start is said to have done so
 CLEAR_MARGIN = 0.05  # of the gain; "nothing is faster" is only remembered when it is known so well
 USED_UP = 0.9  # of the limit: the rest is too little for a search
 WATCH_PAUSE_S = 0.2  # between looks at what has come, when tuning is over
@@ -78,6 +79,7 @@ class Session:
         self._is_told = False  # how the present search has ended
         self._optimiser: Optimiser | None = None
         self._computing_ms: float | None = None  # None: there was no optimiser
+        self._started_s: float | None = None  # how long the optimiser's process took to start
         self._is_hurried = False  # there is no time for more of the search
         self._missed = ""  # what was left out because the optimiser's process had not started
         self._stop = threading.Event()
@@ -294,7 +296,7 @@ class Session:
         self._is_told, self._is_unfinished = False, True
         self._dismiss_optimiser()
         self._is_hurried, self._missed = False, ""
-        self._computing_ms = None
+        self._computing_ms = self._started_s = None
         config = _config(self._settings, self._harm_before)
         config = replace(config, max_samples=min(config.max_samples, WATCH_SAMPLES))
         self._tuner = Tuner(self._space, self._in_force, self._first, config)
@@ -331,6 +333,7 @@ class Session:
         if self._optimiser is not None:
             answer = self._optimiser.poll()
             self._computing_ms = self._optimiser.computing_ms
+            self._started_s = self._optimiser.started_s
         if answer is not None:
             waited = self._tuner.trial is not None and self._tuner.trial.waiting
             self._tuner.offer(answer)
@@ -474,7 +477,9 @@ class Session:
         cost = [f"{self._steps_seen} steps", f"{time.monotonic() - self._began:.1f} s"]
         if self._computing_ms is not None:
             computing = f"{self._computing_ms / 1e3:.1f} s"
-            cost.append(f"optimiser {computing} in its own process")
+            started = self._started_s or 0.0
+            slowly = f", which took {started:.1f} s to start" if started > SLOW_START_S else ""
+            cost.append(f"optimiser {computing} in its own process{slowly}")
         return cost
 
     def _sentence(self, outcome: Outcome, whole: str, ended: str) -> str:
@@ -519,7 +524,7 @@ class Session:
 
     def _what_is_missing(self) -> str:
         """What could not be done because the optimiser's process has not started so far."""
-        if self._optimiser is None or self._optimiser.is_ready:
+        if self._optimiser is None or self._optimiser.started_s is not None:
             return ""
         text = "the optimiser's process had not started by then"
         if any(one.trial.candidate for one in self._tuner.history):

@@ -88,7 +88,7 @@ def test_the_page_in_a_browser(
         assert box["width"] > 200
         page.wait_for_function(FITS, arg=at)
     if not horovods:
-        shown = page.locator("h3", has_text="Samples in order")
+        shown = page.locator("h3", has_text="Step time over")
         assert shown.count() == 1
         times = [float(row["step_time_ms"]) for row in log.read(own_log)]
         axis = page.evaluate("document.querySelector('.js-plotly-plot').layout.yaxis.type")

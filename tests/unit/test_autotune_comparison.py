@@ -74,10 +74,8 @@ def test_it_says_which_pairs_lead_to_the_next_look() -> None:
         # Too rough to be significant before the last look, too good to be given up.
         compared.add(sample(9.7 if at % 2 else 10.2), sample(10.0))
     between = LOOKS[1] - LOOKS[0]
-    assert (
-        told
-        == ["pairs 1 to 6 of at most 14"] * LOOKS[0] + ["pairs 7 to 14 of at most 14"] * between
-    )
+    first, second = ("pairs 1 to 6 of at most 18", "pairs 7 to 18 of at most 18")
+    assert told == [first] * LOOKS[0] + [second] * between
     assert [at + 1 for at, is_last in enumerate(last) if is_last] == list(LOOKS[:2])
 
 

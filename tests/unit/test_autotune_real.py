@@ -23,6 +23,8 @@ if _ranks is not None:
     sys.modules["ranks"] = _ranks
 
 MIB = 2**20
+RUNS = [real.tune_name("tiny", 2, start, 1) for start in real.STARTS]
+TUNED = f"tuned: {RUNS[0]}"
 BETTER = {**real.DEFAULTS, "cycle_time": 7.0}
 
 
@@ -32,7 +34,7 @@ def times(name: str, tuned_ms: float) -> float:
         "grid 4": 9.0,
         "grid 5": 9.1,
         "start: both": 100.0,
-        "tuned: the defaults": tuned_ms,
+        TUNED: tuned_ms,
     }.get(name, 10.0)
 
 
@@ -41,10 +43,10 @@ def found(tuned_ms: float = 9.0, rounds: int = 40) -> dict[str, Any]:
 
     def measured(names: list[str], number: int) -> dict[str, float]:
         wobble = 1.001 if number % 4 < 2 else 0.999
-        ours = {"tuned: the defaults"}
+        ours = {TUNED}
         return {name: times(name, tuned_ms) * (wobble if name in ours else 1.0) for name in names}
 
-    tried = real.all_settings(dict.fromkeys(real.STARTS, BETTER))
+    tried = real.all_settings(dict.fromkeys(RUNS, BETTER))
     known_as = real.as_measured(tried)
     best, choosing = real.choose(known_as, measured)
     judged, bad = real.judges(known_as, best)
@@ -55,10 +57,16 @@ def found(tuned_ms: float = 9.0, rounds: int = 40) -> dict[str, Any]:
     return {"tried": tried, "best": best, "choosing": choosing, "judging": judging}
 
 
+def run(steps: int, **others: Any) -> dict[str, Any]:
+    """What a run from a start left behind."""
+    return {
+        "steps": steps, "samples": 20, "finished": True, "values": BETTER, "left_after": None,
+        "search": 0.01, **others,
+    }  # fmt: skip
+
+
 def stored(tuned_ms: float) -> dict[str, Any]:
-    run = {"steps": 800, "samples": 20, "finished": True, "values": BETTER}
-    pieces = {f"tiny np2 tune {name}": run for name in real.STARTS}
-    return {**pieces, "tiny np2 compare": found(tuned_ms)}
+    return {**{name: run(800) for name in RUNS}, "tiny np2 compare": found(tuned_ms)}
 
 
 def rows(tuned_ms: float) -> list[list[str]]:
@@ -68,9 +76,9 @@ def rows(tuned_ms: float) -> list[list[str]]:
 
 
 def test_equal_settings_are_measured_once() -> None:
-    tried = real.all_settings(dict.fromkeys(real.STARTS, BETTER))
+    tried = real.all_settings(dict.fromkeys(RUNS, BETTER))
     measured = real.as_measured(tried)
-    assert {measured[f"tuned: {name}"] for name in real.STARTS} == {"tuned: the defaults"}
+    assert {measured[f"tuned: {name}"] for name in RUNS} == {TUNED}
     assert "start: the defaults" in {measured[f"grid {at}"] for at in range(len(real.GRID))}
     assert len({tuple(tried[name].values()) for name in tried}) == len(set(measured.values()))
 
@@ -85,7 +93,7 @@ def test_the_better_half_of_the_grid_goes_on() -> None:
 
 def test_the_rounds_that_judge_do_not_choose() -> None:
     one = found()
-    assert set(one["judging"][1]) == {"grid 4", "start: the defaults", "tuned: the defaults"}
+    assert set(one["judging"][1]) == {"grid 4", "start: the defaults", TUNED}
     assert {"start: both", "start: threshold 0"} <= set(one["judging"][real.BAD_EVERY])
     assert not {"grid 5", "start: both"} & set(one["judging"][1])
 
@@ -99,7 +107,7 @@ def test_what_is_said_of_the_goals(tuned_ms: float, bad_start: str, default: str
     assert [row[1] for row in table] == list(real.STARTS)
     assert [row[-1] for row in table] == [default, bad_start, bad_start]
     expected = 100 * (tuned_ms / 9.0 - 1)
-    assert table[0][6].startswith(f"{expected:+.1f} ± 0.")
+    assert table[0][8].startswith(f"{expected:+.1f} ± 0.")
 
 
 def test_a_wide_margin_leaves_the_goal_open() -> None:
@@ -135,9 +143,9 @@ def test_the_margin_is_what_its_name_says() -> None:
 
 def test_a_comparison_goes_on_until_every_difference_is_clear() -> None:
     rounds = found()["judging"]
-    judged = ["grid 4", "start: the defaults", "tuned: the defaults"]
+    judged = ["grid 4", "start: the defaults", TUNED]
     assert real.is_clear(rounds, judged, "grid 4")
-    rough = [{**one, "tuned: the defaults": 9 + number % 5} for number, one in enumerate(rounds)]
+    rough = [{**one, TUNED: 9 + number % 5} for number, one in enumerate(rounds)]
     assert not real.is_clear(rough, judged, "grid 4")
 
 
@@ -154,11 +162,9 @@ def test_settings_that_were_only_being_tried_do_not_count() -> None:
 
 def test_all_pieces_have_a_limit() -> None:
     names = [name for name, _ in real.pieces()]
-    assert (
-        len(names)
-        == len(set(names))
-        == len(real.TUNE_S) * len(real.TRAININGS) * (len(real.STARTS) + 1)
-    )
+    places = len(real.TUNE_S) * len(real.TRAININGS)
+    assert len(names) == len(set(names)) == places * (len(real.STARTS) * real.RUNS + 1)
+    assert len(real.pieces(1)) == places * (len(real.STARTS) + 1)
     for _, task in real.pieces():
         limits = (real.TUNE_S, real.JUDGE_S)
         assert all(limit[task["np"]] < real.LONGEST_S for limit in limits)
@@ -166,7 +172,7 @@ def test_all_pieces_have_a_limit() -> None:
 
 def test_pieces_of_another_tuner_can_be_measured_again() -> None:
     kept = stored(9.0)
-    name = "tiny np2 tune both"
+    name = RUNS[-1]
     assert not real.is_missing(kept, name, None)
     assert real.is_missing(kept, name, "now")  # nobody knows what it was made with
     assert real.is_missing({}, name, None)
@@ -180,10 +186,8 @@ def test_new_outcomes_wait_for_the_comparison_that_belongs_to_them() -> None:
     kept = stored(9.0)
     before = real.report(kept)
     tasks = dict(real.pieces())
-    new = {
-        "steps": 123, "samples": 20, "finished": True, "values": BETTER, "made_with": "now",
-    }  # fmt: skip
-    for name in real.tune_names(tasks["tiny np2 compare"]):
+    new = run(123, made_with="now")
+    for name in real.tune_names(tasks["tiny np2 compare"], kept):
         real.keep(kept, name, new, tasks[name])
         assert not real.is_missing(kept, name, "now")
         assert real.is_missing(kept, "tiny np2 compare", "now")
@@ -193,8 +197,26 @@ def test_new_outcomes_wait_for_the_comparison_that_belongs_to_them() -> None:
     assert real.report(kept).count("| 123 |") == len(real.STARTS)
 
 
+def test_the_slowest_of_several_runs_is_told_and_all_are_counted() -> None:
+    kept = stored(9.0)
+    again = real.tune_name("tiny", 2, "both", 2)
+    kept[again] = run(1234, samples=31, left_after=150, values={**BETTER, "cycle_time": 3.0})
+    told = kept["tiny np2 compare"]
+    told["tried"][f"tuned: {again}"] = kept[again]["values"]
+    for one in told["judging"]:
+        one[f"tuned: {again}"] = 1.2 * one[TUNED]
+    text = real.report(kept)
+    [row] = [line for line in text.splitlines() if "| 800, 1234 |" in line]
+    assert "| 2 | both | 100.00 ms | 20, 31 | 800, 1234 | -, 150 |" in row
+    assert row.endswith("| missed |")
+    assert "- 4 runs; 0 not finished." in text
+    assert "- samples: 20 in the median, 31 at the 95th percentile." in text
+    assert "Starts of which a run ended slower beyond the noise: 0 of 3." in text
+    assert "from bad starts: shown 1, open 0, missed 1." in text
+
+
 def test_first_outcomes_wait_for_nothing() -> None:
     kept: dict[str, Any] = {}
-    name = "tiny np2 tune both"
+    name = RUNS[-1]
     real.keep(kept, name, {"steps": 1}, dict(real.pieces())[name])
     assert kept == {name: {"steps": 1}}

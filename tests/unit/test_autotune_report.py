@@ -61,10 +61,14 @@ def test_the_figures_show_the_samples(tuned: Path) -> None:
         for trace in drawn.data
         for x, y, error in zip(trace.x, trace.y, trace.error_y.array, strict=True)
     )
+    steps = [int(row["steps"]) for row in rows]
     assert points == [
-        (int(row["sample"]), float(row["step_time_ms"]), float(row["step_time_stderr_ms"]))
-        for row in rows
-    ]
+        (sum(steps[:at]) + steps[at] / 2, float(row["step_time_ms"]),
+         float(row["step_time_stderr_ms"]))
+        for at, row in enumerate(rows)
+    ]  # fmt: skip
+    [end] = drawn.layout.shapes
+    assert end.y0 == run.final.cost
     pairs = run.pairs()
     assert pairs
     assert all(candidate.settings == run.final.settings for candidate, _ in pairs)

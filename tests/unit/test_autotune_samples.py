@@ -65,8 +65,21 @@ def test_the_table_counts_samples_steps_and_seconds():
     assert found["incumbent repeated"].steps == 5 * 20
     assert found["pairs"].seconds == 20 * 0.009 + 20 * 0.010
     lines = samples.table(run)
-    assert lines[-2].split()[:3] == ["all", str(len(ROWS)), str(20 * len(ROWS))]
-    assert lines[-1] == "4 candidates; 3 samples behind the best"
+    assert lines[-4].split()[:3] == ["all", str(len(ROWS)), str(20 * len(ROWS))]
+    assert lines[-3] == "4 candidates; 3 samples behind the best"
+    assert lines[-2] == f"the start was left after {20 * len(ROWS)} steps"
+    # Behind the first incumbent there are candidates of 10, 10, 9 and 10 ms, and one before it.
+    assert lines[-1] == f"the search's steps: {100 * -0.1 / 10:+.1f} %"
+
+
+def test_the_first_adoption_is_when_the_start_is_left():
+    run = tuning()
+    assert samples.left_the_start_after(Run(run.samples[:-4], None, None)) is None
+    more = [*run.samples, Sample(17, "search", BEST, 9.0, 0.02, 20, 0.2, "incumbent")]
+    more += [Sample(18, "search", SAME, 10.0, 0.02, 20, 0.2, "")]
+    later = Run(more, run.final, True)
+    assert samples.left_the_start_after(later) == 20 * len(ROWS)
+    assert samples.cost_of_search(Run(run.samples[:2])) is None
 
 
 def test_a_log_that_is_none_is_one_sentence(tmp_path):

@@ -69,10 +69,12 @@ def test_the_protocol_over_text() -> None:
 
 def test_the_process_answers_what_the_function_answers(start: Callable[..., ServiceClient]) -> None:
     process = start()
+    assert process.started_s is None
     for seed in (0, 1):
         process.ask(request(seed))
         assert wait_for(process) == answer(request(seed))
     assert process.computing_ms > 0
+    assert process.started_s > 0
     assert process.poll() is None
 
 

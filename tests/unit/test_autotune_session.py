@@ -94,7 +94,7 @@ class DirectOptimiser:
     """Answers from this process, a few polls late."""
 
     computing_ms = 1.0
-    is_ready = True
+    started_s: float | None = 1.0
 
     def __init__(self, space: Space) -> None:
         self.space = space

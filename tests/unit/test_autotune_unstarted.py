@@ -15,7 +15,7 @@ from hvdtune.autotune.question import Answer
 class StartingOptimiser(DirectOptimiser):
     """Its process does not get to its start before training is over."""
 
-    is_ready = False
+    started_s = None
 
     def poll(self) -> Answer | None:
         return None
@@ -64,3 +64,18 @@ def test_what_was_compared_without_the_optimiser_counts(path: Path) -> None:
     last = log.read(path)[-1]
     assert last["decision"].startswith("adopted: ")
     assert f"{NOT_STARTED}there was no search" in last["decision"]
+
+
+class SlowOptimiser(DirectOptimiser):
+    """Its process takes long to start, as on a machine whose CPUs are all busy."""
+
+    started_s = 6.25
+
+
+def test_that_the_optimiser_started_slowly_is_said(
+    path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session(SimulatedEngine(flat, 10_000), path, optimiser=SlowOptimiser).run()
+    assert "optimiser 0.0 s in its own process, which took 6.2 s to start" in capfd.readouterr().err
+    session(SimulatedEngine(flat, 10_000), path).run()
+    assert "to start" not in capfd.readouterr().err
