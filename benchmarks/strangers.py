@@ -29,7 +29,7 @@ from rank_programs import timed_training  # noqa: E402
 from ranks import start_ranks  # noqa: E402
 from strangers import CONNECTIONS, Connect, disturb, to_the_port, to_the_socket  # noqa: E402
 
-from hvdtune.launch.rendezvous import free_port  # noqa: E402
+from hvdtune.launch.remote.rendezvous import free_port  # noqa: E402
 from hvdtune.live import client  # noqa: E402
 
 FLOATS = 65_536  # of a tensor

@@ -1,4 +1,4 @@
-"""Writes docs/knobs.md from hvdtune/knobs.py: `python docs/generate_knobs.py [--check]`."""
+"""Write docs/knobs.md from the table of settings: `python docs/generate_knobs.py [--check]`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ package = ModuleType("hvdtune")
 package.__path__ = [str(Path(__file__).resolve().parents[1] / "hvdtune")]
 sys.modules["hvdtune"] = package
 
-from hvdtune.knobs import KNOBS, Knob, accepted, size_words  # noqa: E402
+from hvdtune.settings.knobs import KNOBS, Knob, accepted, size_words  # noqa: E402
 
 PAGE = Path(__file__).with_name("knobs.md")
 
 INTRODUCTION = """\
 # Settings
 
-<!-- Made by docs/generate_knobs.py from hvdtune/knobs.py: edit that table, not this page. -->
+<!-- Made by docs/generate_knobs.py. Edit hvdtune/settings/knobs.py, not this page. -->
 
 A setting can be given on the command line of `hvdtune run`, in the YAML file of
 `--config-file`, or as an environment variable. The command line wins over the file, the file over

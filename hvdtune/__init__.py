@@ -31,6 +31,7 @@ from types import ModuleType  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 if not _IS_HANDED_OVER:
+    from hvdtune.core import job as _job
     from hvdtune.core import world as _world
     from hvdtune.core.built import (
         ccl_built,
@@ -49,27 +50,21 @@ if not _IS_HANDED_OVER:
         HorovodVersionMismatchError,
         HostsUpdatedInterrupt,
     )
+    from hvdtune.core.job import init, shutdown
     from hvdtune.core.marks import mark, mark_step
-    from hvdtune.core.process_sets import (
-        ProcessSet,
-        add_process_set,
-        global_process_set,
-        remove_process_set,
-    )
+    from hvdtune.core.membership import add_process_set, remove_process_set
+    from hvdtune.core.process_sets import ProcessSet, global_process_set
+    from hvdtune.core.recording import start_timeline, stop_timeline
     from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
     from hvdtune.core.world import (
         cross_rank,
         cross_size,
-        init,
         is_homogeneous,
         is_initialized,
         local_rank,
         local_size,
         rank,
-        shutdown,
         size,
-        start_timeline,
-        stop_timeline,
     )
 
 if TYPE_CHECKING:
@@ -103,7 +98,7 @@ if TYPE_CHECKING:
         reducescatter_async,
         synchronize,
     )
-    from hvdtune.launch.function import run
+    from hvdtune.launch.function.call_site import run
 
 _ARRAY_FUNCTIONS = [
     "allgather",
@@ -211,7 +206,7 @@ def __getattr__(name: str) -> Any:
     if name in _ARRAY_FUNCTIONS:
         from hvdtune import arrays as source
     elif name == "run":
-        from hvdtune.launch import function as source
+        from hvdtune.launch.function import call_site as source
     else:
         raise AttributeError(f"module 'hvdtune' has no attribute '{name}'")
     value = getattr(source, name)
@@ -225,14 +220,14 @@ def __dir__() -> list[str]:
 
 def _start_autotune() -> None:
     if _world.settings().autotune and _world.rank() == 0:
-        from hvdtune.autotune import online
+        from hvdtune.autotune.session import online
 
         online.start()
 
 
 def _stop_autotune() -> None:
     if _world.settings().autotune and _world.rank() == 0:
-        from hvdtune.autotune import online
+        from hvdtune.autotune.session import online
 
         online.stop()
 
@@ -298,7 +293,7 @@ def _stop_gpu_counters() -> None:
 
 if not _IS_HANDED_OVER:
     # Here, where all parts are known: core itself knows nothing of them.
-    _world.add_lifecycle_hook(_start_autotune, _stop_autotune)
-    _world.add_lifecycle_hook(_start_metrics, _stop_metrics)
-    _world.add_lifecycle_hook(_start_gpu_counters, _stop_gpu_counters)
-    _world.add_lifecycle_hook(_start_cpu_counters, _stop_cpu_counters)
+    _job.add_lifecycle_hook(_start_autotune, _stop_autotune)
+    _job.add_lifecycle_hook(_start_metrics, _stop_metrics)
+    _job.add_lifecycle_hook(_start_gpu_counters, _stop_gpu_counters)
+    _job.add_lifecycle_hook(_start_cpu_counters, _stop_cpu_counters)

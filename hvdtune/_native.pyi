@@ -389,7 +389,7 @@ class Engine:
         """How often that was."""
 
     def mark(self, kind: int, value: int, text: str) -> None:
-        """A moment, for the recording; see hvdtune.timeline.capture.Mark."""
+        """A moment, for the recording; see hvdtune.timeline.record.layout.Mark."""
 
     def counter(self, name: str, value: float) -> None:
         """A reading of a counter, for the recording."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hvdtune.timeline.capture import MARK, STREAMS, TENSOR, Mark
-from hvdtune.timeline.tensor_runs import RUN
+from hvdtune.timeline.record.layout import MARK, STREAMS, TENSOR, Mark
+from hvdtune.timeline.record.tensor_runs import RUN
 
 
 @dataclass

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 from synthetic_capture import Job, recording
 
-from hvdtune.timeline.capture import (
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record.host_counters import ALLOWED, COUNTERS, PROGRAM, listed
+from hvdtune.timeline.record.layout import (
     COUNTER,
     CPUS_FOR_BATCHES,
     CPUS_IN_USE,
@@ -17,8 +19,6 @@ from hvdtune.timeline.capture import (
     RankRecording,
     Recording,
 )
-from hvdtune.timeline.host_counters import ALLOWED, COUNTERS, PROGRAM, listed
-from hvdtune.timeline.report_data import analyse
 
 #: CPUs that a batch keeps busy on a rank.
 BATCHES = 0.2

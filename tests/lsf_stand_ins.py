@@ -7,7 +7,7 @@ from pathlib import Path
 
 LAUNCHER = """
 import sys
-from hvdtune.launch import lsf
+from hvdtune.launch.allocation import lsf
 lsf.ALLOCATION_QUERY, lsf.NODE_QUERY = {folder!r} + "/allocation", {folder!r} + "/node"
 from hvdtune.cli.main import main
 sys.exit(main(["run", "--jsrun", *sys.argv[1:]]))

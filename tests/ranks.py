@@ -30,7 +30,7 @@ from typing import Any
 
 from nursery import MARK, Nurseries, Order, RankProcess, imports_torch
 
-from hvdtune.launch import rendezvous
+from hvdtune.launch.remote import rendezvous
 
 RUNNER = Path(__file__).with_name("rank_runner.py")
 DEFAULT_TIMEOUT = 120.0

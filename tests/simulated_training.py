@@ -11,12 +11,13 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hvdtune import knobs
-from hvdtune.autotune import score, space
-from hvdtune.autotune.optimiser import Problem, propose
-from hvdtune.autotune.question import Answer, Request
-from hvdtune.autotune.space import Space, Values
-from hvdtune.autotune.tuner import Outcome, Tuner, TunerConfig
+from hvdtune.autotune.search import space
+from hvdtune.autotune.search.optimiser import Problem, propose
+from hvdtune.autotune.search.question import Answer, Request
+from hvdtune.autotune.search.space import Space, Values
+from hvdtune.autotune.search.tuner import Outcome, Tuner, TunerConfig
+from hvdtune.autotune.statistics import score
+from hvdtune.settings import knobs
 
 MIB = 2**20
 STEP_BYTES = 10_000_000

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hvdtune.launch.processes import descendants
+from hvdtune.launch.local.processes import descendants
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 # sshd insists on this empty directory; Debian makes it when the machine starts its own.

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from synthetic_job import Call, Job, Late, Stall, Tensor, planted, tensors
 
-from hvdtune.timeline.capture import (
+from hvdtune.timeline.record.layout import (
     BATCH,
     COUNTER,
     DTYPES,

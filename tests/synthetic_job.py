@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from hvdtune.timeline.capture import MemberList
+from hvdtune.timeline.record.layout import MemberList
 
 MIB = 1 << 20
 

@@ -142,7 +142,7 @@ def train_until_tuned(hvd: Any, step: Callable[[], None]) -> None:
 
 def counted(_: Path) -> None:
     """The steps that callgrind counts."""
-    from hvdtune.autotune import online, session
+    from hvdtune.autotune.session import online, session
 
     class ToldOfTwo(session.Session):
         def __init__(self, engine: Any, settings: Any, size: int, *rest: Any, **more: Any) -> None:

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 import horovod_procedure
 from job import Job
 
-from hvdtune import knobs
-from hvdtune.autotune import score, space
-from hvdtune.autotune.optimiser import Problem, propose
-from hvdtune.autotune.question import Answer
-from hvdtune.autotune.space import Space, Values
-from hvdtune.autotune.tuner import Tuner, TunerConfig
+from hvdtune.autotune.search import space
+from hvdtune.autotune.search.optimiser import Problem, propose
+from hvdtune.autotune.search.question import Answer
+from hvdtune.autotune.search.space import Space, Values
+from hvdtune.autotune.search.tuner import Tuner, TunerConfig
+from hvdtune.autotune.statistics import score
+from hvdtune.settings import knobs
 
 SAMPLES = 28
 STEPS = 50

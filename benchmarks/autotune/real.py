@@ -195,9 +195,9 @@ def fingerprint() -> str:
     import hvdtune.autotune
 
     folder = Path(next(iter(hvdtune.autotune.__path__)))
-    names = ("comparison", "cycle", "harm", "inference", "model", "optimiser", "record", "score")
-    names += ("question", "session", "space", "tuner")
-    source = b"".join((folder / f"{name}.py").read_bytes() for name in names)
+    rooms = ("statistics", "search", "session")
+    files = sorted(path for room in rooms for path in (folder / room).glob("*.py"))
+    source = b"".join(path.read_bytes() for path in files)
     return hashlib.sha256(source).hexdigest()[:16]
 
 
@@ -370,7 +370,7 @@ def tune(task: dict[str, Any], results: Path) -> None:
     """Train until tuning is over, or the time for it is."""
     import samples
 
-    from hvdtune.autotune import log, runs
+    from hvdtune.autotune.report import log, runs
 
     hvd, step = start(task)
     began = time.monotonic()
@@ -416,7 +416,7 @@ def train_until_tuned(step: Callable[[], None], log: str, longest_s: float) -> i
     import numpy as np
 
     import hvdtune as plain
-    from hvdtune.autotune import online
+    from hvdtune.autotune.session import online
 
     steps, began, seen = 0, time.monotonic(), 0
     over = np.zeros(1, np.int32)
@@ -662,7 +662,7 @@ def difference(rounds: list[dict[str, float]], name: str, other: str) -> Differe
 
 def trimmed(values: list[float]) -> Difference:
     """The trimmed mean and its margin."""
-    from hvdtune.autotune import inference
+    from hvdtune.autotune.statistics import inference
 
     if len(values) < LEAST_PAIRS:
         return None

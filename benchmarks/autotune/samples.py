@@ -32,8 +32,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdtune.autotune import runs
-from hvdtune.autotune.runs import Run, Sample
+from hvdtune.autotune.report import runs
+from hvdtune.autotune.report.runs import Run, Sample
 
 SURE = 2.0
 KINDS = (

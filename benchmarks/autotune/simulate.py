@@ -47,17 +47,8 @@ import numpy as np
 from surfaces import DEFAULTS, Surface, load_all
 from threadpoolctl import ThreadpoolController
 
-from hvdtune.autotune import (
-    comparison,
-    harm,
-    inference,
-    model,
-    optimiser,
-    record,
-    score,
-    space,
-    tuner,
-)
+from hvdtune.autotune.search import model, observations, optimiser, space, tuner
+from hvdtune.autotune.statistics import comparison, harm, inference, score
 
 _THREADS = ThreadpoolController()
 HERE = Path(__file__).resolve().parent
@@ -222,7 +213,7 @@ class Done:
 def fingerprint(surface: Surface) -> str:
     """A digest of a surface and of the code that tunes it."""
     digest = hashlib.sha256(surface.log_ratio.tobytes())
-    parts = (comparison, harm, inference, model, optimiser, record, score, space, tuner)
+    parts = (comparison, harm, inference, model, optimiser, observations, score, space, tuner)
     parts += (horovod_procedure, job, methods)
     for module in parts:
         digest.update(inspect.getsource(module).encode())

@@ -64,7 +64,7 @@ def machine_for(device: str) -> tuple[Machine, dict[str, str]]:
         return Machine(gpus=0, device="cpu"), {"GPUs": "none, tensors in CPU memory", **said}
     from hvdtune.bench import cuda
     from hvdtune.core import cuda_libraries
-    from hvdtune.launch.doctor_gpu import nccl_text
+    from hvdtune.launch.doctor.gpu_checks import nccl_text
 
     found, libraries = cuda.look(os.environ), cuda_libraries.find()
     said["GPUs"] = f"{len(found.gpus)}: {', '.join(dict.fromkeys(found.gpus))}"

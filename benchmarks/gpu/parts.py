@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gpu.jobs import HERE, ROOT, JobFailed, Machine, last_lines, output_of
 from gpu.outcome import FAILED, PASSED, SKIPPED, Outcome
 
-from hvdtune.autotune import log
+from hvdtune.autotune.report import log
 from hvdtune.bootstrap import python_command
 
 #: Goals.

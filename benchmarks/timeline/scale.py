@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdtune.timeline.capture import BATCH, MARK, NONE, TENSOR, WAIT, Identity, Mark
-from hvdtune.timeline.tensor_runs import NARROW, RUN, WIDE
+from hvdtune.timeline.record.layout import BATCH, MARK, NONE, TENSOR, WAIT, Identity, Mark
+from hvdtune.timeline.record.tensor_runs import NARROW, RUN, WIDE
 
 START = 10**12
 STEP = 40_000_000  # ns
@@ -114,11 +114,11 @@ def write(path: Path, rank: int, args: argparse.Namespace) -> int:
 
 def measure(path: Path) -> None:
     """Read, analyse and tell, in this process; prints one line of JSON."""
-    from hvdtune.timeline import report
+    from hvdtune.timeline import api
     from hvdtune.timeline.advice.verdict import findings
-    from hvdtune.timeline.load import read_recording
-    from hvdtune.timeline.report_data import analyse
-    from hvdtune.timeline.report_numbers import numbers_of
+    from hvdtune.timeline.analysis.analyse import analyse
+    from hvdtune.timeline.record.load import read_recording
+    from hvdtune.timeline.report.document import numbers_of
 
     times = [time.monotonic()]
     recording = read_recording(path)
@@ -127,7 +127,7 @@ def measure(path: Path) -> None:
     times.append(time.monotonic())
     found = findings(analysis)
     times.append(time.monotonic())
-    page = report.page(numbers_of(analysis, found))
+    page = api.page(numbers_of(analysis, found))
     times.append(time.monotonic())
     spent = np.diff(times).round(2).tolist()
     print(

@@ -141,8 +141,9 @@ def work(name: str, steps: int, results: Path) -> None:
 
 def judge(name: str, size: int, steps: int) -> dict[str, Any]:
     """Run the job, and compare."""
-    from hvdtune.timeline.load import read_recording
-    from hvdtune.timeline.report_data import PARTS, analyse
+    from hvdtune.timeline.analysis.analyse import analyse
+    from hvdtune.timeline.analysis.answers import PARTS
+    from hvdtune.timeline.record.load import read_recording
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "t.json")

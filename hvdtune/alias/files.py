@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from hvdtune.launch.build_info import HOROVOD_VERSION
+from hvdtune.launch.doctor.build_info import HOROVOD_VERSION
 
 INSTALLER = "hvdtune alias"
 METADATA_FOLDER = f"horovod-{HOROVOD_VERSION}.dist-info"

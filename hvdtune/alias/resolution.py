@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from hvdtune.alias.files import INSTALLER
 from hvdtune.alias.installation import COMMAND, horovod_package, is_ours, root
-from hvdtune.launch.environment import PREFER_HOROVOD, alias_folder
+from hvdtune.launch.local.environment import PREFER_HOROVOD, alias_folder
 
 PTH_FILE = "hvdtune-horovod-alias.pth"
 

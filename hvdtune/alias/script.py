@@ -15,7 +15,7 @@ from importlib.machinery import BuiltinImporter, SourceFileLoader
 from types import ModuleType
 
 from hvdtune.bootstrap import given_path
-from hvdtune.launch.environment import alias_folder, with_alias
+from hvdtune.launch.local.environment import alias_folder, with_alias
 
 
 def is_program(path: str) -> bool:

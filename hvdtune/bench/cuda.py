@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtune.core import cuda_libraries
-from hvdtune.launch import gpus
+from hvdtune.launch.doctor import gpus
 
 _CPU_ONLY = "this version's engine reduces on the CPU only: measure with --device cpu"
 _TORCH_ADVICE = "pip install torch (its default wheel for Linux has CUDA)"

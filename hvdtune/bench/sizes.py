@@ -5,13 +5,13 @@ K, M and G are powers of 1024, as in nccl-tests.
 
 from __future__ import annotations
 
-from hvdtune import knob_values
+from hvdtune.settings import values
 
 
 def parse_size(text: str) -> int:
     """Bytes of `8`, `4K`, `128M`, `1G`, `64MB` or `64MiB`, at least 1; ValueError otherwise."""
     try:
-        size = knob_values.parse_size(text.strip())
+        size = values.parse_size(text.strip())
     except ValueError:
         size = 0
     if size < 1:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hvdtune.bench import convnets, transformers
 from hvdtune.bench.convnets import Parameter
-from hvdtune.spelling import hint
+from hvdtune.settings.spelling import hint
 
 
 @dataclass(frozen=True)

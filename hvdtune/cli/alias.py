@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from hvdtune.launch.build_info import HOROVOD_VERSION
+from hvdtune.launch.doctor.build_info import HOROVOD_VERSION
 
 HELP = "have `import horovod` and the command horovodrun mean hvdtune in this environment"
 

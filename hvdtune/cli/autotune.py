@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from hvdtune.knobs import KNOBS, KnobError, parse
+from hvdtune.settings.knobs import KNOBS, KnobError, parse
 
 if TYPE_CHECKING:
-    from hvdtune.autotune.store import Profile, Store
+    from hvdtune.autotune.memory.store import Profile, Store
 
 HELP = "show, export or forget what the autotuner has found; make a report of its log"
 FORMATS = ("flags", "env", "yaml")
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; 0, 1 if the store cannot be used, 2 for a key that is not there."""
-    from hvdtune.autotune.store import StoreError
+    from hvdtune.autotune.memory.store import StoreError
 
     try:
         return _COMMANDS[args.command](args)
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from hvdtune.autotune.account import changes
+    from hvdtune.autotune.report.words import changes
 
     store = _store(args)
     profiles = store.read()
@@ -122,7 +122,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from hvdtune.autotune.account import value_words
+    from hvdtune.autotune.report.words import value_words
 
     key, one = _chosen(_store(args), args.key)
     if args.json:
@@ -147,7 +147,7 @@ def _show(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     import shlex
 
-    from hvdtune.autotune import account
+    from hvdtune.autotune.report import words as account
 
     if args.nccl_tuner is not None:
         from hvdtune.autotune import nccl_tuner
@@ -187,12 +187,12 @@ def _forget(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from hvdtune.autotune import report
+    from hvdtune.autotune.report import page
 
     target = args.output or os.path.splitext(args.log)[0] + ".html"
     if os.path.exists(target) and os.path.samefile(args.log, target):
         raise ValueError(f"--output {target} is the log itself: give another file.")
-    told = report.write(args.log, target)
+    told = page.write(args.log, target)
     print(f"{target}: {told}")
     return 0
 
@@ -223,7 +223,7 @@ def _add_store(parser: argparse.ArgumentParser, key: bool = False, optional: boo
 
 
 def _store(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Store:
-    from hvdtune.autotune.store import StoreError, open_store
+    from hvdtune.autotune.memory.store import StoreError, open_store
 
     knob = KNOBS["autotune_store"]
     setting = args.store

@@ -217,8 +217,8 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.bench.results import Report
     from hvdtune.bootstrap import python_command
     from hvdtune.core.machine import usable_cpus
-    from hvdtune.launch import capacity
-    from hvdtune.launch.hosts import Host
+    from hvdtune.launch.allocation import capacity
+    from hvdtune.launch.allocation.hosts import Host
 
     if args.end < args.begin:
         print(
@@ -334,7 +334,7 @@ def _fitting(wanted: tuple[str, ...], report: Any) -> tuple[str, ...]:
     """Those gradient sets for which there is memory; the others are noted."""
     from hvdtune.bench.machine import available_memory
     from hvdtune.bench.workloads import WORKLOADS
-    from hvdtune.knobs import KNOBS
+    from hvdtune.settings.knobs import KNOBS
 
     available = available_memory()
     fitting = []

@@ -8,8 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hvdtune import variables
-from hvdtune.knobs import KNOBS, Knob, size_words, to_text
+from hvdtune.settings import variables
+from hvdtune.settings.knobs import KNOBS, Knob, size_words, to_text
 
 if TYPE_CHECKING:
     from hvdtune.launch.settings import Choice

@@ -31,14 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; 0."""
-    from hvdtune.timeline import diff, diff_text, report
-    from hvdtune.timeline.report_data import analyse
+    from hvdtune.timeline import api
+    from hvdtune.timeline.analysis.analyse import analyse
+    from hvdtune.timeline.report import comparison, comparison_text
 
     check_recordings([args.a, args.b])
-    runs = [analyse(report.open_recording([path])) for path in (args.a, args.b)]
-    numbers = diff.compare(*runs, force=args.force)
+    runs = [analyse(api.open_recording([path])) for path in (args.a, args.b)]
+    numbers = comparison.compare(*runs, force=args.force)
     if args.json:
         print(json.dumps(numbers, indent=1, ensure_ascii=False, allow_nan=False))
     else:
-        print(diff_text.text(numbers))
+        print(comparison_text.text(numbers))
     return 0

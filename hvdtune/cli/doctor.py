@@ -23,8 +23,8 @@ def run(args: argparse.Namespace) -> int:
     import sys
 
     from hvdtune.cli.main import version
-    from hvdtune.launch import doctor
-    from hvdtune.spelling import hint
+    from hvdtune.launch.doctor import doctor
+    from hvdtune.settings.spelling import hint
 
     findings = doctor.examine(version())
     names = {finding.name.lower(): finding.name for finding in findings}

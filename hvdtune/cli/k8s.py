@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the YAML."""
     import yaml
 
+    from hvdtune.launch.allocation.kubernetes import MpiJobSpec, mpijob
     from hvdtune.launch.errors import LaunchError
-    from hvdtune.launch.kubernetes import MpiJobSpec, mpijob
     from hvdtune.launch.settings import choose
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from hvdtune.cli._abbreviations import completed
-from hvdtune.spelling import hint, nearest
+from hvdtune.settings.spelling import hint, nearest
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print and write what was asked for; 0."""
-    from hvdtune.timeline import report
+    from hvdtune.timeline import api
 
     target = args.output
     check_recordings(args.files)
@@ -44,13 +44,13 @@ def run(args: argparse.Namespace) -> int:
         check_output("--output", target, args.files)
     if args.json and args.text:
         raise ValueError("--json and --text exclude each other: give one")
-    numbers = report.document(args.files)
+    numbers = api.document(args.files)
     if target:
-        Path(target).write_text(report.page(numbers), encoding="utf-8")
+        Path(target).write_text(api.page(numbers), encoding="utf-8")
     if args.json:
         print(json.dumps(numbers, indent=1, ensure_ascii=False, allow_nan=False))
     elif args.text or not target:
-        print(report.text(numbers))
+        print(api.text(numbers))
     else:
         print(f"{target}: {numbers['verdict']['sentence']} {numbers['verdict']['action']}".rstrip())
     return 0

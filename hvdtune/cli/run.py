@@ -159,11 +159,11 @@ def run(args: argparse.Namespace) -> int:
     if args.version or args.check_build:
         return _about(args.check_build)
     if args.parent is not None:
-        from hvdtune.launch import processes
+        from hvdtune.launch.local import processes
 
         processes.die_with_parent(signal.SIGTERM, args.parent)
     from hvdtune.launch import start
-    from hvdtune.launch.program import without_script
+    from hvdtune.launch.local.program import without_script
 
     command = _command(args)
     hosts, count = _hosts(args)
@@ -208,8 +208,9 @@ def _note_unused(args: argparse.Namespace) -> None:
 
 
 def _request(args: argparse.Namespace, command: list[str], hosts: list[Any], count: int) -> Any:
-    from hvdtune.launch import environment, start
-    from hvdtune.launch.interfaces import given_interfaces
+    from hvdtune.launch import start
+    from hvdtune.launch.local import environment
+    from hvdtune.launch.remote.interfaces import given_interfaces
 
     # mpirun and jsrun may place ranks otherwise.
     ours = not (args.mpi or args.jsrun)
@@ -217,8 +218,8 @@ def _request(args: argparse.Namespace, command: list[str], hosts: list[Any], cou
     choice = _settings(args, one_host=one_host)
     variables = {**os.environ, **choice.variables()}
     if choice.values["share_gpu"]:
-        from hvdtune.launch import share_gpu
-        from hvdtune.launch.hosts import is_local
+        from hvdtune.launch.allocation.hosts import is_local
+        from hvdtune.launch.doctor import share_gpu
 
         here = one_host and is_local(hosts[0].name)
         variables.update(share_gpu.variables(variables, count, here=here))
@@ -246,7 +247,7 @@ def _about(build: bool) -> int:
     from hvdtune.cli.main import version
 
     if build:
-        from hvdtune.launch.build_info import check_build
+        from hvdtune.launch.doctor.build_info import check_build
 
         print(check_build(version()))
     else:
@@ -271,7 +272,7 @@ def _settings(args: argparse.Namespace, *, one_host: bool) -> Any:
 
 
 def _ssh(args: argparse.Namespace, choice: Any) -> Any:
-    from hvdtune.launch.ssh import Ssh
+    from hvdtune.launch.remote.ssh import Ssh
 
     key = args.ssh_identity_file
     if key is not None and not os.path.isfile(key):
@@ -292,7 +293,7 @@ def _hosts(args: argparse.Namespace) -> tuple[list[Any], int | None]:
 
     -np alone means this machine, as with Horovod, even where a batch system has given us more.
     """
-    from hvdtune.launch import hosts
+    from hvdtune.launch.allocation import hosts
     from hvdtune.launch.errors import LaunchError
 
     if args.hosts is not None:
@@ -300,7 +301,7 @@ def _hosts(args: argparse.Namespace) -> tuple[list[Any], int | None]:
     if args.hostfile is not None:
         return hosts.read_hostfile(args.hostfile), args.np
     if args.np is None or args.jsrun:
-        from hvdtune.launch.allocation import allocation
+        from hvdtune.launch.allocation.batch_system import allocation
 
         ours = allocation(os.environ)
         if ours is not None:

@@ -65,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
     if args.command in ("merge", "view"):
         return _write(args)
     check_recordings([args.file])
-    from hvdtune.timeline.capture_file import is_capture
-    from hvdtune.timeline.reader import read_layout, read_trace
+    from hvdtune.timeline.horovod.reader import read_layout, read_trace
+    from hvdtune.timeline.record.capture_file import is_capture
 
     if args.command == "summary" and args.rows < 1:
         raise ValueError(f"--rows {args.rows} is not accepted: give a number of at least 1")
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             )
         return _check_recording(args.file)
     if args.command == "summary":
-        from hvdtune.timeline.summary import summary
+        from hvdtune.timeline.horovod.summary import summary
 
         print(summary(read_layout(args.file), args.rows))
         return 0
@@ -96,8 +96,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace) -> int:
-    from hvdtune.timeline.merge import merge, write_view
-    from hvdtune.timeline.view_window import parse_steps
+    from hvdtune.timeline.viewers.merge import merge, write_view
+    from hvdtune.timeline.viewers.window import parse_steps
 
     if args.command == "merge":
         check_recordings(args.files)
@@ -113,14 +113,14 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _is_recording(path: str) -> bool:
-    from hvdtune.timeline.capture_file import is_capture
+    from hvdtune.timeline.record.capture_file import is_capture
 
     return is_capture(path)
 
 
 def _check_recording(path: str) -> int:
-    from hvdtune.timeline.array_form import fault_of_array
-    from hvdtune.timeline.load import read_recording, siblings
+    from hvdtune.timeline.record.array_form import fault_of_array
+    from hvdtune.timeline.record.load import read_recording, siblings
 
     recording = read_recording(path)
     problems = list(recording.problems)

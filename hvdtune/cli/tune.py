@@ -14,12 +14,12 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from hvdtune.launch.flags import add_knob_flags
-from hvdtune.spelling import hint
+from hvdtune.settings.spelling import hint
 
 if TYPE_CHECKING:
     from hvdtune.autotune.messages import Messenger
-    from hvdtune.autotune.session import Session
-    from hvdtune.knobs import Settings
+    from hvdtune.autotune.session.session import Session
+    from hvdtune.settings.knobs import Settings
 
 HELP = "find the fastest settings for a script or a bench workload by running it again and again"
 
@@ -78,9 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Tune; 0 when it came to an end, 1 when the program failed or the time was over before."""
-    from hvdtune.autotune.offline import JobsEnded, RemoteEngine
-    from hvdtune.launch import capacity
-    from hvdtune.launch.hosts import Host
+    from hvdtune.autotune.session.offline import JobsEnded, RemoteEngine
+    from hvdtune.launch.allocation import capacity
+    from hvdtune.launch.allocation.hosts import Host
 
     command = _command(args)
     capacity.require_room([Host("localhost", args.np)], args.np)
@@ -102,10 +102,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _tune(args: argparse.Namespace, engine: Any, settings: Settings, command: list[str]) -> bool:
     """Run the session; whether it came to an end."""
-    from hvdtune.autotune import log
-    from hvdtune.autotune.comparison import LOOKS
     from hvdtune.autotune.messages import Messenger
-    from hvdtune.autotune.session import Session
+    from hvdtune.autotune.report import log
+    from hvdtune.autotune.session.session import Session
+    from hvdtune.autotune.statistics.comparison import LOOKS
     from hvdtune.bench.progress import Display
 
     began = time.monotonic()
@@ -175,7 +175,7 @@ class _ProgressWriter:
 
 def _command(args: argparse.Namespace) -> list[str]:
     from hvdtune.bootstrap import python_command
-    from hvdtune.launch.program import without_script
+    from hvdtune.launch.local.program import without_script
 
     command = args.command[1:] if args.command[:1] == ["--"] else list(args.command)
     if args.workload and command:
@@ -197,9 +197,9 @@ def _command(args: argparse.Namespace) -> list[str]:
 
 def _settings(args: argparse.Namespace) -> tuple[dict[str, str], Settings]:
     """The job's environment, and the settings as it will read them."""
-    from hvdtune import knobs
     from hvdtune.launch.config_file import read_config_file
     from hvdtune.launch.settings import choose
+    from hvdtune.settings import knobs
 
     config = read_config_file(args.config_file) if args.config_file else None
     flags = {**args.knobs, "autotune": ("hvdtune tune", True)}
@@ -221,7 +221,7 @@ def _restarting(settings: Settings) -> dict[str, Any]:
 
     Where ranks share a GPU the launcher sees to it that their thread blocks have room.
     """
-    from hvdtune.knobs import KNOBS
+    from hvdtune.settings.knobs import KNOBS
 
     return {
         key: getattr(settings, key)
@@ -234,8 +234,8 @@ def _restarting(settings: Settings) -> dict[str, Any]:
 def _memory(
     args: argparse.Namespace, settings: Settings, messenger: Messenger, command: list[str]
 ) -> Any:
-    from hvdtune.autotune.identity import program_name
-    from hvdtune.autotune.memory import open_memory
+    from hvdtune.autotune.memory.identity import program_name
+    from hvdtune.autotune.memory.recall import open_memory
     from hvdtune.core.machine import usable_cpus
 
     scripts = [word for word in command if word.endswith(".py")]

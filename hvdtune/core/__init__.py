@@ -1,4 +1,8 @@
-"""World, process sets, operations and object collectives on top of the native engine."""
+"""The running job, whatever the framework: the only way to the native engine.
+
+`world` is its state, which everything here may know; `operations`, `process_sets`, `objects` and
+`membership` are what it does; `job` begins and ends it, and knows them all.
+"""
 
 try:
     import hvdtune._native  # noqa: F401

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hvdtune.core import recording
+from hvdtune.core import recording, world
 
 if TYPE_CHECKING:
     from hvdtune import _native
@@ -41,20 +41,18 @@ def answer(question: str) -> str:
 
     The engine passes on what begins with "timeline-" (`Engine::serve`), and answers the rest.
     """
-    from hvdtune.core import world
-
     verb, _, rest = question.partition(" ")
     if verb == "timeline-start":
         asked = json.loads(rest)
         path = str(asked["path"])
-        problem = world.begin_timeline(path, bool(asked.get("mark_cycles", False)))
+        problem = recording.begin_timeline(path, bool(asked.get("mark_cycles", False)))
         if problem:
             raise ValueError(f"{problem}; nothing is recorded")
         file = world.engine().recorded_file() or path  # another one, if that is in use
         return f"recording to {recording.files(file, world.settings(), world.size())}"
     if verb == "timeline-stop":
         file = world.engine().recorded_file()
-        world.stop_timeline()
+        recording.stop_timeline()
         if not file:
             return "no recording was under way"
         return f"recorded to {recording.files(file, world.settings(), world.size())}"

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from hvdtune import knobs
 from hvdtune.core import gloo_library, mpi_library
 from hvdtune.core.topology import Topology
+from hvdtune.settings import knobs
 
 SHARED_MEMORY = ""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hvdtune import knobs
 from hvdtune.core import cuda_libraries
+from hvdtune.settings import knobs
 
 _POLICIES = ("DEFAULT", "EFFICIENCY", "ZERO")  # NCCL_CTA_POLICY_*, 0 to 2
 

@@ -114,7 +114,7 @@ def phase(text: str, value: int) -> None:
 
 
 def record(kind: int, value: int, text: str) -> None:
-    """The same for marks of other kinds (hvdtune.timeline.capture.Mark); nothing before init."""
+    """The same for marks of other kinds (`timeline.record.layout.Mark`); nothing before init."""
     engine = world._engine
     if engine is not None:
         engine.mark(kind, value, text)

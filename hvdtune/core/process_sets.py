@@ -1,22 +1,17 @@
-"""Process sets: groups of ranks that run collectives of their own.
+"""Process sets: groups of ranks that run collectives of their own, and those that are registered.
 
-Sets are registered by ``init(process_sets=[…])`` or, in a job started with
-HOROVOD_DYNAMIC_PROCESS_SETS=1, by `add_process_set` while it runs. The engine numbers them: 0 is
-the whole job, and numbers of removed sets are given out again, longest removed first.
+The engine numbers them: 0 is the whole job, and numbers of removed sets are given out again,
+longest removed first. `membership` registers them.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hvdtune.core import mpi_communicators
-from hvdtune.core.exceptions import HorovodInternalError
-
-_INT32 = 2**31 - 1
+from hvdtune.core import mpi_communicators, world
 
 
 class ProcessSet:
@@ -66,8 +61,6 @@ class ProcessSet:
         if self.process_set_id is None:
             return None
         members = _members_of(self)
-        from hvdtune.core import world
-
         if world.rank() not in members:
             raise ValueError(
                 f"rank {world.rank()} is not part of provided process set {self.process_set_id}"
@@ -78,8 +71,6 @@ class ProcessSet:
         """Whether this process's global rank is in the set; None if its ranks are unknown."""
         if self.ranks is None:
             return None
-        from hvdtune.core import world
-
         return world.rank() in self.ranks
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -103,61 +94,6 @@ global_process_set = _global_set()
 
 _ranks_of: dict[int, list[int]] = {}  # the registered sets of the running job
 _objects: weakref.WeakSet[ProcessSet] = weakref.WeakSet()  # those that were given a number
-
-# The engine takes one addition or removal at a time, so that ranks whose threads bring them in
-# different orders disagree instead of waiting for each other.
-_changing = threading.Lock()
-
-
-def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Register a set while the job runs; returns it, with its number.
-
-    Every process of the job calls this with the same ranks, whether it is among them or not, and
-    waits for the others. Threads may add and remove sets at the same time; they are served one
-    after another, so on all processes they must come in the same order.
-
-    Raises ValueError, on every process, for ranks that do not exist or are given twice, for ranks
-    of which there is a set already ("duplicate process set"), and when processes pass different
-    ranks or remove a set instead; the job goes on. Also raises ValueError without
-    HOROVOD_DYNAMIC_PROCESS_SETS=1 and when the job ends meanwhile, NotImplementedError for a
-    communicator whose ranks are not known.
-    """
-    if not isinstance(process_set, ProcessSet):
-        process_set = ProcessSet(process_set)
-    if process_set.ranks is None:
-        raise NotImplementedError(
-            f"cannot add {process_set}: sets made from communicators are registered by "
-            "init(process_sets=[...]); give add_process_set() a list of ranks"
-        )
-    _check_dynamic("added")
-    _give_number(process_set, _register(process_set.ranks))
-    return process_set
-
-
-def remove_process_set(process_set: ProcessSet) -> bool:
-    """Unregister a set on all processes; waits until every process of the job has called it.
-
-    Returns False, at once, for the global set and for one that is not registered; otherwise True,
-    and the object has no number any more (it can be added again). Operations that still wait in
-    the set fail with HorovodInternalError, "Process set has been removed".
-
-    Raises ValueError, on every process, when processes remove different sets or add one; without
-    HOROVOD_DYNAMIC_PROCESS_SETS=1; and when the job ends meanwhile.
-    """
-    if not isinstance(process_set, ProcessSet):
-        raise ValueError(f"remove_process_set takes a ProcessSet, not {process_set!r}")
-    number = process_set.process_set_id
-    if number is None or number == 0:
-        return False
-    registered = _ranks_of.get(number)
-    if registered is None or registered != process_set.ranks:
-        return False
-    _check_dynamic("removed")
-    with _changing:
-        _run(lambda engine: engine.remove_process_set(number))
-        _ranks_of.pop(number, None)
-    process_set.process_set_id = None
-    return True
 
 
 def id_of(process_set: ProcessSet) -> int:
@@ -254,43 +190,19 @@ def start(static: Sequence[Sequence[int]], size: int) -> None:
     global_process_set.ranks = whole
 
 
-def adopt(
-    given: Sequence[ProcessSet],
-    members: mpi_communicators.Members | None,
-    somebody_has_communicators: bool,
-) -> None:
-    """Give every set its number; what the job does not know yet is registered first.
+def registered(number: int) -> list[int] | None:
+    """The ranks of the set that has this number."""
+    return _ranks_of.get(number)
 
-    Collective if there is anything to register or `somebody_has_communicators`. Sets made from
-    communicators, which differ from process to process, are registered for all of them.
 
-    Raises ValueError ("is a duplicate") if a set occurs twice or is the whole job; the others have
-    their numbers then, and the job goes on.
-    """
-    ranks_of_given = [_resolved(process_set, members) for process_set in given]
-    wanted = [
-        ranks for ranks, process_set in zip(ranks_of_given, given, strict=True)
-        if process_set.mpi_comm is None
-    ]  # fmt: skip
-    if somebody_has_communicators:
-        mine = [r for r, s in zip(ranks_of_given, given, strict=True) if s.mpi_comm is not None]
-        wanted += _union(mine)
-    for ranks in wanted:
-        if _number_of(ranks) is None:
-            _register(ranks)
-    seen = {0}
-    duplicates = []
-    for index, (ranks, process_set) in enumerate(zip(ranks_of_given, given, strict=True)):
-        number = _number_of(ranks)
-        assert number is not None
-        if number in seen:
-            duplicates.append(f"process set {index} of init(), {ranks}, is a duplicate")
-            continue
-        seen.add(number)
-        process_set.ranks = list(ranks)
-        _give_number(process_set, number)
-    if duplicates:
-        raise ValueError("; ".join(duplicates) + "; the job runs, with the other sets")
+def register(number: int, ranks: Sequence[int]) -> None:
+    """There is a set of this number in the running job."""
+    _ranks_of[number] = list(ranks)
+
+
+def unregister(number: int) -> None:
+    """There is no set of this number any more."""
+    _ranks_of.pop(number, None)
 
 
 def release() -> None:
@@ -302,18 +214,10 @@ def release() -> None:
     global_process_set.ranks = []
 
 
-def renew_lock() -> None:
-    """After a fork: no thread of the child will ever open the lock."""
-    global _changing
-    _changing = threading.Lock()
-
-
 # ---- helpers ------------------------------------------------------------------------------------
 
 
 def _members_of(process_set: ProcessSet) -> list[int]:
-    from hvdtune.core import world
-
     world.topology()  # before init there are no sets to look for
     members = _ranks_of.get(process_set.process_set_id or 0)
     # The number may have been removed, and even given to another set.
@@ -325,64 +229,12 @@ def _members_of(process_set: ProcessSet) -> list[int]:
     return members
 
 
-def _check_dynamic(what: str) -> None:
-    from hvdtune.core import world
-
-    world.engine()
-    if not world.settings().dynamic_process_sets:
-        raise ValueError(
-            f"process sets can be {what} only in a job started with "
-            'HOROVOD_DYNAMIC_PROCESS_SETS=1 or init(process_sets="dynamic")'
-        )
-
-
-def _register(ranks: Sequence[int]) -> int:
-    """Have the engine, on all ranks, make a set; its number."""
-    from hvdtune.core import operations
-
-    # Wrong ranks are for the coordinator to refuse, everywhere; but they must fit its message.
-    shown = [max(-_INT32, min(_INT32, rank)) for rank in ranks]
-    with _changing:
-        number = _run(lambda engine: engine.add_process_set(shown))[0]
-        _ranks_of[number] = list(ranks)
-        operations.forget_names(number)
-    return number
-
-
-def _run(submit: Any) -> list[int]:
-    """Submit a change of the job's sets, wait for it, return the engine's numbers."""
-    from hvdtune.core import operations, world
-
-    engine = world.engine()
-    try:
-        _, numbers = operations.wait_native(engine, submit(engine))
-    except HorovodInternalError as error:
-        raise ValueError(f"Horovod is shutting down: {error}") from None
-    if not world.is_initialized() or world.engine() is not engine:
-        raise ValueError("Horovod is shutting down")
-    return numbers
-
-
-def _give_number(process_set: ProcessSet, number: int) -> None:
+def give_number(process_set: ProcessSet, number: int) -> None:
+    """The engine knows this set under a number."""
     process_set.process_set_id = number
     _objects.add(process_set)
 
 
-def _number_of(ranks: list[int]) -> int | None:
+def number_of(ranks: list[int]) -> int | None:
+    """The number of the registered set of these ranks."""
     return next((number for number, known in list(_ranks_of.items()) if known == ranks), None)
-
-
-def _resolved(process_set: ProcessSet, members: mpi_communicators.Members | None) -> list[int]:
-    if process_set.mpi_comm is not None:
-        assert members is not None
-        return members.ranks_of(process_set.mpi_comm)
-    return process_set.ranks or []
-
-
-def _union(mine: list[list[int]]) -> list[list[int]]:
-    """All processes' lists, in an order that all of them see: by place in the list, then rank."""
-    from hvdtune.core.objects import allgather_object
-
-    everybodys: list[list[list[int]]] = allgather_object(mine, name="init.process_sets")
-    longest = max(map(len, everybodys))
-    return [lists[i] for i in range(longest) for lists in everybodys if i < len(lists)]

@@ -19,11 +19,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hvdtune import _native, knobs
+from hvdtune import _native
 from hvdtune.bootstrap import python_command
+from hvdtune.core import world
 from hvdtune.core.topology import Topology
+from hvdtune.settings import knobs
 
-_FINISHER = "hvdtune.timeline.finish"
+_FINISHER = "hvdtune.timeline.viewers.finish"
 _CLOSING_S = 10.0  # how long other ranks may take to close their files
 _FINISHING_S = 300.0
 _MIB = 2**20
@@ -76,7 +78,7 @@ def check(settings: knobs.Settings) -> None:
 
 
 def _identity(topology: Topology, settings: knobs.Settings, hostname: str) -> str:
-    """Members of the identity (see hvdtune.timeline.capture) as JSON, without the braces."""
+    """Members of the identity (see hvdtune.timeline.record.layout) as JSON, without the braces."""
     values = {
         knob.env: getattr(settings, key) for key, knob in knobs.KNOBS.items() if not knob.internal
     }
@@ -290,3 +292,51 @@ def forget_signal(settings: knobs.Settings) -> None:
     if settings.timeline_signal and settings.timeline:
         with contextlib.suppress(ValueError):
             signal.signal(getattr(signal, settings.timeline_signal), signal.SIG_IGN)
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False, *, steps: int | None = None) -> None:
+    """Record from now on, on all ranks from one place in the schedule.
+
+    One rank may call it, or all ranks. The file is rank 0's, and so is the working directory of a
+    relative name; see docs/timeline.md for the other ranks'. Returns when this rank records. What
+    is being recorded to the same file already goes on; another recording ends. A file that cannot
+    be written is logged once, and training goes on.
+
+    Args:
+        file_path: where to.
+        mark_cycles: mark the coordinator's cycles, too.
+        steps: record only so many training steps, beginning with the next but one; then the
+            recording ends by itself.
+
+    Raises:
+        ValueError: HOROVOD_TIMELINE was not set at init (``DYNAMIC`` records nothing yet), or
+            ``steps`` is not 1 or more, or is given with HVDTUNE_TIMELINE_FORMAT=horovod.
+    """
+    begin_timeline(file_path, mark_cycles, steps)
+
+
+def begin_timeline(file_path: str, mark_cycles: bool = False, steps: int | None = None) -> str:
+    """start_timeline(); what keeps it from recording, or an empty string."""
+    running = world.engine()
+    if not world.settings().timeline:
+        raise ValueError(
+            "start_timeline needs HOROVOD_TIMELINE at init; set HOROVOD_TIMELINE=DYNAMIC to start "
+            "recording later"
+        )
+    first, end = 0, 0
+    if steps is not None:
+        if world.settings().timeline_format == "horovod":
+            raise ValueError("start_timeline(steps=...) needs HVDTUNE_TIMELINE_FORMAT=hvdtune")
+        if steps < 1:
+            raise ValueError(f"start_timeline(steps={steps!r}): give 1 or more")
+        first = running.steps_ended() + 2
+        end = first + int(steps)
+    return running.start_timeline(os.fspath(file_path), bool(mark_cycles), first, end, True)
+
+
+def stop_timeline() -> None:
+    """Stop recording on all ranks, at one place in the schedule; nothing if nobody records.
+
+    Returns when this rank's file is complete. One rank may call it, or all ranks.
+    """
+    world.engine().stop_timeline(True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvdtune.knobs import KNOBS, Knob, KnobError, parse
 from hvdtune.launch.errors import LaunchError
-from hvdtune.spelling import nearest
+from hvdtune.settings.knobs import KNOBS, Knob, KnobError, parse
+from hvdtune.settings.spelling import nearest
 
 _SECTIONS = {knob.section for knob in KNOBS.values() if knob.section}
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from hvdtune.knobs import KNOBS, Knob, KnobError, parse, size_words
+from hvdtune.settings.knobs import KNOBS, Knob, KnobError, parse, size_words
 
 _TITLES = {
     "params": "settings of the engine",

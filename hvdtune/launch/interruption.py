@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM end a command at once, in one line and with the status a shell expects.
 
-From the start of a job on it is the job that hears them: see `hvdtune.launch.guard`.
+From the start of a job on it is the job that hears them: see `hvdtune.launch.local.guard`.
 """
 
 from __future__ import annotations

@@ -25,19 +25,20 @@ from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from hvdtune.core import recording
-from hvdtune.launch import capacity, processes
-from hvdtune.launch.environment import worker_environment
+from hvdtune.launch.allocation import capacity
+from hvdtune.launch.allocation.hosts import Slot
 from hvdtune.launch.errors import LaunchError
-from hvdtune.launch.frames import Frame, Kind
-from hvdtune.launch.guard import ENDING_SIGNALS, FORWARDED_SIGNALS, guarded
-from hvdtune.launch.hosts import Slot
-from hvdtune.launch.output import Console, ConsoleClosedError, WorkerStream
-from hvdtune.launch.report import Failure, signal_name
-from hvdtune.launch.spawn import StartError, start_worker
+from hvdtune.launch.local import processes
+from hvdtune.launch.local.endings import Failure, signal_name
+from hvdtune.launch.local.environment import worker_environment
+from hvdtune.launch.local.guard import ENDING_SIGNALS, FORWARDED_SIGNALS, guarded
+from hvdtune.launch.local.output import Console, ConsoleClosedError, WorkerStream
+from hvdtune.launch.local.spawn import StartError, start_worker
+from hvdtune.launch.remote.frames import Frame, Kind
 from hvdtune.launch.worker import Worker
 
 if TYPE_CHECKING:
-    from hvdtune.launch.remote import Connection
+    from hvdtune.launch.remote.connection import Connection
 
 # After a failure the job is over within the sum of the first two, plus what killing takes.
 SURVIVORS_SECONDS = 1.0
@@ -69,7 +70,7 @@ class JobSpec(NamedTuple):
     `output_setting` is what whoever asked for the job calls `output_directory`.
     The workers inherit the open files `descriptors`. `explain` is given the sentence on why the
     job failed, instead of stderr. `remote` has, for every other host, the command that runs the
-    agent there (see `hvdtune.launch.ssh`); it has `start_timeout` seconds to start its workers.
+    agent there (see `launch.remote.ssh`); it has `start_timeout` seconds to start its workers.
     """
 
     command: Sequence[str]
@@ -212,7 +213,7 @@ class Job:
 
     def _connect(self, hostname: str, slots: Sequence[Slot]) -> None:
         """Have the workers of another host started there."""
-        from hvdtune.launch.remote import Connection
+        from hvdtune.launch.remote.connection import Connection
 
         connection = Connection(hostname, self._spec.remote[hostname])
         self._connections.append(connection)
@@ -532,7 +533,7 @@ def _drain(descriptor: int) -> None:
 
 
 def run_job(spec: JobSpec) -> int:
-    """Run a job guarded (see `hvdtune.launch.guard`); return the launcher's exit status."""
+    """Run a job guarded (see `hvdtune.launch.local.guard`); return the launcher's exit status."""
     return run_guarded(lambda: Job(spec).run(), spec.environment)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hvdtune import knobs
-from hvdtune.knobs import KNOBS, Knob
+from hvdtune.settings import knobs
+from hvdtune.settings.knobs import KNOBS, Knob
 
 if TYPE_CHECKING:
     from hvdtune.launch.config_file import ConfigFile

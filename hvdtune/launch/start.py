@@ -11,12 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hvdtune.launch import capacity
-from hvdtune.launch import environment as environments
-from hvdtune.launch import interfaces as network
+from hvdtune.launch.allocation import capacity
+from hvdtune.launch.allocation.hosts import Host, Slot, assign_ranks, is_local
 from hvdtune.launch.errors import LaunchError
-from hvdtune.launch.hosts import Host, Slot, assign_ranks, is_local
-from hvdtune.launch.ssh import Ssh
+from hvdtune.launch.local import environment as environments
+from hvdtune.launch.remote import interfaces as network
+from hvdtune.launch.remote.ssh import Ssh
 
 # Known to the job alone: neither on a command line nor on a screen.
 SECRETS = ("HVDTUNE_SECRET", "HVDTUNE_JOB_ID")
@@ -85,7 +85,7 @@ def start(request: Request) -> int:
 
 
 def _start_external(request: Request, slots: Sequence[Slot]) -> int:
-    from hvdtune.launch.external import run_external
+    from hvdtune.launch.external.command import run_external
 
     if request.method is Method.MPIRUN:
         words, environment, _ = _external(request, slots, "")
@@ -142,7 +142,7 @@ def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> di
     None of these where all names are one machine's. Raises `LaunchError` when a host cannot be
     used.
     """
-    from hvdtune.launch import checks, identity, rendezvous
+    from hvdtune.launch.remote import checks, identity, rendezvous
 
     own = identity.facts()
     cache = checks.cache_file(request.inherited) if request.use_cache else None
@@ -190,19 +190,20 @@ def _external(
     request: Request, slots: Sequence[Slot], rankfile: str, dry: bool = False
 ) -> tuple[list[str], dict[str, str], str]:
     """The command of mpirun or jsrun, its environment, and what is to be in its `rankfile`."""
-    from hvdtune.launch import lsf, rendezvous
+    from hvdtune.launch.external import jsrun
+    from hvdtune.launch.remote import rendezvous
 
     environment = environments.without_place(request.environment)
     if request.method is Method.JSRUN:
-        lsf.require_jsrun(environment)
+        jsrun.require_jsrun(environment)
     names = list(dict.fromkeys(slot.hostname for slot in slots))
     environment |= rendezvous.by_names(names, request.interfaces, dry)
     if request.method is Method.MPIRUN:
         return _mpirun(request, environment), environment, ""
     content = ""
     if not request.binding_args:
-        content = lsf.rankfile(slots, request.hosts, lsf.node_of(environment, request.ssh))
-    job = lsf.JsrunJob(
+        content = jsrun.rankfile(slots, request.hosts, jsrun.node_of(environment, request.ssh))
+    job = jsrun.JsrunJob(
         command=request.command,
         rankfile=rankfile,
         tcp=request.tcp,
@@ -210,11 +211,11 @@ def _external(
         binding_args=request.binding_args,
         mpi_args=request.mpi_args,
     )
-    return lsf.compose(job), environment, content
+    return jsrun.compose(job), environment, content
 
 
 def _mpirun(request: Request, environment: Mapping[str, str]) -> list[str]:
-    from hvdtune.launch import mpi
+    from hvdtune.launch.external import mpi
 
     flavour = mpi.detect_flavour(environment)
     interfaces = request.interfaces

@@ -8,11 +8,11 @@ import subprocess
 from collections import deque
 from typing import TYPE_CHECKING
 
-from hvdtune.launch.hosts import Slot
-from hvdtune.launch.output import TAIL_LINES, WorkerStream
+from hvdtune.launch.allocation.hosts import Slot
+from hvdtune.launch.local.output import TAIL_LINES, WorkerStream
 
 if TYPE_CHECKING:
-    from hvdtune.launch.remote import Connection
+    from hvdtune.launch.remote.connection import Connection
 
 PEER_ERROR = "HorovodInternalError"
 

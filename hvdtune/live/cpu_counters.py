@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hvdtune.timeline.host_counters import ALLOWED, COUNTERS, PROGRAM, listed
+from hvdtune.timeline.record.host_counters import ALLOWED, COUNTERS, PROGRAM, listed
 
 #: emit(name with unit, value), at the moment of the reading
 Emit = Callable[[str, float], None]

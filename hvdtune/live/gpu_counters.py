@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import util
 
-from hvdtune.timeline import nvml
+from hvdtune.timeline.record import nvml
 
 _running: nvml.Sampler | None = None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hvdtune.knobs import Settings
 from hvdtune.live import gpu_counters
 from hvdtune.live.exporter import Exporter, Status
+from hvdtune.settings.knobs import Settings
 
 _running: Exporter | None = None
 

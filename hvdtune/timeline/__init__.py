@@ -1,1 +1,5 @@
-"""Timelines offline: what a recorded file says about a job's communication."""
+"""Timelines offline: what a recorded file says about a job's communication.
+
+`api` is the way in. Rooms, each of which may know those before it: `record`, `analysis`, `replay`,
+`advice`, `report`, `horovod`, and `viewers` (which knows `analysis` and below).
+"""

@@ -28,26 +28,20 @@ from hvdtune.core.built import (
     rocm_built,
 )
 from hvdtune.core.exceptions import HorovodInternalError
-from hvdtune.core.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+from hvdtune.core.job import init, shutdown
+from hvdtune.core.membership import add_process_set, remove_process_set
+from hvdtune.core.process_sets import ProcessSet, global_process_set
+from hvdtune.core.recording import start_timeline, stop_timeline
 from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from hvdtune.core.world import (
     cross_rank,
     cross_size,
-    init,
     is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
     rank,
-    shutdown,
     size,
-    start_timeline,
-    stop_timeline,
 )
 from hvdtune.torch import autograd
 from hvdtune.torch.async_ops import (

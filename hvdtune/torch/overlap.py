@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hvdtune.core import log, marks, operations, tuning, world
+from hvdtune.core import job, log, marks, operations, tuning, world
 from hvdtune.core.process_sets import ProcessSet, id_of
 from hvdtune.core.reduce_ops import Sum
 from hvdtune.torch import async_ops
@@ -29,7 +29,7 @@ def _note_join() -> None:
     _joined = True
 
 
-world.add_lifecycle_hook(_begin_job, lambda: None)
+job.add_lifecycle_hook(_begin_job, lambda: None)
 operations.add_join_hook(_note_join)
 
 

@@ -22,7 +22,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 from torch.utils.hooks import RemovableHandle
 
-from hvdtune.core import marks, world
+from hvdtune.core import job, marks, world
 
 INPUT, FORWARD, BACKWARD, UPDATE = "input", "forward", "backward", "update"
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
@@ -191,6 +191,6 @@ def unfollow() -> None:
         hooks.remove()
 
 
-world.add_lifecycle_hook(follow, unfollow)
+job.add_lifecycle_hook(follow, unfollow)
 # A child process records nothing, and its parent's hooks would look for an engine in it.
 os.register_at_fork(after_in_child=unfollow)

@@ -17,7 +17,7 @@ from typing import Any, SupportsIndex
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from hvdtune.core import operations, world
+from hvdtune.core import job, operations
 from hvdtune.core.hooks import StepState, begin_step, gather_gradients, is_changed
 from hvdtune.core.reduce_ops import Adasum
 from hvdtune.torch import async_ops, overlap
@@ -53,7 +53,7 @@ def _count_join() -> None:
         step.only_notes = False
 
 
-world.add_lifecycle_hook(_count_job, lambda: None)
+job.add_lifecycle_hook(_count_job, lambda: None)
 operations.add_join_hook(_count_join)
 
 

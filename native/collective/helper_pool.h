@@ -24,7 +24,7 @@ int fitting_helpers(int ranks, int cpus, int own_cpus);
 /// A chunk gives a rank's threads 256 KiB or less at a time: four pieces, if none is shorter than
 /// is worth handing over.
 inline constexpr int kMostChosenHelpers = 3;
-/// Most that can be asked for; hvdtune/knobs.py has the same number.
+/// Most that can be asked for; hvdtune/settings/knobs.py has the same number.
 inline constexpr int kMostHelpers = 16;
 
 struct HelperOptions {

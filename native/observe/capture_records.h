@@ -8,7 +8,7 @@
 
 namespace hvdtune::capture {
 
-// The binary layout of a capture: hvdtune/timeline/capture.py describes the same, and says what
+// The binary layout of a capture: hvdtune/timeline/record/layout.py describes the same, and says what
 // each field means. All times are CLOCK_MONOTONIC of the recording rank.
 
 /// Raised with every change that an older reader would misread.

@@ -27,7 +27,7 @@ static_assert(has_layout<TensorRun, 24> && offsetof(TensorRun, tensors) == 16 &&
               offsetof(TensorRun, width) == 20 && offsetof(TensorRun, stride) == 21);
 
 /// Tensors in the form in which a block holds them; the memory is kept for the next ones.
-/// hvdtune/timeline/tensor_runs.py reads them.
+/// hvdtune/timeline/record/tensor_runs.py reads them.
 class PackedTensors {
  public:
   std::vector<TensorRun> runs;

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from simulated_training import SimulatedSteps, short_cycle_is_best, tune
 
-from hvdtune.autotune import log, report
-from hvdtune.autotune.tuner import TunerConfig
+from hvdtune.autotune.report import log
+from hvdtune.autotune.report import page as report
+from hvdtune.autotune.search.tuner import TunerConfig
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 

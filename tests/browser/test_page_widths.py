@@ -15,16 +15,17 @@ from simulated_training import SimulatedSteps, short_cycle_is_best, tune
 from synthetic_capture import Job, Late, Tensor, recording
 from viewers import artefact, chromium
 
-from hvdtune.autotune import log
-from hvdtune.autotune import report as autotune_report
-from hvdtune.autotune.tuner import TunerConfig
+from hvdtune.autotune.report import log
+from hvdtune.autotune.report import page as autotune_report
+from hvdtune.autotune.search.tuner import TunerConfig
 from hvdtune.bench import page as bench_page
 from hvdtune.bench import results
 from hvdtune.bench.memory import MemoryCurve, MemoryPoint
 from hvdtune.bench.metrics import Summary
-from hvdtune.timeline import report, report_numbers
+from hvdtune.timeline import api
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.report import document
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.long
@@ -85,7 +86,7 @@ def report_page(job: Job, host: str = "") -> str:
             named = replace(one.identity, host=host.format(rank // job.local_size))
             made.ranks[rank] = replace(one, identity=named)
     analysis = analyse(made)
-    return report.page(report_numbers.numbers_of(analysis, findings(analysis)))
+    return api.page(document.numbers_of(analysis, findings(analysis)))
 
 
 def autotune_page(folder: Path) -> str:
@@ -144,7 +145,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             LONG_HOST,
         ),
         "one-rank": report_page(Job(ranks=1, steps=20)),
-        "horovod": report.page(report.document([DATA / "horovod-timeline.json"])),
+        "horovod": api.page(api.document([DATA / "horovod-timeline.json"])),
         "autotune": autotune_page(folder),
     }
     paths = {name: folder / f"{name}.html" for name in made}

@@ -15,9 +15,10 @@ import pytest
 from synthetic_capture import Job, Late, Stall, Tensor, planted, recording
 from viewers import artefact, chromium
 
-from hvdtune.timeline import report, report_numbers
+from hvdtune.timeline import api
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.report import document
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -118,11 +119,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, job in JOBS.items():
         analysis = analyse(recording(job))
         made[name] = folder / f"{name}.html"
-        numbers = report_numbers.numbers_of(analysis, findings(analysis))
-        made[name].write_text(report.page(numbers), encoding="utf-8")
+        numbers = document.numbers_of(analysis, findings(analysis))
+        made[name].write_text(api.page(numbers), encoding="utf-8")
     made["horovod"] = folder / "horovod.html"
     source = Path(__file__).parents[1] / "data" / "horovod-timeline.json"
-    made["horovod"].write_text(report.page(report.document([source])), encoding="utf-8")
+    made["horovod"].write_text(api.page(api.document([source])), encoding="utf-8")
     return made
 
 

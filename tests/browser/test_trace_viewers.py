@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from synthetic_capture import Job, Late, Stall, planted, recording, tensors, write_capture
 
-from hvdtune.timeline.finish import finish
-from hvdtune.timeline.load import read_recording
-from hvdtune.timeline.view import View, view
+from hvdtune.timeline.record.load import read_recording
+from hvdtune.timeline.viewers.finish import finish
+from hvdtune.timeline.viewers.view import View, view
 
 pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser")
 

@@ -14,7 +14,7 @@ from rank_programs import checked_training
 from ranks import Ranks, start_ranks
 from strangers import disturb, to_the_port, to_the_socket
 
-from hvdtune.launch.rendezvous import free_port
+from hvdtune.launch.remote.rendezvous import free_port
 from hvdtune.live import client
 
 # Whoever says nothing is waited for for two seconds at the socket, where one is heard at a time;

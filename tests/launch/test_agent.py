@@ -1,4 +1,4 @@
-"""The launcher's hand on another host, spoken to directly: `hvdtune.launch.agent`."""
+"""The launcher's hand on another host, spoken to directly: `hvdtune.launch.remote.agent`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher import TIMEOUT, wait_until_gone
 from ranks import clean_environment
 
 from hvdtune.bootstrap import python_command
-from hvdtune.launch.frames import FrameReader, Kind, encode
+from hvdtune.launch.remote.frames import FrameReader, Kind, encode
 
 
 class Agent:
@@ -24,7 +24,7 @@ class Agent:
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
-            python_command("hvdtune.launch.agent", "run"),
+            python_command("hvdtune.launch.remote.agent", "run"),
             env=clean_environment(), cwd=folder, bufsize=0, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip

@@ -16,9 +16,9 @@ from launcher import alive, launch
 from ranks import clean_environment, hvdtune_command
 
 import hvdtune
-from hvdtune.launch import capacity
+from hvdtune.launch.allocation import capacity
+from hvdtune.launch.allocation.hosts import Host
 from hvdtune.launch.errors import LaunchError
-from hvdtune.launch.hosts import Host
 
 REFUSED = r": .+ can hold (\d+) processes of a job at most: .+\.\n"
 
@@ -181,7 +181,8 @@ def test_more_files_are_opened_where_that_is_allowed_and_the_ranks_know_nothing_
 
 FAILING = """
 import os, subprocess, sys
-from hvdtune.launch import job, spawn
+from hvdtune.launch import job
+from hvdtune.launch.local import spawn
 
 begin, number, what = spawn.subprocess.Popen, int(sys.argv.pop(1)), sys.argv.pop(1)
 started = []
@@ -244,7 +245,7 @@ def test_a_rank_without_room_ends_the_job(tmp_path, number, what, rank, why):
 def test_a_user_who_may_have_no_more_processes(tmp_path):
     """The limit falls after the launcher has looked."""
     script = "import resource, sys\n"
-    script += "from hvdtune.launch import capacity\n"
+    script += "from hvdtune.launch.allocation import capacity\n"
     script += "capacity.require_room = lambda *_, **__: None\n"
     script += "resource.setrlimit(resource.RLIMIT_NPROC, (20, 20))\n"
     script += "from hvdtune.cli.main import main\nsys.exit(main())\n"

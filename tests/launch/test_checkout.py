@@ -19,12 +19,12 @@ ROOT = PACKAGE.parent
 CHECK = """
 import sys
 import hvdtune
-from hvdtune.core import world
+from hvdtune.core import job
 files = [getattr(module, "__file__", None) or "" for module in sys.modules.values()]
 wrong = [file for file in files if file.startswith({clone!r}) and "/hvdtune/" in file]
 assert not wrong, wrong
 assert sys.modules["hvdtune"] is hvdtune
-names = [start.__name__ for start, _ in world._hooks]
+names = [start.__name__ for start, _ in job._hooks]
 assert len(names) == len(set(names)) >= 3, names
 print("found", hvdtune.__file__)
 """

@@ -7,10 +7,10 @@ import json
 import pytest
 from launcher import SHOW_ENVIRONMENT, environments, launch
 
-from hvdtune.knobs import KNOBS, KnobError
 from hvdtune.launch.config_file import read_config_file
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.settings import choose
+from hvdtune.settings.knobs import KNOBS, KnobError
 
 FILE = """\
 controller: gloo

@@ -32,8 +32,12 @@ ENDS = {
 @pytest.mark.parametrize(
     ("module", "flags", "words"),
     [
-        ("hvdtune.autotune.service", ["--autotune"], "kept the current settings: the optimiser"),
-        ("hvdtune.timeline.finish", ["--timeline-filename", "t.json"], "were not joined: "),
+        (
+            "hvdtune.autotune.session.service",
+            ["--autotune"],
+            "kept the current settings: the optimiser",
+        ),
+        ("hvdtune.timeline.viewers.finish", ["--timeline-filename", "t.json"], "were not joined: "),
     ],
 )
 def test_it_is_said(tmp_path: Path, module: str, flags: list[str], words: str, end: str) -> None:

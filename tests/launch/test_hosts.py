@@ -298,7 +298,7 @@ def test_a_host_of_several_vanishes(rig, environment, plane):
 def test_other_hosts_are_others_where_any_address_can_be_bound(rig, environment):
     """As keepalived's hosts have it."""
     code = (
-        "from hvdtune.launch.hosts import is_local\n"
+        "from hvdtune.launch.allocation.hosts import is_local\n"
         "names = ['localhost', '127.0.0.2', 'hosta', '10.77.0.1', 'hostb', '10.77.0.2']\n"
         "print([is_local(name) for name in names])"
     )

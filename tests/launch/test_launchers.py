@@ -37,7 +37,7 @@ from ranks import (
 from slurm_cluster import Slurm
 
 import hvdtune
-from hvdtune.launch.rendezvous import free_port
+from hvdtune.launch.remote.rendezvous import free_port
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 sys.path.insert(0, str(DOCS))

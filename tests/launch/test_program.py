@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from launcher import launch
 
-from hvdtune.launch.program import without_script
+from hvdtune.launch.local.program import without_script
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from launcher import wait_until_gone
 from ranks import clean_environment
 
 import hvdtune
-from hvdtune.launch.environment import with_alias
-from hvdtune.launch.function import run
+from hvdtune.launch.function.call_site import run
+from hvdtune.launch.local.environment import with_alias
 
 # Horovod's parameters, of which the first four have other defaults than None.
 PARAMETERS = """

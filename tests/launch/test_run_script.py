@@ -11,7 +11,7 @@ import pytest
 from ranks import clean_environment, mpirun_command
 
 import hvdtune
-from hvdtune.launch.environment import PREFER_HOROVOD
+from hvdtune.launch.local.environment import PREFER_HOROVOD
 
 
 def call(folder: Path, *words: object, status: int = 0, env=None, python=()) -> tuple[str, str]:

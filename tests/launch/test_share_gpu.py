@@ -6,7 +6,7 @@ import pytest
 from cuda_answers import forget_what_is_loaded
 from launcher import launch
 
-from hvdtune.launch import share_gpu
+from hvdtune.launch.doctor import share_gpu
 from hvdtune.launch.errors import LaunchError
 
 SHOW = [

@@ -45,10 +45,10 @@ def run(folder: Path, script: str, *words: object) -> subprocess.CompletedProces
     [
         "hvdtune.cli.run:add_arguments",
         "hvdtune.cli.run:run",
-        "hvdtune.launch.hosts:parse_hosts",
+        "hvdtune.launch.allocation.hosts:parse_hosts",
         "hvdtune.launch.settings:choose",
         "hvdtune.launch.start:assign_ranks",
-        "hvdtune.launch.checks:check_hosts",
+        "hvdtune.launch.remote.checks:check_hosts",
     ],
 )
 def test_before_the_job_begins(tmp_path, number, place):

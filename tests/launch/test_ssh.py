@@ -305,7 +305,7 @@ def test_a_login_shell_that_hangs_after_the_check_is_one_sentence(tmp_path):
 
 @pytest.mark.parametrize("seconds", [3600.0, 0.0])
 def test_what_was_said_long_ago_is_not_why_a_connection_ends(monkeypatch, seconds):
-    from hvdtune.launch import remote
+    from hvdtune.launch.remote import connection as remote
 
     monkeypatch.setattr(remote, "_REASON_SECONDS", seconds)
     connection = remote.Connection("far", ["sh", "-c", "echo mind the gap >&2"])
@@ -322,8 +322,8 @@ def test_what_was_said_long_ago_is_not_why_a_connection_ends(monkeypatch, second
 
 
 def test_every_group_of_hosts_has_its_own_time(monkeypatch):
-    from hvdtune.launch import checks
-    from hvdtune.launch.ssh import Ssh
+    from hvdtune.launch.remote import checks
+    from hvdtune.launch.remote.ssh import Ssh
 
     clock = [0.0]
     left = []

@@ -167,8 +167,8 @@ def test_the_optimiser_and_functions(hostile):
 import sys
 sys.path[:] = [entry for entry in sys.path if entry]
 import hvdtune
-from hvdtune.autotune.client import ServiceClient
-from hvdtune.autotune.space import Dimension, Space
+from hvdtune.autotune.session.client import ServiceClient
+from hvdtune.autotune.search.space import Dimension, Space
 client = ServiceClient(Space((Dimension("cycle_time", "log", 0.1, 25.0),)))
 print(client._process.stdout.readline())
 client.close()
@@ -180,7 +180,7 @@ print(hvdtune.run(max, args=(1, 2), num_proc=2))
 
 
 def test_an_agent(hostile):
-    module = "hvdtune.launch.agent"
+    module = "hvdtune.launch.remote.agent"
     code = f"import sys, {module} as agent; print(sys.path)"
     words = python_command(module)
     words[2] = words[2].partition(f"from {module}")[0] + code

@@ -10,10 +10,10 @@ import pytest
 from rank_programs import tuned
 from ranks import RanksResult, hvdtune_command, run_ranks, run_under
 
-from hvdtune.autotune import log
-from hvdtune.autotune.runs import SETTINGS
-from hvdtune.autotune.store import Store
-from hvdtune.autotune.tuner import CANDIDATES
+from hvdtune.autotune.memory.store import Store
+from hvdtune.autotune.report import log
+from hvdtune.autotune.report.runs import SETTINGS
+from hvdtune.autotune.search.tuner import CANDIDATES
 
 MIB = 2**20
 ENDLESS = 10**9

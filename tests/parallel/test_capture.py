@@ -17,9 +17,9 @@ from rank_programs import capture, training
 from ranks import hvdtune_command, run_ranks, run_under, start_ranks
 from tiers import long_too
 
-from hvdtune.timeline.capture import DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark
-from hvdtune.timeline.load import read_recording
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record.layout import DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark
+from hvdtune.timeline.record.load import read_recording
 
 LAYERS = [f"allreduce.{name}" for name in capture.NAMES]
 

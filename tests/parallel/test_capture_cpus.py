@@ -10,7 +10,7 @@ from captures import RankCapture, read_capture
 from rank_programs import capture
 from ranks import run_ranks
 
-from hvdtune.timeline.capture import CPUS_IN_USE, CPUS_WAITED_FOR, Mark
+from hvdtune.timeline.record.layout import CPUS_IN_USE, CPUS_WAITED_FOR, Mark
 
 
 def readings(rank: RankCapture, counter: str) -> np.ndarray:

@@ -11,8 +11,8 @@ import pytest
 from rank_programs import capture
 from ranks import start_ranks
 
-from hvdtune.timeline.align import LARGEST_BOUND_NS
-from hvdtune.timeline.load import read_recording
+from hvdtune.timeline.record.clock import LARGEST_BOUND_NS
+from hvdtune.timeline.record.load import read_recording
 
 #: By so much rank 1's clock is ahead of rank 0's, exactly: the kernel adds it.
 AHEAD_S = 1000

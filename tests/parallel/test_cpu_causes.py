@@ -11,9 +11,9 @@ from ranks import run_ranks
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.load import read_recording
-from hvdtune.timeline.report_cpus import numbers
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record.load import read_recording
+from hvdtune.timeline.report.cpus import numbers
 
 pytestmark = [pytest.mark.long]
 SECONDS = 6.0

@@ -14,7 +14,7 @@ from rank_programs.data_planes import WITHIN_HOSTS_FIRST
 from ranks import run_checks_on, run_ranks, start_ranks
 from tiers import long_too
 
-from hvdtune.autotune import log
+from hvdtune.autotune.report import log
 
 HIERARCHY = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
 HIERARCHICAL = ("hierarchical_allreduce", "hierarchical_allgather")

@@ -12,11 +12,11 @@ from rank_programs import owned, pairs
 from ranks import run_ranks
 
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import Mark
-from hvdtune.timeline.load import read_recording
-from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.report_numbers import numbers_of
-from hvdtune.timeline.report_sentences import lateness
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record.layout import Mark
+from hvdtune.timeline.record.load import read_recording
+from hvdtune.timeline.report.document import numbers_of
+from hvdtune.timeline.report.sentences import lateness
 
 STEPS = 12
 

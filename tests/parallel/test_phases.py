@@ -13,8 +13,9 @@ from ranks import run_ranks
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.load import read_recording
-from hvdtune.timeline.report_data import Analysis, analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.analysis.answers import Analysis
+from hvdtune.timeline.record.load import read_recording
 
 
 def judged(path: Path) -> tuple[Analysis, list[Finding]]:

@@ -16,9 +16,9 @@ import pytest
 from rank_programs import timeline, training
 from ranks import hvdtune_command, run_ranks, run_under, start_ranks
 
-from hvdtune.timeline.analysis import batches, operations, rank_lateness
-from hvdtune.timeline.model import Trace
-from hvdtune.timeline.reader import read_trace
+from hvdtune.timeline.horovod.analysis import batches, operations, rank_lateness
+from hvdtune.timeline.horovod.model import Trace
+from hvdtune.timeline.horovod.reader import read_trace
 
 SIZE = 3
 LAYERS = [f"allreduce.{name}" for name in timeline.LAYERS]

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from ranks import clean_environment, hvdtune_command
 
-from hvdtune.autotune import log
-from hvdtune.autotune.store import Store
+from hvdtune.autotune.memory.store import Store
+from hvdtune.autotune.report import log
 
 SCRIPT = str(Path(__file__).parents[1] / "rank_programs" / "short_training.py")
 ENDLESS = str(Path(SCRIPT).with_name("endless_training.py"))

@@ -12,7 +12,7 @@ from rank_programs.torch_cases import error_of, run_checks
 
 import hvdtune
 import hvdtune.torch as hvd
-from hvdtune.launch.build_info import HOROVOD_VERSION
+from hvdtune.launch.doctor.build_info import HOROVOD_VERSION
 
 
 def package() -> None:

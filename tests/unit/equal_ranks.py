@@ -6,7 +6,7 @@ import numpy as np
 from synthetic_capture import Job, Late, recording, tensors
 
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
 
 KINDS = (
     *("normal", "lognormal", "pareto", "pauses", "wandering", "slowly wandering"),

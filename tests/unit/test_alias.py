@@ -27,7 +27,7 @@ FILES = {
     "hvdtune/core/world.py": "",
     "hvdtune/bench.py": "",
     "hvdtune/elastic/__init__.py": "class State: pass\n",
-    "hvdtune/launch/function.py": "def run(): return 'run'\n",
+    "hvdtune/launch/function/call_site.py": "def run(): return 'run'\n",
     "hvdtune/cli/main.py": "def main(words): return '|'.join(words)\n",
 }
 
@@ -167,11 +167,11 @@ except ModuleNotFoundError as error:
 def test_the_launcher_is_there_under_its_names_and_loaded_only_when_asked_for(run):
     code = """
 import horovod, sys
-assert "hvdtune.launch.function" not in sys.modules
+assert "hvdtune.launch.function.call_site" not in sys.modules
 from horovod import run
 import horovod.runner
 from horovod.runner import run as same
-from hvdtune.launch.function import run as own
+from hvdtune.launch.function.call_site import run as own
 assert run is same is own is horovod.run
 assert horovod.runner.run is own
 from horovod.runner.launch import run_commandline

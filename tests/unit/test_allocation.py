@@ -6,12 +6,13 @@ import stat
 import pytest
 
 from hvdtune.core.topology import detect
-from hvdtune.launch import lsf
-from hvdtune.launch.allocation import allocation
+from hvdtune.launch.allocation import lsf
+from hvdtune.launch.allocation.batch_system import allocation
+from hvdtune.launch.allocation.hosts import Host, assign_ranks
+from hvdtune.launch.allocation.slurm import expand_nodelist
 from hvdtune.launch.errors import LaunchError
-from hvdtune.launch.hosts import Host, assign_ranks
-from hvdtune.launch.slurm import expand_nodelist
-from hvdtune.launch.ssh import Ssh
+from hvdtune.launch.external import jsrun
+from hvdtune.launch.remote.ssh import Ssh
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def summit(tmp_path, monkeypatch):
 def test_a_csm_allocation(summit):
     environment, ssh = summit
     assert allocation(environment) == ([Host("n1", 6), Host("n2", 6)], 12)
-    assert lsf.node_of(environment, ssh) == (168, 6)
+    assert jsrun.node_of(environment, ssh) == (168, 6)
 
 
 @pytest.mark.parametrize(
@@ -170,13 +171,13 @@ def test_tools_that_do_not_answer_as_expected(tmp_path, summit, name, text, word
     environment, ssh = summit
     tool(tmp_path, name, text)
     with pytest.raises(LaunchError) as error:
-        lsf.node_of(environment, ssh)
+        jsrun.node_of(environment, ssh)
     assert words in str(error.value)
 
 
 def test_jsruns_rankfile():
     hosts = [Host("n1", 2), Host("n2", 6)]
-    text = lsf.rankfile(assign_ranks(hosts, 3), hosts, lsf.Node(cpus=168, gpus=6))
+    text = jsrun.rankfile(assign_ranks(hosts, 3), hosts, jsrun.Node(cpus=168, gpus=6))
     assert text == (
         "overlapping_rs: allow\n"
         "cpu_index_using: logical\n"
@@ -187,14 +188,14 @@ def test_jsruns_rankfile():
         "rank: 2: { hostname: n2; cpu: {0-27} ; gpu: * ; mem: * }\n"
     )
     with pytest.raises(LaunchError, match="host n2 has 6 slots, more than its 4 GPUs"):
-        lsf.rankfile(assign_ranks(hosts, 3), hosts, lsf.Node(cpus=168, gpus=4))
+        jsrun.rankfile(assign_ranks(hosts, 3), hosts, jsrun.Node(cpus=168, gpus=4))
 
 
 def test_jsruns_command():
-    job = lsf.JsrunJob(command=["python", "a b"], rankfile="ranks")
-    assert lsf.compose(job) == ["jsrun", "--erf_input", "ranks", "python", "a b"]
+    job = jsrun.JsrunJob(command=["python", "a b"], rankfile="ranks")
+    assert jsrun.compose(job) == ["jsrun", "--erf_input", "ranks", "python", "a b"]
     job = job._replace(binding_args="-n 2 -r '1'", output_file="o", tcp=True, mpi_args="-x A")
-    assert lsf.compose(job) == [
+    assert jsrun.compose(job) == [
         *("jsrun", "-n", "2", "-r", "1", "--stdio_stderr", "o", "--stdio_stdout", "o"),
         *("--smpiargs", "-tcp -x A", "python", "a b"),
     ]
@@ -202,11 +203,11 @@ def test_jsruns_command():
 
 def test_where_jsrun_cannot_be_used(summit, tmp_path):
     environment, ssh = summit
-    lsf.require_jsrun(environment)
+    jsrun.require_jsrun(environment)
     with pytest.raises(LaunchError, match="LSB_JOBID is not set"):
-        lsf.require_jsrun({"PATH": environment["PATH"]})
+        jsrun.require_jsrun({"PATH": environment["PATH"]})
     (tmp_path / "jsrun").unlink()
     with pytest.raises(LaunchError, match="no jsrun was found"):
-        lsf.require_jsrun(environment)
+        jsrun.require_jsrun(environment)
     with pytest.raises(LaunchError, match="say where the processes go with --binding-args"):
-        lsf.node_of({"LSB_JOBID": "3"}, ssh)
+        jsrun.node_of({"LSB_JOBID": "3"}, ssh)

@@ -19,28 +19,50 @@ NATIVE = ROOT / "native"
 PYTHON_LAYERS: dict[str, set[str]] = {
     "bootstrap": set(),
     "uncompiled": set(),
-    "knobs": set(),
+    "settings": set(),
     "pages": set(),
-    "core": {"bootstrap", "knobs"},
-    "arrays": {"core", "knobs"},
-    "elastic": {"core", "knobs"},
-    "torch": {"arrays", "core", "elastic", "knobs"},
+    "core": {"bootstrap", "settings"},
+    "arrays": {"core", "settings"},
+    "elastic": {"core", "settings"},
+    "torch": {"arrays", "core", "elastic", "settings"},
     "lightning": {"torch"},
-    "timeline": {"knobs", "pages"},
-    "live": {"knobs", "timeline"},
-    "autotune": {"bootstrap", "knobs", "pages"},
-    "autotune.online": {"autotune", "core", "knobs"},
-    "launch": {"bootstrap", "core", "knobs"},
-    "bench": {"arrays", "bootstrap", "core", "knobs", "launch", "pages", "torch"},
+    "timeline": {"settings", "pages"},
+    "live": {"settings", "timeline"},
+    "autotune": {"bootstrap", "settings", "pages"},
+    "autotune.session.online": {"autotune", "core", "settings"},
+    "launch": {"bootstrap", "core", "settings"},
+    "bench": {"arrays", "bootstrap", "core", "settings", "launch", "pages", "torch"},
     "alias": {"bootstrap", "launch"},
     "cli": {
-        *("alias", "autotune", "bench", "bootstrap", "core", "knobs", "launch", "live"),
+        *("alias", "autotune", "bench", "bootstrap", "core", "settings", "launch", "live"),
         "timeline",
     },
     "__main__": {"alias", "cli"},
     "_alias": {"cli", "core", "elastic", "launch", "torch"},
 }
-MAY_IMPORT_NATIVE = ("core", "autotune.online")
+MAY_IMPORT_NATIVE = ("core", "autotune.session.online")
+
+
+# Rooms of a part, in order: each may import those before it. Names without a folder are files.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "timeline": (
+        *("words", "record", "analysis", "replay", "advice", "report", "horovod", "viewers"),
+        "api",
+    ),
+    "autotune": (
+        *("messages", "statistics", "search", "memory", "report", "session", "nccl_tuner"),
+    ),
+    "launch": (
+        *("errors", "interruption", "unsupported", "flags", "config_file", "settings"),
+        *("allocation", "local", "remote", "worker", "job", "external", "start", "function"),
+        "doctor",
+    ),
+}
+# What rooms do not need, although they come later.
+APART = {("viewers", "advice"), ("viewers", "report"), ("viewers", "horovod")}
+MOST_FILES = 17  # of a folder
+# One file a verb, one a question; the others still wait for their rooms.
+LISTS = {"cli", "timeline/advice", "core", "torch", "bench"}
 
 # Whom each native directory may include, apart from itself.
 NATIVE_LAYERS: dict[str, set[str]] = {
@@ -58,7 +80,6 @@ NATIVE_LAYERS: dict[str, set[str]] = {
 }
 
 HEAVY = ("numpy", "pandas", "plotly", "skopt", "sklearn", "torch", "yaml", "cloudpickle")
-LONGEST_FILE = 600  # lines
 IMPORT_CALL = re.compile(r"(^|\.)(import_module|__import__)$")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -108,10 +129,8 @@ def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
 
 def layer_of(module: str) -> str:
     """The key of PYTHON_LAYERS that a module below `hvdtune` belongs to."""
-    if module == "autotune.online" or module.startswith("autotune.online."):
-        return "autotune.online"
-    layer = module.split(".")[0]
-    return "knobs" if layer in ("knob_values", "spelling", "variables") else layer
+    online = "autotune.session.online"
+    return online if module == online or module.startswith(f"{online}.") else module.split(".")[0]
 
 
 def layers_used(path: Path) -> Iterator[tuple[int, str, str]]:
@@ -137,6 +156,104 @@ def test_python_imports_go_downwards():
             if layer not in allowed
         ]
     assert not faults, "\n".join(faults)
+
+
+def rooms_used(path: Path, part: str) -> Iterator[tuple[int, str]]:
+    for line, name in imported_modules(path):
+        words = name.split(".")
+        if words[:2] == ["hvdtune", part] and len(words) > 2 and words[2] in ROOMS[part]:
+            yield line, words[2]
+
+
+@pytest.mark.parametrize("part", ROOMS)
+def test_rooms_know_only_those_before_them(part: str):
+    faults = []
+    order = ROOMS[part]
+    for path in sorted((PACKAGE / part).rglob("*.py")):
+        own = path.relative_to(PACKAGE / part).with_suffix("").parts[0]
+        if own == "__init__":
+            continue
+        assert own in order, f"{relative(path)} belongs to no room of {part}"
+        faults += [
+            f"{relative(path)}:{line}: {own} must not import {room}"
+            for line, room in rooms_used(path, part)
+            if order.index(room) > order.index(own) or (own, room) in APART
+        ]
+    assert not faults, "\n".join(faults)
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Sets of names that lead to each other (strongly connected, more than one)."""
+    reached: dict[str, set[str]] = {}
+    for name in graph:
+        found, left = set(), [name]
+        while left:
+            for after in graph.get(left.pop(), set()) - found:
+                found.add(after)
+                left.append(after)
+        reached[name] = found
+    alike = {
+        tuple(sorted(other for other in reached[name] if name in reached.get(other, set())))
+        for name in graph
+        if name in reached[name]
+    }
+    return [list(one) for one in sorted(alike)]
+
+
+def test_circles_are_found():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a", "e2"}, "e2": {"e"}}
+    assert circles(graph) == [["b", "c"], ["e", "e2"]]
+
+
+def test_no_python_files_import_each_other():
+    """Neither at the top nor within a function. Types alone may be imported from above."""
+    names = {("hvdtune." + module_name(path)).rstrip("."): path for path in python_files()}
+    graph = {}
+    for name, path in names.items():
+        lines = type_checking_lines(path)
+        used = {one for line, one in imported_modules(path) if line not in lines}
+        # hvdtune/__init__.py re-exports everything.
+        graph[name] = {one for one in used if one in names and one not in (name, "hvdtune")}
+        graph[name] -= {name.rpartition(".")[0]}
+    assert circles(graph) == []
+
+
+def type_checking_lines(path: Path) -> set[int]:
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for one in node.body:
+                found |= set(range(one.lineno, (one.end_lineno or one.lineno) + 1))
+    return found
+
+
+def test_no_native_files_include_each_other():
+    graph: dict[str, set[str]] = {}
+    for path in native_files():
+        text = path.read_text(encoding="utf-8")
+        included = set(re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE))
+        graph[str(path.relative_to(NATIVE))] = included
+    assert circles(graph) == []
+
+
+def test_folders_hold_a_dozen_files():
+    faults = []
+    for folder in sorted({path.parent for path in python_files()} - {PACKAGE}):
+        count = sum(path.suffix == ".py" for path in folder.iterdir())
+        name = str(folder.relative_to(PACKAGE))
+        if name not in LISTS and not name.startswith("_alias") and count > MOST_FILES:
+            faults.append(f"{relative(folder)} has {count} files")
+    assert not faults, ", ".join(faults)
+
+
+def test_every_folder_says_what_is_inside():
+    faults = []
+    for path in python_files():
+        if path.name == "__init__.py" and "_alias" not in path.parts:
+            told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+            if not told:
+                faults.append(relative(path))
+    assert not faults, "no docstring: " + ", ".join(faults)
 
 
 def test_only_core_and_the_tuning_session_touch_the_native_module():
@@ -191,17 +308,6 @@ def test_native_code_reads_no_environment_variable():
         )
     ]
     assert not faults, "settings reach native code in a struct, not by getenv: " + ", ".join(faults)
-
-
-def test_files_stay_short():
-    folders = ("hvdtune", "native", "tests", "benchmarks", "examples", "docs")
-    faults = []
-    for path in sorted(p for folder in folders for p in (ROOT / folder).rglob("*")):
-        if path.suffix in {".py", ".pyi", ".cc", ".h"}:
-            lines = len(path.read_text(encoding="utf-8").splitlines())
-            if lines > LONGEST_FILE:
-                faults.append(f"{relative(path)} has {lines} lines")
-    assert not faults, f"more than {LONGEST_FILE} lines: " + ", ".join(faults)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from simulated_training import SimulatedStep, flat, short_cycle_is_best
 from test_autotune_session import SimulatedEngine, is_in_phase, session
 
-from hvdtune import knobs
-from hvdtune.autotune import log
+from hvdtune.autotune.report import log
+from hvdtune.settings import knobs
 
 LESS = {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "6"}
 

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from hvdtune.autotune import inference
-from hvdtune.autotune.comparison import (
+from hvdtune.autotune.statistics import inference
+from hvdtune.autotune.statistics.comparison import (
     CLEAR,
     LOOKS,
     REPEATS,
@@ -16,8 +16,8 @@ from hvdtune.autotune.comparison import (
     Finding,
     as_shares,
 )
-from hvdtune.autotune.inference import Estimate
-from hvdtune.autotune.score import Sample
+from hvdtune.autotune.statistics.inference import Estimate
+from hvdtune.autotune.statistics.score import Sample
 
 
 def sample(ms: float, error: float = 0.002) -> Sample:

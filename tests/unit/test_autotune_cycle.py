@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 from simulated_training import SimulatedStep
 
-from hvdtune.autotune.cycle import EQUAL, LEAST, Joiner, Step
+from hvdtune.autotune.statistics.cycle import EQUAL, LEAST, Joiner, Step
 
 MS = 1_000_000
 GRADIENTS = 1_000_000

@@ -8,9 +8,9 @@ import pytest
 from simulated_training import SimulatedStep
 from test_autotune_session import SimulatedEngine, session
 
-from hvdtune.autotune.harm import Harm
-from hvdtune.autotune.inference import Estimate
-from hvdtune.autotune.score import Sample, Window
+from hvdtune.autotune.statistics.harm import Harm
+from hvdtune.autotune.statistics.inference import Estimate
+from hvdtune.autotune.statistics.score import Sample, Window
 
 USUAL = Estimate(math.log(10.0), 0.01)
 MS = 1_000_000

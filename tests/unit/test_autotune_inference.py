@@ -10,8 +10,8 @@ from scipy.stats import t as student
 from scipy.stats import trim_mean
 from scipy.stats.mstats import winsorize
 
-from hvdtune.autotune import inference
-from hvdtune.autotune.inference import Estimate
+from hvdtune.autotune.statistics import inference
+from hvdtune.autotune.statistics.inference import Estimate
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 3.7, 5, 11, 24.7, 100])

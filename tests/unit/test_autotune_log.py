@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from simulated_training import MIB
 
-from hvdtune.autotune import log, runs
-from hvdtune.autotune.score import Sample
+from hvdtune.autotune.report import log, runs
+from hvdtune.autotune.statistics.score import Sample
 from hvdtune.cli.main import main
 
 HOROVODS_LOG = Path(__file__).parents[1] / "data" / "horovod-autotune.csv"

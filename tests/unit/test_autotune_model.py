@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from hvdtune.autotune import model
+from hvdtune.autotune.search import model
 
 GROUPS = [[0], [1], [2, 3]]
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 import pytest
 from simulated_training import SimulatedStep
 
-from hvdtune import knobs
-from hvdtune.autotune import agent
-from hvdtune.autotune.agent import Agent, address_of
-from hvdtune.autotune.offline import JobsEnded, RemoteEngine, RemoteStep
+from hvdtune.autotune.session import agent
+from hvdtune.autotune.session.agent import Agent, address_of
+from hvdtune.autotune.session.offline import JobsEnded, RemoteEngine, RemoteStep
+from hvdtune.settings import knobs
 
 LONG_AGO = float("-inf")
 PATIENCE_S = 120.0  # only matters if something hangs

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hvdtune.autotune.online import MOST_HELD, _SharedEngine
+from hvdtune.autotune.session.online import MOST_HELD, _SharedEngine
 from hvdtune.core import tuning
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from simulated_training import MIB, full_space, scattered
 
-from hvdtune.autotune import space
-from hvdtune.autotune.optimiser import Observation, Problem, propose
-from hvdtune.autotune.space import Space
+from hvdtune.autotune.search import space
+from hvdtune.autotune.search.optimiser import Observation, Problem, propose
+from hvdtune.autotune.search.space import Space
 
 SPACE = full_space()
 DEFAULTS = space.shipped_defaults(SPACE)

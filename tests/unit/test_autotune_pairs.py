@@ -18,9 +18,9 @@ from test_autotune_tuner import (
     tried,
 )
 
-from hvdtune.autotune.comparison import LOOKS, REPEATS
-from hvdtune.autotune.score import Sample
-from hvdtune.autotune.tuner import COMPARABLE, LEAST_TURNS, Trial, Tuner, TunerConfig
+from hvdtune.autotune.search.tuner import COMPARABLE, LEAST_TURNS, Trial, Tuner, TunerConfig
+from hvdtune.autotune.statistics.comparison import LOOKS, REPEATS
+from hvdtune.autotune.statistics.score import Sample
 
 
 def lucky_in_the_search(ms: float) -> Measure:

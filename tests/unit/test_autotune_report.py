@@ -9,8 +9,8 @@ import pytest
 from simulated_training import short_cycle_is_best
 from test_autotune_session import SimulatedEngine, session
 
-from hvdtune.autotune import figures, log, report, runs
-from hvdtune.autotune.surface import Axis
+from hvdtune.autotune.report import figures, log, page, runs
+from hvdtune.autotune.report.surface import Axis
 from hvdtune.cli.main import main
 
 HOROVODS_LOG = Path(__file__).parents[1] / "data" / "horovod-autotune.csv"
@@ -107,7 +107,7 @@ def test_the_surface_knows_what_matters(tuned: Path) -> None:
 
 def test_horovods_own_log(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
-    assert "has no last row" in report.write(HOROVODS_LOG, target)
+    assert "has no last row" in page.write(HOROVODS_LOG, target)
     assert divs(target.read_text()) == 2 + 4  # four settings were moved
     [run] = runs.read(HOROVODS_LOG)
     assert run.samples[0].cost == pytest.approx(1e3 / 44.0417)
@@ -119,7 +119,7 @@ def test_horovods_own_log(tmp_path: Path) -> None:
     assert len(run.samples) == 9
     assert run.final is not None
     assert run.final.settings["cycle_time_ms"] == 4.40589
-    assert "best single sample" in report.write(done, target)
+    assert "best single sample" in page.write(done, target)
 
 
 def test_a_log_without_samples_or_without_an_end(
@@ -139,7 +139,7 @@ def test_a_log_of_several_runs_has_a_section_for_each(tuned: Path, tmp_path: Pat
     path = tmp_path / "log.csv"
     short = [*rows[:9], rows[-1]]
     path.write_text("".join([header, *short, *short]))
-    report.write(path, tmp_path / "page.html")
+    page.write(path, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert text.index("Run 2 of 2") < text.index("Run 1 of 2")
     assert divs(text) == 2 * (2 + MOVED)  # there are no pairs in either
@@ -153,7 +153,7 @@ def test_whatever_a_log_says_is_text(tuned: Path, tmp_path: Path) -> None:
         assert told in text
         text = text.replace(told, f"{told} {evil}")
     path.write_text(text)
-    report.write(path, tmp_path / "page.html")
+    page.write(path, tmp_path / "page.html")
     written = (tmp_path / "page.html").read_text()
     assert "&lt;script&gt;alert(1)" in written
     assert evil not in written
@@ -168,7 +168,7 @@ def test_unknown_times_are_left_out(tuned: Path, tmp_path: Path) -> None:
     path.write_text("".join([*rows[:8], ",".join(fields), *rows[9:]]))
     [run] = runs.read(path)
     assert run.samples[7].cost is None
-    assert divs(report.page([run], "log.csv")) == 3 + MOVED
+    assert divs(page.page([run], "log.csv")) == 3 + MOVED
 
 
 @pytest.mark.parametrize(

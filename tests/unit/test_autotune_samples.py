@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hvdtune.autotune.runs import Run, Sample
+from hvdtune.autotune.report.runs import Run, Sample
 
 AUTOTUNE = Path(__file__).parents[2] / "benchmarks" / "autotune"
 sys.path.insert(0, str(AUTOTUNE))

@@ -7,7 +7,7 @@ import statistics
 import pytest
 from simulated_training import SimulatedStep
 
-from hvdtune.autotune.score import Window, summarise, trimmed_mean
+from hvdtune.autotune.statistics.score import Window, summarise, trimmed_mean
 
 MS = 1_000_000
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from simulated_training import answer, full_space, scattered
 
-from hvdtune.autotune import client, service, space
-from hvdtune.autotune.client import ServiceClient, ServiceError
-from hvdtune.autotune.question import Answer, Request
+from hvdtune.autotune.search import space
+from hvdtune.autotune.search.question import Answer, Request
+from hvdtune.autotune.session import client, service
+from hvdtune.autotune.session.client import ServiceClient, ServiceError
 
 SPACE = full_space()
 DEFAULTS = space.shipped_defaults(SPACE)
@@ -98,8 +99,8 @@ def test_the_process_dies_with_its_parent() -> None:
             sys.executable,
             "-c",
             "import os, signal, sys\n"
-            "from hvdtune.autotune.client import ServiceClient\n"
-            "from hvdtune.autotune.space import Dimension, Space\n"
+            "from hvdtune.autotune.session.client import ServiceClient\n"
+            "from hvdtune.autotune.search.space import Dimension, Space\n"
             "client = ServiceClient(Space((Dimension('cycle_time', 'log', 0.1, 25.0),)))\n"
             "print(client._process.pid, flush=True)\n"
             "os.kill(os.getpid(), signal.SIGKILL)\n",

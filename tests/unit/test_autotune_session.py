@@ -15,15 +15,15 @@ from simulated_training import (
     short_cycle_is_best,
 )
 
-from hvdtune import knobs
-from hvdtune.autotune import account, log
-from hvdtune.autotune.client import ServiceError
-from hvdtune.autotune.harm import harm_limit_steps
-from hvdtune.autotune.memory import Found
+from hvdtune.autotune.memory.recall import Found
 from hvdtune.autotune.messages import Messenger
-from hvdtune.autotune.question import Answer, Request
-from hvdtune.autotune.session import Session
-from hvdtune.autotune.space import Space
+from hvdtune.autotune.report import log, words
+from hvdtune.autotune.search.question import Answer, Request
+from hvdtune.autotune.search.space import Space
+from hvdtune.autotune.session.client import ServiceError
+from hvdtune.autotune.session.session import Session
+from hvdtune.autotune.statistics.harm import harm_limit_steps
+from hvdtune.settings import knobs
 
 TUNED = {"HOROVOD_AUTOTUNE": "1"}
 
@@ -258,7 +258,7 @@ def test_training_that_ends_early(
     last = log.read(path)[-1]
     assert (last["phase"], last["accepted"]) == ("final", "0")
     assert f"tuning was not finished: training ended during {phase}" in last["decision"]
-    cycle = account.value_words("cycle_time", engine.values["cycle_time"])
+    cycle = words.value_words("cycle_time", engine.values["cycle_time"])
     assert "these settings were in force: HOROVOD_FUSION_THRESHOLD " in last["decision"]
     assert f"HOROVOD_CYCLE_TIME {cycle}, " in last["decision"]
     assert float(last["cycle_time_ms"]) == pytest.approx(engine.values["cycle_time"], rel=1e-4)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from simulated_training import KEYS, MIB, full_space
 
-from hvdtune import knobs
-from hvdtune.autotune import space
-from hvdtune.autotune.space import OFF_CELL, Dimension, Space
+from hvdtune.autotune.search import space
+from hvdtune.autotune.search.space import OFF_CELL, Dimension, Space
+from hvdtune.settings import knobs
 
 FUSION = Dimension(
     "fusion_threshold", "log", MIB / 4, 256 * MIB, "off", 4096, first=16 * MIB, acts_on="longer"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 from simulated_training import MIB, SimulatedStep, SimulatedSteps, flat, tune
 
-from hvdtune.autotune import score
-from hvdtune.autotune.tuner import TunerConfig
+from hvdtune.autotune.search.tuner import TunerConfig
+from hvdtune.autotune.statistics import score
 
 PAUSE_NS = 5_000_000_000
 CONFIG = TunerConfig(max_samples=4, warmup_samples=1)

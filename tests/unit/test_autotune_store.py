@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from simulated_training import MIB
 
-from hvdtune import knobs
-from hvdtune.autotune import account, identity
-from hvdtune.autotune.identity import Signature
-from hvdtune.autotune.store import (
+from hvdtune.autotune.memory import identity
+from hvdtune.autotune.memory.identity import Signature
+from hvdtune.autotune.memory.store import (
     CorruptStoreError,
     Profile,
     Store,
@@ -25,7 +24,9 @@ from hvdtune.autotune.store import (
     key_of,
     open_store,
 )
+from hvdtune.autotune.report import words as account
 from hvdtune.cli.main import main
+from hvdtune.settings import knobs
 
 START = {"fusion_threshold": 128 * MIB, "cycle_time": 1.0, "chunk_size": 0}
 BEST = {"fusion_threshold": 32 * MIB, "cycle_time": 0.31, "chunk_size": 65536}

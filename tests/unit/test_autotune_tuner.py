@@ -18,12 +18,9 @@ from simulated_training import (
     tune,
 )
 
-from hvdtune import knobs
-from hvdtune.autotune import space
-from hvdtune.autotune.comparison import LOOKS
-from hvdtune.autotune.score import Sample
-from hvdtune.autotune.space import Values
-from hvdtune.autotune.tuner import (
+from hvdtune.autotune.search import space
+from hvdtune.autotune.search.space import Values
+from hvdtune.autotune.search.tuner import (
     ASK_BEHIND,
     LEAST_TURNS,
     MOST_TURNS,
@@ -35,6 +32,9 @@ from hvdtune.autotune.tuner import (
     Tuner,
     TunerConfig,
 )
+from hvdtune.autotune.statistics.comparison import LOOKS
+from hvdtune.autotune.statistics.score import Sample
+from hvdtune.settings import knobs
 
 SPACE = full_space()
 DEFAULTS = space.shipped_defaults(SPACE)

@@ -8,8 +8,8 @@ import pytest
 from simulated_training import flat, short_cycle_is_best
 from test_autotune_session import DirectOptimiser, SimulatedEngine, session
 
-from hvdtune.autotune import log
-from hvdtune.autotune.question import Answer
+from hvdtune.autotune.report import log
+from hvdtune.autotune.search.question import Answer
 
 
 class StartingOptimiser(DirectOptimiser):

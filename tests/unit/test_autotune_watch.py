@@ -10,9 +10,9 @@ import pytest
 from simulated_training import SimulatedStep, flat, short_cycle_is_best
 from test_autotune_session import SimulatedEngine, session
 
-from hvdtune.autotune import log
-from hvdtune.autotune import session as session_module
-from hvdtune.autotune.watch import Change, Watch
+from hvdtune.autotune.report import log
+from hvdtune.autotune.session import session as session_module
+from hvdtune.autotune.statistics.watch import Change, Watch
 
 WATCH = {"HVDTUNE_AUTOTUNE_WATCH": "1", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "6"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdtune.live import cpu_counters
-from hvdtune.timeline.host_counters import COUNTERS
+from hvdtune.timeline.record.host_counters import COUNTERS
 
 
 class Kernel:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from cuda_answers import forget_what_is_loaded
 
-from hvdtune import knobs
 from hvdtune.core import cuda_libraries
 from hvdtune.core.cuda_libraries import Library, Places, find
+from hvdtune.settings import knobs
 
 
 class Machine:

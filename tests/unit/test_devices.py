@@ -2,8 +2,8 @@
 
 import pytest
 
-from hvdtune import knobs
 from hvdtune.core import devices
+from hvdtune.settings import knobs
 
 WITHOUT = {"HVDTUNE_CUDA_LIBRARY": "none", "HVDTUNE_NCCL_LIBRARY": "none"}
 

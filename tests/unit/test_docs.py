@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ranks import hvdtune_command
 
-from hvdtune.knobs import KNOBS
+from hvdtune.settings.knobs import KNOBS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

@@ -11,8 +11,8 @@ from cuda_answers import compiled, forget_what_is_loaded, library
 
 from hvdtune.core import cuda_libraries
 from hvdtune.core.cuda_libraries import CudaLibraries, Library
-from hvdtune.launch import doctor, doctor_gpu, gpus
-from hvdtune.launch.gpus import Answer, Gpu
+from hvdtune.launch.doctor import doctor, gpu_checks, gpus
+from hvdtune.launch.doctor.gpus import Answer, Gpu
 
 MISSING = cuda_libraries.find(
     {}, places=cuda_libraries.Places([], [], [], "/none", "/none"), everything=True
@@ -25,7 +25,7 @@ def all_of(path: str) -> CudaLibraries:
 
 
 def told(libraries: CudaLibraries, answer: Answer, engine: bool = True) -> dict[str, tuple]:
-    lines = doctor_gpu.report(libraries, answer, engine)
+    lines = gpu_checks.report(libraries, answer, engine)
     assert all(line.detail and not line.detail.endswith(".") for line in lines)
     return {line.name: (line.state, line.detail, line.advice) for line in lines}
 

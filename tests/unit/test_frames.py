@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hvdtune.launch.frames import LONGEST, MARK, Frame, FrameError, FrameReader, Kind, encode
+from hvdtune.launch.remote.frames import LONGEST, MARK, Frame, FrameError, FrameReader, Kind, encode
 
 FRAMES = [
     Frame(Kind.START, 0, b"{}"),

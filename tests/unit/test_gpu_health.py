@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, recording
 
-from hvdtune.timeline import nvml
 from hvdtune.timeline.advice import gpus as gpu_health
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import COUNTER, Recording
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record import nvml
+from hvdtune.timeline.record.layout import COUNTER, Recording
 
 COOL = [0.0] * 20
 Readings = Mapping[int, Mapping[str, Sequence[float]]]

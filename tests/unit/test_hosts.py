@@ -2,8 +2,7 @@ import socket
 
 import pytest
 
-from hvdtune.launch.errors import LaunchError
-from hvdtune.launch.hosts import (
+from hvdtune.launch.allocation.hosts import (
     Host,
     assign_ranks,
     is_local,
@@ -11,6 +10,7 @@ from hvdtune.launch.hosts import (
     read_hostfile,
     require_local,
 )
+from hvdtune.launch.errors import LaunchError
 
 
 def places(slots):

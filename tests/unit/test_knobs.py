@@ -1,7 +1,7 @@
 import pytest
 
-from hvdtune import knobs
-from hvdtune.knobs import KNOBS, KnobError, from_environ, parse, to_text
+from hvdtune.settings import knobs
+from hvdtune.settings.knobs import KNOBS, KnobError, from_environ, parse, to_text
 
 
 def test_defaults_come_from_nowhere():

@@ -7,7 +7,7 @@ import yaml
 
 from hvdtune import _native
 from hvdtune.cli.main import main
-from hvdtune.launch import kubernetes
+from hvdtune.launch.allocation import kubernetes
 
 # kubeflow.org/v2beta1 as its swagger.json has it, and of Kubernetes' core what a pod here needs:
 # name -> type, with a star where the field must be there. A text names another table.

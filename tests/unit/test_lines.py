@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from hvdtune.launch.output import LinePrefixer
+from hvdtune.launch.local.output import LinePrefixer
 
 
 def prefixed(chunks):

@@ -2,11 +2,18 @@
 
 import pytest
 
-from hvdtune.launch import mpi
+from hvdtune.launch.allocation.hosts import Host
 from hvdtune.launch.errors import LaunchError
-from hvdtune.launch.exports import exportable
-from hvdtune.launch.hosts import Host
-from hvdtune.launch.mpi import Flavour, MpiJob, compose, detect_flavour, flavour_of, without_effect
+from hvdtune.launch.external import mpi
+from hvdtune.launch.external.mpi import (
+    Flavour,
+    MpiJob,
+    compose,
+    detect_flavour,
+    flavour_of,
+    without_effect,
+)
+from hvdtune.launch.local.exports import exportable
 
 VERSIONS = {
     "mpirun (Open MPI) 5.0.11\n": Flavour.OPEN_MPI_5,

@@ -8,8 +8,8 @@ import pytest
 
 from hvdtune.core import network
 from hvdtune.core.topology import detect
-from hvdtune.launch import interfaces, rendezvous
 from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.remote import interfaces, rendezvous
 
 HOROVOD = {
     "HOROVOD_RANK": "2", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "2",

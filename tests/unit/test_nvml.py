@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from hvdtune.timeline import nvml
+from hvdtune.timeline.record import nvml
 
 
 class Error(Exception):

@@ -14,13 +14,8 @@ import pytest
 
 import hvdtune
 from hvdtune.core import process_sets
-from hvdtune.core.process_sets import (
-    ProcessSet,
-    global_process_set,
-    id_of,
-    remove_process_set,
-    static_ranks,
-)
+from hvdtune.core.membership import remove_process_set
+from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of, static_ranks
 
 RANKS = 20
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvdtune.core import recording
-from hvdtune.knobs import KNOBS, KnobError, from_environ, parse, to_text
+from hvdtune.settings.knobs import KNOBS, KnobError, from_environ, parse, to_text
 
 FINISHER = """
 import sys, time

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hvdtune import knobs
 from hvdtune.cli.main import main
 from hvdtune.launch.config_file import read_config_file
-from hvdtune.spelling import hint, nearest
+from hvdtune.settings import knobs
+from hvdtune.settings.spelling import hint, nearest
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from hvdtune.core import world
+from hvdtune.core import job as life
 from hvdtune.core.topology import Topology
 
 # Each of them costs some milliseconds (or brings others that do), and there is another way.
 SLOW = {"_hashlib", "asyncio", "dataclasses", "inspect", "secrets", "socket", "traceback"}
 LAUNCHER = (
-    "hvdtune.cli.run, hvdtune.launch.environment, hvdtune.launch.hosts, hvdtune.launch.job, "
-    "hvdtune.launch.settings"
+    "hvdtune.cli.run, hvdtune.launch.local.environment, hvdtune.launch.allocation.hosts, "
+    "hvdtune.launch.job, hvdtune.launch.settings"
 )
 
 
@@ -39,9 +39,9 @@ def test_what_a_start_imports(modules):
 @pytest.mark.parametrize("job", ["0" * 32, "0" * 300, "é" * 40, "job/ranks=" + "1," * 60])
 def test_names_of_meeting_points_are_short_enough(job, monkeypatch):
     """An abstract socket's name has room for 107 bytes, and ranks append their number."""
-    monkeypatch.setattr(world, "_generations", {job: 10**9, job[:-1]: 10**9})
+    monkeypatch.setattr(life, "_generations", {job: 10**9, job[:-1]: 10**9})
     names = {
-        world._meeting_point(Topology(0, 2, 0, 2, 0, 1, "here", name, "hvdtune"))
+        life._meeting_point(Topology(0, 2, 0, 2, 0, 1, "here", name, "hvdtune"))
         for name in (job, job[:-1])
     }
     assert len(names) == 2
@@ -51,9 +51,9 @@ def test_names_of_meeting_points_are_short_enough(job, monkeypatch):
 def test_a_job_of_our_launcher_needs_no_hash():
     place = "Topology(0, 1, 0, 1, 0, 1, 'here', '0' * 32, 'hvdtune')"
     modules = modules_after(
-        "from hvdtune.core import world\n"
+        "from hvdtune.core import job\n"
         "from hvdtune.core.topology import Topology\n"
-        "world._generations['0' * 32] = 1\n"
-        f"world._meeting_point({place})"
+        "job._generations['0' * 32] = 1\n"
+        f"job._meeting_point({place})"
     )
     assert "_hashlib" not in modules - modules_after("pass")

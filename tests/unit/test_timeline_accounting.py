@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, Late, Stall, Tensor, planted, recording, step_seconds
 
-from hvdtune.timeline import report, report_numbers, report_sentences
+from hvdtune.timeline import api
 from hvdtune.timeline.advice import accounting
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.report import document, sentences
 
 HEALTHY = Job(steps=60, noise=0.01)
 FUSION, OVERLAP = planted()["threshold 0"], planted()["no overlap"]
@@ -50,7 +51,7 @@ ILL: dict[str, tuple[Job, str, Job]] = {
 def numbers_of(job: Job) -> dict[str, Any]:
     """The document; every job is played once."""
     analysis = analyse(recording(job))
-    return report_numbers.numbers_of(analysis, findings(analysis))
+    return document.numbers_of(analysis, findings(analysis))
 
 
 @pytest.mark.parametrize("name", ILL)
@@ -80,7 +81,7 @@ def test_a_healthy_job_computes_and_nobody_is_waited_for(noise: float) -> None:
     kinds = [one["kind"] for one in numbers["accounting"]["shares"]]
     assert kinds == [accounting.COMPUTING, accounting.COMMUNICATION, accounting.NO_CAUSE]
     assert numbers["accounting"]["shares"][0]["share"] > 0.9
-    assert not re.search(r"\d+ (is|are) (late|the latest)", report_sentences.lateness(numbers))
+    assert not re.search(r"\d+ (is|are) (late|the latest)", sentences.lateness(numbers))
 
 
 def test_waiting_that_no_finding_explains_has_no_cause() -> None:
@@ -182,17 +183,17 @@ def test_the_sentence_about_late_ranks_names_nobody_whom_the_verdict_does_not(
     seed: int, noise: float
 ) -> None:
     numbers = numbers_of(Job(ranks=4, steps=40, noise=noise, seed=seed))
-    named = {int(rank) for one in numbers["findings"] if one["kind"] in report_sentences.LATE_RANKS
+    named = {int(rank) for one in numbers["findings"] if one["kind"] in sentences.LATE_RANKS
              for rank in re.findall(r"\d+", str(one["evidence"].get("ranks", "")))}  # fmt: skip
     assert not named
-    assert not re.search(r"[Rr]anks? \d", report_sentences.lateness(numbers))
+    assert not re.search(r"[Rr]anks? \d", sentences.lateness(numbers))
 
 
 def test_text_and_page_have_the_accounting_near_the_verdict() -> None:
     numbers = numbers_of(ILL["slow rank"][0])
     said = numbers["accounting"]["sentence"]
-    assert said in " ".join(report.text(numbers).split())
-    page = report.page(numbers)
+    assert said in " ".join(api.text(numbers).split())
+    page = api.page(numbers)
     assert page.index("Verdict") < page.index(said) < page.index("What a step is made of")
     assert numbers_of(Job(steps=0))["accounting"] is None
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdtune.timeline import analysis
-from hvdtune.timeline.model import Instant, Span, Tick, Trace
-from hvdtune.timeline.reader import read_trace
-from hvdtune.timeline.summary import summary, verdict
+from hvdtune.timeline.analysis.intervals import union_length
+from hvdtune.timeline.horovod import analysis
+from hvdtune.timeline.horovod.model import Instant, Span, Tick, Trace
+from hvdtune.timeline.horovod.reader import read_trace
+from hvdtune.timeline.horovod.summary import summary, verdict
 
 HOROVOD = Path(__file__).parents[1] / "data" / "horovod-timeline.json"
 
@@ -55,7 +56,7 @@ def test_union_length_counts_every_point_once(seed: int) -> None:
         begin = generator.randint(-50, 50)
         intervals.append((begin, begin + generator.randint(0, 20)))
     points = {point for begin, end in intervals for point in range(begin, end)}
-    assert analysis.union_length(intervals) == len(points)
+    assert union_length(intervals) == len(points)
 
 
 def test_operations() -> None:

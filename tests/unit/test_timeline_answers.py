@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, Late, Stall, Tensor, recording, tensors
 
-from hvdtune.timeline import report, report_numbers, sizes
+from hvdtune.timeline import api
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import MARK, NONE, WAIT, Mark, MemberList, Recording
-from hvdtune.timeline.fusion import settings_by_epoch, thresholds
-from hvdtune.timeline.joint import Blocked, join
-from hvdtune.timeline.program import Costs, costs, programs
-from hvdtune.timeline.replay import Rules, play
-from hvdtune.timeline.report_data import Analysis, analyse
-from hvdtune.timeline.sizes import bus_factor
-from hvdtune.timeline.steps import find_steps
+from hvdtune.timeline.analysis import sizes
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.analysis.answers import Analysis
+from hvdtune.timeline.analysis.fusion import settings_by_epoch, thresholds
+from hvdtune.timeline.analysis.joint import Blocked, join
+from hvdtune.timeline.analysis.sizes import bus_factor
+from hvdtune.timeline.analysis.steps import find_steps
+from hvdtune.timeline.record.layout import MARK, NONE, WAIT, Mark, MemberList, Recording
+from hvdtune.timeline.replay.play import Rules, play
+from hvdtune.timeline.replay.program import Costs, costs, programs
+from hvdtune.timeline.report import document
 
 MIB = 1 << 20
 
@@ -292,7 +295,7 @@ def test_the_bus_bandwidth_of_a_process_set_needs_its_members():
     [row] = analysis.sizes.to_dict("records")
     assert row["ranks"] == 0
     assert np.isnan(row["busbw_gbps"])
-    shown = report.text(report_numbers.numbers_of(analysis, findings(analysis)))
+    shown = api.text(document.numbers_of(analysis, findings(analysis)))
     assert "the recording does not say who is in that process set" in " ".join(shown.split())
 
 

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from synthetic_capture import Job, Late, recording, step_seconds
 
-from hvdtune.timeline import chance, skew
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis import chance, skew
+from hvdtune.timeline.analysis.analyse import analyse
 
 #: What a step costs beside the jitter, seconds.
 STEP = 0.050

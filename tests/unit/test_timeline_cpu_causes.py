@@ -9,18 +9,18 @@ import pytest
 from cpu_readings import add, crowded
 from synthetic_capture import Call, Job, Late, Tensor, recording, step_seconds, tensors
 
-from hvdtune.timeline import host_counters
 from hvdtune.timeline.advice import cpus
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import Recording
-from hvdtune.timeline.host_counters import COUNTERS, listed, unlisted
-from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.report_html import page
-from hvdtune.timeline.report_numbers import numbers_of
-from hvdtune.timeline.report_sentences import lateness
-from hvdtune.timeline.report_text import text
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record import host_counters
+from hvdtune.timeline.record.host_counters import COUNTERS, listed, unlisted
+from hvdtune.timeline.record.layout import Recording
+from hvdtune.timeline.report.document import numbers_of
+from hvdtune.timeline.report.page import page
+from hvdtune.timeline.report.sentences import lateness
+from hvdtune.timeline.report.text import text
 
 #: Of each step 30 ms are work, and nobody waits for a CPU.
 CURED = Job(ranks=2, steps=30, noise=0.01, tensors=tensors(12))

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, Late, recording, step_seconds, tensors
 
-from hvdtune.timeline import cpus, whatif
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import (
+from hvdtune.timeline.analysis import cpus
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record.layout import (
     COUNTER,
     CPUS_FOR_BATCHES,
     CPUS_IN_USE,
@@ -20,7 +21,7 @@ from hvdtune.timeline.capture import (
     Mark,
     Recording,
 )
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.replay import changes
 
 JOB = Job(ranks=4, steps=20, noise=0.005, overlap=False, tensors=tensors(20, 2 << 20))
 
@@ -157,9 +158,9 @@ def test_what_a_usual_step_gains_every_step_gains():
     assert case.usual.sum() == pytest.approx(20, abs=2)
     mean = case.durations.mean()
     assert case.sample.weight == pytest.approx(case.durations[case.usual].mean() / mean)
-    gain = Case.of(analyse(recording(replace(JOB, steps=40)))).gain(whatif.overlapped())
+    gain = Case.of(analyse(recording(replace(JOB, steps=40)))).gain(changes.overlapped())
     saved = gain * case.durations[case.usual].mean()
-    assert case.gain(whatif.overlapped()) == pytest.approx(saved / mean, rel=0.05)
+    assert case.gain(changes.overlapped()) == pytest.approx(saved / mean, rel=0.05)
 
 
 def test_equal_work_does_not_help_ranks_that_wait_for_cpus():

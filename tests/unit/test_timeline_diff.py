@@ -13,8 +13,8 @@ import synthetic_capture
 from synthetic_capture import Job, recording, step_seconds, tensors, write_capture
 
 from hvdtune.cli.main import main
-from hvdtune.timeline import diff, diff_text
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.report import comparison, comparison_text
 
 PLANTED = synthetic_capture.planted()
 
@@ -30,7 +30,7 @@ PLANTED = synthetic_capture.planted()
 )
 def test_a_fault_that_was_mended(fault: str, part: str) -> None:
     bad, good = PLANTED[fault]
-    numbers = diff.compare(analyse(recording(bad)), analyse(recording(good)))
+    numbers = comparison.compare(analyse(recording(bad)), analyse(recording(good)))
     truth = 1 - step_seconds(good) / step_seconds(bad)
     step = numbers["step"]
     assert step["significant"]
@@ -42,17 +42,17 @@ def test_a_fault_that_was_mended(fault: str, part: str) -> None:
     assert "faster" in verdict
     assert numbers["parts"][0]["title"] in verdict.partition("because ")[2]
     # And the other way round.
-    back = diff.compare(analyse(recording(good)), analyse(recording(bad)))
+    back = comparison.compare(analyse(recording(good)), analyse(recording(bad)))
     assert back["step"]["change"] == pytest.approx(1 - 1 / (1 - step["change"]), rel=1e-6)
     assert "slower" in back["verdict"]
 
 
 def test_a_setting_that_differs_is_named() -> None:
     bad, good = PLANTED["cycle 50 ms"]
-    numbers = diff.compare(analyse(recording(bad)), analyse(recording(good)))
+    numbers = comparison.compare(analyse(recording(bad)), analyse(recording(good)))
     assert numbers["settings"] == [{"name": "HOROVOD_CYCLE_TIME", "a": 50.0, "b": 1.0}]
     assert "HOROVOD_CYCLE_TIME is 1 instead of 50" in numbers["verdict"]
-    assert "HOROVOD_CYCLE_TIME" in diff_text.text(numbers)
+    assert "HOROVOD_CYCLE_TIME" in comparison_text.text(numbers)
 
 
 def test_where_two_runs_were_recorded_to_is_no_difference() -> None:
@@ -68,17 +68,17 @@ def test_where_two_runs_were_recorded_to_is_no_difference() -> None:
                 HOROVOD_LOG_LEVEL=("INFO", "DEBUG")[number],
                 HVDTUNE_SPIN_US=number,
             )
-    numbers = diff.compare(*map(analyse, runs))
+    numbers = comparison.compare(*map(analyse, runs))
     names = [one["name"] for one in numbers["settings"]]
     assert names == ["HOROVOD_CYCLE_TIME", "HVDTUNE_SPIN_US"]
     del runs[1].ranks[3]
-    notes = diff.compare(*map(analyse, runs))["notes"]
+    notes = comparison.compare(*map(analyse, runs))["notes"]
     assert notes == ["of a 4 ranks are recorded, of b 3: times are of these only."]
 
 
 def test_a_slow_stretch_shows_in_the_mean_only() -> None:
     bad, good = PLANTED["late for a while"]
-    numbers = diff.compare(analyse(recording(bad)), analyse(recording(good)))
+    numbers = comparison.compare(analyse(recording(bad)), analyse(recording(good)))
     assert abs(numbers["step"]["change"]) < 0.01
     assert numbers["mean_step"]["significant"]
     assert numbers["mean_parts"][0]["name"] == "skew_wait_s"
@@ -87,10 +87,10 @@ def test_a_slow_stretch_shows_in_the_mean_only() -> None:
 def test_two_seeds_of_one_job_do_not_differ() -> None:
     job = Job(steps=80, noise=0.05)
     runs = [analyse(recording(replace(job, seed=seed))) for seed in (1, 2)]
-    numbers = diff.compare(*runs)
+    numbers = comparison.compare(*runs)
     assert not numbers["step"]["significant"]
     assert numbers["verdict"].startswith("No difference can be told: b takes ")
-    assert "The settings are the same." in diff_text.text(numbers)
+    assert "The settings are the same." in comparison_text.text(numbers)
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
@@ -98,7 +98,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     hits = 0
     for _ in range(100):
         a, b = random.lognormal(0.0, 0.1, 60), 0.95 * random.lognormal(0.0, 0.1, 60)
-        found = diff.step_change(a, b, np.median)
+        found = comparison.step_change(a, b, np.median)
         hits += found["low"] <= 0.05 <= found["high"]
     # 95 of 100 expected; fewer than 86 by chance once in ten thousand times.
     assert hits >= 86
@@ -114,14 +114,14 @@ def test_neighbouring_steps_that_are_alike_widen_the_interval() -> None:
     shuffled = random.permutation(smooth)
     widths = []
     for values in (smooth, shuffled):
-        found = diff.step_change(1 + 0.1 * values, np.full(400, 1.0) + 0.1 * noise, np.mean)
+        found = comparison.step_change(1 + 0.1 * values, np.full(400, 1.0) + 0.1 * noise, np.mean)
         widths.append(found["high"] - found["low"])
     assert widths[0] > 1.3 * widths[1]
 
 
 def test_too_few_steps_give_no_interval() -> None:
     runs = [analyse(recording(Job(steps=5, forward=one))) for one in (0.01, 0.02)]
-    numbers = diff.compare(*runs)
+    numbers = comparison.compare(*runs)
     assert numbers["step"]["low"] is None
     assert numbers["verdict"].startswith("There are too few steps to tell (4 and 4; at least 8")
     json.dumps(numbers, allow_nan=False)
@@ -129,7 +129,7 @@ def test_too_few_steps_give_no_interval() -> None:
 
 def test_bandwidth_is_compared_size_by_size() -> None:
     slow, fast = Job(steps=20, speed=1e9), Job(steps=20, speed=2e9)
-    found = diff.compare(analyse(recording(slow)), analyse(recording(fast)))["bandwidth"]
+    found = comparison.compare(analyse(recording(slow)), analyse(recording(fast)))["bandwidth"]
     assert found
     row = max(found, key=lambda one: one["bytes_from"] * (one["op"] == "allreduce"))
     assert 0.5 < row["change"] < 1.0
@@ -155,9 +155,9 @@ def test_what_is_sent_once_at_the_start_is_no_part_of_a_step() -> None:
     one = analyse(recording(Job(ranks=2, steps=12)))
     broadcasts = one.tensors.iloc[[0] * 25].assign(op="broadcast", count=1)
     more = replace(one, tensors=pd.concat([one.tensors, broadcasts], ignore_index=True))
-    assert diff.workloads(one, more) == (True, "")
+    assert comparison.workloads(one, more) == (True, "")
     other = analyse(recording(Job(ranks=2, steps=12, tensors=tensors(7, 5000))))
-    assert "a communicates 20 tensors of 20 MiB a step" in diff.workloads(more, other)[1]
+    assert "a communicates 20 tensors of 20 MiB a step" in comparison.workloads(more, other)[1]
 
 
 def test_names_may_differ_and_ranks_are_a_remark(

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from synthetic_capture import Job, Late, planted, recording
 
-from hvdtune.timeline import diff, diff_text
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.report import comparison, comparison_text
 
 HEALTHY = Job(steps=60, noise=0.01)
 SLOW = replace(HEALTHY, late=(Late(2, 0.030),))
@@ -16,7 +16,7 @@ CURED = replace(HEALTHY, seed=1)
 
 
 def compared(a: Job, b: Job) -> dict[str, object]:
-    return diff.compare(analyse(recording(a)), analyse(recording(b)))
+    return comparison.compare(analyse(recording(a)), analyse(recording(b)))
 
 
 def because(a: Job, b: Job) -> str:
@@ -79,6 +79,6 @@ def test_both_lists_sum_to_their_steps() -> None:
         whole = numbers[run]["overlap"]["step_s"]  # type: ignore[index]
         causes = numbers["mean_causes"]
         assert sum(one[f"{run}_s"] for one in causes) == pytest.approx(whole)  # type: ignore[attr-defined]
-    text = diff_text.text(numbers)
+    text = comparison_text.text(numbers)
     assert "The mean step by cause, ms" in text
     assert "waiting for rank 2" in text

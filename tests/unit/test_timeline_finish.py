@@ -19,12 +19,12 @@ import pytest
 import synthetic_capture
 from synthetic_capture import Job, capture_lines, recording, simulate, write_capture, write_lines
 
-from hvdtune.timeline import finish as finishing
-from hvdtune.timeline import joined_file
-from hvdtune.timeline.capture import STREAMS, Identity
-from hvdtune.timeline.events import TimelineError
-from hvdtune.timeline.finish import finish, main
-from hvdtune.timeline.load import read_recording
+from hvdtune.timeline.record.events import TimelineError
+from hvdtune.timeline.record.layout import STREAMS, Identity
+from hvdtune.timeline.record.load import read_recording
+from hvdtune.timeline.viewers import finish as finishing
+from hvdtune.timeline.viewers import joined_file
+from hvdtune.timeline.viewers.finish import finish, main
 
 JOB = Job(ranks=3, steps=5, offset=(0, 2.5, -1.0), counters=True)
 
@@ -195,7 +195,7 @@ def test_killed_while_finishing(tmp_path: Path) -> None:
     path = write_capture(JOB, tmp_path)
     before = read_recording(path)
     code = (
-        "import os, sys; from hvdtune.timeline import joined_file, finish; "
+        "import os, sys; from hvdtune.timeline.viewers import joined_file, finish; "
         "os.replace = lambda *_: os.kill(os.getpid(), 9); finish.finish(sys.argv[1])"
     )
     killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
@@ -215,7 +215,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "is no recording of hvdtune" in capsys.readouterr().err
     path = write_capture(JOB, tmp_path)
     module = subprocess.run(
-        [sys.executable, "-m", "hvdtune.timeline.finish", str(path)],
+        [sys.executable, "-m", "hvdtune.timeline.viewers.finish", str(path)],
         capture_output=True,
         text=True,
         check=False,

@@ -15,12 +15,12 @@ import pytest
 from synthetic_capture import Job, capture_lines, event, simulate, write_capture, write_lines
 
 from hvdtune.cli.main import main
-from hvdtune.timeline import report
-from hvdtune.timeline.array_form import fault_of_array
-from hvdtune.timeline.events import TimelineError, load_events
-from hvdtune.timeline.finish import finish
-from hvdtune.timeline.load import read_recording
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline import api
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record.array_form import fault_of_array
+from hvdtune.timeline.record.events import TimelineError, load_events
+from hvdtune.timeline.record.load import read_recording
+from hvdtune.timeline.viewers.finish import finish
 
 NAME = '{"name":"process_name","ph":"M","pid":1,"args":{"name":"t"}}'
 BEGIN = '{"ph":"B","name":"ALLREDUCE","ts":10,"pid":1}'
@@ -192,7 +192,7 @@ def test_records_that_are_missing_are_counted(
     assert recording.ranks[0].dropped == {stream: count}
     quality = analyse(recording).quality
     assert quality.dropped == {stream: count}
-    text = report.text(report.document([path]))
+    text = api.text(api.document([path]))
     assert "none lost" not in text
     # Joining, which copies records, keeps it.
     assert finish(path)
@@ -268,7 +268,7 @@ def test_a_recording_that_was_cut_off_says_when_and_why(
     quality = analyse(read_recording(path)).quality
     assert quality.incomplete_ranks == ()
     assert "the disk was full" in quality.cut_off["0"]
-    assert "was cut off, of rank 0" in report.text(report.document([path]))
+    assert "was cut off, of rank 0" in api.text(api.document([path]))
 
 
 def test_horovods_layout_that_was_cut_off_says_why(

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, Late, recording, step_seconds, tensors
 
-from hvdtune.timeline import alone
 from hvdtune.timeline.advice import cure, overlap, ranks, traffic, turns
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.program import Program
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.replay import alone
+from hvdtune.timeline.replay.program import Program
 
 STRAGGLER, TURNS, ONE_BY_ONE = (
     "persistent straggler",

@@ -21,11 +21,11 @@ from synthetic_capture import (
 )
 
 from hvdtune.cli.main import main
-from hvdtune.timeline.capture import STREAMS
-from hvdtune.timeline.events import TimelineError
-from hvdtune.timeline.kineto import is_kineto, read_kineto
-from hvdtune.timeline.load import read_recording
-from hvdtune.timeline.merge import merge
+from hvdtune.timeline.record.events import TimelineError
+from hvdtune.timeline.record.layout import STREAMS
+from hvdtune.timeline.record.load import read_recording
+from hvdtune.timeline.viewers.kineto import is_kineto, read_kineto
+from hvdtune.timeline.viewers.merge import merge
 
 #: Two hosts with two ranks each, whose clocks have nothing in common.
 JOB = Job(ranks=4, steps=10, local_size=2, offset=(0, 0, -7e3, -7e3), drift=(0, 0, 2e-5, 2e-5))

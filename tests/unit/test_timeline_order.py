@@ -10,7 +10,7 @@ from synthetic_capture import Job, Late, recording, step_seconds, tensors
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
 
 HEALTHY = Job(steps=40, noise=0.01, speed=1e9)
 IN_ORDER = tuple(range(20))

@@ -10,8 +10,8 @@ from synthetic_capture import Job, recording
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import Mark
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record.layout import Mark
 
 EXPOSED = Job(steps=60, noise=0.01, overlap=False)
 KEPT = "overlap: tried from step 15 to 46, 9.1 % faster, kept"

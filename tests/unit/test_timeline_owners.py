@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from synthetic_capture import Call, Job, Late, Tensor, describing, recording, step_seconds, tensors
 
-from hvdtune.timeline import report
+from hvdtune.timeline import api
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import Mark, MemberList
-from hvdtune.timeline.owners import Family
-from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.report_numbers import numbers_of
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.analysis.owners import Family
+from hvdtune.timeline.record.layout import Mark, MemberList
+from hvdtune.timeline.report.document import numbers_of
 
 MIB = 1 << 20
 HEALTHY = Job(steps=24, noise=0.01, tensors=tensors(10, 2 * MIB))
@@ -318,11 +318,11 @@ def test_the_report_shows_the_owners():
     rows = {(one["call"], one["name"]): one for one in numbers["owners"]}
     assert rows["allreduce", "metric.#"]["count"] == 20
     assert "names" not in rows["allreduce", "gradients"]
-    for shown in (report.text(numbers), report.page(numbers)):
+    for shown in (api.text(numbers), api.page(numbers)):
         assert "Operations by owner" in shown
         assert "metric.#" in shown
     alone = analyse(recording(HEALTHY))
-    assert "Operations by owner" not in report.text(numbers_of(alone, findings(alone)))
+    assert "Operations by owner" not in api.text(numbers_of(alone, findings(alone)))
 
 
 def test_what_has_no_name_is_told_by_the_line_that_calls_it():

@@ -10,7 +10,10 @@ import pytest
 from synthetic_capture import Job, Late, Tensor, recording, tensors
 
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import (
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.analysis.answers import EXPOSED_PARTS, PARTS, Analysis
+from hvdtune.timeline.analysis.joint import join
+from hvdtune.timeline.record.layout import (
     BATCH,
     MARK,
     NONE,
@@ -22,8 +25,6 @@ from hvdtune.timeline.capture import (
     RankRecording,
     Recording,
 )
-from hvdtune.timeline.joint import join
-from hvdtune.timeline.report_data import EXPOSED_PARTS, PARTS, Analysis, analyse
 
 SEEDS = range(12)
 

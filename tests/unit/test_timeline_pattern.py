@@ -11,7 +11,7 @@ from synthetic_capture import Job, Late, Stall, recording, step_seconds
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
 
 HEALTHY = Job(steps=60, noise=0.01)
 RANDOM = np.random.default_rng(4).choice(np.arange(3, 60), 12, replace=False).tolist()

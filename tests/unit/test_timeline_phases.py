@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, Late, describing, recording, step_seconds, tensors
 
-from hvdtune.timeline import phases
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import MARK, Identity, Mark, RankRecording, Recording
-from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.report_numbers import numbers_of
-from hvdtune.timeline.report_text import text
-from hvdtune.timeline.view import view
+from hvdtune.timeline.analysis import phases
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record.layout import MARK, Identity, Mark, RankRecording, Recording
+from hvdtune.timeline.report.document import numbers_of
+from hvdtune.timeline.report.text import text
+from hvdtune.timeline.viewers.view import view
 
 JOB = Job(
     steps=24, tensors=tensors(8), noise=0.02, phases=True, before=0.0005, input=0.0005, cpus=8

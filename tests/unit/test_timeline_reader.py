@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hvdtune.timeline.events import TimelineError, load_events
-from hvdtune.timeline.model import Trace
-from hvdtune.timeline.reader import read_trace
+from hvdtune.timeline.horovod.model import Trace
+from hvdtune.timeline.horovod.reader import read_trace
+from hvdtune.timeline.record.events import TimelineError, load_events
 
 HOROVOD = Path(__file__).parents[1] / "data" / "horovod-timeline.json"
 

@@ -21,13 +21,13 @@ from synthetic_capture import (
     write_lines,
 )
 
-from hvdtune.timeline import capture_file
-from hvdtune.timeline.align import LARGEST_BOUND_NS, TIMES, UnalignedError, clock_of
-from hvdtune.timeline.capture import FORMAT, STREAMS, TENSOR, ClockReading, Identity
-from hvdtune.timeline.capture_file import Budget, is_capture, read_capture_file
-from hvdtune.timeline.events import TimelineError
-from hvdtune.timeline.load import read_files, read_recording, siblings
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record import capture_file
+from hvdtune.timeline.record.capture_file import Budget, is_capture, read_capture_file
+from hvdtune.timeline.record.clock import LARGEST_BOUND_NS, TIMES, UnalignedError, clock_of
+from hvdtune.timeline.record.events import TimelineError
+from hvdtune.timeline.record.layout import FORMAT, STREAMS, TENSOR, ClockReading, Identity
+from hvdtune.timeline.record.load import read_files, read_recording, siblings
 
 SMALL = Job(ranks=3, steps=6, counters=True, cycles=True)
 SHIFTED = replace(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hvdtune.timeline import whatif
-from hvdtune.timeline.program import Costs, Play, Program
-from hvdtune.timeline.replay import PRIOR_OVERLAP, Rules, play
+from hvdtune.timeline.replay import changes
+from hvdtune.timeline.replay.play import PRIOR_OVERLAP, Rules, play
+from hvdtune.timeline.replay.program import Costs, Play, Program
 
 MS = 1e6
 MIB = 1 << 20
@@ -79,7 +79,7 @@ def test_gradients_that_come_at_once_do_so_in_steps_that_are_interrupted_too():
     """A rank that was kept from submitting for 5 ms has no other program."""
     usual, interrupted = plays(burst(0), burst(0)), plays(burst(0), burst(5))
     stretches = usual * 4 + interrupted
-    changed, _ = whatif.overlapped()(stretches, Rules(64 * MIB, MS, COSTS))
+    changed, _ = changes.overlapped()(stretches, Rules(64 * MIB, MS, COSTS))
     for [one] in changed:
         for program in one.programs:
             # Evenly over the last two thirds of what was computed before.
@@ -89,14 +89,14 @@ def test_gradients_that_come_at_once_do_so_in_steps_that_are_interrupted_too():
 
 def test_gradients_that_come_one_by_one_stay_where_they_are():
     spread = step([6, 12, 18, 24, 30], [(30, [0, 1, 2, 3, 4])], 32)
-    [[one]], _ = whatif.overlapped()(plays(spread), Rules(64 * MIB, MS, COSTS))
+    [[one]], _ = changes.overlapped()(plays(spread), Rules(64 * MIB, MS, COSTS))
     assert one.programs[0].submit.tolist() == spread.submit.tolist()
 
 
 def test_what_comes_first_is_computed_where_the_first_layer_was():
     """Two tensors a layer, submitted together, and 4 ms of computing for each layer."""
     whole = plays(step([14, 14, 18, 18, 22, 22, 26], [(27, list(range(7)))], 27))
-    [[one]], _ = whatif.submitted_first(6)(whole, Rules(64 * MIB, MS, COSTS))
+    [[one]], _ = changes.submitted_first(6)(whole, Rules(64 * MIB, MS, COSTS))
     assert (one.programs[0].submit / MS).tolist() == [18, 18, 22, 22, 26, 26, 14]
 
 
@@ -107,34 +107,34 @@ def ridge(waited: float, overlapped: float, measured: float) -> float:
 
 def contended(
     waiting: list[float], work: tuple[tuple[float, float], ...] = (), beside: float = 0.0
-) -> whatif.Bench:
+) -> changes.Bench:
     """One rank with eight tensors that leave one by one, 2 ms each, while it computes."""
     [[one]] = plays(step([2, 3, 4, 5, 6, 7, 8, 9], [(30, list(range(8)))], 30))
     alone = tuple((np.array([at]), 2 * MS) for at in range(8))
     one = replace(one, recorded=alone, measured=30 * MS, waiting=np.array(waiting) * MS, work=work)
-    return whatif.Bench([[one]], Rules(0, MS, COSTS, beside=beside * MS), 1.0)
+    return changes.Bench([[one]], Rules(0, MS, COSTS, beside=beside * MS), 1.0)
 
 
 def test_a_program_that_waited_for_a_cpu_gets_it_when_batches_take_less_of_it():
     """Eight batches take 16 ms of 30, all hidden. As three they take 11 ms."""
-    assert contended([]).gain(whatif.threshold(4 * MIB)) == pytest.approx(0, abs=0.001)
+    assert contended([]).gain(changes.threshold(4 * MIB)) == pytest.approx(0, abs=0.001)
     waited = contended([8])
     assert waited.base == pytest.approx(30 * MS)  # it waited in the recording, too
-    assert waited.gain(whatif.threshold(4 * MIB)) == pytest.approx(ridge(8, 16, 30) * 5 / 30)
+    assert waited.gain(changes.threshold(4 * MIB)) == pytest.approx(ridge(8, 16, 30) * 5 / 30)
 
 
 def test_no_step_is_quicker_than_the_work_of_its_cpus():
-    free = contended([14]).gain(whatif.threshold(4 * MIB))
+    free = contended([14]).gain(changes.threshold(4 * MIB))
     assert free == pytest.approx(ridge(14, 16, 30) * 5 / 30)
     # Computing keeps the CPUs busy for 25.8 of 30 ms, and batches for a quarter of their time.
     limited = contended([14], ((25.8 * MS, 0.25),))
     assert limited.base == pytest.approx(30 * MS)
-    gain = limited.gain(whatif.threshold(4 * MIB))
+    gain = limited.gain(changes.threshold(4 * MIB))
     assert gain == pytest.approx(1 - (25.8 + 11 / 4) / 30)
     # Where that is more than was recorded, it is overestimated, and counts for so much less.
     over = contended([14], ((56 * MS, 0.5),))
     assert over.base == pytest.approx(30 * MS)
-    assert over.gain(whatif.threshold(4 * MIB)) == pytest.approx(1 - (56 + 11 / 2) / (56 + 16 / 2))
+    assert over.gain(changes.threshold(4 * MIB)) == pytest.approx(1 - (56 + 11 / 2) / (56 + 16 / 2))
 
 
 def test_standing_behind_a_submission_is_no_computing():
@@ -142,17 +142,17 @@ def test_standing_behind_a_submission_is_no_computing():
     [[one]] = plays(step([10, 12, 14, 16], [(18, [0, 1, 2, 3])], 20))
     alone = tuple((np.array([at]), 2 * MS) for at in range(4))
     one = replace(one, recorded=alone, measured=20 * MS, waiting=np.array([7.2 * MS]))
-    sample = whatif.Bench([[one]], Rules(0, MS, COSTS), 1.0)
+    sample = changes.Bench([[one]], Rules(0, MS, COSTS), 1.0)
     assert sample.base == pytest.approx(20 * MS)
-    [[changed]], _ = whatif.overlapped()(sample.stretches, sample.rules)
+    [[changed]], _ = changes.overlapped()(sample.stretches, sample.rules)
     assert changed.programs[0].compute == pytest.approx((20 - 7.2) * MS)
     assert changed.overlapped.tolist() == [0]
     # What else is gained is what it is where nobody stood.
     free = replace(one, waiting=np.zeros(1), programs=changed.programs)
-    shorter = whatif.Bench([[free]], Rules(0, MS, COSTS), 1.0)
+    shorter = changes.Bench([[free]], Rules(0, MS, COSTS), 1.0)
     unchanged = play([[free]], shorter.rules)
     gain = 1 - unchanged / (20 * MS)
-    assert sample.gain(whatif.overlapped()) == pytest.approx(gain, rel=0.1)
+    assert sample.gain(changes.overlapped()) == pytest.approx(gain, rel=0.1)
 
 
 def test_what_short_batches_take_beside_their_duration_is_taken_from_programs():
@@ -161,11 +161,11 @@ def test_what_short_batches_take_beside_their_duration_is_taken_from_programs():
     assert waited.base == pytest.approx(30 * MS)
     assert waited.stretches[0][0].overlapped.tolist() == pytest.approx([24 * MS])
     gain = ridge(8, 24, 30) * (24 - 14) / 30
-    assert waited.gain(whatif.threshold(4 * MIB)) == pytest.approx(gain)
+    assert waited.gain(changes.threshold(4 * MIB)) == pytest.approx(gain)
     # Computing keeps the CPUs busy for 24 of 30 ms, and batches for a quarter of their time.
     limited = contended([24], ((24 * MS, 0.25),), beside=1.0)
     assert limited.base == pytest.approx(30 * MS)
-    assert limited.gain(whatif.threshold(4 * MIB)) == pytest.approx(1 - (24 + 14 / 4) / 30)
+    assert limited.gain(changes.threshold(4 * MIB)) == pytest.approx(1 - (24 + 14 / 4) / 30)
 
 
 def lost_of_three(gaps: list[float | None]) -> list[float]:
@@ -179,7 +179,7 @@ def lost_of_three(gaps: list[float | None]) -> list[float]:
         [[one]] = plays(step([2, 4], [*waits, (last, [0, 1])], 30), size=4 * MIB)
         waiting = np.array([7.0 if gap is None else max(gap - 1, 0)]) * MS
         whole.append(replace(one, recorded=alone, measured=33 * MS, waiting=waiting))
-    sample = whatif.Bench([whole], Rules(0, MS, COSTS), 1.0)
+    sample = changes.Bench([whole], Rules(0, MS, COSTS), 1.0)
     return [float(one.lost[0]) for one in sample.stretches[0]]
 
 
@@ -202,8 +202,8 @@ def test_ranks_without_a_part_in_the_step_change_nothing():
     )
     alone = tuple((np.array([at]), 2 * MS) for at in range(2))
     one = replace(one, recorded=alone, measured=33 * MS, waiting=np.array([8 * MS, 0]))
-    sample = whatif.Bench([[one]], Rules(0, MS, COSTS), 1.0)
-    assert np.isfinite(sample.gain(whatif.overlapped()))
+    sample = changes.Bench([[one]], Rules(0, MS, COSTS), 1.0)
+    assert np.isfinite(sample.gain(changes.overlapped()))
 
 
 def test_waiting_without_overlap_is_not_for_batches():
@@ -211,7 +211,7 @@ def test_waiting_without_overlap_is_not_for_batches():
     [[one]] = plays(step([2, 3], [(2.5, [0]), (4, [1])], 30))
     alone = tuple((np.array([at]), 2 * MS) for at in range(2))
     one = replace(one, recorded=alone, measured=33 * MS, waiting=np.array([8 * MS]))
-    sample = whatif.Bench([[one]], Rules(0, MS, COSTS), 1.0)
-    without = whatif.Bench([[replace(one, waiting=np.zeros(0))]], Rules(0, MS, COSTS), 1.0)
-    hidden = whatif.overlapped()
+    sample = changes.Bench([[one]], Rules(0, MS, COSTS), 1.0)
+    without = changes.Bench([[replace(one, waiting=np.zeros(0))]], Rules(0, MS, COSTS), 1.0)
+    hidden = changes.overlapped()
     assert sample.gain(hidden) == pytest.approx(without.gain(hidden), rel=0.2)

@@ -14,18 +14,12 @@ import synthetic_capture
 from synthetic_capture import Job, Late, Tensor, recording, tensors, write_capture
 
 from hvdtune.cli.main import main
-from hvdtune.timeline import (
-    diff,
-    diff_text,
-    report,
-    report_figures,
-    report_numbers,
-    report_strips,
-    words,
-)
+from hvdtune.timeline import api, words
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.merge import write_view
-from hvdtune.timeline.report_data import PARTS, analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.analysis.answers import PARTS
+from hvdtune.timeline.report import comparison, comparison_text, document, figures, strips
+from hvdtune.timeline.viewers.merge import write_view
 
 HOROVOD = Path(__file__).parents[1] / "data" / "horovod-timeline.json"
 PLANTED = synthetic_capture.planted()
@@ -34,7 +28,7 @@ LATE = replace(PLANTED["late for a while"][0], peak_gbps=12.0)
 
 def numbers_of(job: Job) -> dict[str, Any]:
     analysis = analyse(recording(job))
-    return report_numbers.numbers_of(analysis, findings(analysis))
+    return document.numbers_of(analysis, findings(analysis))
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +90,9 @@ def test_the_strips_are_a_typical_and_a_bad_step(late: dict[str, Any]) -> None:
 
 def test_many_short_spans_are_drawn_as_one() -> None:
     job = Job(ranks=2, steps=6, tensors=tensors(700, 4096), cycle=0.0, threshold=0, backward=0.1)
-    strip = report_strips.strips(analyse(recording(job)))[0]
+    strip = strips.strips(analyse(recording(job)))[0]
     for lanes in strip["ranks"]:
-        assert 0 < len(lanes["communication"]) <= 2 * report_strips.MOST_SPANS
+        assert 0 < len(lanes["communication"]) <= 2 * strips.MOST_SPANS
 
 
 def test_fusion_counts_every_batch_once(late: dict[str, Any]) -> None:
@@ -141,7 +135,7 @@ def test_settings_without_a_value_are_the_default() -> None:
     for one in whole.ranks.values():
         one.identity.settings.update(HOROVOD_AUTOTUNE_LOG=None, HOROVOD_THREAD_AFFINITY=[])
     analysis = analyse(whole)
-    rows = report_numbers.numbers_of(analysis, findings(analysis))["settings"]
+    rows = document.numbers_of(analysis, findings(analysis))["settings"]
     assert [one["name"] for one in rows if one["changed"]] == ["HOROVOD_CYCLE_TIME"]
     assert not any(one["moved"] for one in rows)
 
@@ -151,16 +145,16 @@ def test_a_large_recording_makes_a_small_page() -> None:
     job = Job(ranks=80, steps=200, tensors=tensors(4), noise=0.05)
     numbers = numbers_of(job)
     cells = sum(len(row) for row in numbers["lateness"]["late_ms"])
-    assert cells <= report_numbers.MOST_CELLS
-    assert len(numbers["lateness"]["ranks"]) <= report_numbers.MOST_ROWS
+    assert cells <= document.MOST_CELLS
+    assert len(numbers["lateness"]["ranks"]) <= document.MOST_ROWS
     # Every rank and step is in some cell.
     ranks = [r for first, last in numbers["lateness"]["ranks"] for r in range(first, last + 1)]
     assert ranks == list(range(80))
-    assert len(numbers["waterfall"]["ranks"]) == report_numbers.MOST_BARS
-    assert numbers["waterfall"]["left_out"] == 80 - report_numbers.MOST_BARS
-    assert all(len(strip["ranks"]) == report_strips.MOST_RANKS for strip in numbers["strips"])
+    assert len(numbers["waterfall"]["ranks"]) == document.MOST_BARS
+    assert numbers["waterfall"]["left_out"] == 80 - document.MOST_BARS
+    assert all(len(strip["ranks"]) == strips.MOST_RANKS for strip in numbers["strips"])
     assert len(json.dumps(numbers)) < 1_000_000
-    assert len(report.page(numbers)) < 4_000_000
+    assert len(api.page(numbers)) < 4_000_000
 
 
 def test_every_figure_is_one_that_plotly_accepts(late: dict[str, Any]) -> None:
@@ -174,16 +168,16 @@ def test_every_figure_is_one_that_plotly_accepts(late: dict[str, Any]) -> None:
         return "#123456" if isinstance(value, str) and value.startswith("@") else value
 
     made = [figure(late)[0] for figure in (
-        report_figures.waterfall, report_figures.lateness, report_figures.fusion,
-        report_figures.sizes, report_figures.steps,
+        figures.waterfall, figures.lateness, figures.fusion,
+        figures.sizes, figures.steps,
     )]  # fmt: skip
-    made += [report_figures.strip(one)[0] for one in late["strips"]]
+    made += [figures.strip(one)[0] for one in late["strips"]]
     for spec in made:
         assert go.Figure(coloured(spec)).data  # raises ValueError for what it does not know
 
 
 def test_text_and_page_say_the_same_first(late: dict[str, Any]) -> None:
-    text, page = report.text(late), report.page(late)
+    text, page = api.text(late), api.page(late)
     sentence = late["verdict"]["sentence"]
     flat = " ".join(text.split())
     assert flat.startswith(f"Verdict: {sentence} Next: {late['verdict']['action']}")
@@ -199,7 +193,7 @@ def test_text_and_page_say_the_same_first(late: dict[str, Any]) -> None:
 def test_whatever_names_hold_is_text() -> None:
     evil = '</script><img src=x onerror="alert(1)">'
     job = Job(ranks=2, steps=8, tensors=(Tensor(f"allreduce.{evil}", 4096),), id=evil)
-    page = report.page(numbers_of(job))
+    page = api.page(numbers_of(job))
     assert "<img" not in page
     # The only closing tags of scripts are the page's own.
     assert page.count("</script>") == page.count("<script")
@@ -207,13 +201,13 @@ def test_whatever_names_hold_is_text() -> None:
 
 def test_a_job_of_one_rank_and_one_without_steps() -> None:
     alone = numbers_of(Job(ranks=1, steps=10))
-    assert "A typical step" in report.page(alone)
-    assert "strip-typical" in report.page(alone)
-    assert "lateness" not in re.findall(r'<figure class="card" id="([^"]+)"', report.page(alone))
-    assert report.text(alone).startswith("Verdict: ")
+    assert "A typical step" in api.page(alone)
+    assert "strip-typical" in api.page(alone)
+    assert "lateness" not in re.findall(r'<figure class="card" id="([^"]+)"', api.page(alone))
+    assert api.text(alone).startswith("Verdict: ")
     empty = numbers_of(Job(ranks=2, steps=0))
     json.dumps(empty, allow_nan=False)
-    for shown in (report.text(empty), report.page(empty)):
+    for shown in (api.text(empty), api.page(empty)):
         assert "No training step was recognised" in shown
 
 
@@ -246,8 +240,8 @@ def test_files_of_all_ranks_can_be_given_one_by_one(tmp_path: Path) -> None:
     second.mkdir()
     path = write_capture(Job(ranks=2, steps=10), first)
     other = (first / "t.rank1.json").rename(second / "t.rank1.json")
-    assert report.document([path, other])["job"]["recorded"] == [0, 1]
-    assert report.document([path])["job"]["recorded"] == [0]
+    assert api.document([path, other])["job"]["recorded"] == [0, 1]
+    assert api.document([path])["job"]["recorded"] == [0]
 
 
 def test_json_has_the_numbers_of_the_page(
@@ -257,7 +251,7 @@ def test_json_has_the_numbers_of_the_page(
     target = tmp_path / "page.html"
     assert main(["report", str(path), "--json", "-o", str(target)]) == 0
     numbers = json.loads(capsys.readouterr().out)
-    assert report.page(numbers) == target.read_text(encoding="utf-8")
+    assert api.page(numbers) == target.read_text(encoding="utf-8")
     assert numbers["source"] == str(path)
     assert main(["report", str(path), "-o", str(target)]) == 0
     shown = capsys.readouterr().out
@@ -277,7 +271,7 @@ def test_horovods_own_timeline_gives_a_limited_report(
     # hvdtune marks every step in this layout: it is not said of its files.
     content = HOROVOD.read_text().replace('"E"', '"E", "args": {"batch": 1}')
     (tmp_path / "ours.json").write_text(content)
-    numbers = report.document([str(tmp_path / "ours.json")])
+    numbers = api.document([str(tmp_path / "ours.json")])
     assert numbers["kind"] == "horovod"
     assert len(numbers["missing"]) == 2
     assert main(["report", str(HOROVOD), "--json", "-o", str(tmp_path / "page.html")]) == 0
@@ -380,12 +374,12 @@ def test_sizes_count_in_1024_and_bandwidths_in_1000(name: str) -> None:
     jobs = [replace(job, steps=24) for job in PLANTED[name]]
     jobs[0] = replace(jobs[0], framework="")
     bad, good = (analyse(recording(job)) for job in jobs)
-    numbers = report_numbers.numbers_of(bad, findings(bad))
+    numbers = document.numbers_of(bad, findings(bad))
     shown = [
-        report.text(numbers),
-        report.text(report_numbers.numbers_of(good, findings(good))),
-        diff_text.text(diff.compare(bad, good)),
-        re.sub(r"<script.*?</script>", "", report.page(numbers), flags=re.DOTALL),
+        api.text(numbers),
+        api.text(document.numbers_of(good, findings(good))),
+        comparison_text.text(comparison.compare(bad, good)),
+        re.sub(r"<script.*?</script>", "", api.page(numbers), flags=re.DOTALL),
     ]
     for text in shown:
         assert not re.findall(r"\d (?:[kMGT]B\b(?!/s)|[KMGT]iB/s)", text)
@@ -398,16 +392,16 @@ def test_a_rank_late_throughout_is_named_in_text_and_waterfall() -> None:
     by_rank = {bar["rank"]: bar["parts_s"] for bar in found["ranks"]}
     assert by_rank[2]["compute_s"] - by_rank[0]["compute_s"] == pytest.approx(0.030, rel=0.1)
     assert by_rank[0]["skew_wait_s"] == pytest.approx(0.030, rel=0.15)
-    text = " ".join(report.text(numbers).split())
+    text = " ".join(api.text(numbers).split())
     assert "Late ranks: Rank 2 (host0) is late throughout" in text
 
 
 def test_ranks_that_are_late_together_are_named_together() -> None:
     late = (Late(2, 0.030), Late(3, 0.030))
     numbers = numbers_of(Job(ranks=4, steps=30, noise=0.01, local_size=2, late=late))
-    text = " ".join(report.text(numbers).split())
+    text = " ".join(api.text(numbers).split())
     assert re.search(
         r"Late ranks: Ranks 2, 3 are late together: [23]\d(\.\d)? ms in a typical", text
     )
-    noise = " ".join(report.text(numbers_of(Job(ranks=4, steps=30, noise=0.3))).split())
+    noise = " ".join(api.text(numbers_of(Job(ranks=4, steps=30, noise=0.3))).split())
     assert "together" not in noise

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, capture_lines, event, recording, simulate, write_lines
 
-from hvdtune.timeline.capture import NONE, TENSOR
-from hvdtune.timeline.load import read_recording
-from hvdtune.timeline.tensor_runs import NARROW, RUN, WIDE, unpack
+from hvdtune.timeline.record.layout import NONE, TENSOR
+from hvdtune.timeline.record.load import read_recording
+from hvdtune.timeline.record.tensor_runs import NARROW, RUN, WIDE, unpack
 
 ONE = Job(ranks=1, steps=6, counters=True, cycles=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hvdtune.timeline import report
+from hvdtune.timeline import api as report
 
 RANKS = 4
 Events = list[dict[str, Any]]

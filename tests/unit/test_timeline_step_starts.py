@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, Late, Stall, recording, tensors
 
-from hvdtune.timeline import report_html, report_numbers, report_text
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import Mark, Recording
-from hvdtune.timeline.report_data import analyse
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record.layout import Mark, Recording
+from hvdtune.timeline.report import document, page
+from hvdtune.timeline.report import text as report_text
 
 JOB = Job(steps=30, tensors=tensors(5))
 Numbers = dict[str, Any]
@@ -21,11 +22,11 @@ Numbers = dict[str, Any]
 def report_of(recorded: Recording) -> Numbers:
     """The document; its start must be said in text and page, too."""
     analysis = analyse(recorded)
-    numbers = report_numbers.numbers_of(analysis, findings(analysis))
+    numbers = document.numbers_of(analysis, findings(analysis))
     if numbers["start"]:
         said = numbers["start"]["sentence"]
         assert said in " ".join(report_text.text(numbers).split())
-        assert said in report_html.page(numbers)
+        assert said in page.page(numbers)
     return numbers
 
 

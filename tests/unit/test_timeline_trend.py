@@ -11,8 +11,8 @@ from synthetic_capture import Job, Late, recording, step_seconds
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.trend import change, course
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.analysis.trend import change, course
 
 STEPS = 80
 HEALTHY = Job(steps=STEPS, noise=0.02)

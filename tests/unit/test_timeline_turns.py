@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hvdtune.timeline import analysis, turns
-from hvdtune.timeline.model import Span, Tick, Trace
-from hvdtune.timeline.summary import summary
+from hvdtune.timeline.horovod import analysis, turns
+from hvdtune.timeline.horovod.model import Span, Tick, Trace
+from hvdtune.timeline.horovod.summary import summary
 
 RANKS = 4
 TURN_US = 50_000

@@ -10,9 +10,9 @@ from synthetic_capture import Job, Late, Stall, Tensor, planted, recording, step
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
-from hvdtune.timeline.capture import Recording
-from hvdtune.timeline.report_data import analyse
-from hvdtune.timeline.report_numbers import numbers_of
+from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.record.layout import Recording
+from hvdtune.timeline.report.document import numbers_of
 
 KINDS = {
     "late": "persistent straggler",

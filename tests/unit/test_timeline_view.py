@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from synthetic_capture import Job, Late, Stall, Tensor, planted, recording, simulate, tensors
 
-from hvdtune.timeline.capture import Mark, Recording
-from hvdtune.timeline.events import TimelineError
-from hvdtune.timeline.view import View, view
-from hvdtune.timeline.view_rank import LANES, batch_of_tensors
-from hvdtune.timeline.view_window import parse_steps
+from hvdtune.timeline.record.events import TimelineError
+from hvdtune.timeline.record.layout import Mark, Recording
+from hvdtune.timeline.viewers.lanes import LANES, batch_of_tensors
+from hvdtune.timeline.viewers.view import View, view
+from hvdtune.timeline.viewers.window import parse_steps
 
 JOB = Job(ranks=3, steps=8, tensors=tensors(6), late=(Late(2, 0.005),), counters=True, cycles=True)
 

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from hvdtune.timeline import report_tables, words
+from hvdtune.timeline import words
+from hvdtune.timeline.report import tables
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_who_held_the_job_up_is_not_called_punctual() -> None:
         "rank": 0, "kind": "", "steps_last_share": 0.3, "typical_late_s": 0.0, "caused_s": 0.2,
         "from_step": -1, "to_step": -1,
     }  # fmt: skip
-    table = report_tables.stragglers(
+    table = tables.stragglers(
         {
             "stragglers": [
                 {**rank, "delay_s": 0.1},

@@ -6,9 +6,9 @@ import argparse
 
 import pytest
 
-from hvdtune import knobs
 from hvdtune.cli import tune
 from hvdtune.cli.main import main
+from hvdtune.settings import knobs
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdtune import variables
-from hvdtune.knobs import KNOBS
+from hvdtune.settings import variables
+from hvdtune.settings.knobs import KNOBS
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r"(?:HOROVOD|HVDTUNE)_[A-Z0-9_]*[A-Z0-9]")

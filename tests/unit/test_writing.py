@@ -52,7 +52,7 @@ def test_two_processes_that_give_way_switch(writing):
 def test_every_part_of_a_call_is_in_one_phase(writing, capsys):
     import phases
 
-    from hvdtune.timeline.report_data import PARTS
+    from hvdtune.timeline.analysis.answers import PARTS
 
     columns = [part for names in phases.COLUMNS.values() for part in names]
     assert sorted(columns) == sorted(PARTS)

@@ -154,8 +154,8 @@ def is_uneven(result: Path) -> bool:
 def verdict(path: Path) -> list[Finding]:
     """What the report finds in a recording, best first."""
     from hvdtune.timeline.advice.verdict import findings
-    from hvdtune.timeline.load import read_recording
-    from hvdtune.timeline.report_data import analyse
+    from hvdtune.timeline.analysis.analyse import analyse
+    from hvdtune.timeline.record.load import read_recording
 
     return findings(analyse(read_recording(path)))
 

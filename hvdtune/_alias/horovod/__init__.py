@@ -20,7 +20,7 @@ from typing import Any
 
 from . import _absent
 
-# hvdtune.launch.build_info has it too; this package must load where hvdtune is missing.
+# hvdtune.launch.doctor.build_info has it too; this package must load where hvdtune is missing.
 __version__ = "0.28.1"
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -28,7 +28,6 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _MOVED = {
     "common.elastic": "elastic",
     "common.exceptions": "core.exceptions",
-    "common.process_sets": "core.process_sets",
 }
 
 

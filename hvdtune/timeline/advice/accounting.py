@@ -12,11 +12,11 @@ import numpy as np
 
 from hvdtune.timeline import words
 from hvdtune.timeline.advice.finding import Finding
-from hvdtune.timeline.report_data import PARTS
-from hvdtune.timeline.skew import pauses
+from hvdtune.timeline.analysis.answers import PARTS
+from hvdtune.timeline.analysis.skew import pauses
 
 if TYPE_CHECKING:
-    from hvdtune.timeline.report_data import Analysis
+    from hvdtune.timeline.analysis.answers import Analysis
 
 COMPUTING, COMMUNICATION, NO_CAUSE = "computing", "communication not hidden", "no cause found"
 #: Parts of the waterfall in which operations are agreed on, wait for their turn, or run.

@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline import chance, host_counters, whatif
-from hvdtune.timeline.capture import Mark
-from hvdtune.timeline.cpus import Load, load
-from hvdtune.timeline.fusion import CYCLE, THRESHOLD, number, settings_by_epoch
-from hvdtune.timeline.host_counters import Threads
-from hvdtune.timeline.replay import Rules
-from hvdtune.timeline.skew import MATTERS, PERSISTENT, pauses
-from hvdtune.timeline.trend import Change, change
+from hvdtune.timeline.analysis import chance
+from hvdtune.timeline.analysis.cpus import Load, load
+from hvdtune.timeline.analysis.fusion import CYCLE, THRESHOLD, number, settings_by_epoch
+from hvdtune.timeline.analysis.skew import MATTERS, PERSISTENT, pauses
+from hvdtune.timeline.analysis.trend import Change, change
+from hvdtune.timeline.record import host_counters
+from hvdtune.timeline.record.host_counters import Threads
+from hvdtune.timeline.record.layout import Mark
+from hvdtune.timeline.replay import changes
+from hvdtune.timeline.replay.play import Rules
 
 if TYPE_CHECKING:
-    from hvdtune.timeline.owners import Family
-    from hvdtune.timeline.report_data import Analysis
+    from hvdtune.timeline.analysis.answers import Analysis
+    from hvdtune.timeline.analysis.owners import Family
 
 MIB = 1 << 20
 #: Steps that take longer than so many median steps say nothing about the usual ones.
@@ -36,13 +38,13 @@ class Case:
     """What the causes are judged by: the analysis and a sample of its usual steps."""
 
     analysis: Analysis
-    costs: whatif.Costs
+    costs: changes.Costs
     threshold: float  # bytes
     cycle: float  # ns
     #: What was found to help the usual steps: (gain, change).
-    fixes: list[tuple[float, whatif.Change]] = field(default_factory=list)
+    fixes: list[tuple[float, changes.Change]] = field(default_factory=list)
     #: Of these, better settings; None if there are none.
-    better_settings: tuple[float, whatif.Change] | None = None
+    better_settings: tuple[float, changes.Change] | None = None
 
     @classmethod
     def of(cls, analysis: Analysis) -> Case:
@@ -52,19 +54,19 @@ class Case:
         threshold, cycle = number(last, THRESHOLD), number(last, CYCLE)
         return cls(
             analysis,
-            whatif.fitted(analysis.joint, analysis.found_steps),
+            changes.fitted(analysis.joint, analysis.found_steps),
             128 * MIB if np.isnan(threshold) else threshold,
             (1.0 if np.isnan(cycle) else cycle) * 1e6,
         )
 
-    def bench(self, chosen: np.ndarray) -> whatif.Bench:
+    def bench(self, chosen: np.ndarray) -> changes.Bench:
         """A sample of the steps `chosen`, [S] bool."""
         joint, steps = self.analysis.joint, self.analysis.found_steps
         load = self.load
         rules = Rules(
             self.threshold, self.cycle, self.costs, slowdown=load.slowdown, beside=load.beside
         )
-        return whatif.bench(joint, steps, chosen, rules, load)
+        return changes.bench(joint, steps, chosen, rules, load)
 
     @cached_property
     def load(self) -> Load:
@@ -239,21 +241,21 @@ class Case:
         return float(own.groupby("step")["last"].any().mean())
 
     @cached_property
-    def sample(self) -> whatif.Bench:
+    def sample(self) -> changes.Bench:
         """Of the usual steps. What a change saves in one of them it saves in every step."""
         sample = self.bench(self.usual)
         sample.weight = float(self.durations[self.usual].mean() / self.durations.mean())
         return sample
 
-    def gain(self, change: whatif.Change) -> float:
+    def gain(self, change: changes.Change) -> float:
         """Of a change on the usual steps; remembered as something that helps."""
         gain = self.sample.gain(change)
         self.fixes.append((gain, change))
         return gain
 
-    def gain_beyond(self, change: whatif.Change) -> float:
+    def gain_beyond(self, change: changes.Change) -> float:
         """What a change saves on top of the best of those before."""
-        gain, best = max(self.fixes, key=lambda fix: fix[0], default=(0.0, whatif.unchanged))
+        gain, best = max(self.fixes, key=lambda fix: fix[0], default=(0.0, changes.unchanged))
         if gain <= 0:
             return self.sample.gain(change)
         return self.sample.gain(lambda s, r: change(*best(s, r))) - gain
@@ -276,7 +278,7 @@ class Case:
         table = self.analysis.waterfall
         return float(table[name].sum() / table["step_s"].sum())
 
-    def replay_error(self, bench: whatif.Bench) -> float:
+    def replay_error(self, bench: changes.Bench) -> float:
         """How far the replay without a change is off, relative."""
         return bench.base / bench.measured - 1 if bench.measured else float("nan")
 

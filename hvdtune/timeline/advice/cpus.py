@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdtune.timeline import host_counters, whatif
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import RELATIVE, Finding
+from hvdtune.timeline.record import host_counters
+from hvdtune.timeline.replay import changes
 
 if TYPE_CHECKING:
-    from hvdtune.timeline.cpus import Host
-    from hvdtune.timeline.host_counters import Threads
-    from hvdtune.timeline.program import Play
+    from hvdtune.timeline.analysis.cpus import Host
+    from hvdtune.timeline.record.host_counters import Threads
+    from hvdtune.timeline.replay.program import Play
 
 #: CPUs are scarce when ranks wait for one during this share of the step, and others have them when
 #: the ranks use less than this share of what they would if they only kept each other waiting.
@@ -250,7 +251,7 @@ def starved(case: Case) -> float:
     return float(min(1.0, place.beside[taken].mean() / blocked))
 
 
-def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -> whatif.Change:
+def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -> changes.Change:
     """Nothing but the job's ranks keeps the `chosen` ranks of a host ([ranks of it] bool) from a
     CPU. A rank computes for no less than its thread had a CPU; what it waited beyond that it waited
     in batches, which are quicker then. Of ranks that are more than the CPUs some of the waiting
@@ -283,8 +284,8 @@ def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -
         return min(split(one)[1], quicker)
 
     work = host.cpus / cpus if cpus else 1.0
-    cure = whatif.computing_takes(lambda one: split(one)[0], batches, work)
-    woken = whatif.quicker_latencies(quicker)
+    cure = changes.computing_takes(lambda one: split(one)[0], batches, work)
+    woken = changes.quicker_latencies(quicker)
     return lambda stretches, rules: woken(*cure(stretches, rules))
 
 
@@ -338,7 +339,7 @@ def cpus_stolen(case: Case) -> list[Finding]:
         def times(one: Play, share: float = share) -> np.ndarray:
             return (1 - share) * np.array([p.compute for p in one.programs])
 
-        change = whatif.computing_takes(times, lambda _, share=share: 1 - share)  # type: ignore[misc]
+        change = changes.computing_takes(times, lambda _, share=share: 1 - share)  # type: ignore[misc]
         found.append(
             Finding(
                 "CPUs stolen",
@@ -447,7 +448,7 @@ def too_many_threads(case: Case) -> list[Finding]:
 
 def _with_fewer_threads(
     case: Case, place: Place, fit: int, waste: float, all_computes: bool
-) -> whatif.Change:
+) -> changes.Change:
     """Each rank of the host computes with `fit` threads: what its threads did in CPU time, less
     what they wasted, takes that on as many CPUs; what others have stays theirs. The rest of its
     computing is sleeping or reading and stays: all that its main thread neither ran nor waited, or,
@@ -472,7 +473,7 @@ def _with_fewer_threads(
         new[own] = np.minimum(compute[own], np.maximum(idle, 0.0) + (1 - waste) * work / each)
         return new
 
-    return whatif.computing_takes(times, work=1 - waste)
+    return changes.computing_takes(times, work=1 - waste)
 
 
 # ---- memory --------------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvdtune.timeline import whatif
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.expected import Expected, one_of, saved
-from hvdtune.timeline.program import Play, Program
+from hvdtune.timeline.replay import changes
+from hvdtune.timeline.replay.program import Play, Program
 
 #: Late ranks are cured as exactly as the replay knows when the others submit.
 RELATIVE = 0.15
@@ -58,7 +58,7 @@ def of_ranks(
     if -1 in positions or len(positions) >= len(case.analysis.joint.views):
         return Cure(waited, waited)  # not all ranks recorded: that is all that is known
     bench = None if chosen is case.usual else case.bench(chosen)
-    removed = saved(case, whatif.as_fast_as_others(positions), bench, RELATIVE)
+    removed = saved(case, changes.as_fast_as_others(positions), bench, RELATIVE)
     if bench is not None and removed.gain < MOST * waited.gain:
         return Cure(waited, waited)  # they stop at the end of the steps before, say
     if removed.gain > waited.between[1] and not hidden:
@@ -67,7 +67,7 @@ def of_ranks(
     where = place(plays, positions)
     if not moves or where == "one":
         return Cure(removed, removed)
-    moved = saved(case, whatif.shared_out(), bench, RELATIVE)
+    moved = saved(case, changes.shared_out(), bench, RELATIVE)
     if not 0 < moved.gain < removed.gain:
         return Cure(removed, removed)
     if where == "everywhere" or is_work(plays, positions, case.load.computing):
@@ -105,7 +105,7 @@ def place(plays: list[Play], late: list[int]) -> str:
         return "unseen"
     if grown[-1] < MOST * total:
         return "one"  # behind the last submission
-    if reached[-1] - reached[0] < whatif.AT_ONCE * compute:
+    if reached[-1] - reached[0] < changes.AT_ONCE * compute:
         return "unseen"
     apart = np.abs(grown / grown[-1] - reached / reached[-1]).max()
     return "everywhere" if apart <= EVERYWHERE else "one"

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvdtune.timeline import whatif
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import ABSOLUTE, RELATIVE
+from hvdtune.timeline.replay import changes
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Expected:
 
 def saved(
     case: Case,
-    change: whatif.Change,
-    bench: whatif.Bench | None = None,
+    change: changes.Change,
+    bench: changes.Bench | None = None,
     relative: float = RELATIVE,
 ) -> Expected:
     """By a change of the steps of `bench` (the case's usual ones). What helps these is remembered.

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdtune.timeline import nvml, words
+from hvdtune.timeline import words
 from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.record import nvml
 
 if TYPE_CHECKING:
-    from hvdtune.timeline.capture import RankRecording, Recording
+    from hvdtune.timeline.record.layout import RankRecording, Recording
 
 #: Clocks that are lowered in less of the readings are not worth a sentence.
 THROTTLED_SHARE = 0.1

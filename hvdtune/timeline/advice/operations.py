@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hvdtune.timeline import calls, words
+from hvdtune.timeline import words
 from hvdtune.timeline.advice import cpus
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import ABSOLUTE, Finding
-from hvdtune.timeline.owners import BEFORE, BEHIND, OF_MODEL, UPDATED, Family
+from hvdtune.timeline.analysis.owners import BEFORE, BEHIND, OF_MODEL, UPDATED, Family
+from hvdtune.timeline.replay import calls
 
 #: So many small tensors, each waited for by itself, are a loop over metrics.
 LOOP = 4

@@ -10,8 +10,8 @@ import numpy as np
 
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
-from hvdtune.timeline.program import Play, Program
-from hvdtune.timeline.whatif import Change, each_step
+from hvdtune.timeline.replay.changes import Change, each_step
+from hvdtune.timeline.replay.program import Play, Program
 
 #: Two submissions of a rank that are no further apart come at once, ns: their order is chance.
 AT_ONCE = 100_000

@@ -10,12 +10,13 @@ import re
 
 import numpy as np
 
-from hvdtune.timeline import alone, calls, whatif, words
+from hvdtune.timeline import words
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.expected import Expected, one_of, saved
 from hvdtune.timeline.advice.finding import WORTH, Finding
-from hvdtune.timeline.capture import NONE
-from hvdtune.timeline.program import Play
+from hvdtune.timeline.record.layout import NONE
+from hvdtune.timeline.replay import alone, calls, changes
+from hvdtune.timeline.replay.program import Play
 
 #: There is no overlap when this share of communication at most runs while the framework computes.
 NO_OVERLAP = 0.15
@@ -45,7 +46,7 @@ def one_by_one(case: Case) -> list[Finding]:
     size = float(np.median(np.concatenate(meant)))
     small = size <= SMALL
     cures = [alone.in_groups(), alone.submitted_at_once()] if small else []
-    cures += [alone.at_the_end()] if waits < MOST * tensors else [whatif.overlapped()]
+    cures += [alone.at_the_end()] if waits < MOST * tensors else [changes.overlapped()]
     best = max((saved(case, _only(case, change)) for change in cures), key=lambda one: one.gain)
     if small:
         # Grouped, tensors also take less of the program's own time, which calling each of them is.
@@ -93,7 +94,7 @@ def no_overlap(case: Case) -> list[Finding]:
         return []  # one_by_one
     # Where CPUs are scarce, the engine runs before a program that has just submitted comes to its
     # wait: that looks like overlapping, and is none.
-    if share >= NO_OVERLAP and not whatif.in_a_burst(plays):
+    if share >= NO_OVERLAP and not changes.in_a_burst(plays):
         return []
     sentence = (
         f"{'Nothing' if share < NO_OVERLAP else 'Hardly anything'} overlaps: "
@@ -104,7 +105,7 @@ def no_overlap(case: Case) -> list[Finding]:
         sentence = f"{sentence[:-1]}. {done}"
     # What CPUs are used for says more than what the engine guessed before it began.
     no_cpu_left = not case.load.cpus and _engine_chose(case)
-    expected = _beyond_settings(case, _only(case, whatif.overlapped(no_cpu_left)))
+    expected = _beyond_settings(case, _only(case, changes.overlapped(no_cpu_left)))
     tried = _TRIED.fullmatch(_found_out(case))
     if tried is not None and tried[5] == "left off":  # measured beats played
         most = float(tried[3]) / 100 if tried[4] == "faster" else 0.0
@@ -137,14 +138,14 @@ def _tensors(case: Case, plays: list[Play]) -> float:
     return float(np.median([np.isin(one.name, case.gradients).sum() for one in plays]))
 
 
-def _only(case: Case, change: whatif.Change) -> whatif.Change:
+def _only(case: Case, change: changes.Change) -> changes.Change:
     """The change, of gradients alone."""
     if all(one.gradients for one in case.analysis.owners):
         return change
     return calls.of_some(case.gradients, change)
 
 
-def _beyond_settings(case: Case, change: whatif.Change) -> Expected:
+def _beyond_settings(case: Case, change: changes.Change) -> Expected:
     """Of overlapping, on top of better settings: what these save need not be hidden."""
     if case.better_settings is None:
         return saved(case, change, relative=RELATIVE)

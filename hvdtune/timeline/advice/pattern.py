@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hvdtune.timeline import chance
 from hvdtune.timeline.advice.case import Case
+from hvdtune.timeline.analysis import chance
 
 #: Ranks are late in turn if so many of the steps are held up by the rank that held up the one a
 #: round before.

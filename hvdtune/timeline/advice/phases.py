@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hvdtune.timeline import whatif, words
+from hvdtune.timeline import words
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import ABSOLUTE, RELATIVE, WORTH, Finding
-from hvdtune.timeline.phases import (
+from hvdtune.timeline.analysis.phases import (
     BACKWARD,
     BEFORE,
     BETWEEN,
@@ -26,7 +26,8 @@ from hvdtune.timeline.phases import (
     on_device,
     where,
 )
-from hvdtune.timeline.program import Play, Program
+from hvdtune.timeline.replay import changes
+from hvdtune.timeline.replay.program import Play, Program
 
 #: Shares of the step from which on all ranks' input, work beside training and update are told …
 LONG = 0.1
@@ -261,7 +262,7 @@ def _around(least: float, gain: float, most: float) -> tuple[float, float]:
     return max(0.0, min(low, gain - off)), min(1.0, max(high + ABSOLUTE, gain + off))
 
 
-def _earlier(seconds: np.ndarray, at_end: bool = False) -> whatif.Change:
+def _earlier(seconds: np.ndarray, at_end: bool = False) -> changes.Change:
     """Each rank computes for so much less in each step, [ranks, S] s: before it submits anything,
     or after its last wait."""
 
@@ -270,7 +271,7 @@ def _earlier(seconds: np.ndarray, at_end: bool = False) -> whatif.Change:
         own = tuple(_sooner(p, float(t), at_end) for p, t in zip(one.programs, less, strict=True))
         return replace(one, programs=own, work=_less_work(one, less))
 
-    return whatif.each_step(change)
+    return changes.each_step(change)
 
 
 def _sooner(program: Program, time: float, at_end: bool) -> Program:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline import chance
 from hvdtune.timeline.advice import cpus, cure, pattern, phases
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import Finding
-from hvdtune.timeline.phases import where
-from hvdtune.timeline.skew import PERSISTENT
+from hvdtune.timeline.analysis import chance
+from hvdtune.timeline.analysis.phases import where
+from hvdtune.timeline.analysis.skew import PERSISTENT
 from hvdtune.timeline.words import ordinal
 
 if TYPE_CHECKING:
-    from hvdtune.timeline.report_data import Analysis
+    from hvdtune.timeline.analysis.answers import Analysis
 
 #: An excess in one of these phases is no share of the data that others could take over.
 OWN = frozenset({"input", "before", "between", "evaluation", "checkpoint", "update"})

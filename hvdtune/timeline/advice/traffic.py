@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline import calls, whatif, words
+from hvdtune.timeline import words
 from hvdtune.timeline.advice.case import MIB, Case, milliseconds
 from hvdtune.timeline.advice.expected import Expected, one_of, saved
 from hvdtune.timeline.advice.finding import WORTH, Finding
-from hvdtune.timeline.program import Play
-from hvdtune.timeline.steps import AUTOMATIC
+from hvdtune.timeline.analysis.steps import AUTOMATIC
+from hvdtune.timeline.replay import calls
+from hvdtune.timeline.replay import changes as whatif
+from hvdtune.timeline.replay.program import Play
 
 #: Thresholds (MiB) and cycle times (ms) that are tried on the recording.
 THRESHOLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline import whatif
 from hvdtune.timeline.advice import pattern
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.expected import one_of, saved
 from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.replay import changes
 
 #: Waiting for late ranks without one culprit is worth a look from this share of the step on.
 TURNS = 0.05
@@ -28,10 +28,10 @@ def taking_turns(case: Case) -> list[Finding]:
     computing = np.array(list(case.computing.values()))[:, case.usual]
     spread = float(np.sqrt(computing.var(axis=0).mean()))
     order = pattern.turns(case)
-    even, steady = saved(case, whatif.evenly()), saved(case, whatif.steadily())
+    even, steady = saved(case, changes.evenly()), saved(case, changes.steadily())
     meanings = [even, *([steady] if steady.gain > even.gain else [])]
-    if whatif.in_two_modes(one for stretch in case.sample.stretches for one in stretch):
-        meanings.append(saved(case, whatif.as_the_quickest()))
+    if changes.in_two_modes(one for stretch in case.sample.stretches for one in stretch):
+        meanings.append(saved(case, changes.as_the_quickest()))
     gains = [one.gain for one in meanings]
     expected = one_of((min(gains) + max(gains)) / 2, meanings)
     return [

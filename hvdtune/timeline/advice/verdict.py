@@ -1,7 +1,7 @@
 """What to do next: causes of lost time, best first, each with what fixing it is expected to give.
 
 Expected gains come from playing the recorded steps again with one thing changed
-(hvdtune/timeline/replay.py); docs/metrics.md says how and what is assumed.
+(hvdtune/timeline/replay/play.py); docs/metrics.md says how and what is assumed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hvdtune.timeline.advice.finding import SURELY, WORTH, Finding
 from hvdtune.timeline.advice.overlap import what_was_done
 
 if TYPE_CHECKING:
-    from hvdtune.timeline.report_data import Analysis
+    from hvdtune.timeline.analysis.answers import Analysis
 
 #: What helps nearly every job comes before what is wrong with this one if it gives so much more.
 ADVICE = 2

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from hvdtune.core.world import init, shutdown
+from hvdtune.core.job import init, shutdown
 from hvdtune.elastic import ObjectState, State, run_fn
 from hvdtune.torch.elastic.sampler import ElasticSampler
 from hvdtune.torch.elastic.state import TorchState

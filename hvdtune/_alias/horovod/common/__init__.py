@@ -16,5 +16,5 @@ _BASICS = (
 
 def __getattr__(name: str) -> Any:
     if name in _BASICS:
-        return getattr(importlib.import_module("hvdtune.core.world"), name)
+        return getattr(importlib.import_module("hvdtune"), name)
     _absent.refuse(__name__, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdtune.core import built, world
+from hvdtune.core import built, job, recording, world
 
 
 class HorovodBasics:
@@ -16,11 +16,11 @@ class HorovodBasics:
     def __init__(self, pkg_path: str = "", *args: Any) -> None:
         self.pkg_path = pkg_path
 
-    init = staticmethod(world.init)
-    shutdown = staticmethod(world.shutdown)
+    init = staticmethod(job.init)
+    shutdown = staticmethod(job.shutdown)
     is_initialized = staticmethod(world.is_initialized)
-    start_timeline = staticmethod(world.start_timeline)
-    stop_timeline = staticmethod(world.stop_timeline)
+    start_timeline = staticmethod(recording.start_timeline)
+    stop_timeline = staticmethod(recording.stop_timeline)
     size = staticmethod(world.size)
     local_size = staticmethod(world.local_size)
     cross_size = staticmethod(world.cross_size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvdtune.launch.function import run
+from hvdtune.launch.function.call_site import run
 
 from .. import _absent
 

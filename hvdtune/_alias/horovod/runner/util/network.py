@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hvdtune.launch import hosts, interfaces
+from hvdtune.launch.allocation import hosts
+from hvdtune.launch.remote import interfaces
 
 
 def get_local_host_intfs() -> set[str]:

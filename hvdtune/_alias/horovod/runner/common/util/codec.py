@@ -6,12 +6,12 @@ import base64
 import pickle
 from typing import Any
 
-from hvdtune.launch import function_pickle
+from hvdtune.launch.function import pickling
 
 
 def dumps_base64(obj: Any, to_ascii: bool = True) -> str | bytes:
     """An object, pickled (functions of the script included), as a word of letters and digits."""
-    encoded = base64.b64encode(function_pickle.dumps(obj))
+    encoded = base64.b64encode(pickling.dumps(obj))
     return encoded.decode("ascii") if to_ascii else encoded
 
 

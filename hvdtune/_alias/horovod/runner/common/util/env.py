@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hvdtune.launch.exports import exportable
+from hvdtune.launch.local.exports import exportable
 
 # Who a process is, by the launcher that started it, in the order in which they are asked.
 _PLACES = (

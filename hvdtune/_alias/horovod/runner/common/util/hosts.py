@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from hvdtune.launch import hosts as places
+from hvdtune.launch.allocation import hosts as places
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,230 @@
+"""Where to measure next: Bayesian optimisation with scikit-optimize, numbers in, numbers out.
+
+    x_i      point i of the unit cube (`space.encode`), i = 1 … n
+    y_i      ln(step time at x_i / step time of the incumbent): -0.05 is five per cent faster
+    e_i      standard error of y_i
+    z_i      y_i warped: min y + c ln(1 + (y_i - min y) / c); the same order and, near the best,
+             the same distances, but how bad a bad point is no longer shapes the model
+    s        scale of z: its standard deviation, at least LEAST_SCALE
+    f        the Gaussian process (`model`): z_i / s = f(x_i) + noise of variance
+             (e_i z'(y_i) / s)^2 + v, v fitted
+    m, d     posterior mean and standard deviation of s f; reported ones are unwarped again
+    EI(x)    E[max(0, m_best - s f(x))], m_best the least posterior mean at the points measured
+
+The best so far is the *model's* best, not the luckiest measurement (Letham et al., Constrained
+Bayesian Optimization with Noisy Experiments, 2019). EI is maximised over Halton points and over
+neighbours of the best points, which serves flags and axes alike. The same arguments give the same
+proposal.
+
+This module imports scikit-optimize, which takes over a second: only `service` and tests load it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from skopt.acquisition import gaussian_ei
+from skopt.sampler import Halton
+from threadpoolctl import ThreadpoolController
+
+from hvdtune.autotune.search import model
+from hvdtune.autotune.search.space import Space
+
+LEAST_SCALE = 0.05
+LEAST_WARP = 0.05  # c: points that are much more than this above the best are merely bad
+GLOBAL_POINTS = 512
+LOCAL_POINTS = 64
+LINE_POINTS = 32
+MIXED_POINTS = 256
+LOCAL_CENTRES = 4
+LOCAL_WIDTHS = (0.1, 0.03)
+SAME_POINT = 1e-3
+_THREADS = ThreadpoolController()
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One measured point: coordinates, y and its standard error (see the module)."""
+
+    point: tuple[float, ...]
+    y: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What to propose for.
+
+    `observations` hold the settings the run began with (y = 0) first; `incumbent` is the place of
+    those that are compared with now, which need not be proposed. `noise` is a standard deviation in
+    units of s that is added to every observation's own error (Horovod's knob; 0: none).
+    """
+
+    space: Space
+    observations: tuple[Observation, ...]
+    incumbent: int = 0
+    seed: int = 0
+    noise: float = 0.0
+    count: int = 1
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Problem:
+        """The problem that `to_json` (of `tuner.Request`) wrote."""
+        return cls(
+            space=Space.from_json(data["space"]),
+            observations=tuple(
+                Observation(tuple(row["point"]), row["y"], row["error"])
+                for row in data["observations"]
+            ),
+            incumbent=data["incumbent"],
+            seed=data["seed"],
+            noise=data["noise"],
+            count=data["count"],
+        )
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The next point to measure, and what the model thinks.
+
+    `expected_gain` is EI, in units of y (0.01: one per cent of a step). `means` and `deviations`
+    are the posterior at the observations, in their order. `length_scales` has one entry a
+    coordinate; `noise` is the standard deviation, in units of y, that errors do not explain.
+    """
+
+    points: tuple[tuple[float, ...], ...]
+    expected_gain: float
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+    length_scales: tuple[float, ...]
+    noise: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The proposal as plain data."""
+        return asdict(self)
+
+
+def propose(problem: Problem) -> Proposal:
+    """Fit the model and maximise expected improvement.
+
+    Raises ValueError if there are fewer than two observations or one is not finite.
+    """
+    # The matrices are small: several threads would spend their time waiting for one another.
+    with _THREADS.limit(limits=1):
+        return _propose(problem)
+
+
+def _propose(problem: Problem) -> Proposal:
+    points = np.array([observation.point for observation in problem.observations], dtype=float)
+    y = np.array([observation.y for observation in problem.observations], dtype=float)
+    errors = np.array([observation.error for observation in problem.observations], dtype=float)
+    if len(y) < 2:
+        raise ValueError(f"a proposal needs at least two observations: there are {len(y)}")
+    if not (np.isfinite(points).all() and np.isfinite(y).all() and np.isfinite(errors).all()):
+        raise ValueError("observations must be finite numbers")
+    warp = _Warp.around(y, errors)
+    z = warp.apply(y)
+    scale = max(LEAST_SCALE, float(np.std(z)))
+    centre = float(np.median(z))
+    variances = (errors / warp.slope(z) / scale) ** 2 + problem.noise**2
+    fitted = model.fit(points, (z - centre) / scale, variances, problem.space.groups)
+    means, deviations = fitted.predict(points)
+    candidates = _candidates(problem, points, means)
+    least = float(means.min())
+    proposed: list[tuple[float, ...]] = []
+    gains: list[float] = []
+    for _ in range(problem.count):
+        believing = fitted.believing(np.array(proposed)) if proposed else fitted
+        point, gain = _most_improving(believing, candidates, problem, points, least)
+        proposed.append(point)
+        gains.append(gain)
+        least = min(least, float(fitted.predict(np.array([point]))[0][0]))
+    means, deviations = means * scale + centre, deviations * scale
+    return Proposal(
+        points=tuple(tuple(float(value) for value in point) for point in proposed),
+        expected_gain=gains[0] * scale,
+        means=tuple(warp.undo(means).tolist()),
+        deviations=tuple((deviations * warp.slope(means)).tolist()),
+        length_scales=tuple(fitted.lengths.tolist()),
+        noise=float(np.sqrt(fitted.noise)) * scale,
+    )
+
+
+@dataclass(frozen=True)
+class _Warp:
+    """y to z and back; `slope` is dy/dz at z."""
+
+    least: float
+    width: float
+
+    @classmethod
+    def around(cls, y: np.ndarray, errors: np.ndarray) -> _Warp:
+        # Wider than the noise, or the warp would bend noise into bias.
+        return cls(float(y.min()), max(LEAST_WARP, 3 * float(np.median(errors))))
+
+    def apply(self, y: np.ndarray) -> np.ndarray:
+        return self.least + self.width * np.log1p((y - self.least) / self.width)
+
+    def undo(self, z: np.ndarray) -> np.ndarray:
+        return self.least + self.width * np.expm1((z - self.least) / self.width)
+
+    def slope(self, z: np.ndarray) -> np.ndarray:
+        return np.exp((z - self.least) / self.width)
+
+
+@functools.lru_cache(maxsize=4)
+def _even_points(width: int) -> np.ndarray:
+    return np.array(Halton().generate([(0.0, 1.0)] * width, GLOBAL_POINTS, random_state=0))
+
+
+def _candidates(problem: Problem, points: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Points to choose from: the cube evenly, and what is near the best points.
+
+    Near are small moves of all coordinates, moves of one setting over all of its range, and
+    settings taken from one and another of the better points.
+    """
+    rng = np.random.default_rng([problem.seed, len(points)])
+    space = problem.space
+    even = (_even_points(space.width) + rng.random(space.width)) % 1.0
+    order = np.argsort(means)
+    best = np.clip(points[order[:LOCAL_CENTRES]], 0.0, 1.0)
+    better = np.clip(points[order[: max(2, len(order) // 2)]], 0.0, 1.0)
+    axes = np.array([kind == "axis" for kind in space.columns])
+    blocks = [even]
+    for centre in best:
+        for spread in LOCAL_WIDTHS:
+            # A neighbour of a point keeps its flags, so that each side is searched finely too.
+            blocks.append(centre + spread * axes * rng.standard_normal((LOCAL_POINTS, space.width)))
+        for group in space.groups:
+            moved = np.repeat(centre[None], LINE_POINTS, axis=0)
+            moved[:, group] = rng.random((LINE_POINTS, len(group)))
+            moved[:, group[0]] = (np.arange(LINE_POINTS) + rng.random()) / LINE_POINTS
+            blocks.append(moved)
+    mixed = np.empty((MIXED_POINTS, space.width))
+    for group in space.groups:
+        mixed[:, group] = better[rng.integers(len(better), size=MIXED_POINTS)][:, group]
+    blocks.append(mixed)
+    return space.settled(np.vstack(blocks))
+
+
+def _most_improving(
+    fitted: model.Model,
+    candidates: np.ndarray,
+    problem: Problem,
+    points: np.ndarray,
+    best_mean: float,
+) -> tuple[tuple[float, ...], float]:
+    """The candidate of highest EI as settings will be rounded, and its EI in units of s.
+
+    Points on the incumbent are passed over: it is measured between candidates anyway.
+    """
+    gains = gaussian_ei(candidates, fitted, y_opt=best_mean, xi=0.0)
+    for at in np.argsort(-gains):
+        point = problem.space.encode(problem.space.decode(candidates[at]))
+        if np.abs(np.asarray(point) - points[problem.incumbent]).max() > SAME_POINT:
+            return point, float(gains[at])
+    return tuple(points[problem.incumbent]), 0.0

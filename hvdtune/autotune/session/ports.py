@@ -1,0 +1,63 @@
+"""What a session works with: the engine, the optimiser and the log, as far as it needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from hvdtune.autotune.report import log
+from hvdtune.autotune.search.question import Answer, Request
+from hvdtune.autotune.search.space import Value
+from hvdtune.autotune.statistics.cycle import Part
+
+
+class Engine(Protocol):
+    """What the session needs of the engine (`hvdtune.core.tuning` is it)."""
+
+    @property
+    def EngineStopped(self) -> type[Exception]:
+        """Raised by `read_steps` when the engine is shut down."""
+
+    def read_steps(self, timeout_s: float) -> Sequence[Part]:
+        """The steps since the last call; waits for one, at most `timeout_s` seconds."""
+
+    def apply(self, values: Mapping[str, Value]) -> int:
+        """Put settings into force on all ranks; the number of the epoch they begin.
+
+        If somebody else has changed settings meanwhile nothing is done, and it is an earlier one.
+        """
+
+    def current(self) -> Mapping[str, Value]:
+        """The settings in force."""
+
+    def peek(self) -> Mapping[str, Value]:
+        """The same, for who takes no notice of changes: there may be more settings by and by."""
+
+    def asked(self) -> Mapping[str, Value]:
+        """What others than the session have asked for since the start: the newest values."""
+
+
+class Optimiser(Protocol):
+    """What the session needs of the optimiser (`client.ServiceClient` is it)."""
+
+    computing_ms: float
+    started_s: float | None  # how long its process took to start; None: it has not yet
+
+    def ask(self, request: Request) -> None:
+        """Send a question."""
+
+    def poll(self) -> Answer | None:
+        """The answer, if it has come."""
+
+    def close(self) -> None:
+        """End the optimiser."""
+
+
+class Writer(Protocol):
+    """Where the rows of the log go (`log.LogWriter` is one)."""
+
+    def write(self, row: log.Row) -> None:
+        """Write a row."""
+
+    def close(self) -> None:
+        """There will be no more rows."""

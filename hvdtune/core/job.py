@@ -1,0 +1,380 @@
+"""The life of the job that this process is part of: init, shutdown, and what they assemble."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from hvdtune import _native
+from hvdtune.core import (
+    control,
+    data_plane,
+    devices,
+    membership,
+    mpi_library,
+    network,
+    recording,
+    stacks,
+    world,
+)
+from hvdtune.core import mpi_communicators as mpi
+from hvdtune.core import process_sets as sets
+from hvdtune.core.topology import Topology, detect, sub_job
+from hvdtune.settings import knobs, variables
+
+Hook = Callable[[], None]
+
+_lock = threading.RLock()
+_place: _Place | None = None
+_launched_as = ""  # the job of the environment at the last init
+_generations: dict[str, int] = {}  # successive inits of one job meet under different names
+_hooks: list[tuple[Hook, Hook]] = []
+_exit_registered = False
+
+# Settings that decide how ranks talk to each other.
+_AGREED = (
+    "cache_capacity",
+    "fusion_threshold",
+    "chunk_size",
+    "one_shot_limit",
+    "nccl_bypass_limit",
+    "disable_group_fusion",
+    "num_nccl_streams",
+    "autotune",
+    "dynamic_process_sets",
+    "cpu_operations",
+)
+# … and in a job on several hosts besides: on one they do nothing.
+_AGREED_BETWEEN_HOSTS = (
+    "hierarchical_allreduce",
+    "hierarchical_allgather",
+    "nccl_between_hosts",
+    "host_fanout",
+)
+
+
+class _Place(NamedTuple):
+    """Where init's `comm` puts this process."""
+
+    topology: Topology
+    members: mpi.Members | None  # None where MPI does not know the job
+    has_communicators: bool  # some process of the job brings sets made from communicators
+    listed: bool = False  # by a list of ranks
+
+
+def init(
+    comm: Iterable[int] | Any = None,
+    process_sets: Sequence[sets.ProcessSet] | str | None = None,
+) -> None:
+    """Join the job; blocks until all its processes have.
+
+    Calling it again while initialised only registers those of `process_sets` that the job does not
+    have yet, collectively; `comm` is ignored then.
+
+    Args:
+        comm: who forms the job.
+
+            None (or an empty list): all processes that the launcher started (see
+            `hvdtune.core.topology`); without a launcher, this one alone.
+
+            An iterable of ints, ranks of the launcher's job: these processes form one of their
+            own, in which the k-th of the list has rank k. Disjoint lists give independent jobs.
+            Under every launcher, unlike Horovod, which ignores the list without MPI. A process
+            that is not in its list gets a ValueError; Horovod gives it the world communicator,
+            where it waits for processes that never come.
+
+            An mpi4py communicator: its processes, with their ranks in it. Disjoint communicators
+            give independent jobs.
+        process_sets: sets to register, as many as there is room for; every process passes the same
+            ones, or communicators. "dynamic" registers none and sets
+            HOROVOD_DYNAMIC_PROCESS_SETS=1, which allows adding sets later.
+
+    Raises:
+        ValueError: "Horovod initialization failed: …", when the processes do not come together
+            or disagree about the job, and for ranks in a set that do not exist or are given
+            twice: the job does not run, on any process. "… is a duplicate", for a set that occurs
+            twice or is the whole job: the job runs all the same. Also for a `comm` that is none
+            of the above, and in a fork of a rank, which has no place of its own in the job.
+        TypeError: `comm` has members that are no ints.
+        NotImplementedError: sets made from communicators in a job made from a list of ranks.
+    """
+    given = sets.given_to_init(process_sets)
+    with _lock:
+        starts = not world.is_running()
+        place = _start(comm, given) if starts else _place_for_more(given)
+    if starts:
+        for after_init, _ in _hooks:
+            after_init()
+    membership.adopt(given, place.members, place.has_communicators)
+
+
+def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
+    global _place, _launched_as
+    launched_as = detect(os.environ).job_id
+    if world.is_fork() and launched_as == _launched_as:
+        raise ValueError(f"init(): {world.absence()}")
+    place = _find_place(comm, given)
+    settings = knobs.from_environ()
+    recording.check(settings)
+    knobs.check_together(settings.as_dict())
+    topology = place.topology
+    _check_size(topology)
+    # Before this process counts the init: what is missing here is missing everywhere.
+    where = network.meeting_place(os.environ, topology, settings.secret, 0)
+    if where is not None and place.listed and topology.size < detect(os.environ).size:
+        raise ValueError(
+            "Horovod initialization failed: init(comm=[...]): the ranks of a list must be all of "
+            "the launcher's, or all on one host"
+        )
+    static, problem = _planned_sets(given, place)
+    _native.configure_logging(settings.log_level, settings.log_hide_time)
+    if problem:
+        agreed = f"init(process_sets): {problem}"
+    else:
+        flag = " and communicators" if comm is None and place.has_communicators else ""
+        agreed = f"init(process_sets={static}{flag})"
+    _generations[topology.job_id] = _generations.get(topology.job_id, 0) + 1
+    try:
+        engine = _native.Engine(_engine_options(topology, settings, static, agreed))
+    except Exception as error:
+        raise problem or ValueError(f"Horovod initialization failed: {error}") from None
+    if problem:
+        engine.shutdown()
+        raise problem
+    sets.start(static, topology.size)
+    world.begin(engine, topology, settings)
+    _place, _launched_as = place, launched_as
+    engine.set_stack_source(stacks.format_stacks)
+    control.serve(engine, topology)
+    _register_exit()
+    problem_of_signal = recording.toggle_by_signal(settings, _running_engine)
+    if problem_of_signal:
+        _native.log("warning", __file__, 0, topology.rank, problem_of_signal)
+    _name_strange_variables(topology)
+    return place
+
+
+def _name_strange_variables(topology: Topology) -> None:
+    """On rank 0, once: the environment's variables of our prefixes that do nothing here."""
+    if topology.rank == 0 and sum(_generations.values()) == 1:
+        remarks = variables.remarks(os.environ)
+        if remarks:
+            _native.log("warning", __file__, 0, 0, " ".join(remarks))
+
+
+def _find_place(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
+    brings = any(process_set.mpi_comm is not None for process_set in given)
+    if mpi.is_communicator(comm):
+        topology, anybody_brings = mpi.place_in(comm, os.environ, brings)
+        return _Place(topology, mpi.Members(comm), anybody_brings)
+    whole = detect(os.environ)
+    if comm is None:
+        return _Place(whole, mpi.Members.of_world(whole) if brings else None, brings)
+    try:
+        ranks = list(comm)
+    except TypeError:
+        raise ValueError(
+            f"init(comm=...) takes a list of ranks or an mpi4py communicator{mpi.absence()}, not "
+            f"{comm!r}"
+        ) from None
+    if brings:
+        raise NotImplementedError(
+            "init(): process sets made from communicators need comm to be a communicator or None, "
+            "not a list of ranks"
+        )
+    return _Place(sub_job(whole, ranks) if ranks else whole, None, False, listed=True)
+
+
+def _place_for_more(given: list[sets.ProcessSet]) -> _Place:
+    """The running job's place, for sets that an init brings later."""
+    global _place
+    assert _place is not None
+    brings = any(process_set.mpi_comm is not None for process_set in given)
+    if brings and _place.listed:
+        raise NotImplementedError(
+            "init(): process sets made from communicators are not possible in a job made from a "
+            "list of ranks"
+        )
+    if brings and _place.members is None:
+        _place = _place._replace(members=mpi.Members.of_world(_place.topology))
+    return _place._replace(has_communicators=brings)
+
+
+def _planned_sets(
+    given: list[sets.ProcessSet], place: _Place
+) -> tuple[list[list[int]], ValueError | None]:
+    """The sets to start with, or why there cannot be any.
+
+    A process that knows it will fail still meets the others: they fail with it instead of waiting.
+    """
+    try:
+        for process_set in given:
+            if process_set.mpi_comm is not None and place.members is not None:
+                place.members.ranks_of(process_set.mpi_comm)
+        return sets.static_ranks(given, place.topology.size), None
+    except ValueError as error:
+        return [], error
+
+
+def _check_size(topology: Topology) -> None:
+    if topology.size > _native.MAX_RANKS:
+        raise ValueError(
+            f"Horovod initialization failed: a job of {topology.size} processes; at most "
+            f"{_native.MAX_RANKS} are supported"
+        )
+
+
+def _engine_options(
+    topology: Topology, settings: knobs.Settings, static: list[list[int]], agreed_sets: str
+) -> _native.EngineOptions:
+    meeting = _network_options(topology, settings)
+    agreed = (*_AGREED, *(_AGREED_BETWEEN_HOSTS if meeting["network_host"] else ()))
+    agreement = [f"{knobs.KNOBS[key].env}={getattr(settings, key)}" for key in agreed]
+    agreement.append(f"HOROVOD_TIMELINE={'set' if settings.timeline else 'unset'}")
+    agreement.append(f"HVDTUNE_AUTOTUNE_DRIVER={'set' if settings.autotune_driver else 'unset'}")
+    agreement.append(agreed_sets.replace("\n", " "))
+    affinity = settings.thread_affinity
+    return _native.EngineOptions(
+        rank=topology.rank,
+        size=topology.size,
+        local_size=topology.local_size,
+        hostname=_shown_hostname(topology),
+        endpoint=_meeting_point(topology),
+        secret=settings.secret or "",
+        **meeting,
+        agreement="\n".join(agreement),
+        start_timeout_s=float(settings.start_timeout),
+        host_fanout=settings.host_fanout,
+        cache_capacity=settings.cache_capacity,
+        disable_group_fusion=settings.disable_group_fusion,
+        fusion_threshold=settings.fusion_threshold,
+        cycle_time_ms=float(settings.cycle_time),
+        chunk_size=settings.chunk_size,
+        one_shot_limit=settings.one_shot_limit,
+        nccl_bypass_limit=settings.nccl_bypass_limit,
+        writing=settings.writing,
+        reduction_threads=_reduction_threads(settings),
+        spin_us=settings.spin_us,
+        affinity=affinity[topology.local_rank] if topology.local_rank < len(affinity) else -1,
+        process_sets=static,
+        **recording.options(topology, settings, _shown_hostname(topology)),
+        watch_steps=settings.autotune,
+        straggler_share=float(settings.straggler_share),
+        stall_enabled=not settings.stall_check_disable,
+        stall_warning_s=float(settings.stall_check_time),
+        stall_shutdown_s=float(settings.stall_shutdown_time),
+        **data_plane.options(topology, settings),
+        **devices.options(settings),
+    )
+
+
+def _reduction_threads(settings: knobs.Settings) -> int:
+    """As the engine takes them: -1 leaves the number to it."""
+    return -1 if settings.reduction_threads == "auto" else int(settings.reduction_threads)
+
+
+def _network_options(topology: Topology, settings: knobs.Settings) -> dict[str, Any]:
+    generation = _generations[topology.job_id]
+    place = network.meeting_place(os.environ, topology, settings.secret, generation)
+    return {
+        "network_host": place.host if place else "",
+        "network_port": place.port if place else 0,
+        "network_secret": place.secret if place else "",
+        "interfaces": [name for name in settings.gloo_iface.split(",") if name],
+        "host_salt": settings.host_salt or "",
+        "version": recording.version(),
+    }
+
+
+def _meeting_point(topology: Topology) -> str:
+    """The name of the socket where the ranks meet: at most 107 bytes."""
+    job = f"{os.getuid()}/{topology.job_id}"
+    if len(job) > 64 or not job.isascii():
+        import hashlib  # only here: it loads OpenSSL, and our launcher's jobs have short names
+
+        job = f"#{hashlib.sha256(job.encode()).hexdigest()}"
+    return f"hvdtune/{job}/{_generations[topology.job_id]}"
+
+
+def _shown_hostname(topology: Topology) -> str:
+    """The name for error messages: "localhost" tells a reader nothing."""
+    return os.uname().nodename if topology.hostname == "localhost" else topology.hostname
+
+
+def _register_exit() -> None:
+    global _exit_registered
+    if not _exit_registered:
+        _exit_registered = True
+        atexit.register(_finish_mpi)  # behind shutdown: what is registered last runs first
+        atexit.register(shutdown)
+        os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _finish_mpi() -> None:
+    """End MPI where it was begun for the engine.
+
+    A process that fails leaves MPI without a word: its mpirun ends the others then, while
+    MPI_Finalize would wait for them.
+    """
+    if not world.is_ranks_own():
+        return
+    for stream in (sys.stdout, sys.stderr):  # what comes too late is lost with some mpiruns
+        with contextlib.suppress(Exception):
+            stream.flush()
+    _native.finish_mpi(
+        finalizes=getattr(sys, "last_type", None) is None,
+        hydra=mpi_library.hydra_connection(os.environ),
+    )
+
+
+def _forget_in_child() -> None:
+    """A forked child has the engine's memory but not its threads: it is not part of the job.
+
+    It still knows its parent's place there, which a DataLoader's workers ask for.
+    """
+    global _lock
+    _lock = threading.RLock()  # a thread that the child does not have may hold it
+    membership.renew_lock()
+    world.abandon()
+
+
+def _running_engine() -> _native.Engine | None:
+    return world.engine() if world.is_running() else None
+
+
+def shutdown() -> None:
+    """End the job for all its processes; nothing if it is not running.
+
+    In a fork of a rank only this process forgets the job, which goes on.
+    """
+    with _lock:
+        if not world.is_running():
+            if world.is_fork():
+                world.end()
+                sets.release()
+            return
+        for _, before_shutdown in _hooks:
+            # A tuner or recorder that fails to say goodbye must not keep the job from ending.
+            with contextlib.suppress(Exception):
+                before_shutdown()
+        topology, settings, engine = world.topology(), world.settings(), world.end()
+        assert engine is not None
+        sets.release()
+        if _place is not None and _place.members is not None:
+            _place.members.close()
+        engine.shutdown()
+        recording.forget_signal(settings)
+        recording.finish(engine, topology.rank)
+    from hvdtune.core import operations
+
+    operations.forget_all()
+
+
+def add_lifecycle_hook(after_init: Hook, before_shutdown: Hook) -> None:
+    """Call `after_init` behind every init and `before_shutdown` ahead of every shutdown."""
+    _hooks.append((after_init, before_shutdown))

@@ -1,0 +1,167 @@
+"""Carrying out one call of `hvdtune.launch.function.call_site`: files, launcher, output, results.
+
+The function and the results travel in files without a name, which launcher and workers inherit:
+however the caller ends, nothing is left on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import IO, Any
+
+from hvdtune.bootstrap import python_command
+from hvdtune.launch.local.endings import signal_name
+
+
+class FunctionCall:
+    """One call on all ranks.
+
+    `plan` is what `function_job` reads, less what this class adds: {"count": ranks, "hosts":
+    [[name, slots], …], "executable": the workers' Python, "output_directory": path or None,
+    "verbose": bool}. `call` is the pickled (function, args, kwargs), `environ` the workers'.
+    """
+
+    def __init__(self, plan: dict[str, Any], call: bytes, environ: dict[str, str]) -> None:
+        self._plan = plan
+        self._call = call
+        self._environ = environ
+
+    def results(self) -> list[Any]:
+        """Start the launcher, wait for its end, and return what the workers did, by rank.
+
+        Raises RuntimeError when the job fails or a result cannot be read. Whatever is raised,
+        KeyboardInterrupt included: the workers have ended by then.
+        """
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in self._files()]
+            call, explanation, *results = files
+            pickle.dump((_search_path(), sys.argv), call)
+            call.write(self._call)
+            call.flush()
+            status = self._launch([file.fileno() for file in files])
+            if status != 0:
+                raise RuntimeError(_failure(status, explanation))
+            return [_result(rank, file) for rank, file in enumerate(results)]
+
+    def _files(self) -> range:
+        """The call, the reason for a failure, and a result for each rank."""
+        return range(2 + self._plan["count"])
+
+    def _launch(self, descriptors: list[int]) -> int:
+        plan = json.dumps({**self._plan, "parent": os.getpid(), "descriptors": descriptors})
+        with _streams() as (stdout, stderr):
+            process = subprocess.Popen(
+                python_command("hvdtune.launch.function.job", plan),
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=descriptors,
+                # Ctrl-C must reach the job once: from here, not from the terminal too.
+                start_new_session=True,
+            )
+            # The launcher holds the other ends from now on.
+            for stream in (stdout, stderr):
+                stream.close()
+            try:
+                return process.wait()
+            except BaseException:
+                _end(process)
+                raise
+
+
+def _search_path() -> list[str]:
+    """Where the workers look for modules: as the caller, with relative folders made absolute."""
+    return [os.path.abspath(entry) if entry else entry for entry in sys.path]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the launcher as Ctrl-C does: the workers may save their state, once more ends that."""
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def _failure(status: int, explanation: IO[bytes]) -> str:
+    explanation.seek(0)
+    text = explanation.read().decode("utf-8", "replace").rstrip()
+    if text:
+        return f"The job has failed: {text}"
+    cause = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+    return f"The job has failed: its launcher {cause}."
+
+
+def _result(rank: int, file: IO[bytes]) -> Any:
+    file.seek(0)
+    if not os.fstat(file.fileno()).st_size:
+        raise RuntimeError(f"Rank {rank} exited with code 0 before the function returned.")
+    try:
+        return pickle.load(file)
+    except Exception as error:
+        raise RuntimeError(f"What rank {rank} returned cannot be read here: {error}") from error
+
+
+# ---- output ----
+
+
+@contextlib.contextmanager
+def _streams() -> Iterator[list[IO[bytes]]]:
+    """Files for the launcher's stdout and stderr that lead to sys.stdout and sys.stderr.
+
+    Notebooks and test tools put objects in their place that no process can write to: what the
+    workers print reaches those through a pipe and a thread.
+    """
+    files: list[IO[bytes]] = []
+    threads = []
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+            descriptor = _descriptor(stream)
+            if stream is None or descriptor is None:
+                file, thread = _relay(stream)
+                files.append(file)
+                threads.append(thread)
+            else:
+                files.append(os.fdopen(os.dup(descriptor), "wb", buffering=0))
+        yield files
+    finally:
+        for file in files:
+            file.close()
+        for thread in threads:
+            thread.join()
+
+
+def _descriptor(stream: Any) -> int | None:
+    try:
+        return int(stream.fileno())
+    except (AttributeError, OSError, ValueError, TypeError):
+        return None
+
+
+def _relay(stream: IO[str] | None) -> tuple[IO[bytes], threading.Thread]:
+    read_end, write_end = os.pipe()
+
+    def pass_on() -> None:
+        with open(read_end, encoding="utf-8", errors="replace", newline="") as lines:
+            for line in lines:
+                if stream is not None:
+                    # A stream that fails must not stop the workers, who wait for a reader.
+                    with contextlib.suppress(Exception):
+                        stream.write(line)
+
+    thread = threading.Thread(target=pass_on, name="hvdtune-output", daemon=True)
+    thread.start()
+    return os.fdopen(write_end, "wb", buffering=0), thread

@@ -1,0 +1,178 @@
+"""`hvdtune.run(function, num_proc=4)`: a Python function as a job, its results in rank order.
+
+This module checks the arguments. `function_call` starts a process of its own for the launcher
+(`function_job`), and that starts the workers (`function_worker`). Nobody imports the caller's
+script again, so it needs no `if __name__ == "__main__"`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hvdtune.launch import unsupported
+from hvdtune.launch.allocation import capacity
+from hvdtune.launch.allocation import hosts as host_lists
+from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.function.call import FunctionCall
+from hvdtune.launch.local import environment
+from hvdtune.launch.settings import choose
+from hvdtune.settings import knobs
+
+
+# fmt: off
+def run(
+    func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
+    num_proc: int = 1, min_num_proc: int | None = None, max_num_proc: int | None = None,
+    slots: int | None = None, reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None, hosts: str | None = None,
+    hostfile: str | os.PathLike[str] | None = None, host_discovery_script: str | None = None,
+    start_timeout: float | None = None, ssh_port: int | None = None,
+    ssh_identity_file: str | None = None, disable_cache: bool | None = None,
+    output_filename: str | os.PathLike[str] | None = None, verbose: int | bool | None = None,
+    use_gloo: bool | None = None, use_mpi: bool | None = None, mpi_args: str | None = None,
+    network_interface: str | None = None, network_interfaces: Sequence[str] | str | None = None,
+    executable: str | None = None,
+    np: int | None = None, min_np: int | None = None, max_np: int | None = None,
+) -> list[Any]:
+    """Call `func(*args, **kwargs)` in `num_proc` processes; return what each returned, by rank.
+
+    The signature is Horovod's. The workers are new Python processes with the caller's sys.path,
+    working directory and environment; what they print is passed on with their rank before each
+    line. The function, its arguments and its results are pickled by cloudpickle. Settings come
+    from the environment (HOROVOD_*).
+
+    Args:
+        hosts: "localhost:4", slots on each host; `hostfile` names a file that says the same.
+        start_timeout: seconds until all ranks must have started.
+        output_filename: directory for each worker's output, as --output-filename.
+        verbose: whether to say what is started and what ends.
+        executable: the Python of the workers; by default this one.
+        disable_cache: accepted; checks are never cached.
+        np, min_np, max_np, network_interface: old names of num_proc, … (DeprecationWarning).
+
+    Raises RuntimeError naming the first rank that failed, its exit code and its last lines;
+    ValueError for arguments that contradict each other or are not accepted;
+    NotImplementedError for the arguments of elastic jobs; TypeError when `func` is not callable
+    or the function or its arguments cannot be pickled. When it raises, all workers have ended.
+    """
+    count = _checked_count(_renamed("np", np, "num_proc", num_proc, 1))
+    _refuse_elastic(
+        min_num_proc=_renamed("min_np", min_np, "min_num_proc", min_num_proc),
+        max_num_proc=_renamed("max_np", max_np, "max_num_proc", max_num_proc),
+        slots=slots, reset_limit=reset_limit, cooldown_range=cooldown_range,
+        host_discovery_script=host_discovery_script,
+    )
+    _refuse_controllers(use_gloo, use_mpi)
+    interfaces = _renamed(
+        "network_interface", network_interface, "network_interfaces", network_interfaces
+    )
+    _warn_of_unused(
+        network_interfaces=interfaces, ssh_port=ssh_port, ssh_identity_file=ssh_identity_file,
+        mpi_args=mpi_args,
+    )
+    plan = {
+        "count": count,
+        "hosts": [[host.name, host.slots] for host in _hosts(hosts, hostfile, count)],
+        "executable": _executable(executable),
+        "output_directory": None if output_filename is None else os.fspath(output_filename),
+        "verbose": bool(verbose),
+    }
+    call = _pickled(func, args, kwargs)
+    return FunctionCall(plan, call, _environment(start_timeout)).results()
+# fmt: on
+
+
+def _renamed(old: str, old_value: Any, new: str, value: Any, default: Any = None) -> Any:
+    if old_value is None:
+        return value
+    # Two frames up is the line that called run().
+    warnings.warn(f"{old} is deprecated, use {new} instead", DeprecationWarning, stacklevel=3)
+    if value not in (default, old_value):
+        raise LaunchError(f"{old}={old_value!r} and {new}={value!r} contradict each other.")
+    return old_value
+
+
+def _refuse_elastic(**arguments: Any) -> None:
+    for name, value in arguments.items():
+        if value is not None:
+            raise NotImplementedError(
+                f"{name}={value!r}: {unsupported.ELASTIC}; give num_proc alone."
+            )
+
+
+def _refuse_controllers(use_gloo: bool | None, use_mpi: bool | None) -> None:
+    if use_gloo and use_mpi:
+        raise LaunchError("use_gloo and use_mpi exclude each other: give at most one of them.")
+    if use_mpi:
+        raise LaunchError(f"use_mpi: {unsupported.MPI}.")
+
+
+def _warn_of_unused(**arguments: Any) -> None:
+    """Horovod takes these without a word where they have nothing to do."""
+    why = {"mpi_args": "mpirun does not start the job"}
+    for name, value in arguments.items():
+        if value:
+            reason = why.get(name, "the job runs on one host")
+            warnings.warn(f"{name} has no effect: {reason}", UserWarning, stacklevel=3)
+
+
+def _checked_count(count: Any) -> int:
+    try:
+        number = None if isinstance(count, bool) else count.__index__()
+    except AttributeError:
+        number = None
+    if number is None or number < 1:
+        raise LaunchError(f"num_proc={count!r} is not accepted: give a whole number, 1 or more.")
+    return int(number)
+
+
+def _hosts(
+    text: str | None, hostfile: str | os.PathLike[str] | None, count: int
+) -> list[host_lists.Host]:
+    if text is not None and hostfile is not None:
+        raise LaunchError("hosts and hostfile exclude each other: give one of them.")
+    if text is not None:
+        found = host_lists.parse_hosts(text, "hosts:")
+    elif hostfile is not None:
+        found = host_lists.read_hostfile(os.fspath(hostfile), "hostfile")
+    else:
+        found = [host_lists.Host("localhost", count)]
+    # A file for each result is open here, and in the launcher beside the pipes.
+    capacity.require_room(found, count, "num_proc", capacity.PIPES + 1, own_files=1)
+    host_lists.require_local(host_lists.assign_ranks(found, count))
+    return found
+
+
+def _executable(executable: str | None) -> str:
+    chosen = executable or sys.executable
+    if not chosen:
+        raise LaunchError("this program does not know its Python interpreter: give executable.")
+    return chosen
+
+
+def _pickled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
+    from hvdtune.launch.function import pickling
+
+    name = getattr(func, "__qualname__", repr(func))
+    if not callable(func):
+        raise TypeError(f"run() takes a function to call, not {func!r}")
+    try:
+        return pickling.dumps((func, tuple(args), dict(kwargs or {})))
+    except Exception as error:
+        raise TypeError(
+            f"{name} or its arguments cannot be sent to the workers: {error}"
+        ) from error
+
+
+def _environment(start_timeout: float | None) -> dict[str, str]:
+    """The workers' environment. Raises `KnobError` naming a setting that is malformed."""
+    given = {}
+    if start_timeout is not None:
+        knob = knobs.KNOBS["start_timeout"]
+        given[knob.key] = ("start_timeout", knobs.parse(knob, start_timeout, "start_timeout"))
+    choice = choose(given, None, os.environ)
+    return environment.job_environment({**os.environ, **choice.variables()})

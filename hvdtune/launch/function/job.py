@@ -1,0 +1,44 @@
+"""The launcher's process of a function job; see `hvdtune.launch.function.call_site`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+
+from hvdtune.bootstrap import python_command
+from hvdtune.launch.allocation.hosts import Host, assign_ranks
+from hvdtune.launch.job import JobSpec, run_job
+from hvdtune.launch.local import processes
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the job described by words[0], a JSON text; return the launcher's exit status.
+
+    The environment is the workers'. `descriptors` are files: the call to make, the place for the
+    reason of a failure, and the place for each rank's result.
+    """
+    plan = json.loads(words[0])
+    # The caller may be killed: then nobody waits for the results.
+    processes.die_with_parent(signal.SIGTERM, plan["parent"])
+    call, explanation, *results = plan["descriptors"]
+
+    def explain(text: str) -> None:
+        os.pwrite(explanation, text.encode("utf-8", "replace"), 0)
+
+    spec = JobSpec(
+        command=python_command(
+            "hvdtune.launch.function.worker",
+            *map(str, (call, *results)),
+            executable=plan["executable"],
+        ),
+        slots=assign_ranks([Host(*host) for host in plan["hosts"]], plan["count"]),
+        environment=dict(os.environ),
+        output_directory=plan["output_directory"],
+        output_setting="output_filename",
+        verbose=plan["verbose"],
+        descriptors=(call, *results),
+        explain=explain,
+    )
+    return run_job(spec)

@@ -1,0 +1,61 @@
+"""One rank of a function job; see `hvdtune.launch.function.call_site`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Sequence
+
+from hvdtune.launch.local.environment import alias_folder
+
+
+def main(words: Sequence[str]) -> int:
+    """Make the call in file words[0] and store what it returns in this rank's file.
+
+    `words` are numbers of open files: the call, then one for each rank's result. Returns 1 after
+    an exception, whose traceback goes to stderr.
+    """
+    descriptors = [int(word) for word in words]
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    call, result = descriptors[0], descriptors[1 + int(os.environ["HOROVOD_RANK"])]
+    try:
+        # Through /proc: an open file's position is shared by all who inherited it.
+        with open(f"/proc/self/fd/{call}", "rb") as file:
+            path, arguments = pickle.load(file)
+            alias = alias_folder(os.environ)
+            sys.path[:] = [*alias, *(entry for entry in path if entry not in alias)]
+            sys.argv[:] = arguments
+            function, args, kwargs = pickle.load(file)
+    except Exception as error:
+        print(f"The function cannot be read by this worker: {_words(error)}", file=sys.stderr)
+        return 1
+    try:
+        value = function(*args, **kwargs)
+    except Exception as error:
+        trace = error.__traceback__
+        traceback.print_exception(error.with_traceback(trace.tb_next if trace else None))
+        return 1
+    return _store(value, result)
+
+
+def _store(value: object, descriptor: int) -> int:
+    import cloudpickle
+
+    try:
+        with open(descriptor, "wb") as file:
+            cloudpickle.dump(value, file)
+    except Exception as error:
+        print(
+            f"What the function returned, a {type(value).__qualname__}, cannot be sent to the "
+            f"caller: {_words(error)}",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

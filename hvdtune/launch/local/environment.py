@@ -1,0 +1,74 @@
+"""The environment a worker is started with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from hvdtune.launch.allocation.hosts import Slot
+
+PREFER_HOROVOD = "HVDTUNE_PREFER_HOROVOD"
+_PLACE = {
+    f"HOROVOD_{name}"
+    for name in (
+        *("HOSTNAME", "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
+        *("GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT"),
+    )
+}
+
+
+def job_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """What all workers of a job share: the launcher's environment and the job's name and key.
+
+    `import horovod` is led to hvdtune by PYTHONPATH, unless HVDTUNE_PREFER_HOROVOD=1.
+    """
+    environment = dict(base)
+    environment["HVDTUNE_JOB_ID"] = os.urandom(16).hex()
+    environment["HVDTUNE_SECRET"] = os.urandom(32).hex()
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment.update(with_alias(base))
+    return environment
+
+
+def alias_folder(environ: Mapping[str, str]) -> list[str]:
+    """What goes first on sys.path for `import horovod` to reach hvdtune, or nothing.
+
+    Nothing with HVDTUNE_PREFER_HOROVOD=1.
+    """
+    if environ.get(PREFER_HOROVOD, "0") not in ("", "0"):
+        return []
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return [os.path.join(package, "_alias")]
+
+
+def with_alias(environ: Mapping[str, str]) -> dict[str, str]:
+    """The PYTHONPATH by which Python processes started with it find the alias first."""
+    alias = alias_folder(environ)
+    if not alias:
+        return {}
+    inherited = environ.get("PYTHONPATH")
+    others = inherited.split(os.pathsep) if inherited else []
+    return {"PYTHONPATH": os.pathsep.join([*alias, *(p for p in others if p not in alias)])}
+
+
+def without_place(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those that tell a process its place in some job of hvdtune's."""
+    return {name: value for name, value in environ.items() if name not in _PLACE}
+
+
+def place(slot: Slot) -> dict[str, str]:
+    """The variables that tell the worker in `slot` its place in the job."""
+    return {
+        "HOROVOD_HOSTNAME": slot.hostname,
+        "HOROVOD_RANK": str(slot.rank),
+        "HOROVOD_SIZE": str(slot.size),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+    }
+
+
+def worker_environment(shared: Mapping[str, str], slot: Slot) -> dict[str, str]:
+    """The environment of the worker in `slot`; `shared` comes from `job_environment`."""
+    return {**shared, **place(slot)}

@@ -1,0 +1,149 @@
+"""The workers of one other host, as the launcher sees them: one ssh connection to their agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from hvdtune.launch.allocation.hosts import Slot
+from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.local import processes
+from hvdtune.launch.local.environment import place
+from hvdtune.launch.local.exports import exportable
+from hvdtune.launch.local.output import LinePrefixer
+from hvdtune.launch.local.spawn import StartError
+from hvdtune.launch.remote.frames import Frame, FrameError, FrameReader, Kind, encode
+
+# Between a complaint and the end that it is the reason of.
+_REASON_SECONDS = 3.0
+
+
+class Connection:
+    """An ssh client that runs the agent on a host; it is killed when the launcher ends.
+
+    Nothing here waits: `input`, `output` and `errors` are for a selector, which calls `pump`,
+    `frames` and `complaints`.
+    """
+
+    def __init__(self, hostname: str, command: Sequence[str]) -> None:
+        self.hostname = hostname
+        self._complaint = ""
+        self._complained_at = 0.0
+        self._reader = FrameReader(after_mark=True)
+        self._unsent = bytearray()
+        self._complaints = LinePrefixer(lambda: f"hvdtune run: {hostname}: ".encode())
+        parent = os.getpid()
+
+        def in_child() -> None:
+            os.setsid()  # no terminal to ask anything on
+            processes.die_with_parent(signal.SIGKILL, parent)
+
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                bufsize=0, preexec_fn=in_child,
+            )  # fmt: skip
+        except OSError as error:
+            raise StartError.of(command[0], error) from None
+        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        descriptors = []
+        for pipe in pipes:
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            descriptors.append(pipe.fileno())
+        self.input, self.output, self.errors = descriptors
+
+    @property
+    def pid(self) -> int:
+        """The ssh client's."""
+        return self._process.pid
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether `pump` has something to do."""
+        return bool(self._unsent)
+
+    def start(
+        self, command: Sequence[str], shared: Mapping[str, str], slots: Iterable[Slot]
+    ) -> None:
+        """Have the agent start workers in these slots, with the launcher's exportable variables."""
+        try:
+            directory = os.getcwd()
+        except FileNotFoundError:
+            raise LaunchError(
+                "the folder that this was started in is gone: enter another"
+            ) from None
+        order = {
+            "command": list(command),
+            "directory": directory,
+            "shared": {name: shared[name] for name in exportable(shared)},
+            "places": {slot.rank: place(slot) for slot in slots},
+        }
+        self._unsent += encode(Kind.START, 0, json.dumps(order).encode())
+
+    def signal(self, rank: int, number: int, group: bool) -> None:
+        """Send a worker, or its process group, a signal."""
+        kind = Kind.SIGNAL_GROUP if group else Kind.SIGNAL
+        self._unsent += encode(kind, rank, str(int(number)).encode())
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what the connection takes."""
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(self.input, self._unsent[:65536])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()  # its end is seen where it is read
+
+    def frames(self) -> list[Frame] | None:
+        """What has come from the agent; None at the end."""
+        try:
+            data = os.read(self.output, 65536)
+        except BlockingIOError:
+            return []
+        if not data:
+            return None
+        try:
+            return list(self._reader.feed(data))
+        except FrameError as error:
+            self.complain(f"what came from the host is not the agent's: {error}")
+            return None
+
+    def complaints(self) -> tuple[bytes, bool]:
+        """What ssh and the agent say on stderr, for the launcher's; whether that goes on."""
+        try:
+            data = os.read(self.errors, 65536)
+        except BlockingIOError:
+            return b"", True
+        lines = self._complaints.feed(data) if data else self._complaints.finish()
+        said = [line for line in lines.decode("utf-8", "replace").splitlines() if line.strip()]
+        if said:
+            self.complain(said[-1].removeprefix(f"hvdtune run: {self.hostname}: "))
+        return lines, bool(data)
+
+    def complain(self, sentence: str) -> None:
+        """Note what may be the reason if the connection ends now."""
+        self._complaint, self._complained_at = sentence, time.monotonic()
+
+    @property
+    def said(self) -> str:
+        """What was said last, however long ago; "" if nothing."""
+        return self._complaint.rstrip(".")
+
+    @property
+    def last_complaint(self) -> str:
+        """What was said a moment ago, or ""; what was said long ago is no reason any more."""
+        fresh = time.monotonic() - self._complained_at < _REASON_SECONDS
+        return self._complaint.rstrip(".") if fresh else ""
+
+    def lost(self) -> str:
+        """Why its workers are gone, as the end of a sentence that begins with the rank."""
+        said = self.last_complaint
+        why = f" ({said})" if said else ""
+        return f"was lost: the ssh connection to {self.hostname} has ended{why}"

@@ -1,0 +1,90 @@
+"""What launcher and agent send each other over ssh: frames of (kind, rank, bytes).
+
+A frame is a header (length of the payload: 4 bytes; kind: 1 byte; rank: 4 bytes; big-endian) and
+its payload. A login shell may print something before the agent runs, so what the agent sends
+begins with `MARK`, and whatever comes before that is not looked at.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MARK = b"\0hvdtune agent 1\n"
+LONGEST = 16 * 2**20  # bytes of a payload; an environment is at most a few MiB
+_MOST_NOISE = 2**20
+_HEADER = struct.Struct(">IBI")
+
+
+class Kind(enum.IntEnum):
+    """What a frame means."""
+
+    START = 1  # to the agent: JSON, what to start (see `hvdtune.launch.remote.agent`)
+    SIGNAL = 2  # to the agent: send the worker the signal whose number is the payload's text
+    SIGNAL_GROUP = 3  # the same for the worker's process group
+    STARTED = 4  # from the agent: the worker runs; its pid
+    STDOUT = 5  # what it has printed
+    STDERR = 6
+    EXIT = 7  # it has ended: its exit code, or -N for signal N. All its output has been sent
+    NOT_STARTED = 8  # "126 …" or "127 …": exit status, and why
+    ALIVE = 9  # from the agent, now and then: if nobody takes it, the connection ends
+
+
+class Frame(NamedTuple):
+    """One message; `rank` is the worker it concerns."""
+
+    kind: Kind
+    rank: int
+    payload: bytes
+
+
+class FrameError(ValueError):
+    """What arrives is no sequence of frames."""
+
+
+def encode(kind: Kind, rank: int, payload: bytes = b"") -> bytes:
+    """A frame as bytes."""
+    assert len(payload) <= LONGEST
+    return _HEADER.pack(len(payload), kind, rank) + payload
+
+
+class FrameReader:
+    """Makes frames of a stream of bytes, however it is cut.
+
+    With `after_mark`, everything up to the first `MARK` is skipped.
+    """
+
+    def __init__(self, *, after_mark: bool = False) -> None:
+        self._waits_for_mark = after_mark
+        self._data = b""
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take the next bytes; return the frames that are now complete.
+
+        Raises `FrameError` for a frame that is too long or of no known kind, and when no mark
+        comes.
+        """
+        self._data += data
+        if self._waits_for_mark and not self._find_mark():
+            return
+        while len(self._data) >= _HEADER.size:
+            length, kind, rank = _HEADER.unpack_from(self._data)
+            if length > LONGEST or kind not in Kind._value2member_map_:
+                raise FrameError(f"a frame of kind {kind} and {length} bytes")
+            end = _HEADER.size + length
+            if len(self._data) < end:
+                return
+            payload, self._data = self._data[_HEADER.size : end], self._data[end:]
+            yield Frame(Kind(kind), rank, payload)
+
+    def _find_mark(self) -> bool:
+        place = self._data.find(MARK)
+        if place >= 0:
+            self._data = self._data[place + len(MARK) :]
+            self._waits_for_mark = False
+            return True
+        if len(self._data) > _MOST_NOISE:
+            raise FrameError("no mark")
+        return False

@@ -1,0 +1,73 @@
+"""The ssh commands by which other hosts are reached."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hvdtune.bootstrap import python_command
+from hvdtune.launch.errors import LaunchError
+
+CONNECT_SECONDS = 10
+# A host that vanishes without a word is noticed after four of these.
+_ALIVE_SECONDS = 15
+
+# The Python of the launcher, at the same place, or else whatever the host has.
+_START_PYTHON = (
+    'for python in "$1" python3 python; do '
+    'path=$(command -v "$python" 2>/dev/null) && [ -x "$path" ] && exec "$path" -c "$2" "$3"; '
+    "done; exit 127"
+)
+
+
+class Ssh(NamedTuple):
+    """How hosts are reached: the ssh program with words of the user's, a port, a key."""
+
+    program: str = "ssh"
+    port: int | None = None
+    identity_file: str | None = None
+
+    def command(self, host: str, mode: str) -> list[str]:
+        """The words that start the agent (see `agent`) on a host; as `reach`."""
+        return self.reach(host, _agent(mode))
+
+    def reach(self, host: str, command: str) -> list[str]:
+        """The words that run a shell's command on a host.
+
+        ssh never asks for anything. Raises `LaunchError` when `program` cannot be split.
+        """
+        try:
+            program = shlex.split(self.program)
+        except ValueError as error:
+            raise LaunchError(
+                f"HVDTUNE_SSH_COMMAND is {self.program!r}, which cannot be split: {error}."
+            ) from None
+        options = ["PasswordAuthentication=no", "StrictHostKeyChecking=no", "BatchMode=yes"]
+        words = [word for option in options for word in ("-o", option)]
+        words += [host]
+        words += ["-p", str(self.port)] if self.port else []
+        words += ["-i", self.identity_file] if self.identity_file else []
+        words += ["-o", f"ConnectTimeout={CONNECT_SECONDS}"]
+        words += ["-o", f"ServerAliveInterval={_ALIVE_SECONDS}"]
+        return [*program, *words, command]
+
+
+def _agent(mode: str) -> str:
+    executable, _, code, word = python_command("hvdtune.launch.remote.agent", mode)
+    shell: Sequence[str] = ("exec", "/bin/sh", "-c", _START_PYTHON, "hvdtune", executable)
+    return shlex.join([*shell, _without_traceback(code), word])
+
+
+def _without_traceback(code: str) -> str:
+    """The same in one line; a Python that does not have hvdtune says so in one line, status 3."""
+    words = "hvdtune cannot be imported by {}: {}"
+    guarded = (
+        "import sys\n"
+        f"def start():\n    {code}\n"
+        "try: start()\n"
+        "except ImportError as error:\n"
+        f"    print({words!r}.format(sys.executable, error), file=sys.stderr)\n"
+        "    sys.exit(3)\n"
+    )
+    return f"exec({guarded!r})"

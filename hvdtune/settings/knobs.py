@@ -1,0 +1,589 @@
+"""The table of settings.
+
+Everything that can be set is a row here, once: its environment variable, flag, YAML key, unit,
+default and range, whether the autotuner may move it, and one line of help. The flags of
+`hvdtune run`, the workers' environment, the reader of `--config-file`, the autotuner's space,
+`hvdtune config` and the documentation's table are made from these rows.
+
+A setting counts as *fixed* for the autotuner when its variable is present in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Mapping
+from typing import Any
+
+from hvdtune.settings.spelling import hint
+from hvdtune.settings.values import (
+    PARSERS,
+    Knob,
+    KnobError,
+    accepted,
+    parse,
+    size_words,
+    to_text,
+)
+
+__all__ = [
+    "KNOBS",
+    "Knob",
+    "KnobError",
+    "Settings",
+    "accepted",
+    "check_together",
+    "from_environ",
+    "parse",
+    "size_words",
+    "starting_point",
+    "to_text",
+]
+
+MIB = 2**20
+
+_TABLE = (
+    # -- what the engine does with tensors --
+    Knob(
+        "fusion_threshold", "HOROVOD_FUSION_THRESHOLD", "size", 128 * MIB,
+        "Most bytes in one fused operation; 0 turns fusion off.",
+        flags=("--fusion-threshold-mb",), yaml="params.fusion_threshold_mb", unit="bytes",
+        minimum=0, flag_multiplier=MIB, tunable=True, scale="log",
+        tune_range=(MIB / 4, 256 * MIB), tune_first=16 * MIB, acts_on="longer",
+    ),
+    Knob(
+        "cycle_time", "HOROVOD_CYCLE_TIME", "float", 1.0,
+        "Longest time a ready tensor waits for others to be fused with.",
+        flags=("--cycle-time-ms",), yaml="params.cycle_time_ms", unit="ms",
+        minimum=0, maximum=10_000, tunable=True, scale="log", tune_range=(0.1, 25.0),
+        tune_first=0.1,
+    ),
+    Knob(
+        "cache_capacity", "HOROVOD_CACHE_CAPACITY", "int", 1024,
+        "Tensors whose description is sent only once (all process sets together); 0 turns the "
+        "cache off.",
+        flags=("--cache-capacity",), yaml="params.cache_capacity", unit="entries",
+        minimum=0, maximum=32768, tunable=True, restart=True, scale="log",
+        tune_range=(256, 32768),
+    ),
+    Knob(
+        "chunk_size", "HVDTUNE_CHUNK_SIZE", "size", 0,
+        "Bytes packed, reduced and unpacked at a time; 0 lets the engine choose.",
+        flags=("--chunk-size",), yaml="params.chunk_size", unit="bytes",
+        minimum=64 * 1024, maximum=4 * MIB, zero_is_auto=True, tunable=True, scale="log",
+        tune_range=(64 * 1024, 4 * MIB), tune_first=256 * 1024, acts_on="longer",
+    ),
+    Knob(
+        "one_shot_limit", "HVDTUNE_ONE_SHOT_LIMIT", "size", 0,
+        "Longest message that every rank reduces whole for itself, at most a chunk; 0 lets the "
+        "engine choose.",
+        yaml="params.one_shot_limit", unit="bytes",
+        minimum=1, maximum=4 * MIB, zero_is_auto=True, tunable=True, scale="log",
+        tune_range=(1024, MIB), acts_on="shorter",
+    ),
+    Knob(
+        "writing", "HVDTUNE_WRITING", "choice", "auto",
+        "How a rank writes what other ranks read next: into the cache that it shares with them, or "
+        "past the caches, which is faster where their CPUs share none; auto measures now and then "
+        "which it is.",
+        yaml="params.writing", choices=("auto", "cached", "streamed"),
+    ),
+    Knob(
+        "reduction_threads", "HVDTUNE_REDUCTION_THREADS", "count_or_auto", 0,
+        "Threads that help each rank to copy and reduce large messages in shared memory; auto: as "
+        "many as fit beside a CPU for every rank, at most 3, and none where there is no room.",
+        flags=("--reduction-threads",), yaml="params.reduction_threads",
+        minimum=0, maximum=16,
+    ),
+    Knob(
+        "disable_group_fusion", "HOROVOD_DISABLE_GROUP_FUSION", "bool", False,
+        "Fuse a group only within itself, and nothing else.",
+    ),
+    Knob(
+        "dynamic_process_sets", "HOROVOD_DYNAMIC_PROCESS_SETS", "bool", False,
+        "Allow process sets to be added and removed after init.",
+    ),
+    Knob(
+        "spin_us", "HVDTUNE_SPIN_US", "int", -1,
+        "How long a waiting thread stays awake before it sleeps; -1 chooses by the number of CPUs.",
+        yaml="params.spin_us", unit="us", minimum=-1, maximum=1_000_000,
+    ),
+    Knob(
+        "overlap", "HVDTUNE_OVERLAP", "choice", "auto",
+        "Whether DistributedOptimizer reduces gradients during the backward pass (on), or all "
+        "together in step() (off); auto: during it where CPUs are left over, where a trial in the "
+        "first steps shows that it is faster, and on GPUs.",
+        flags=("--overlap",), yaml="params.overlap", choices=("auto", "on", "off"),
+    ),
+    Knob(
+        "hierarchical_allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "bool", False,
+        "In a job on several hosts, reduce within each host first, in shared memory, then between "
+        "hosts: fewer bytes between hosts; other bits in the last place of floating-point sums "
+        "than on one host.",
+        flags=("--hierarchical-allreduce",), off_flags=("--no-hierarchical-allreduce",),
+        yaml="params.hierarchical_allreduce", between_hosts=True, tunable=True,
+    ),
+    Knob(
+        "hierarchical_allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False,
+        "In a job on several hosts, gather each tensor once on every other host, and pass it on "
+        "there in shared memory.",
+        flags=("--hierarchical-allgather",), off_flags=("--no-hierarchical-allgather",),
+        yaml="params.hierarchical_allgather", between_hosts=True, tunable=True,
+    ),
+    Knob(
+        "torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", "bool", False,
+        "Two-dimensional allreduce with NCCL.",
+        flags=("--torus-allreduce",), off_flags=("--no-torus-allreduce",),
+        yaml="params.torus_allreduce", inert="NCCL chooses its algorithms itself",
+    ),
+    # -- autotune --
+    Knob(
+        "autotune", "HOROVOD_AUTOTUNE", "bool", False,
+        "Look for faster settings while training.",
+        flags=("--autotune",), off_flags=("--no-autotune",), yaml="autotune.enabled",
+    ),
+    Knob(
+        "autotune_log", "HOROVOD_AUTOTUNE_LOG", "str", None,
+        "CSV file to which rank 0 writes every sample.",
+        flags=("--autotune-log-file",), yaml="autotune.log_file", unit="path",
+        requires="autotune",
+    ),
+    Knob(
+        "autotune_warmup_samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "int", 3,
+        "Samples thrown away before tuning starts.",
+        flags=("--autotune-warmup-samples",), yaml="autotune.warmup_samples", unit="samples",
+        minimum=0, requires="autotune",
+    ),
+    Knob(
+        "autotune_steps_per_sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "int", 10,
+        "Training steps that make a sample (at least 3 are used).",
+        flags=("--autotune-steps-per-sample",), yaml="autotune.steps_per_sample", unit="steps",
+        minimum=1, requires="autotune",
+    ),
+    Knob(
+        "autotune_bayes_opt_max_samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "int", 20,
+        "About so many samples are taken from the search on; three fifths are of candidates.",
+        flags=("--autotune-bayes-opt-max-samples",), yaml="autotune.bayes_opt_max_samples",
+        unit="samples", minimum=1, requires="autotune",
+    ),
+    Knob(
+        "autotune_gaussian_process_noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "float",
+        0.0,
+        "Noise added to that of every score, in standard deviations of the scores; 0 adds none.",
+        flags=("--autotune-gaussian-process-noise",), yaml="autotune.gaussian_process_noise",
+        minimum=0, maximum=1, requires="autotune",
+    ),
+    Knob(
+        "autotune_seed", "HVDTUNE_AUTOTUNE_SEED", "int", 0,
+        "Seed of the search; the same seed and samples give the same decisions.",
+        flags=("--autotune-seed",), yaml="autotune.seed", minimum=0, requires="autotune",
+    ),
+    Knob(
+        "autotune_harm_limit", "HVDTUNE_AUTOTUNE_HARM_LIMIT", "steps_or_share", 200,
+        "What candidates slower than the current settings may cost in a run: steps' time, or a "
+        "share of HVDTUNE_AUTOTUNE_EXPECTED_STEPS (where that is given, 1% is the default).",
+        flags=("--autotune-harm-limit",), yaml="autotune.harm_limit", unit="steps",
+        minimum=1, requires="autotune",
+    ),
+    Knob(
+        "autotune_expected_steps", "HVDTUNE_AUTOTUNE_EXPECTED_STEPS", "int", 0,
+        "How many training steps the run will have; 0: not known.",
+        flags=("--autotune-expected-steps",), yaml="autotune.expected_steps", unit="steps",
+        minimum=0, requires="autotune",
+    ),
+    Knob(
+        "autotune_start", "HVDTUNE_AUTOTUNE_START", "assignments", (),
+        "Settings that tuning begins with, without fixing them, such as "
+        "cycle_time_ms=100,fusion_threshold_mb=0.",
+        flags=("--autotune-start",), yaml="autotune.start", requires="autotune",
+    ),
+    Knob(
+        "autotune_store", "HVDTUNE_AUTOTUNE_STORE", "str", None,
+        "JSON file that remembers what tuning found, autotune.json in the user's cache folder if "
+        "not set; empty: none.",
+        flags=("--autotune-store",), yaml="autotune.store", unit="path", requires="autotune",
+        empty_counts=True,
+    ),
+    Knob(
+        "autotune_watch", "HVDTUNE_AUTOTUNE_WATCH", "bool", False,
+        "Go on watching the step time after tuning, and tune again when it has changed.",
+        flags=("--autotune-watch",), off_flags=("--no-autotune-watch",), yaml="autotune.watch",
+        requires="autotune",
+    ),
+    # -- timeline --
+    Knob(
+        "timeline", "HOROVOD_TIMELINE", "str", None,
+        "File for the Chrome trace; DYNAMIC waits for start_timeline().",
+        flags=("--timeline-filename",), yaml="timeline.filename", unit="path",
+    ),
+    Knob(
+        "timeline_mark_cycles", "HOROVOD_TIMELINE_MARK_CYCLES", "bool", False,
+        "Mark the start of every cycle in the trace.",
+        flags=("--timeline-mark-cycles",), off_flags=("--no-timeline-mark-cycles",),
+        yaml="timeline.mark_cycles", requires="timeline",
+    ),
+    Knob(
+        "timeline_all_ranks", "HVDTUNE_TIMELINE_ALL_RANKS", "bool", True,
+        "Every rank records, each to a file of its own until the job ends; otherwise rank 0 alone, "
+        "and when each rank was ready for each tensor.",
+        flags=("--timeline-all-ranks",), off_flags=("--no-timeline-all-ranks",),
+        yaml="timeline.all_ranks", requires="timeline",
+    ),
+    Knob(
+        "timeline_format", "HVDTUNE_TIMELINE_FORMAT", "choice", "hvdtune",
+        "What is written: compact records of every rank, or, by rank 0 alone, "
+        "Horovod's layout with a row for every tensor.",
+        flags=("--timeline-format",), yaml="timeline.format", choices=("hvdtune", "horovod"),
+        requires="timeline",
+    ),
+    Knob(
+        "timeline_steps", "HVDTUNE_TIMELINE_STEPS", "step_range", None,
+        "Training steps to record: 100:120 are the 20 from step 100 on, 100: all from there on.",
+        flags=("--timeline-steps",), yaml="timeline.steps", requires="timeline",
+    ),
+    Knob(
+        "timeline_buffer_mb", "HVDTUNE_TIMELINE_BUFFER_MB", "int", 16,
+        "Most memory of a rank for records that are not written yet; what finds it full is lost, "
+        "and counted.",
+        flags=("--timeline-buffer-mb",), yaml="timeline.buffer_mb", unit="MiB",
+        minimum=1, maximum=4096, requires="timeline",
+    ),
+    Knob(
+        "timeline_max_mb", "HVDTUNE_TIMELINE_MAX_MB", "int", 0,
+        "Largest file of a rank: beyond that its oldest records go; 0 means no limit.",
+        flags=("--timeline-max-mb",), yaml="timeline.max_mb", unit="MiB",
+        minimum=0, maximum=1_000_000, requires="timeline",
+    ),
+    Knob(
+        "timeline_signal", "HVDTUNE_TIMELINE_SIGNAL", "choice", None,
+        "Signal that starts and stops recording on all ranks when one rank gets it.",
+        flags=("--timeline-signal",), yaml="timeline.signal", choices=("SIGUSR1", "SIGUSR2"),
+        requires="timeline",
+    ),
+    # -- stall check --
+    Knob(
+        "stall_check_disable", "HOROVOD_STALL_CHECK_DISABLE", "bool", False,
+        "Do not report tensors that some ranks are late with.",
+        flags=("--no-stall-check",), off_flags=("--stall-check",), yaml="stall_check.enabled",
+        yaml_inverted=True,
+    ),
+    Knob(
+        "stall_check_time", "HOROVOD_STALL_CHECK_TIME_SECONDS", "float", 60.0,
+        "Age at which a waiting tensor is reported.",
+        flags=("--stall-check-warning-time-seconds",), yaml="stall_check.warning_time_seconds",
+        unit="s", minimum=0,
+    ),
+    Knob(
+        "stall_shutdown_time", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "float", 0.0,
+        "Age at which a waiting tensor ends the job; 0 means never.",
+        flags=("--stall-check-shutdown-time-seconds",), yaml="stall_check.shutdown_time_seconds",
+        unit="s", minimum=0,
+    ),
+    Knob(
+        "straggler_share", "HVDTUNE_STRAGGLER_SHARE", "float", 0.05,
+        "Share of a step that a rank or a host must cost, step after step, to be named in the log "
+        "as late; 0 names nobody.",
+        flags=("--straggler-share",), yaml="stall_check.straggler_share", minimum=0, maximum=1,
+    ),
+    # -- metrics --
+    Knob(
+        "metrics_file", "HVDTUNE_METRICS_FILE", "str", None,
+        "File for the job's metrics in Prometheus' text format, replaced as a whole every few "
+        "seconds.",
+        flags=("--metrics-file",), yaml="metrics.file", unit="path",
+    ),
+    Knob(
+        "metrics_interval", "HVDTUNE_METRICS_INTERVAL", "float", 5.0,
+        "Time between two versions of the metrics' file.",
+        flags=("--metrics-interval",), yaml="metrics.interval", unit="s", minimum=0.1,
+        maximum=86400, requires="metrics_file",
+    ),
+    Knob(
+        "metrics_port", "HVDTUNE_METRICS_PORT", "int", 0,
+        "Port at which rank 0 serves the job's metrics to Prometheus; 0 serves none.",
+        flags=("--metrics-port",), yaml="metrics.port", minimum=0, maximum=65535,
+    ),
+    Knob(
+        "metrics_address", "HVDTUNE_METRICS_ADDRESS", "str", "127.0.0.1",
+        "Address of that port. The default is reached from this host only; 0.0.0.0 from anywhere, "
+        "by anybody.",
+        flags=("--metrics-address",), yaml="metrics.address", requires="metrics_port",
+    ),
+    # -- libraries and threads --
+    Knob(
+        "thread_affinity", "HOROVOD_THREAD_AFFINITY", "int_list", (),
+        "CPU for the communication thread, one per local rank; none means no pinning.",
+        flags=("--thread-affinity",), yaml="library_options.thread_affinity", unit="CPUs",
+    ),
+    Knob(
+        "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "int", 1,
+        "NCCL streams, and communicators, used in turn: as many batches run beside each other.",
+        flags=("--num-nccl-streams",), yaml="library_options.num_nccl_streams", unit="streams",
+        minimum=0, on_gpus=True, tunable=True, scale="log", tune_range=(1, 4),
+    ),
+    Knob(
+        "nccl_min_ctas", "NCCL_MIN_CTAS", "int", 0,
+        "NCCL's own setting: least thread blocks (CTAs), and so channels, of a collective; at most "
+        "NCCL_MAX_CTAS. 0: NCCL's choice.",
+        yaml="library_options.nccl_min_ctas", minimum=1, maximum=64, zero_is_auto=True,
+        at_most="nccl_max_ctas",
+        on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 32),
+    ),
+    Knob(
+        "nccl_max_ctas", "NCCL_MAX_CTAS", "int", 0,
+        "NCCL's own setting: most thread blocks (CTAs), and so channels, of a collective; each "
+        "takes a multiprocessor from the computing. 0: NCCL's choice.",
+        yaml="library_options.nccl_max_ctas", minimum=1, maximum=64, zero_is_auto=True,
+        on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 32),
+    ),
+    Knob(
+        "nccl_bypass_limit", "HVDTUNE_NCCL_BYPASS_LIMIT", "size", 0,
+        "With NCCL, largest batch that ranks of one host reduce by reading each other's GPU memory "
+        "instead; each needs a GPU that reaches those of the others. 0: none. Not tried on real "
+        "GPUs so far.",
+        yaml="library_options.nccl_bypass_limit", unit="bytes", minimum=0, maximum=MIB,
+        on_gpus=True, tunable=True, offline=True, scale="log", tune_range=(4096, MIB),
+    ),
+    Knob(
+        "nccl_between_hosts", "HVDTUNE_NCCL_BETWEEN_HOSTS", "bool", True,
+        "Where allreduces on GPUs go within each host first: NCCL moves the shares between hosts, "
+        "too. 0: they pass through host memory, over what carries tensors of the CPU.",
+        yaml="library_options.nccl_between_hosts", between_hosts=True, on_gpus=True,
+    ),
+    Knob(
+        "nccl_cga_cluster_size", "NCCL_CGA_CLUSTER_SIZE", "int", -1,
+        "NCCL's own setting, for GPUs of compute capability 9.0 and above: thread blocks in a "
+        "cluster; 0: no clusters, -1: NCCL's choice.",
+        yaml="library_options.nccl_cga_cluster_size", minimum=-1, maximum=8, on_gpus=True,
+    ),
+    Knob(
+        "nccl_cta_policy", "NCCL_CTA_POLICY", "choice", None,
+        "NCCL's own setting, from NCCL 2.27 on: whether it looks for speed (DEFAULT, 0), does with "
+        "few thread blocks where buffers are registered (EFFICIENCY, 1), or, from 2.28 on, with "
+        "none where it can (ZERO, 2). If nothing is set: NCCL's choice.",
+        yaml="library_options.nccl_cta_policy",
+        choices=("DEFAULT", "EFFICIENCY", "ZERO", "0", "1", "2"), on_gpus=True,
+    ),
+    Knob(
+        "async_completion", "HOROVOD_ENABLE_ASYNC_COMPLETION", "bool", False,
+        "With NCCL, an operation is done once it is enqueued: the stream that uses its result "
+        "waits for the GPU, not the host.",
+    ),
+    Knob(
+        "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "bool", False,
+        "Ask MPI for MPI_THREAD_SERIALIZED instead of MPI_THREAD_MULTIPLE, where MPI carries "
+        "tensors.",
+        flags=("--mpi-threads-disable",), off_flags=("--no-mpi-threads-disable",),
+        yaml="library_options.mpi_threads_disable",
+    ),
+    Knob(
+        "mpi_library", "HVDTUNE_MPI_LIBRARY", "str", "",
+        "Path of the MPI library to use, where the one that is found is not the right one.",
+    ),
+    Knob(
+        "cuda_library", "HVDTUNE_CUDA_LIBRARY", "str", "",
+        "Path of the CUDA driver's library (libcuda.so.1), where the one that is found is not the "
+        "right one; none: use no GPU.",
+    ),
+    Knob(
+        "nccl_library", "HVDTUNE_NCCL_LIBRARY", "str", "",
+        "Path of the NCCL to use (2.19 or newer), where the one that is found is not the right "
+        "one; none: use no NCCL.",
+    ),
+    Knob(
+        "nvrtc_library", "HVDTUNE_NVRTC_LIBRARY", "str", "",
+        "Path of the NVRTC to use, where the one that is found is not the right one; none: compile "
+        "nothing at run time.",
+    ),
+    Knob(
+        "share_gpu", "HVDTUNE_SHARE_GPU", "bool", False,
+        "Let several ranks use one GPU, for development and tests: with NCCL 2.30 or newer, or "
+        "without NCCL (HVDTUNE_NCCL_LIBRARY=none), reading each other's memory on one host.",
+        flags=("--share-gpu",), yaml="library_options.share_gpu",
+    ),
+    Knob(
+        "gloo_timeout", "HOROVOD_GLOO_TIMEOUT_SECONDS", "float", 30.0,
+        "Longest time of one of Gloo's messages, and of its connecting, where Gloo carries "
+        "tensors.",
+        flags=("--gloo-timeout-seconds",), yaml="library_options.gloo_timeout_seconds",
+        unit="s", minimum=0,
+    ),
+    Knob(
+        "gloo_iface", "HOROVOD_GLOO_IFACE", "str", "",
+        "Network interfaces that the ranks of several hosts use, and Gloo, separated by commas; "
+        "empty: the one that leads to rank 0, and for Gloo on one host the loopback interface.",
+    ),
+    Knob(
+        "tcp", "NCCL_IB_DISABLE", "bool", False,
+        "Use TCP only, no InfiniBand.",
+        flags=("--tcp",), inert="between hosts, this version uses nothing but TCP",
+    ),
+    Knob(
+        "controller", "HOROVOD_CONTROLLER", "choice", None,
+        "Library that carries control messages.",
+        yaml="controller", choices=("mpi", "gloo"),
+        inert="control messages travel over hvdtune's own sockets",
+    ),
+    Knob(
+        "cpu_operations", "HOROVOD_CPU_OPERATIONS", "choice", None,
+        "What carries tensors. If nothing is set: shared memory within a host, TCP between hosts. "
+        "ccl is refused.",
+        choices=("mpi", "gloo", "ccl"),
+    ),
+    # -- logging and starting --
+    Knob(
+        "log_level", "HOROVOD_LOG_LEVEL", "choice", "WARNING",
+        "Least severe message that is printed.",
+        flags=("--log-level",), yaml="logging.level",
+        choices=("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"),
+    ),
+    Knob(
+        "log_hide_time", "HOROVOD_LOG_HIDE_TIME", "bool", False,
+        "Leave the time out of log messages.",
+        flags=("--log-without-timestamp", "--log-hide-timestamp"),
+        off_flags=("--log-with-timestamp", "--no-log-hide-timestamp"),
+        yaml="logging.with_timestamp", yaml_inverted=True,
+    ),
+    Knob(
+        "start_timeout", "HOROVOD_START_TIMEOUT", "float", 30.0,
+        "Longest wait for all ranks to start.",
+        flags=("--start-timeout",), unit="s", minimum=0,
+    ),
+    Knob(
+        "host_fanout", "HVDTUNE_HOST_FANOUT", "int", 15,
+        "To how many hosts one passes on what rank 0 decides: so many, and rank 0's, are a star, "
+        "more form a tree.",
+        minimum=1, maximum=4096,
+    ),
+    Knob(
+        "ssh_command", "HVDTUNE_SSH_COMMAND", "str", "ssh",
+        "The ssh client by which other hosts are reached, with options of its own: "
+        "ssh -F my-config.",
+        flags=("--ssh-command",),
+    ),
+    # -- given by the launcher --
+    Knob(
+        "autotune_driver", "HVDTUNE_AUTOTUNE_DRIVER", "str", None,
+        "Socket of the `hvdtune tune` that started the job.", internal=True,
+    ),
+    Knob("job_id", "HVDTUNE_JOB_ID", "str", None, "Name of the job.", internal=True),
+    Knob(
+        "host_salt", "HVDTUNE_HOST_SALT", "str", None,
+        "Keeps processes of one machine apart as if they were on different hosts; for tests.",
+        internal=True,
+    ),
+    Knob("secret", "HVDTUNE_SECRET", "str", None, "Key shared by the job's ranks.", internal=True),
+)  # fmt: skip
+
+KNOBS: dict[str, Knob] = {knob.key: knob for knob in _TABLE}
+
+
+class Settings:
+    """The values in force, each with where it came from; read-only.
+
+    A setting is an attribute named by its key: `settings.fusion_threshold`.
+    """
+
+    __slots__ = ("_sources", "_values")
+
+    def __init__(self, values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+        object.__setattr__(self, "_values", dict(values))
+        object.__setattr__(self, "_sources", dict(sources))
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("_") or key not in self._values:
+            raise AttributeError(f"there is no setting named {key!r}")
+        return self._values[key]
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        raise AttributeError(f"settings are read-only: cannot set {key!r}")
+
+    def source(self, key: str) -> str:
+        """Where the value came from: "default", or the environment variable's name."""
+        return self._sources.get(key, "default")
+
+    def is_fixed(self, key: str) -> bool:
+        """Whether the variable is present, so that the autotuner leaves the setting alone."""
+        return key in self._sources
+
+    def as_dict(self) -> dict[str, Any]:
+        """All values by key."""
+        return dict(self._values)
+
+    def __repr__(self) -> str:
+        given = ", ".join(
+            f"{key}={self._values[key]!r}" for key in self._sources if not KNOBS[key].internal
+        )
+        return f"Settings({given})"
+
+
+def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read every setting from environment variables; an empty variable counts as absent.
+
+    Starting points of the autotuner become values of their settings, which stay unfixed. Raises
+    `KnobError` naming the variable, its value and what is accepted.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for key, knob in KNOBS.items():
+        text = environ.get(knob.env, "")
+        if text.strip() or (knob.empty_counts and knob.env in environ):
+            values[key] = parse(knob, text, knob.env)
+            sources[key] = knob.env
+        else:
+            values[key] = knob.default
+    values.update(starting_point(values, sources))
+    return Settings(values, sources)
+
+
+def check_together(values: Mapping[str, Any]) -> None:
+    """Refuse values that are only acceptable together with others. Raises `KnobError`."""
+    for knob in KNOBS.values():
+        if knob.at_most is None:
+            continue
+        value, most = values[knob.key], values[knob.at_most]
+        if value and most and value > most:
+            raise KnobError(
+                f"{knob.env} is {value}, more than {KNOBS[knob.at_most].env}, which is {most}: "
+                f"give at most {most}, or 0 to leave the choice to NCCL."
+            )
+    limit = values["autotune_harm_limit"]
+    if values["autotune"] and isinstance(limit, str) and not values["autotune_expected_steps"]:
+        raise KnobError(
+            f"{KNOBS['autotune_harm_limit'].env} is {limit}, but of how many steps is not known: "
+            f"give {KNOBS['autotune_expected_steps'].env}, or a number of steps as the limit."
+        )
+
+
+def starting_point(values: Mapping[str, Any], fixed: Container[str]) -> dict[str, Any]:
+    """What `autotune_start` among `values` says about settings that are not `fixed`, by key."""
+    if not values["autotune"]:
+        return {}
+    return {key: value for key, value in values["autotune_start"] if key not in fixed}
+
+
+def _parse_assignments(_knob: Knob, text: str, _multiplier: int) -> tuple[tuple[str, Any], ...]:
+    """Read "cycle_time_ms=100,fusion_threshold_mb=0": names as in YAML, or a setting's key."""
+    named: dict[str, tuple[Knob, int]] = {}
+    for knob in KNOBS.values():
+        if knob.tunable:
+            named[knob.key] = knob, 1
+            if knob.yaml:
+                named[knob.yaml.rpartition(".")[2]] = knob, knob.flag_multiplier
+    values: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not value:
+            raise ValueError(part)
+        if name not in named:
+            raise KnobError(
+                f"{name!r} is not a setting that the autotuner may move: give one of "
+                f"{', '.join(sorted(named))}{hint(name, named)}"
+            )
+        knob, multiplier = named[name]
+        if knob.key in values:
+            raise KnobError(f"{name!r} is given twice: give each setting once.")
+        values[knob.key] = parse(knob, value, name, multiplier)
+    return tuple(values.items())
+
+
+PARSERS["assignments"] = _parse_assignments

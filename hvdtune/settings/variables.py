@@ -1,0 +1,104 @@
+"""The environment variables whose names begin with HOROVOD_ or HVDTUNE_, and those nobody knows.
+
+Variables of settings are in the table (`knobs`). Here are the others: what a launcher says to its
+workers, what hvdtune's programs and tests read, and what only Horovod itself has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from hvdtune.settings.knobs import KNOBS
+from hvdtune.settings.spelling import nearest
+
+PREFIXES = ("HOROVOD_", "HVDTUNE_")
+
+#: What a launcher, hvdtune's or another, says to its workers.
+_PLACE = {
+    *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    *("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_ELASTIC"),
+    *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+}
+#: What hvdtune reads beside its settings.
+_OURS = {"HVDTUNE_PREFER_HOROVOD", "HVDTUNE_TRACEBACK"}
+#: Of tests, benchmarks and builds of hvdtune.
+_WORKSHOP = re.compile(r"HVDTUNE_(TEST_|BUILD_|FAKE|COMPARE_|SANITIZE$|NVCC$)")
+
+_ELASTIC = "it is for elastic jobs, which hvdtune run does not start"
+_CCL = "it is for oneCCL, which hvdtune does not use"
+_TENSORFLOW = "it is for TensorFlow, which hvdtune does not support"
+_SPARK = "it is for Horovod on Spark, which hvdtune does not have"
+#: Variables that Horovod reads while it runs and hvdtune does not, and why not.
+_HOROVODS = {
+    "HOROVOD_ADASUM_MPI_CHUNK_SIZE": "hvdtune chooses the parts of an Adasum itself",
+    "HOROVOD_BATCH_D2D_MEMCOPIES": "hvdtune always copies a whole batch with one kernel",
+    "HOROVOD_CCL_BGT_AFFINITY": _CCL,
+    "HOROVOD_CCL_CACHE": _CCL,
+    "HOROVOD_DISABLE_NVTX_RANGES": "hvdtune makes ranges only while a profiler asks for them",
+    "HOROVOD_ELASTIC_TIMEOUT": _ELASTIC,
+    "HOROVOD_ENABLE_XLA_OPS": _TENSORFLOW,
+    "HOROVOD_MLSL_BGT_AFFINITY": _CCL,
+    "HOROVOD_SPARK_PYTHONPATH": _SPARK,
+    "HOROVOD_SPARK_START_TIMEOUT": _SPARK,
+    "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX": _SPARK,
+    "HOROVOD_SPARK_WORK_DIR": _SPARK,
+    "HOROVOD_TWO_LEVEL_ALLREDUCE": "its name in newer versions is HOROVOD_HIERARCHICAL_ALLREDUCE",
+}
+#: Variables that say how Horovod is built. They often are part of an image, so only `hvdtune
+#: config` and `hvdtune doctor` speak of them.
+_BUILD = re.compile(
+    r"HOROVOD_(WITH(OUT)?_(TENSORFLOW|PYTORCH|MXNET|MPI|GLOO|TORCH|CCL|MLSL|DDL)$"
+    r"|GPU(_OPERATIONS|_(ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER))?$"
+    r"|(NCCL|CUDA|ROCM|MPI|DDL|CCL|GLOO)_(HOME|INCLUDE|LIB|LINK)$|MPICXX_SHOW$|CMAKE$|DEBUG$"
+    r"|ALLOW_MIXED_GPU_IMPL$|MIXED_INSTALL$|BUILD_(CUDA_CC_LIST|ARCH_FLAGS)$)"
+)
+
+_OFF = ("0", "false", "no", "off")
+
+
+def is_known(name: str) -> bool:
+    """Whether hvdtune or Horovod has a variable of this name."""
+    return name in _names() or bool(_WORKSHOP.match(name) or _BUILD.match(name))
+
+
+def remarks(environ: Mapping[str, str], *, building: bool = False) -> list[str]:
+    """A sentence about each variable that is set and does nothing.
+
+    Those are unknown ones of these prefixes, and Horovod's own that hvdtune does not read or do
+    nothing here; with `building` also those that say how Horovod is built. Empty ones count as
+    absent.
+    """
+    return list(_remarks(environ, building))
+
+
+def _remarks(environ: Mapping[str, str], building: bool) -> Iterator[str]:
+    switches = {one.env: one.inert for one in KNOBS.values() if one.inert and one.kind == "bool"}
+    for name in sorted(environ):
+        if not name.startswith(PREFIXES) or not environ[name].strip():
+            continue
+        if name in _HOROVODS:
+            yield f"{name} has no effect: {_HOROVODS[name]}."
+        elif name in switches and environ[name].strip().lower() not in _OFF:
+            yield f"{name} has no effect: {switches[name]}."
+        elif building and _BUILD.match(name):
+            yield f"{name} has no effect: it says how Horovod itself is built."
+        elif not is_known(name):
+            near = _nearest(name)
+            end = f"; did you mean {near}?" if near else "."
+            yield f"{name} is set, but hvdtune knows no such variable{end}"
+
+
+def _names() -> set[str]:
+    return {knob.env for knob in KNOBS.values()} | _PLACE | _OURS | set(_HOROVODS)
+
+
+def _nearest(name: str) -> str | None:
+    """Names are compared without their prefixes, by which they would all be alike.
+
+    Those of what a launcher says are no offers: nobody sets them by hand.
+    """
+    offers = [*(knob.env for knob in KNOBS.values() if not knob.internal), *_OURS, *_HOROVODS]
+    tails = {one.partition("_")[2]: one for one in sorted(offers) if one.startswith(PREFIXES)}
+    near = nearest(name.partition("_")[2], tails)
+    return tails[near] if near else None

@@ -1,0 +1,65 @@
+"""All analyses of one recording: the answers to all questions, put together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hvdtune.timeline.analysis import fusion, phases, quality, sizes, skew, step_starts
+from hvdtune.timeline.analysis.answers import Analysis
+from hvdtune.timeline.analysis.joint import Joint, join
+from hvdtune.timeline.analysis.owners import owners
+from hvdtune.timeline.analysis.steps import find_steps
+from hvdtune.timeline.analysis.waterfall import overlap, waterfall
+from hvdtune.timeline.record.layout import Recording
+
+
+def analyse(recording: Recording) -> Analysis:
+    """All analyses of one recording.
+
+    Work grows linearly with the records; the memory used beside the recording itself is about 40
+    bytes for each tensor record of one rank plus 200 for each batch of each rank. Raises
+    ValueError if the recording has no rank.
+    """
+    joint = join(recording)
+    origin = first_time(joint)
+    steps, starts = step_starts.split(joint, find_steps(joint), origin)
+    parts = waterfall(joint, steps)
+    falls = parts.frame(steps)
+    late = skew.lateness(joint, steps, parts)
+    batches = fusion.batches(joint, steps, origin)
+    by_epoch = fusion.settings_by_epoch(recording)
+    peak = next((r.identity.peak_gbps for r in recording.ranks.values() if r.identity.peak_gbps), 0)
+    return Analysis(
+        recording=recording,
+        origin_ns=origin,
+        steps=steps.frame(origin),
+        waterfall=falls,
+        overlap=overlap(parts, steps),
+        lateness=late,
+        stragglers=skew.stragglers(joint, steps, late),
+        batches=batches,
+        fusion=fusion.fusion(joint, steps, batches),
+        sizes=sizes.sizes(joint, peak or None),
+        tensors=sizes.tensors(joint, steps),
+        stalls=quality.stalls(joint, steps, late, origin, starts),
+        tuning=quality.tuning(joint, steps, origin),
+        settings=by_epoch[max(by_epoch)],
+        quality=quality.quality(joint, steps, late),
+        joint=joint,
+        found_steps=steps,
+        phases=phases.phases(joint, steps, falls),
+        starts=starts,
+        owners=tuple(owners(joint, steps)),
+    )
+
+
+def first_time(joint: Joint) -> int:
+    """The earliest moment that anything was recorded, ns; 0 if nothing was."""
+    times = []
+    for view in joint.views.values():
+        for times_of in (view.first_own, view.begin, view.blocked.begin):
+            known = times_of[times_of > 0]
+            times += [int(known.min())] if len(known) else []
+        marks = view.recording.marks
+        times += [int(marks["time"].min())] if len(marks) else []
+    return int(np.min(times)) if times else 0

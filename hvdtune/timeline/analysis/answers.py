@@ -1,0 +1,107 @@
+"""Everything that a report says about one recording, as data. Formulas: docs/metrics.md.
+
+`analyse` is the one call that a report, `hvdtune diff` or a notebook needs. All times are seconds
+(float64) on rank 0's clock, counted from `Analysis.origin_ns`, unless a column's name says another
+unit. `step` is the number of an optimizer's step where the recording has marks of them, else the
+steps are counted from 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hvdtune.timeline.analysis.joint import Joint
+    from hvdtune.timeline.analysis.owners import Family
+    from hvdtune.timeline.analysis.step_starts import Once
+    from hvdtune.timeline.analysis.steps import Steps
+    from hvdtune.timeline.record.layout import Recording
+
+#: The parts of a step, in the order in which a picture stacks them. They sum to `step_s` exactly.
+#: All but the first are time in which the framework's thread was blocked; their sum is `exposed_s`.
+PARTS = (
+    "compute_s",
+    "skew_wait_s",
+    "negotiation_s",
+    "cycle_wait_s",
+    "queue_s",
+    "copy_in_s",
+    "reduce_s",
+    "copy_out_s",
+    "peer_wait_s",
+    "other_s",
+)
+EXPOSED_PARTS = PARTS[1:]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How much communication hides behind compute, and what a step could take. Means over the
+    steps, seconds. NaN where no step was found."""
+
+    overlap_share: float  # of the time in which operations run, the framework computes
+    exposed_share: float  # of the step, the framework is blocked in the engine
+    step_s: float
+    ideal_free_communication_s: float
+    ideal_no_skew_s: float
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How full batches are. Medians and shares over the batches of the steps."""
+
+    batches_per_step: float
+    tensors_per_batch: float
+    bytes_per_batch: float
+    fill: float  # median of bytes / threshold in force; NaN where fusion is off
+    threshold_bytes: float  # in force at the end; NaN if not recorded
+    cycle_time_s: float  # the same
+    tail_s: float  # median over steps: from the last submission to the end of the last batch
+    reasons: dict[str, int] = field(default_factory=dict)  # why batches closed → batches
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How far the numbers can be trusted."""
+
+    ranks_recorded: int
+    ranks_missing: tuple[int, ...]
+    incomplete_ranks: tuple[int, ...]  # their recording has no end
+    cut_off: dict[str, str]  # rank → when and why its recording could not go on
+    dropped: dict[str, int]  # stream → records lost, over all ranks
+    clock_bound_s: float
+    skew_below_clock_bound: bool  # the typical lateness is less than the clocks' uncertainty
+    steps_from: str  # "marks", "names", "sizes" or "none": how steps were found
+    steps_ignored: int  # found, but not whole on all ranks
+    records: int
+    recording_overhead_share: float  # estimate: cost of taking these records / their time
+    problems: tuple[str, ...] = ()
+
+
+@dataclass
+class Analysis:
+    """The answers to all questions. Columns of the frames: docs/metrics.md."""
+
+    recording: Recording
+    origin_ns: int  # seconds of the frames count from here
+    steps: pd.DataFrame  # rank, step, begin_s, end_s, duration_s
+    waterfall: pd.DataFrame  # rank, step, step_s, PARTS, exposed_s, communication_s, overlapped_s
+    overlap: Overlap
+    lateness: pd.DataFrame  # rank, step, lateness_s, caused_s, delay_s, last
+    stragglers: pd.DataFrame  # rank, host, kind, steps_last_share, caused_s, from_step, to_step, …
+    batches: pd.DataFrame  # serial, step, op, tensors, bytes, fill, reason, delay_s, begin_s, …
+    fusion: Fusion
+    sizes: pd.DataFrame  # op, bytes_from, count, p50_s, p95_s, p99_s, algbw_gbps, busbw_gbps, …
+    tensors: pd.DataFrame  # name, op, dtype, bytes, count, wait_s, negotiation_s, last_share
+    stalls: pd.DataFrame  # time_s, step, rank, seconds, text
+    tuning: pd.DataFrame  # time_s, step, kind, epoch, text
+    settings: dict[str, Any]  # variable → value in force at the end
+    quality: Quality
+    joint: Joint  # what the answers were made from; verdict.findings plays it again
+    found_steps: Steps  # without those of `starts`
+    phases: pd.DataFrame  # rank, step, s in each phase of the own time; sum to compute_s
+    starts: tuple[Once, ...] = ()  # steps that took long once
+    owners: tuple[Family, ...] = ()  # whose the operations are

@@ -1,0 +1,165 @@
+"""What chance alone does among equal ranks: nobody is blamed for it.
+
+| symbol | meaning | shape, unit |
+|---|---|---|
+| n | ranks | |
+| d_s | how long step s was held up by the rank that was last in it | [S] s |
+| C_r | Σ d_s over the steps that rank r held up | [n] s |
+
+The null hypothesis: the ranks are equal, so each step is held up by any of them with probability
+1/n, whatever d_s is. Rare long delays then weigh as rare long delays do: one of them proves nothing
+about a rank, ten of them on the same rank do. Where neighbouring steps are alike (a rank that is
+late now is late in the next step, too), v of them count as one: see `neighbours`.
+"""
+
+from __future__ import annotations
+
+from math import comb
+
+import numpy as np
+
+from hvdtune.timeline.analysis.trend import inflation
+
+#: Fewer steps do not show whether neighbours are alike.
+FEWEST = 8
+#: A rank, or a group of ranks, is named if equal ranks would show as much with less probability.
+RARE = 1e-3
+#: How a rank that is named is late is told with a period if that is less probable by chance.
+UNLIKELY = 1e-2
+#: Values of θ · (a typical delay) that the bound is minimised over.
+_TILTS = np.geomspace(1e-2, 1e3, 60)
+
+
+def neighbours(lateness: np.ndarray, first: int = 0, behind: int = 0) -> float:
+    """v ≥ 1, how many steps tell about the ranks as much as one by itself.
+
+    `lateness`: [n, S]. Each rank's, less the mean of the others', is taken for an AR(1) series
+    around a level, and another one in the steps first … behind − 1; φ of all ranks together is
+    estimated by ranks, since lateness has a long tail. v = (1 + φ) / (1 − φ).
+    """
+    from scipy.stats import rankdata
+
+    count, steps = lateness.shape
+    if count < 2 or steps < FEWEST:
+        return 1.0
+    own = apart(lateness)
+    pieces = np.split(own, [first, behind], axis=1) if behind - first < steps else [own]
+    pieces = [piece for piece in pieces if piece.shape[1] >= FEWEST]
+    above = below = 0.0
+    for piece in pieces:
+        order = rankdata(piece, axis=1) - (piece.shape[1] + 1) / 2
+        above += float((order[:, 1:] * order[:, :-1]).sum())
+        below += float((order * order).sum())
+    phi = above / below if below > 1e-6 else 0.0
+    seen = sum(piece.shape[1] for piece in pieces)
+    if phi < 2 / np.sqrt(max(seen * (count - 1), 1)):
+        return 1.0  # as of independent steps
+    # An estimate is too small by this, and may be too small by a standard error.
+    phi += (1 + 3 * phi) * len(pieces) / seen + np.sqrt((1 - phi**2) / seen)
+    return inflation(min(0.98, phi))
+
+
+def clusters(events: np.ndarray) -> float:
+    """v ≥ 1 of events, [S] bool: by how much likelier one step has one if the step before has."""
+    steps, share = len(events), float(events.mean()) if len(events) else 0.0
+    if not 0 < share < 1 or steps < FEWEST:
+        return 1.0
+    own = events - share
+    phi = float((own[1:] * own[:-1]).sum() / (own * own).sum())
+    return inflation(min(0.98, phi)) if phi >= 2 / np.sqrt(steps) else 1.0
+
+
+def apart(lateness: np.ndarray) -> np.ndarray:
+    """[n, S] s: each rank's lateness less the mean of the others'."""
+    return lateness - (lateness.sum(axis=0) - lateness) / (len(lateness) - 1)
+
+
+def longer_by_chance(lateness: np.ndarray, alike: float) -> np.ndarray:
+    """[n] probability that equal ranks give any one rank's lateness, less the mean of the others',
+    a mean as large: Student's t, where `alike` steps (see neighbours) count as one."""
+    from scipy.stats import t
+
+    count, steps = lateness.shape
+    worth = steps / alike
+    if count < 2 or worth <= 2:
+        return np.ones(count)
+    own = apart(lateness)
+    error = own.std(axis=1, ddof=1) / np.sqrt(worth)
+    score = own.mean(axis=1) / np.maximum(error, 1e-12)
+    probability: np.ndarray = np.minimum(1.0, count * t.sf(score, worth - 1))
+    return probability
+
+
+def caused_by_chance(delays: np.ndarray, ranks: int, alike: float = 1.0) -> np.ndarray:
+    """[n] upper bounds of the probability that equal ranks give any one rank a C_r as large.
+
+    `delays`: [n, S] s, d_s in the row of the rank that held step s up, else 0. `ranks`: n, at least
+    as many as there are rows. Chernoff's bound, P(C_r ≥ c) ≤ min over θ of
+    exp(Σ_s log(1 + (e^{θ d_s} − 1)/n) − θ c), times n for the n looks. The exponent is that of as
+    many steps as there are by themselves: S / `alike`.
+    """
+    caused = delays.sum(axis=1)
+    costs = delays.sum(axis=0)
+    costs = costs[costs > 0]
+    if not len(costs) or ranks < 2:
+        return np.ones(len(delays))
+    tilt = _TILTS[:, None] / float(np.median(costs))
+    logs = np.logaddexp(np.log(1 - 1 / ranks), tilt * costs - np.log(ranks)).sum(axis=1)
+    exponent = (logs[:, None] - tilt * caused).min(axis=0) / alike + np.log(ranks)
+    return np.exp(np.minimum(exponent, 0.0))
+
+
+def apart_by_chance(steps: int, apart: int, group: int, ranks: int) -> float:
+    """Probability that, of equal ranks, some group of so many is later than all others in `apart`
+    of `steps` steps or more. In one step a given group is with probability 1 / C(n, group)."""
+    from scipy.stats import binom
+
+    groups = comb(ranks, group)
+    return min(1.0, groups * float(binom.sf(apart - 1, steps, 1 / groups)))
+
+
+def regular_by_chance(at: np.ndarray) -> float:
+    """Probability that events at random steps have gaps as much alike as those of `at` (ascending).
+
+    Gaps are geometric then: the median gap g comes with probability 0.35 / g. One gap is the
+    measure of the others, which are equal to it, or near to it or twice it (see period); these are
+    two looks.
+    """
+    from scipy.stats import binom
+
+    if len(at) < 3:
+        return 1.0
+    gaps = np.diff(at)
+    typical = float(np.median(gaps))
+    if typical < 2:
+        return 1.0
+    near = max(1.0, 0.1 * typical)
+    times = np.maximum(1, np.round(gaps / typical))
+    alike = (np.abs(gaps - times * typical) <= near) & (times <= 2)
+    each = 0.35 / typical
+    looks = [((gaps == typical).sum(), each)]
+    if typical > 3:
+        looks.append((alike.sum(), 1.5 * each * (2 * near + 1)))
+    others = len(gaps) - 1
+    return min(1.0, 2 * min(float(binom.sf(n - 2, others, min(1.0, q))) for n, q in looks))
+
+
+def period(at: np.ndarray) -> int:
+    """Every how many steps the steps `at` (ascending) come again; 0 if they come at random.
+
+    They are periodic if four fifths of the gaps are within a tenth (at least one step) of the
+    median gap, or a multiple of it: some of the events may have cost nothing. Events at random
+    must hardly ever be as regular (UNLIKELY).
+    """
+    if len(at) < 4 or regular_by_chance(at) >= UNLIKELY:
+        return 0
+    gaps = np.diff(at)
+    typical = int(np.median(gaps))
+    if typical < 2:
+        return 0
+    times = np.maximum(1, np.round(gaps / typical))
+    near = np.abs(gaps - times * typical) <= max(1.0, 0.1 * typical)
+    # Any small gap is "near" a multiple of 2 or 3: there all gaps must be equal.
+    exact = gaps == typical
+    regular = (exact if typical <= 3 else near & (times <= 2)).mean()
+    return typical if regular >= 0.8 else 0

@@ -1,0 +1,169 @@
+"""Steps that took long once, at the start or with new work: told apart, and not counted.
+
+A step is long if it takes LONG times the median step and LEAST_S more. A long one is a start if it
+is among the first MOST_FIRST of a job, one behind the other (imports, compilation, the first batch
+of data), or if a tensor comes in it for the first time (a new shape or model part, the first
+validation, a new process set). The first step of a recording with marks is never counted, since
+nothing marks its begin; if it is long, it is a start as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hvdtune.timeline import words
+from hvdtune.timeline.analysis.intervals import union_length
+from hvdtune.timeline.analysis.joint import Joint
+from hvdtune.timeline.analysis.steps import AUTOMATIC, Steps
+
+LONG = 5
+LEAST_S = 0.1
+MOST_FIRST = 3
+#: Fewer steps do not show what is usual; and of them most must be.
+FEWEST = 5
+MOST_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Once:
+    """A step that took long once. Times in ns; `rank` came last, `late_ns` after the first rank;
+    -1 if that is not known."""
+
+    step: int
+    begin: int
+    end: int
+    rank: int
+    late_ns: int
+    first: bool  # one of the job's first steps; else tensors were new in it
+    since_recording: bool = False  # `begin` is the recording's: nothing marks the step's own
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.end - self.begin) / 1e9
+
+
+def split(joint: Joint, steps: Steps, origin: int) -> tuple[Steps, tuple[Once, ...]]:
+    """The steps that count, and those that took long once. `origin`: when the recording began."""
+    if len(steps) < FEWEST:
+        return steps, ()
+    begins = np.min([steps.begin[rank] for rank in steps.begin], axis=0)
+    ends = np.max([steps.end[rank] for rank in steps.end], axis=0)
+    median = float(np.median(ends - begins))
+    limit = max(LONG * median, median + LEAST_S * 1e9)
+    long = ends - begins >= limit
+    unmarked = steps.found_from == "marks" and int(steps.number[0]) == 2
+    first = np.zeros(len(steps), bool)
+    if unmarked or int(steps.number[0]) == 1:
+        first = np.logical_and.accumulate(long)
+        first[MOST_FIRST:] = False
+    once = first | (long & _with_new_tensors(joint, steps))
+    if once.mean() > MOST_SHARE:
+        once[:] = False
+    found = []
+    if unmarked and begins[0] - origin >= limit:
+        end = max(int(steps.begin[rank][0]) for rank in steps.begin)
+        found.append(Once(1, origin, end, *_last(joint, joint.last <= end), True, True))
+    for at in np.flatnonzero(once):
+        who = _last(joint, steps.batch_step == at)
+        found.append(
+            Once(int(steps.number[at]), int(begins[at]), int(ends[at]), *who, bool(first[at]))
+        )
+    return _kept(steps, ~once), tuple(found)
+
+
+def _with_new_tensors(joint: Joint, steps: Steps) -> np.ndarray:
+    """[S] bool: a tensor with a name of its own comes for the first time, and not in the first
+    step."""
+    result = np.zeros(len(steps), bool)
+    view = joint.reference
+    names = [name.name for name in view.recording.names]
+    batches = np.flatnonzero(view.rows > 0)
+    if not len(batches):
+        return result
+    counts = view.rows[batches]
+    shift = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    rows = np.repeat(view.first_row[batches] - shift, counts) + np.arange(int(counts.sum()))
+    of = np.repeat(steps.batch_step[batches], counts)
+    ids, at = np.unique(view.recording.tensors["name"][rows], return_index=True)
+    for name, step in zip(ids.tolist(), of[at].tolist(), strict=True):
+        if step > 0 and name < len(names) and not AUTOMATIC.search(names[name]):
+            result[step] = True
+    return result
+
+
+def _last(joint: Joint, batches: np.ndarray) -> tuple[int, int]:
+    """Who came last by how much, where that was most."""
+    chosen = np.flatnonzero(batches & (joint.last_rank >= 0))
+    if not len(chosen):
+        return -1, 0
+    late = (joint.last - joint.first)[chosen]
+    return int(joint.last_rank[chosen][late.argmax()]), int(late.max())
+
+
+def _kept(steps: Steps, keep: np.ndarray) -> Steps:
+    if keep.all():
+        return steps
+    index = np.where(keep, np.cumsum(keep) - 1, -1)
+    of = steps.batch_step
+    return replace(
+        steps,
+        number=steps.number[keep],
+        begin={rank: times[keep] for rank, times in steps.begin.items()},
+        end={rank: times[keep] for rank, times in steps.end.items()},
+        batch_step=np.where(of >= 0, index[np.maximum(of, 0)], -1),
+    )
+
+
+def seconds_within(starts: Sequence[Once], begin: int, end: int) -> float:
+    """Time between the two that belongs to a start. Where steps are found by names, what one rank
+    takes once lies in its step before, and in the others' step after: it counts once."""
+    clipped = ((max(one.begin, begin), min(one.end, end)) for one in starts)
+    return union_length((a, b) for a, b in clipped if a < b) / 1e9
+
+
+def numbers(starts: Sequence[Once], origin: int) -> dict[str, Any] | None:
+    """As a document has them; None if nothing took long once."""
+    if not starts:
+        return None
+    return {
+        "seconds": seconds_within(starts, starts[0].begin, max(one.end for one in starts)),
+        "sentence": sentence(starts),
+        "steps": [
+            {
+                "step": one.step,
+                "begin_s": (one.begin - origin) / 1e9,
+                "seconds": one.seconds,
+                "last_rank": one.rank,
+                "late_s": one.late_ns / 1e9,
+                "reason": "first steps" if one.first else "new tensors",
+            }
+            for one in starts
+        ],
+    }
+
+
+def sentence(starts: Sequence[Once]) -> str:
+    """What took long once, who came last in it, and that it is not counted."""
+    told = sorted(starts, key=lambda one: -one.seconds)[:3]
+    parts = [_told(one) for one in sorted(told, key=lambda one: one.begin)]
+    more = len(starts) - len(told)
+    if more:
+        parts.append(f"{words.number(more, 'shorter one')} like these")
+    return f"One-time start: {'; '.join(parts)}. Not counted, and blamed on no rank."
+
+
+def _told(one: Once) -> str:
+    what = "the first step" if one.step == 1 else f"step {one.step}"
+    if not one.first:
+        what += ", with tensors that are new in it,"
+    text = f"{what} took {words.seconds(one.seconds)}"
+    if one.since_recording:
+        text = f"{what} ended {words.seconds(one.seconds)} after the recording had begun"
+    if one.rank >= 0 and one.late_ns >= one.seconds * 1e9 / 10:
+        text += f" (rank {one.rank} came last, by {words.seconds(one.late_ns / 1e9)})"
+    return text

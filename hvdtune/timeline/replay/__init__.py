@@ -1,0 +1,4 @@
+"""Recorded steps played again by the engine's rules, with something changed.
+
+May know `analysis` and below.
+"""

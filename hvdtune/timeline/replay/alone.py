@@ -1,0 +1,142 @@
+"""Tensors that a program waits for one by one: it submits one, waits for it, and goes on.
+
+Of a program (program.Program): a wait is for a tensor alone if that is all that was submitted since
+the wait before. Whoever submits several and then waits for each is not meant: of these only one is
+the last. Who comes to a wait when the tensor is there already leaves no record, and loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from hvdtune.timeline.replay.changes import Change, each_step
+from hvdtune.timeline.replay.program import Play, Program
+
+#: A run of such waits ends where computing comes in between: this many times their typical gap …
+LONG_GAP = 10
+#: … and this share of the step's computing.
+LONG_SHARE = 0.01
+#: Own time between small tensors that is no more than this, ns, is what calling takes.
+CALL = 500e3
+
+
+def waits_alone(program: Program) -> list[tuple[int, int]]:
+    """(index of the wait, tensor) of the waits for one tensor alone, in order."""
+    waits = program.waits[:-1]  # the last one is none of its own
+    order = np.argsort(program.submit, kind="stable")
+    upto = np.searchsorted(program.submit[order], [at for at, _ in waits], side="right")
+    since = np.concatenate([[0], upto[:-1]]).astype(int)
+    return [
+        (number, int(order[since[number]]))
+        for number in np.flatnonzero(upto - since == 1).tolist()
+        if order[since[number]] in waits[number][1]
+    ]
+
+
+def runs(program: Program) -> list[list[tuple[int, int]]]:
+    """Two or more such waits in a row, with no other wait and no computing in between."""
+    found: list[list[tuple[int, int]]] = []
+    alone = waits_alone(program)
+    gaps = [
+        program.submit[tensor] - program.waits[before][0]
+        for (before, _), (_, tensor) in pairwise(alone)
+    ]
+    limit = LONG_GAP * float(np.median(gaps)) if gaps else 0.0
+    limit = max(limit, LONG_SHARE * program.compute)
+    for at, one in enumerate(alone):
+        follows = at > 0 and one[0] == alone[at - 1][0] + 1 and gaps[at - 1] <= limit
+        if follows:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return [run for run in found if len(run) > 1]
+
+
+def count(one: Play) -> float:
+    """Tensors that are waited for alone in a step, mean over the ranks."""
+    return float(np.mean([len(waits_alone(p)) for p in one.programs]))
+
+
+def members(one: Play) -> np.ndarray:
+    """[T] bool: tensors that some rank waits for alone."""
+    result = np.zeros(len(one.name), bool)
+    for program in one.programs:
+        result[[tensor for _, tensor in waits_alone(program)]] = True
+    return result
+
+
+def in_groups(*, calls: bool = True) -> Change:
+    """The tensors of each run are submitted together, when the last of them is, and waited for
+    once. `calls`: what calling takes in between is still spent; else only for one of them."""
+    return _every(lambda program: _grouped(program, calls))
+
+
+def submitted_at_once() -> Change:
+    """Each run is submitted without waiting; then all of it is waited for."""
+
+    def change(program: Program) -> Program:
+        return _merged(program, runs(program))
+
+    return _every(change)
+
+
+def at_the_end() -> Change:
+    """What is waited for alone is waited for at the step's last wait."""
+
+    def change(program: Program) -> Program:
+        alone = waits_alone(program)
+        gone = {number for number, _ in alone}
+        tensors = np.array([tensor for _, tensor in alone], int)
+        kept = [wait for number, wait in enumerate(program.waits) if number not in gone]
+        at, needs = kept[-1]
+        last = float(max([at, *program.submit[tensors]])) if len(tensors) else at
+        kept[-1] = last, np.unique(np.concatenate([needs, tensors]))
+        return replace(program, waits=tuple(kept))
+
+    return _every(change)
+
+
+def _every(change: Callable[[Program], Program]) -> Change:
+    return each_step(lambda one: replace(one, programs=tuple(map(change, one.programs))))
+
+
+def _merged(program: Program, found: list[list[tuple[int, int]]]) -> Program:
+    """Of each run only the last wait is left, for all of its tensors."""
+    waits = list(program.waits)
+    gone: set[int] = set()
+    for run in found:
+        last = run[-1][0]
+        waits[last] = waits[last][0], np.array([tensor for _, tensor in run])
+        gone.update(number for number, _ in run[:-1])
+    kept = tuple(wait for number, wait in enumerate(waits) if number not in gone)
+    return replace(program, waits=kept)
+
+
+def _grouped(program: Program, calls: bool) -> Program:
+    found = runs(program)
+    merged = _merged(program, found)
+    submit = program.submit.copy()
+    ends, saved = [], []
+    for run in found:
+        tensors = [tensor for _, tensor in run]
+        first, last = float(submit[tensors[0]]), float(submit[tensors[-1]])
+        submit[tensors] = last
+        if (last - first) / (len(run) - 1) <= CALL:
+            ends.append(last)
+            saved.append(last - first)
+    if calls or not ends:
+        return replace(merged, submit=submit)
+
+    gone = np.concatenate([[0.0], np.cumsum(saved)])
+
+    def earlier(time: float) -> float:
+        return time - float(gone[np.searchsorted(ends, time, side="right")])
+
+    finite = np.isfinite(submit)
+    submit[finite] = [earlier(time) for time in submit[finite]]
+    waits = tuple((earlier(at), needs) for at, needs in merged.waits)
+    return Program(submit, waits, earlier(program.compute))

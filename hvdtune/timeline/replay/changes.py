@@ -1,0 +1,539 @@
+"""What the recorded steps would have taken with one thing changed. Assumptions: docs/metrics.md.
+
+`Bench` holds a sample of the recorded steps and the rules in force; each change takes the steps and
+the rules and returns changed ones. Gains are between two replays, so that what the replay gets
+wrong is in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hvdtune.timeline.analysis.cpus import Load
+from hvdtune.timeline.analysis.joint import Joint
+from hvdtune.timeline.analysis.steps import Steps
+from hvdtune.timeline.replay.play import Rules, computing_longer, lengths, with_overlaps
+from hvdtune.timeline.replay.program import Costs, Play, Program, costs, programs
+
+#: Stretches of so many consecutive steps, spread over the recording …
+STRETCHES = 6
+STRETCH = 6
+#: … but no more than so many submissions and batches altogether; of long steps there are twice as
+#: many stretches, SHORT ones, since a machine's moods last for longer than a stretch.
+BUDGET, SHORT = 120_000, 3
+#: Of the computing before gradients that all come at once, this much at the end is the backward
+#: pass that they come from: it costs about twice the forward pass.
+BACKWARD = 2 / 3
+#: Gradients come at once when they are submitted within this share of the computing of a step.
+AT_ONCE = 0.1
+#: See in_two_modes: 0.5 for what is normally distributed, 0.63 for what is uniformly, 1 for either.
+TWO_MODES = 0.8
+
+Stretches = list[list[Play]]
+Change = Callable[[Stretches, Rules], tuple[Stretches, Rules]]
+
+
+@dataclass
+class Bench:
+    """A sample of steps to try changes on. `weight`: what a share that is saved of a sampled step
+    is of all recorded steps' time."""
+
+    stretches: Stretches
+    rules: Rules
+    weight: float
+
+    def __post_init__(self) -> None:
+        if self.rules.slowdown > 1 or self._waited:
+            self.stretches = with_overlaps(self.stretches, self.rules)
+        self.lengths = lengths(self.stretches, self.rules)
+        self.base = _mean(self.lengths)
+
+    @property
+    def _waited(self) -> bool:
+        """Some program was kept from computing by batches."""
+        return any(one.waiting.any() for stretch in self.stretches for one in stretch)
+
+    @property
+    def measured(self) -> float:
+        """Mean recorded duration of the sample's counted steps, ns."""
+        counted = [
+            one.measured
+            for stretch in self.stretches
+            for one in (stretch[1:] if len(stretch) > 1 else stretch)
+        ]
+        return float(np.mean(counted)) if counted else float("nan")
+
+    def gain(self, change: Change) -> float:
+        """Share of all recorded steps' time that a change saves; negative where it costs."""
+        return self.gain_and_error(change)[0]
+
+    def gain_and_error(self, change: Change) -> tuple[float, float]:
+        """The gain, and its standard error for the stretches being a sample of all (jackknife); 0
+        if there is only one stretch."""
+        if not self.base > 0:
+            return 0.0, 0.0
+        changed = lengths(*change(self.stretches, self.rules))
+        gain = self.weight * (1 - _mean(changed) / self.base)
+        count = len(changed)
+        if count < 2:
+            return gain, 0.0
+        others = ~np.eye(count, dtype=bool)
+        parts = [1 - _mean(changed[rest]) / _mean(self.lengths[rest]) for rest in others]
+        return gain, self.weight * float(np.sqrt(count - 1) * np.std(parts))
+
+
+def _mean(parts: np.ndarray) -> float:
+    """Mean duration of a step, ns, of replay.lengths; NaN if there are none."""
+    total, count = parts.sum(axis=0)
+    return float(total / count) if count else float("nan")
+
+
+def bench(
+    joint: Joint, steps: Steps, chosen: np.ndarray, rules: Rules, load: Load | None = None
+) -> Bench:
+    """A sample of the steps `chosen` ([S] bool)."""
+    durations = np.mean([steps.end[r] - steps.begin[r] for r in steps.end], axis=0)
+    weight = float(durations[chosen].sum() / durations.sum()) if len(durations) else 0.0
+    stretches = [programs(joint, steps, part, load) for part in _sample(joint, steps, chosen)]
+    return Bench([s for s in stretches if s], rules, weight)
+
+
+def fitted(joint: Joint, steps: Steps) -> Costs:
+    """See program.costs."""
+    return costs(joint, steps)
+
+
+def _sample(joint: Joint, steps: Steps, chosen: np.ndarray) -> Iterable[range]:
+    """Stretches of consecutive chosen steps, spread evenly."""
+    if not chosen.any():
+        return []
+    consecutive = np.concatenate([[True], np.diff(steps.number) == 1]) & chosen
+    consecutive &= np.concatenate([[False], chosen[:-1]])
+    starts = np.flatnonzero(chosen & ~consecutive)
+    runs = [range(s, e) for s, e in zip(starts, _run_ends(chosen, starts), strict=True)]
+    inside = steps.batch_step >= 0
+    each = joint.tensors[inside].sum() / max(len(steps), 1) * (len(joint.views) + 4)
+    whole = each * STRETCH * STRETCHES <= BUDGET
+    length, number = (STRETCH, STRETCHES) if whole else (SHORT, 2 * STRETCHES)
+    windows = [range(at, min(at + length, run.stop)) for run in runs for at in run[::length] or run]
+    longest = max(len(window) for window in windows)
+    windows = [window for window in windows if len(window) == longest]
+    most = max(1, min(number, int(BUDGET / max(each * longest, 1))))
+    at = np.unique(np.linspace(0, len(windows) - 1, most).round().astype(int))
+    return [windows[i] for i in at]
+
+
+def _run_ends(chosen: np.ndarray, starts: np.ndarray) -> list[int]:
+    ends = []
+    for at, start in enumerate(starts):
+        stop = starts[at + 1] if at + 1 < len(starts) else len(chosen)
+        gaps = np.flatnonzero(~chosen[start:stop])
+        ends.append(int(start + gaps[0]) if len(gaps) else int(stop))
+    return ends
+
+
+# ---- changes -------------------------------------------------------------------------------------
+
+
+def unchanged(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+    """No change."""
+    return stretches, rules
+
+
+def threshold(size: float) -> Change:
+    """Another fusion threshold, bytes."""
+    return lambda stretches, rules: (stretches, replace(rules, threshold=size))
+
+
+def cheaper_bytes(byte: float) -> Change:
+    """A byte of a batch that was not recorded takes no more than so many ns."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        costs = replace(rules.costs, byte=min(rules.costs.byte, byte))
+        return stretches, replace(rules, costs=costs)
+
+    return change
+
+
+def cycle(time: float) -> Change:
+    """Another cycle time, ns."""
+    return lambda stretches, rules: (stretches, replace(rules, cycle=time))
+
+
+def batches_take(factor: Callable[[Play, list[int]], float]) -> Change:
+    """Batches take `factor`(play, members) times as long."""
+    return lambda stretches, rules: (stretches, replace(rules, slower=factor))
+
+
+def each_step(change: Callable[[Play], Play]) -> Change:
+    """Every step changed by itself."""
+    return lambda stretches, rules: ([[change(one) for one in s] for s in stretches], rules)
+
+
+def as_fast_as_others(late: Sequence[int]) -> Change:
+    """The ranks at the positions `late` do what the typical one of the others does."""
+
+    def change(one: Play) -> Play:
+        others = [at for at in range(len(one.programs)) if at not in late]
+        same = [at for at in others if _same_work(one, at, late)] or others
+        ordered = sorted(same, key=lambda at: one.programs[at].compute)
+        typical = one.programs[ordered[len(ordered) // 2]]
+        own = [typical if at in late else p for at, p in enumerate(one.programs)]
+        return replace(one, programs=tuple(own))
+
+    return each_step(change)
+
+
+def _same_work(one: Play, at: int, late: Sequence[int]) -> bool:
+    """It takes part in the same tensors as the late ranks."""
+    mine = np.isfinite(one.programs[at].submit)
+    return all((np.isfinite(one.programs[other].submit) == mine).all() for other in late)
+
+
+def evenly() -> Change:
+    """The work of each step in equal parts.
+
+    If it is known for how long each rank was kept from its CPU, the rest of its computing is work,
+    sleeping and reading included: each rank does the mean of that. What it was kept from computing
+    stays: ranks that take turns on too few CPUs, or share them with others, do so with equal work,
+    too. If only CPU times are known, and computing is mostly CPU time, that is the work. Elsewhere
+    (a GPU computes) all ranks do what the one nearest to the mean does, stretched to the mean.
+    """
+
+    def change(one: Play) -> Play:
+        if not _same_tensors(one):
+            return one
+        if _computes_on_cpu(one):
+            own = (
+                (_stretched(p, length) for p, length in zip(one.programs, _even(one), strict=True))
+                if len(one.kept) == len(one.programs)
+                else (
+                    _stretched(p, p.compute * float(one.cpu.mean() / cpu))
+                    for p, cpu in zip(one.programs, one.cpu, strict=True)
+                )
+            )
+            return replace(one, programs=tuple(own))
+        mean = float(np.mean([p.compute for p in one.programs]))
+        near = min(one.programs, key=lambda p: abs(p.compute - mean))
+        return replace(one, programs=(_stretched(near, mean),) * len(one.programs))
+
+    return each_step(change)
+
+
+def shared_out() -> Change:
+    """The same work in other shares, always the same ones, so that all ranks compute for the same
+    time in the mean of the steps: what varies from step to step stays."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        own = np.mean(_able_of_all(stretches), axis=0)
+        factors = own.mean() / np.maximum(own, 1.0)
+
+        def shared(one: Play) -> Play:
+            able = _able(one)
+            if len(able) != len(factors) or not _same_tensors(one):
+                return one
+            compute = np.array([p.compute for p in one.programs])
+            lengths = compute + (factors - 1) * able
+            return replace(one, programs=tuple(map(_stretched, one.programs, lengths.tolist())))
+
+        return each_step(shared)(stretches, rules)
+
+    return change
+
+
+def in_two_modes(plays: Iterable[Play]) -> bool:
+    """What ranks compute from step to step is either little or much, with nothing between: half of
+    all lies nearly as far apart as four fifths do. Of what varies evenly around a middle it does
+    not."""
+    own = _able_of_all([list(plays)])
+    if not own.size:
+        return False
+    low, first, third, high = np.percentile(own - own.mean(axis=0), [10, 25, 75, 90])
+    return bool(third - first >= TWO_MODES * (high - low) > 0)
+
+
+def _able_of_all(stretches: Stretches) -> np.ndarray:
+    """[steps, ranks] ns, see _able."""
+    every = [one for stretch in stretches for one in stretch]
+    ranks = min((len(one.programs) for one in every), default=0)
+    return np.array([_able(one)[:ranks] for one in every]).reshape(len(every), ranks)
+
+
+def _same_tensors(one: Play) -> bool:
+    """All ranks take part in the same."""
+    return len({np.isfinite(p.submit).tobytes() for p in one.programs}) <= 1
+
+
+def steadily() -> Change:
+    """Each rank computes in every step what it does in its median one; what it was kept from its
+    CPU in a step stays. Pauses vanish with that, and what varies around a middle has its mean."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        middle = np.median(_able_of_all(stretches), axis=0)
+
+        def steady(one: Play) -> Play:
+            kept = np.array([p.compute for p in one.programs]) - _able(one)
+            return _computing(one, middle + kept) if len(kept) == len(middle) else one
+
+        return each_step(steady)(stretches, rules)
+
+    return change
+
+
+def as_the_quickest() -> Change:
+    """All ranks do in each step what the quickest of them does in it."""
+
+    def change(one: Play) -> Play:
+        able = _able(one)
+        return _computing(one, np.array([p.compute for p in one.programs]) - (able - able.min()))
+
+    return each_step(change)
+
+
+def _computing(one: Play, lengths: np.ndarray) -> Play:
+    """The ranks compute for so long, [ranks] ns, if all take part in the same. Where computing is
+    no CPU time, all do so in the way of the one nearest to that: then nothing varies inside of the
+    step either."""
+    if not _same_tensors(one):
+        return one
+    programs = list(one.programs)
+    if not _computes_on_cpu(one):
+        middle = float(lengths.mean())
+        programs = [min(programs, key=lambda p: abs(p.compute - middle))] * len(programs)
+    return replace(one, programs=tuple(map(_stretched, programs, lengths.tolist())))
+
+
+def _able(one: Play) -> np.ndarray:
+    """[ranks] ns of computing without what each rank was kept from its CPU, if that is known."""
+    compute = np.array([p.compute for p in one.programs])
+    kept = one.kept if len(one.kept) == len(compute) else 0.0
+    able: np.ndarray = compute - np.minimum(kept, compute)
+    return able
+
+
+def _even(one: Play) -> np.ndarray:
+    """[ranks] ns: computing of equal work, each kept from its CPU for as long as it was."""
+    compute = np.array([p.compute for p in one.programs])
+    kept = np.minimum(one.kept, compute)
+    even: np.ndarray = (compute - kept).mean() + kept
+    return even
+
+
+def computing_takes(
+    times: Callable[[Play], np.ndarray],
+    batches: Callable[[Play], float] = lambda _: 1.0,
+    work: float = 1.0,
+) -> Change:
+    """Ranks compute for `times` ([ranks] ns), batches take `batches` times as long, and what CPUs
+    have to do at least `work` times as long. A rank waits for a CPU for as much less as it computes
+    for a shorter time."""
+
+    def change(one: Play) -> Play:
+        new = times(one)
+        own = tuple(_stretched(p, float(t)) for p, t in zip(one.programs, new, strict=True))
+        spared = np.array([p.compute for p in one.programs]) - new
+        kept = np.maximum(one.kept - spared, 0.0) if len(one.kept) else one.kept
+        waiting = np.minimum(one.waiting, kept) if len(one.waiting) else one.waiting
+        less = tuple((work * computing, work * batch) for computing, batch in one.work)
+        return replace(one, programs=own, kept=kept, waiting=waiting, work=less)
+
+    def both(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        was = rules.slower or (lambda _one, _members: 1.0)
+        slower = replace(rules, slower=lambda one, on: was(one, on) * batches(one))
+        return each_step(change)(stretches, slower)
+
+    return both
+
+
+def _computes_on_cpu(one: Play) -> bool:
+    return len(one.cpu) == len(one.programs) and bool((one.cpu > 0).all())
+
+
+def _stretched(program: Program, compute: float) -> Program:
+    """The same, computing for so long."""
+    if not program.compute > 0:
+        return program
+    factor = compute / program.compute
+    waits = tuple((at * factor, needs) for at, needs in program.waits)
+    return Program(program.submit * factor, waits, compute)
+
+
+def submitted_first(name: int) -> Change:
+    """The tensor comes first: what is computed for it is computed before the others'."""
+
+    def change(one: Play) -> Play:
+        at = np.flatnonzero(one.name == name)
+        if len(at) != 1:
+            return one
+        return replace(one, programs=tuple(_moved(p, int(at[0])) for p in one.programs))
+
+    return each_step(change)
+
+
+def _moved(program: Program, index: int) -> Program:
+    submit = program.submit
+    finite = np.isfinite(submit)
+    if not finite[index] or finite.sum() < 3:
+        return program
+    before = np.sort(submit[finite & (submit < submit[index])])
+    if not len(before):
+        return program
+    own = submit[index] - before[-1]  # computing that is only for this tensor
+    gap = _typical_gap(np.diff(before))
+    moved = np.where(finite & (submit < submit[index]), submit + own, submit)
+    moved[index] = max(0.0, before[0] - gap) + own
+    return replace(program, submit=moved)
+
+
+def _typical_gap(gaps: np.ndarray) -> float:
+    """Half of the time lies in gaps that are as long or shorter: where the tensors of a layer are
+    submitted together, that is the computing between layers, not the median, which is none."""
+    if not gaps.sum() > 0:
+        return 0.0
+    ordered = np.sort(gaps)
+    return float(ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)])
+
+
+def overlapped(no_cpu_left: bool = False) -> Change:
+    """Nothing is waited for before the last wait of the step, and gradients that all come at once
+    come when they are computed: evenly over the backward pass. Where no CPU is left over, what
+    the engine does meanwhile is taken from the computing.
+
+    What a program stood for its CPU while batches ran it would have waited for them anyway: it is
+    none of its computing.
+    """
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        plays, rules = each_step(_without_standing)(stretches, rules)
+        # Of the program, not of a step: in some the rank is kept from submitting for a while.
+        burst = in_a_burst(one for stretch in plays for one in stretch)
+
+        def moved(one: Play) -> Play:
+            taken = sum(duration for _, duration in one.recorded) if no_cpu_left else 0.0
+            own = (_delayed(_overlapped(p, burst), taken) for p in one.programs)
+            return replace(one, programs=tuple(own))
+
+        return each_step(moved)(plays, rules)
+
+    return change
+
+
+def _without_standing(one: Play) -> Play:
+    """Without the time that programs stood for their CPU while batches ran; what they will lose to
+    batches is all to be added."""
+    if len(one.waiting) != len(one.programs) or len(one.overlapped) != len(one.programs):
+        return one
+    stood = np.minimum(one.waiting, one.overlapped)
+    own = (computing_longer(p, -float(t)) for p, t in zip(one.programs, stood, strict=True))
+    return replace(one, programs=tuple(own), overlapped=np.zeros(len(stood)), lost=one.lost_anew)
+
+
+def in_a_burst(plays: Iterable[Play]) -> bool:
+    """A step's tensors are submitted together, with hardly any computing in between. What is hidden
+    then is hidden behind submitting the others."""
+    spans = [
+        float(np.ptp(own) / p.compute)
+        for one in plays
+        for p in one.programs
+        if len(own := p.submit[np.isfinite(p.submit)]) > 2 and p.compute > 0
+    ]
+    return bool(spans) and float(np.median(spans)) < AT_ONCE
+
+
+def _delayed(program: Program, time: float) -> Program:
+    """The waits and the end come so much later."""
+    waits = tuple((at + time, needs) for at, needs in program.waits)
+    return replace(program, waits=waits, compute=program.compute + time)
+
+
+def _overlapped(program: Program, burst: bool) -> Program:
+    finite = np.isfinite(program.submit)
+    if not finite.any():
+        return program
+    needs = np.unique(np.concatenate([needs for _, needs in program.waits]))
+    at = max(time for time, _ in program.waits)
+    submit = program.submit
+    if burst:
+        order = np.argsort(submit[finite], kind="stable")
+        place = np.empty(len(order))
+        place[order] = np.arange(1, len(order) + 1) / len(order)
+        submit = submit.copy()
+        first = submit[finite].min()
+        submit[finite] = first * (1 - BACKWARD * (1 - place))
+    return replace(program, submit=submit, waits=((at, needs),))
+
+
+def together() -> Change:
+    """All tensors that are waited for one by one are submitted together, at the last of them, and
+    waited for once."""
+
+    def change(program: Program) -> Program:
+        finite = np.isfinite(program.submit)
+        at = max(time for time, _ in program.waits)
+        needs = np.unique(np.concatenate([needs for _, needs in program.waits]))
+        submit = np.where(finite & (program.submit <= at), at, program.submit)
+        return replace(program, submit=submit, waits=((at, needs),))
+
+    return each_step(lambda one: replace(one, programs=tuple(map(change, one.programs))))
+
+
+def left_out(names: Sequence[int]) -> Change:
+    """The tensors `names` (ids of the reference rank) are never submitted nor waited for."""
+
+    def without(program: Program, gone: np.ndarray) -> Program:
+        kept = ((at, needs[~gone[needs]]) for at, needs in program.waits)
+        waits = tuple((at, needs) for at, needs in kept if len(needs))
+        return replace(program, submit=np.where(gone, np.inf, program.submit), waits=waits)
+
+    def change(one: Play) -> Play:
+        gone = np.isin(one.name, names)
+        return replace(one, programs=tuple(without(p, gone) for p in one.programs))
+
+    return each_step(change)
+
+
+def every_other_step(silent: Callable[[Play], Play]) -> Change:
+    """Gradients of two steps are summed up before they travel: every other step is `silent`."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        result = []
+        for number, stretch in enumerate(stretches):
+            # The first step of a stretch is not counted, so both halves must come equally often.
+            even = len(stretch) - (len(stretch) > 1)
+            doubled = stretch[:1] + stretch[len(stretch) - even :] * 2 if even else stretch
+            result.append(
+                [silent(one) if (at + number) % 2 else one for at, one in enumerate(doubled)]
+            )
+        return result, rules
+
+    return change
+
+
+def quicker_latencies(factor: float) -> Change:
+    """Whoever has to be woken, coordinator, executors and blocked ranks, comes in this part of the
+    time."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        costs = rules.costs
+        names = ("closing", "beginning", "gap", "waking")
+        own = replace(costs, **{name: factor * getattr(costs, name) for name in names})
+        return stretches, replace(rules, costs=own)
+
+    return change
+
+
+def quicker_negotiation(closing: float, beginning: float) -> Change:
+    """The coordinator takes so long, ns."""
+
+    def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
+        own = replace(
+            rules.costs,
+            closing=min(closing, rules.costs.closing),
+            beginning=min(beginning, rules.costs.beginning),
+        )
+        return stretches, replace(rules, costs=own)
+
+    return change

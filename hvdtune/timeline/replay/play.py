@@ -1,0 +1,447 @@
+"""Plays recorded steps again by the engine's rules: what would they have taken, if …?
+
+The rules are those of native/engine/coordinator.cc: a tensor is ready when all ranks have submitted
+it; what is ready leaves in a batch when a rank waits for one of them, when all of the step are
+there, when the oldest has waited for a cycle time, or when the threshold is reached; batches run
+one after another, on all ranks together. How long they run is from the recording (program.Costs).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hvdtune.timeline.replay.program import Costs, Play, Program, typical
+
+#: Steps of each stretch that are played but not counted: until the ranks are as far apart as usual.
+WARM_UP = 1
+#: How often a step is tried where CPUs are scarce, until it is played.
+TRIALS = 2
+#: While batches run a program still has this share of a CPU at least.
+LEAST_SHARE = 0.1
+#: Of a step: what a program waits for besides batches, by as much as what batches want of the CPUs
+#: may be wrong. A ridge: hardly any overlap says little about waiting, much of it nearly all.
+PRIOR_OVERLAP = 0.17
+#: What a program has to do between its last submissions and its wait for them: of all times that
+#: this took in the sample, the percentile.
+LEAST_GAP = 10
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the engine does. threshold: bytes; cycle: ns. `slower` multiplies a batch's duration,
+    given its play and members. `slowdown`: of computing and batches while they overlap. `beside`:
+    ns of a CPU that each batch takes on each rank besides its duration."""
+
+    threshold: float
+    cycle: float
+    costs: Costs
+    slower: Callable[[Play, list[int]], float] | None = None
+    slowdown: float = 1.0
+    beside: float = 0.0
+
+
+def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
+    """Mean duration of a step, ns, over all stretches of consecutive steps (each without its
+    WARM_UP first ones if it is longer). NaN if there are none."""
+    total, count = lengths(stretches, rules).sum(axis=0)
+    return float(total / count) if count else float("nan")
+
+
+def lengths(stretches: Sequence[Sequence[Play]], rules: Rules) -> np.ndarray:
+    """[stretches, 2]: what the counted steps of each take together, ns, and their number."""
+    known = recorded_durations(stretches)
+    result = np.zeros((len(stretches), 2))
+    for number, stretch in enumerate(stretches):
+        if not stretch:
+            continue
+        ranks = len(stretch[0].programs)
+        clocks, free = [0.0] * ranks, 0.0
+        marks = [0.0]
+        for one in stretch:
+            scarce = len(one.overlapped) == ranks
+            step = (_contended if scarce else _Step)(one, rules, known, clocks, free)
+            clocks, free = step.run()
+            late = max(0.0, marks[-1] + _least(one, step) - sum(clocks) / ranks)
+            clocks = [clock + late for clock in clocks]
+            marks.append(sum(clocks) / ranks)
+        skipped = WARM_UP if len(stretch) > WARM_UP else 0
+        result[number] = marks[-1] - marks[skipped], len(stretch) - skipped
+    return result
+
+
+def _least(one: Play, step: _Step) -> float:
+    """How long a step takes at least for the work that CPUs have to do in it, ns. If the recorded
+    one was quicker than that, the work is overestimated, and this as well."""
+    recorded = sum(duration + step.rules.beside for _, duration in one.recorded)
+    now = step.occupied()
+    least = 0.0
+    for computing, batch in one.work:
+        was = computing + batch * recorded
+        trust = min(1.0, one.measured / was) if was > 0 else 0.0
+        least = max(least, trust * (computing + batch * now))
+    return least
+
+
+def _with_lost(one: Play, rules: Rules, behind: np.ndarray) -> Play:
+    """How much of a program's speed batches take while it overlaps with them. As it was kept
+    waiting in the recorded step, for what it overlapped with them there; the less that was, the
+    more by what they want of the CPUs (PRIOR_OVERLAP). Without what it stood `behind` its last
+    submissions, where it has nothing left to compute. Of an overlap that there was not the
+    recording says less: as if by what they want for a whole step more."""
+    wanted = 1 - 1 / rules.slowdown
+    if len(one.waiting) != len(one.overlapped):
+        lost = np.full(len(one.overlapped), wanted)
+        return replace(one, lost=lost, lost_anew=lost)
+    waited = np.minimum(one.waiting, (1 - LEAST_SHARE) * one.overlapped)
+    behind = np.minimum(behind, waited)
+    overlapped = one.overlapped - behind
+    prior = max(PRIOR_OVERLAP * one.measured, 1.0) ** 2
+    lost = ((waited - behind) * overlapped + wanted * prior) / (overlapped**2 + prior)
+    step = max(one.measured, 1.0)
+    anew = (waited - behind + wanted * step) / (overlapped + step)
+    return replace(one, lost=lost, lost_anew=anew)
+
+
+def _behind(stretches: Sequence[Sequence[Play]]) -> list[list[np.ndarray]]:
+    """For each step [ranks] ns that a program took longer than it has to (LEAST_GAP) from its last
+    submissions to the waits behind them."""
+    gaps = [[[_gaps(p) for p in one.programs] for one in stretch] for stretch in stretches]
+    least: dict[int, float] = {}
+    for rank in {rank for stretch in gaps for own in stretch for rank in range(len(own))}:
+        every = [own[rank] for stretch in gaps for own in stretch if rank < len(own)]
+        known = np.concatenate(every)
+        least[rank] = float(np.percentile(known, LEAST_GAP)) if len(known) else 0.0
+    return [
+        [
+            np.array([np.maximum(gap - least[rank], 0.0).sum() for rank, gap in enumerate(own)])
+            for own in stretch
+        ]
+        for stretch in gaps
+    ]
+
+
+def _gaps(program: Program) -> np.ndarray:
+    """Own times, ns, from submissions to the first recorded wait behind them. Who comes to a wait
+    when all is done leaves no record; a program's last wait is none that was recorded."""
+    submit = np.sort(program.submit[np.isfinite(program.submit)])
+    waits = np.array([at for at, _ in program.waits[:-1]])
+    if not len(submit) or not len(waits):
+        return np.zeros(0)
+    last = np.searchsorted(submit, waits, side="right") - 1
+    first = (last >= 0) & (last != np.concatenate([[-1], last[:-1]]))
+    gaps: np.ndarray = (waits - submit[np.maximum(last, 0)])[first]
+    return gaps
+
+
+def _contended(
+    one: Play,
+    rules: Rules,
+    known: dict[tuple[int, ...], float],
+    clocks: list[float],
+    free: float,
+) -> _Step:
+    """The step where CPUs are scarce. While batches run and a rank computes, both lose some of
+    their speed; what the recorded step had of that is in its times already. How long they overlap
+    depends on how long they take: it is tried, beginning as it was recorded."""
+    each = one.lost
+    lost = float(each.mean())
+    stretch, overlapped = 1.0, one.overlapped
+    for trial in range(TRIALS + 1):
+        longer = each * (overlapped - one.overlapped)
+        own = tuple(
+            computing_longer(program, float(delay))
+            for program, delay in zip(one.programs, longer, strict=True)
+        )
+        step = _Step(replace(one, programs=own), rules, known, clocks, free, stretch)
+        if trial == TRIALS:
+            break
+        step.run()
+        before, stretch = stretch, (1 - one.hidden * lost) / (1 - step.hidden() * lost)
+        overlapped = step.overlapped() * stretch / before
+    return step
+
+
+def with_overlaps(stretches: Sequence[Sequence[Play]], rules: Rules) -> list[list[Play]]:
+    """The steps with `overlapped`, `hidden` and `lost` as they are when nothing is changed."""
+    known = recorded_durations(stretches)
+    result = []
+    for stretch, stood in zip(stretches, _behind(stretches), strict=True):
+        clocks, free = [0.0] * len(stretch[0].programs) if stretch else [], 0.0
+        plays = []
+        for one, behind in zip(stretch, stood, strict=True):
+            step = _Step(one, rules, known, clocks, free)
+            clocks, free = step.run()
+            own = replace(one, overlapped=step.overlapped(), hidden=step.hidden())
+            plays.append(_with_lost(own, rules, behind))
+        result.append(plays)
+    return result
+
+
+def computing_longer(program: Program, delay: float) -> Program:
+    """The computing between the first submission and the last wait takes so much longer, ns, or
+    shorter where that is negative."""
+    finite = np.isfinite(program.submit)
+    if not finite.any() or not program.waits:
+        return program
+    first = float(program.submit[finite].min())
+    last = max(time for time, _ in program.waits)
+    if last <= first:
+        return program
+    factor = max(0.1, 1 + delay / (last - first))
+
+    def moved(time: Any) -> Any:
+        within = np.clip(time, first, last) - first
+        return time + within * (factor - 1)
+
+    waits = tuple((float(moved(at)), needs) for at, needs in program.waits)
+    submit = np.where(finite, moved(np.where(finite, program.submit, first)), np.inf)
+    return replace(program, submit=submit, waits=waits, compute=float(moved(program.compute)))
+
+
+def recorded_durations(stretches: Sequence[Sequence[Play]]) -> dict[tuple[int, ...], float]:
+    """Names of a batch → typical duration, ns, of the batches that held exactly these."""
+    seen: dict[tuple[int, ...], list[float]] = {}
+    for stretch in stretches:
+        for one in stretch:
+            for members, duration in one.recorded:
+                seen.setdefault(tuple(sorted(one.name[members].tolist())), []).append(duration)
+    return {names: typical(np.array(durations)) for names, durations in seen.items()}
+
+
+class _Step:
+    """One step being played. Times are ns, float."""
+
+    def __init__(
+        self,
+        one: Play,
+        rules: Rules,
+        known: dict[tuple[int, ...], float],
+        clocks: list[float],
+        free: float,
+        stretch: float = 1.0,
+    ) -> None:
+        self.one, self.rules, self.known = one, rules, known
+        self.free = free  # when the engine is done with what it has
+        self.shift = list(clocks)  # real time − own time of each rank
+        self.programs = one.programs
+        count = len(one.name)
+        self.submitted = np.stack(
+            [np.where(np.isinf(p.submit), -np.inf, np.inf) for p in self.programs]
+        )
+        self.orders = [np.argsort(p.submit, kind="stable") for p in self.programs]
+        self.sorted = [p.submit[order] for p, order in zip(self.programs, self.orders, strict=True)]
+        self.sent = [0] * len(self.programs)
+        self.position = [0] * len(self.programs)
+        self.blocked: dict[int, tuple[float, np.ndarray]] = {}
+        self.missing: dict[int, set[int]] = {}  # what each blocked rank still waits for
+        self.done = np.full(count, np.inf)
+        self.done[~np.isfinite(np.stack([p.submit for p in self.programs])).any(axis=0)] = -np.inf
+        self.waiting = np.ones(count, bool)  # not in a batch yet
+        self.waiting[np.isneginf(self.done)] = False
+        self.left = int(self.waiting.sum())
+        self.ready = np.full(count, np.inf)
+        self.running: deque[tuple[float, list[int]]] = deque()
+        self.ran: list[tuple[float, float]] = []  # batches, begin and end
+        self.stood: list[list[tuple[float, float]]] = [[] for _ in self.programs]  # blocked
+        self.names = one.name.tolist()
+        self.sizes = one.bytes.tolist()
+        self.alike = one.alike.tolist()
+        self.reaches = sum(self.sizes) >= rules.threshold  # a batch may become full
+        self.speed = self._speed() * stretch
+
+    def run(self) -> tuple[list[float], float]:
+        """The ranks' times at their end of the step, and when the engine is free."""
+        for rank in range(len(self.programs)):
+            self._advance(rank)
+        self._look()
+        while self._turn():
+            pass
+        ends = [s + p.compute for s, p in zip(self.shift, self.programs, strict=True)]
+        return ends, self.free
+
+    def overlapped(self) -> np.ndarray:
+        """Once it has run: [ranks] ns that batches ran while the rank was not blocked, with what
+        they take `beside`."""
+        ran = np.array(self.ran).reshape(-1, 2)
+        lengths = np.maximum(ran[:, 1] - ran[:, 0], 1e-9)
+        result = np.zeros(len(self.programs))
+        for rank, stood in enumerate(self.stood):
+            left = lengths.copy()
+            for begin, end in stood:
+                inside = np.minimum(ran[:, 1], end) - np.maximum(ran[:, 0], begin)
+                left -= np.maximum(inside, 0.0)
+            left = np.maximum(left, 0.0)
+            result[rank] = float((left * (1 + self.rules.beside / lengths)).sum())
+        return result
+
+    def occupied(self) -> float:
+        """Once it has run: ns that batches ran, with what they take `beside`."""
+        return sum(end - begin + self.rules.beside for begin, end in self.ran)
+
+    def hidden(self) -> float:
+        """The overlap as a share of the batches' time, mean over the ranks."""
+        ran = self.occupied()
+        return float(self.overlapped().mean()) / ran if ran > 0 else 0.0
+
+    def _turn(self) -> bool:
+        """The next thing that happens: a batch is complete, or one is closed."""
+        time, everything = self._closing()
+        while self.running and self.running[0][0] <= time:
+            end, members = self.running.popleft()
+            self.done[members] = end
+            for missing in self.missing.values():
+                missing.difference_update(members)
+            free = [rank for rank, missing in self.missing.items() if not missing]
+            for rank in free:
+                del self.blocked[rank], self.missing[rank]
+                self._advance(rank)
+            if free:
+                self._look()
+                return True
+        if np.isfinite(time):
+            self._close(time, everything)
+            return True
+        if self.blocked:  # what they wait for never comes: the recording does not say all
+            for rank in list(self.blocked):
+                since, needs = self.blocked.pop(rank)
+                del self.missing[rank]
+                self.done[needs] = np.minimum(self.done[needs], since)
+                self._advance(rank)
+            self._look()
+            return True
+        return False
+
+    def _advance(self, rank: int) -> None:
+        """Compute, submit, and wait, until it is blocked or the step is over."""
+        program = self.programs[rank]
+        while self.position[rank] < len(program.waits):
+            at, needs = program.waits[self.position[rank]]
+            self._submit(rank, at)
+            time = at + self.shift[rank]
+            complete = float(self.done[needs].max(initial=-np.inf))
+            if np.isposinf(complete):
+                self.blocked[rank] = time, needs
+                self.missing[rank] = set(needs[np.isposinf(self.done[needs])].tolist())
+                return
+            if complete > time:
+                self.stood[rank].append((time, complete))
+                self.shift[rank] += complete + self.rules.costs.waking - time
+            self.position[rank] += 1
+        self._submit(rank, np.inf)
+
+    def _submit(self, rank: int, until: float) -> None:
+        times, order = self.sorted[rank], self.orders[rank]
+        upto = int(np.searchsorted(times, min(until, np.finfo(float).max), side="right"))
+        part = slice(self.sent[rank], upto)
+        if upto > self.sent[rank]:
+            self.submitted[rank, order[part]] = times[part] + self.shift[rank]
+            self.sent[rank] = upto
+
+    def _look(self) -> None:
+        """What is ready, in order, and since when."""
+        self.ready = np.where(self.waiting, self.submitted.max(axis=0), np.inf)
+        order = np.argsort(self.ready, kind="stable")[: int(np.isfinite(self.ready).sum())]
+        self.queue, self.since = order.tolist(), self.ready[order].tolist()
+
+    def _closing(self) -> tuple[float, bool]:
+        """When the coordinator closes a batch next, and whether it closes all that is ready."""
+        if not self.queue:
+            return np.inf, False
+        # A coordinator that runs a batch hears of the others when that is done.
+        hears = -np.inf if self.rules.costs.while_busy else self.free
+        head = max(self.since[0], hears)
+        time = head + self.rules.cycle
+        for since, needs in self.blocked.values():
+            soonest = float(self.ready[needs].min(initial=np.inf))
+            time = min(time, max(since, soonest))
+        # One that collects tensors sleeps until the cycle is over or a rank is blocked: it does not
+        # notice before that it has enough of them. The first one wakes it.
+        looks = min((since for since, _ in self.blocked.values()), default=np.inf)
+        if len(self.queue) == self.left:
+            done = self.since[-1]
+            time = min(time, max(done, hears if done <= head else looks))
+        full = self._full()
+        full = max(full, hears if full <= head else looks)
+        time = max(time, hears)
+        return min(time, max(full, hears)), time <= full
+
+    def _full(self) -> float:
+        """When the threshold is reached."""
+        head = self.queue[0]
+        size = self.sizes[head]
+        if size >= self.rules.threshold:
+            return self.since[0]
+        if not self.reaches:
+            return np.inf
+        for index, since in zip(self.queue[1:], self.since[1:], strict=True):
+            if self.alike[index] != self.alike[head]:
+                continue
+            size += self.sizes[index]
+            if size >= self.rules.threshold:
+                return since
+        return np.inf
+
+    def _close(self, time: float, everything: bool) -> None:
+        count = bisect_right(self.since, time)
+        ready, since = self.queue[:count], self.since[:count]
+        while ready:
+            batch, full = self._plan(ready)
+            if not (everything or full):
+                break
+            self._execute(batch, time)
+            if ready[: len(batch)] == batch:
+                ready, since = ready[len(batch) :], since[len(batch) :]
+            else:
+                gone = set(batch)
+                left = [at for at, index in enumerate(ready) if index not in gone]
+                ready, since = [ready[at] for at in left], [since[at] for at in left]
+        self.queue, self.since = ready + self.queue[count:], since + self.since[count:]
+
+    def _plan(self, ready: list[int]) -> tuple[list[int], bool]:
+        """The next batch of what is ready, and whether it is full."""
+        head, threshold = ready[0], self.rules.threshold
+        batch, size, full = [head], self.sizes[head], self.sizes[head] >= threshold
+        if full:
+            return batch, True
+        for index in ready[1:]:
+            if self.alike[index] != self.alike[head]:
+                continue
+            if size + self.sizes[index] > threshold:
+                full = True
+                continue
+            batch.append(index)
+            size += self.sizes[index]
+        return batch, full or size >= threshold
+
+    def _usual(self, batch: list[int]) -> float:
+        """What such a batch takes in the recording."""
+        duration = self.known.get(tuple(sorted([self.names[index] for index in batch])))
+        if duration is None:
+            size = sum([self.sizes[index] for index in batch])
+            duration = self.rules.costs.duration(len(batch), size)
+        return duration
+
+    def _speed(self) -> float:
+        """How much slower than usual batches were in this step: machines have slow moments."""
+        recorded = sum(duration for _, duration in self.one.recorded)
+        usual = sum(self._usual(members.tolist()) for members, _ in self.one.recorded)
+        return float(np.clip(recorded / usual, 0.2, 5.0)) if usual > 0 else 1.0
+
+    def _execute(self, batch: list[int], time: float) -> None:
+        costs = self.rules.costs
+        begin = max(time + costs.closing + costs.beginning, self.free + costs.gap)
+        duration = self.speed * self._usual(batch)
+        if self.rules.slower is not None:
+            duration *= self.rules.slower(self.one, batch)
+        self.free = begin + duration
+        self.running.append((self.free, batch))
+        self.ran.append((begin, self.free))
+        self.waiting[batch] = False
+        self.ready[batch] = np.inf
+        self.left -= len(batch)

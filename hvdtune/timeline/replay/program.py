@@ -1,0 +1,361 @@
+"""Recorded steps as programs that can be played again with something changed.
+
+A rank's *own time* stands still while its framework waits for the engine: o(t) = t − begin of the
+step − blocked time until t. What a rank does is then a list: compute until o, submit a tensor,
+compute, wait for these tensors … Nothing in it depends on how fast communication was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hvdtune.timeline.analysis.cpus import Load
+from hvdtune.timeline.analysis.joint import Joint, View
+from hvdtune.timeline.analysis.sizes import bus_factor
+from hvdtune.timeline.analysis.steps import Steps
+from hvdtune.timeline.record.layout import NONE, REASONS, Flag
+
+_FULL = REASONS.index("full")
+_CYCLE = REASONS.index("cycle")
+_BLOCKED = REASONS.index("blocked")
+#: What is assumed of a batch, each tensor and each byte where nothing is known: ns.
+PRIOR = (30e3, 1e3, 0.3)
+PRIOR_WEIGHT = 0.1
+#: … but of the quickest batch, by its tensors, one tensor and its bytes are no more than this each:
+#: otherwise batches of a single small tensor would seem to cost nothing by themselves.
+PRIOR_SHARE = 0.3
+
+
+@dataclass(frozen=True)
+class Program:
+    """One rank in one step. Own times, ns, float64.
+
+    submit: [T], inf for tensors that it has no part in. waits: (own time, indices of the tensors
+    waited for), in order. compute: own length of the step.
+    """
+
+    submit: np.ndarray
+    waits: tuple[tuple[float, np.ndarray], ...]
+    compute: float
+
+
+@dataclass(frozen=True)
+class Play:
+    """One step of all ranks. T tensors, in the order in which they were executed.
+
+    name: [T] id of the reference rank. alike: [T] tensors of one number may share a batch.
+    recorded: the batches as they were, (indices, duration ns). measured: ns, mean over the ranks.
+    """
+
+    name: np.ndarray
+    bytes: np.ndarray
+    alike: np.ndarray
+    programs: tuple[Program, ...]
+    recorded: tuple[tuple[np.ndarray, float], ...]
+    measured: float
+    step: int  # its index in Steps
+    in_place: bool = False
+    reducing: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # [T] allreduces
+    #: [ranks] ns: CPU time of computing; empty: not known, or not done by CPUs.
+    cpu: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    #: [ranks] ns that each was ready to compute while batches had its CPU; empty: not known.
+    waiting: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    #: [ranks] ns that each was ready to compute while anybody had its CPU; empty: not known.
+    kept: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    #: See Load.work.
+    work: tuple[tuple[float, float], ...] = ()
+    #: [ranks] ns that batches run while a rank computes, and their share of the batches' time, as
+    #: recorded (replay.with_overlaps); empty where it does not matter.
+    overlapped: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    hidden: float = 0.0
+    #: [ranks] how much of its speed each loses while batches run and it computes.
+    lost: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    #: The same where it overlaps with what it waited for in the recording.
+    lost_anew: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+def programs(
+    joint: Joint, steps: Steps, chosen: Iterable[int], load: Load | None = None
+) -> list[Play]:
+    """The steps `chosen` (indices) as programs; steps of which too little is known are left out."""
+    begin, end = boundaries(joint, steps)
+    order = np.argsort(steps.batch_step, kind="stable")
+    first = np.searchsorted(steps.batch_step[order], np.arange(len(steps) + 1))
+    plays = []
+    for step in chosen:
+        play = _play(joint, step, order[first[step] : first[step + 1]], begin, end)
+        if play is not None and load is not None:
+            play = _with_load(play, load, step)
+        if play is not None:
+            plays.append(play)
+    return plays
+
+
+def _with_load(play: Play, load: Load, step: int) -> Play:
+    waiting = load.waiting[:, step]
+    kept = load.kept[:, step] if load.kept.size else play.kept
+    return replace(
+        play,
+        cpu=load.computing[:, step] if load.on_cpu else play.cpu,
+        waiting=waiting if np.isfinite(waiting).all() else play.waiting,
+        kept=kept if np.isfinite(kept).all() else play.kept,
+        work=load.work(step),
+    )
+
+
+def boundaries(joint: Joint, steps: Steps) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+    """Begin and end of steps for replaying, rank → [S].
+
+    Steps found by names begin with a submission, in the middle of the computing that leads to it.
+    Here a step begins when the rank's last wait before that submission ended: then the computing
+    stands in front of the submissions that come from it.
+    """
+    if steps.found_from == "marks":
+        return steps.begin, steps.end
+    begin, end = {}, {}
+    for rank, view in joint.views.items():
+        waits = view.blocked
+        moved = {}
+        for which, times in (("begin", steps.begin[rank]), ("end", steps.end[rank])):
+            at = np.searchsorted(waits.end, times, side="right") - 1
+            known = at >= 0
+            ends = waits.end[np.maximum(at, 0)] if known.any() else times
+            moved[which] = np.where(known, ends, times)
+        # A wait of the step itself, not of one before: else the step stays as it is.
+        same = moved["end"] > steps.begin[rank]
+        begin[rank] = np.where(same, moved["begin"], steps.begin[rank])
+        end[rank] = np.where(same, moved["end"], steps.end[rank])
+    return begin, end
+
+
+def _play(
+    joint: Joint,
+    step: int,
+    batches: np.ndarray,
+    begin: dict[int, np.ndarray],
+    end: dict[int, np.ndarray],
+) -> Play | None:
+    view = joint.reference
+    batches = np.sort(batches[view.rows[batches] > 0])
+    if not len(batches):
+        return None
+    rows = _rows(view, batches)
+    of = np.repeat(batches, view.rows[batches])
+    names = view.recording.tensors["name"][rows].astype(np.int64)
+    known = np.array([name.bytes for name in view.recording.names] or [0], np.int64)
+    sizes = np.where(names < len(known), known[np.minimum(names, len(known) - 1)], 0)
+    sizes = np.where(sizes > 0, sizes, joint.bytes[of] // np.maximum(joint.tensors[of], 1))
+    own = []
+    for rank, one in joint.views.items():
+        program = _program(one, batches, view.rows[batches], begin[rank][step], end[rank][step])
+        if program is None:
+            return None
+        own.append(program)
+    looks = np.stack([joint.kind[of], joint.dtype[of], joint.process_set[of], joint.flags[of]])
+    _, alike = np.unique(looks, axis=1, return_inverse=True)
+    took = joint.together_of(batches)
+    edges = np.concatenate([[0], np.cumsum(view.rows[batches])])
+    recorded = tuple(
+        (np.arange(edges[at], edges[at + 1]), float(took[at])) for at in range(len(batches))
+    )
+    measured = float(np.mean([end[rank][step] - begin[rank][step] for rank in joint.views]))
+    in_place = bool((joint.flags[batches] & int(Flag.IN_PLACE)).any())
+    return Play(
+        names, sizes, alike.ravel(), tuple(own), recorded, measured, step, in_place,
+        joint.kind[of] == 0,
+    )  # fmt: skip
+
+
+def _rows(view: View, batches: np.ndarray) -> np.ndarray:
+    """Rows of the batches' tensors in the rank's stream."""
+    counts = view.rows[batches]
+    shift = view.first_row[batches] - np.concatenate([[0], np.cumsum(counts)[:-1]])
+    return np.repeat(shift, counts) + np.arange(int(counts.sum()))
+
+
+def _program(
+    view: View, batches: np.ndarray, counts: np.ndarray, begin: int, end: int
+) -> Program | None:
+    """None if the rank's record of these batches is not whole."""
+    took_part = view.present[batches]
+    if (view.rows[batches] != counts)[took_part].any() or end <= begin:
+        return None
+    tensors = int(counts.sum())
+    submitted = np.zeros(tensors, np.int64)
+    inside = np.repeat(took_part, counts)
+    submitted[inside] = view.recording.tensors["submitted"][_rows(view, batches[took_part])]
+    done = np.repeat(view.end[batches], counts)
+    blocked = view.blocked
+
+    def own(times: np.ndarray) -> np.ndarray:
+        since = blocked.until(times) - blocked.until(np.array(begin))
+        return (times - begin - since).astype(float)
+
+    submit = np.where(inside & (submitted > 0), np.maximum(own(submitted), 0), np.inf)
+    low, high = np.searchsorted(blocked.begin, [begin, end])
+    waits = _waits(view, slice(int(low), int(high)), batches, counts, submitted, inside)
+    times = own(blocked.begin[low:high])
+    plan = [(float(time), needs) for time, needs in zip(times, waits, strict=True) if len(needs)]
+    # Before the next step everything is waited for that was done within this one.
+    until = plan[-1][0] if plan else float(submit[np.isfinite(submit)].max(initial=0.0))
+    rest = np.flatnonzero(inside & (done <= end) & (submit <= until))
+    compute = float(own(np.array(end)))
+    plan.append((min(until, compute), rest))
+    return Program(submit, tuple(plan), compute)
+
+
+def _waits(
+    view: View,
+    which: slice,
+    batches: np.ndarray,
+    counts: np.ndarray,
+    submitted: np.ndarray,
+    inside: np.ndarray,
+) -> list[np.ndarray]:
+    """What each wait was for: the tensor it names, else all that were done when it ended."""
+    blocked = view.blocked
+    done = np.repeat(view.end[batches], counts)
+    own_names = np.full(len(submitted), -1, np.int64)
+    took_part = batches[view.present[batches]]
+    own_names[inside] = view.recording.tensors["name"][_rows(view, took_part)]
+    result = []
+    for begin, end, name in zip(
+        blocked.begin[which], blocked.end[which], blocked.names[which], strict=True
+    ):
+        if name != NONE:
+            needs = np.flatnonzero((own_names == name) & (submitted <= end))
+        else:
+            needs = np.flatnonzero(inside & (submitted <= begin) & (done <= end))
+        result.append(needs)
+    return result
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What communication costs, from the recording; ns. Duration of a batch of n tensors and S
+    bytes: `batch` + n × `tensor` + S × `byte`, unless exactly this batch was recorded."""
+
+    batch: float
+    tensor: float
+    byte: float
+    closing: float  # from the last submission until the coordinator closes a batch
+    beginning: float  # until all ranks have begun it, the engine being idle
+    gap: float  # between batches that follow each other at once
+    waking: float  # from a batch's end until the framework goes on
+    while_busy: bool  # batches are closed while others run
+
+    def duration(self, tensors: int, size: float) -> float:
+        """Of a batch, ns."""
+        return self.batch + tensors * self.tensor + size * self.byte
+
+
+def costs(joint: Joint, steps: Steps) -> Costs:
+    """Fit to the recorded batches. Least squares with non-negative coefficients, relative errors;
+    to each size belongs the typical one of its batches. A weak prior (PRIOR) decides what the
+    recording does not show, where all batches are of one size, say."""
+    from scipy.optimize import nnls
+
+    use = np.flatnonzero((steps.batch_step >= 0) & (joint.kind == 0) & (joint.bytes > 0))
+    use = use if len(use) else np.flatnonzero(joint.bytes > 0)
+    use = use[:: max(1, len(use) // 20_000)]
+    took = joint.together_of(use).astype(float)
+    use, took = use[took > 0], took[took > 0]
+    shapes, seconds, weights = _by_shape(joint, use, took)
+    prior = _prior(joint, shapes, seconds)
+    rows = np.concatenate([np.eye(3), np.insert(shapes, 0, 1.0, axis=1)])
+    target = np.concatenate([prior, seconds])
+    scale = np.concatenate([[PRIOR_WEIGHT] * 3, weights]) / target
+    solution, _ = nnls(rows * scale[:, None], target * scale)
+    closing, beginning, gap, waking, while_busy = _latencies(joint, use)
+    batch, tensor, each = (float(value) for value in solution)
+    return Costs(batch, tensor, each, closing, beginning, gap, waking, while_busy)
+
+
+def _by_shape(
+    joint: Joint, use: np.ndarray, took: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Batches of so many tensors and bytes ([U, 2]): what they typically take, ns, and how much
+    that counts, both [U]."""
+    every = np.stack([joint.tensors[use], joint.bytes[use]], axis=1).astype(float)
+    shapes, index = np.unique(every, axis=0, return_inverse=True)
+    order = np.argsort(index.ravel(), kind="stable")
+    parts = np.split(took[order], np.cumsum(np.bincount(index.ravel()))[:-1]) if len(use) else []
+    seconds = np.array([typical(part) for part in parts])
+    return shapes, seconds, np.sqrt([float(len(part)) for part in parts])
+
+
+def _prior(joint: Joint, shapes: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """PRIOR, by what is known of the machine: its measured peak, and the quickest batch."""
+    batch, tensor, byte = PRIOR
+    if len(seconds):
+        least = int(np.argmin(seconds / np.maximum(shapes[:, 0], 1)))
+        tensor = min(tensor, PRIOR_SHARE * seconds[least] / max(shapes[least, 0], 1))
+        byte = min(byte, PRIOR_SHARE * seconds[least] / shapes[least, 1])
+    peak = [r.identity.peak_gbps for r in joint.recording.ranks.values() if r.identity.peak_gbps]
+    if peak:
+        byte = bus_factor("allreduce", joint.recording.size) / max(peak)
+    return np.array([batch, tensor, byte])
+
+
+def _latencies(joint: Joint, use: np.ndarray) -> tuple[float, float, float, float, bool]:
+    """closing, beginning, gap, waking, while_busy."""
+    begins, ends = joint.over_ranks("begin"), joint.over_ranks("end")
+    before = np.concatenate([[0], np.maximum.accumulate(ends)[:-1]]) if len(ends) else ends
+    closed = joint.scheduled
+    known = np.zeros(len(joint), bool)
+    known[use] = True
+    known &= closed > 0
+    during = known & _inside(joint, closed)
+    # What is full or a cycle old is not closed because of its own last submission.
+    idle = known & (joint.last > before) & (joint.reason != _CYCLE) & (joint.reason != _FULL)
+    closing = _latency((closed - np.maximum(joint.last, _asked_for(joint)))[idle], 20e3)
+    free = known & (closed > before)
+    beginning = _latency((begins - closed)[free], 20e3)
+    queued = known & (closed <= before) & (before > 0)
+    gap = _latency((begins - before)[queued], 5e3)
+    waking = []
+    for view in joint.views.values():
+        batch_ends = np.maximum.accumulate(view.end[view.present])
+        at = np.searchsorted(batch_ends, view.blocked.end, side="right") - 1
+        fits = at >= 0
+        if fits.any():
+            late = view.blocked.end[fits] - batch_ends[at[fits]]
+            waking.append(late[late < (view.blocked.end - view.blocked.begin)[fits]])
+    wake = _latency(np.concatenate(waking) if waking else np.zeros(0), 5e3)
+    while_busy = bool(during.sum() > 0.05 * max(known.sum(), 1))
+    return closing, beginning, gap, wake, while_busy
+
+
+def _asked_for(joint: Joint) -> np.ndarray:
+    """[B] since when a rank was blocked when the batch was closed for its sake; 0 for others."""
+    since = np.full(len(joint), np.iinfo(np.int64).max)
+    for view in joint.views.values():
+        at = view.blocked.at(joint.scheduled)
+        if len(view.blocked.begin):
+            since = np.where(at >= 0, np.minimum(since, view.blocked.begin[at]), since)
+    known = (since < np.iinfo(np.int64).max) & (joint.reason == _BLOCKED)
+    return np.where(known, since, 0)
+
+
+def _inside(joint: Joint, times: np.ndarray) -> np.ndarray:
+    """bool: some other batch ran on rank 0 (the lowest recorded) at that time."""
+    view = joint.views[min(joint.views)]
+    begins, ends = view.begin[view.present], np.maximum.accumulate(view.end[view.present])
+    at = np.searchsorted(begins, times, side="left") - 1
+    if not len(begins):
+        return np.zeros(len(times), bool)
+    return (at >= 0) & (times < ends[at])
+
+
+def typical(values: np.ndarray) -> float:
+    """The mean, with what lies above the 95th percentile put down to it: in a sum slow ones count
+    as often as they come, but one of them shall not decide."""
+    return float(np.minimum(values, np.percentile(values, 95)).mean())
+
+
+def _latency(values: np.ndarray, otherwise: float) -> float:
+    values = values[values >= 0]
+    return typical(values) if len(values) >= 5 else otherwise

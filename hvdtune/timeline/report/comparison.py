@@ -1,0 +1,372 @@
+"""Two runs compared: which is faster, by how much, how surely, and what makes the difference.
+
+Method. Of every step the median duration over the ranks; the first WARM_UP steps are left out where
+there are enough. The change is 1 − b/a, of the medians over steps and of the means. Its 95 %
+interval comes from a moving-block bootstrap: blocks of n^(1/3) steps, because neighbouring steps
+are alike; percentiles of REPEATS resamples; seeded, so the same files give the same answer. A
+change is significant when the interval does not hold 0. The interval knows how steps differ, not
+how runs differ: what two runs of one program on a busy machine differ by can be more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvdtune.timeline import words
+from hvdtune.timeline.advice import accounting
+from hvdtune.timeline.advice.accounting import Share
+from hvdtune.timeline.advice.verdict import findings
+from hvdtune.timeline.analysis.answers import PARTS
+from hvdtune.timeline.report.document import DOCUMENT, PART_WORDS, plain, same_setting, typical_rows
+from hvdtune.timeline.report.tables import value_words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hvdtune.timeline.analysis.answers import Analysis
+
+Numbers = dict[str, Any]
+Statistic = Callable[..., Any]  # np.median or np.mean
+
+WARM_UP = 3
+FEWEST_STEPS = 8
+REPEATS = 2000
+#: Less than this share of the bytes in common: these are different workloads.
+SAME_WORKLOAD = 0.95
+#: A part explains a change if it has this share of it.
+EXPLAINS = 0.15
+#: Some steps changed, not the typical ones, if the mean of all changed so many times as much.
+RARE_STEPS = 3
+#: A cause is gone if less than this share of it is left.
+GONE = 0.1
+
+
+def compare(a: Analysis, b: Analysis, *, force: bool = False) -> Numbers:
+    """All numbers of the comparison, as a JSON document.
+
+    Raises ValueError if the two do not reduce the same tensors, unless `force`, or if one of them
+    has no steps.
+    """
+    for which, one in (("a", a), ("b", b)):
+        if one.steps.empty:
+            raise ValueError(
+                f"{one.recording.source} ({which}) holds no training step, so there is nothing to "
+                "compare: record longer, or a loop that submits the same tensors"
+            )
+    alike, difference = workloads(a, b)
+    if not alike and not force:
+        raise ValueError(
+            f"{difference} These are different workloads, so their step times say nothing about "
+            "settings; --force compares them all the same"
+        )
+    times_a, times_b = step_times(a), step_times(b)
+    found_a, found_b = findings(a), findings(b)
+    usual_a, usual_b = (typical_rows(one.waterfall)["step"].unique() for one in (a, b))
+    numbers: Numbers = {
+        "document": DOCUMENT,
+        "kind": "diff",
+        "a": _run(a),
+        "b": _run(b),
+        "notes": [*([] if alike else [difference]), *conditions(a, b)],
+        "step": step_change(times_a, times_b, np.median),
+        "mean_step": step_change(times_a, times_b, np.mean),
+        "parts": part_changes(typical_rows(a.waterfall), typical_rows(b.waterfall)),
+        "mean_parts": part_changes(a.waterfall, b.waterfall),
+        "causes": cause_changes(
+            accounting.shares(a, found_a, usual_a), accounting.shares(b, found_b, usual_b)
+        ),
+        "mean_causes": cause_changes(accounting.shares(a, found_a), accounting.shares(b, found_b)),
+        "bandwidth": bandwidth_changes(a, b),
+        "settings": setting_changes(a, b),
+        "method": "medians of step times; 95 % interval by moving-block bootstrap over steps",
+    }
+    numbers["verdict"] = verdict(numbers)
+    return numbers
+
+
+def step_times(analysis: Analysis) -> np.ndarray:
+    """[steps] s: of each step the median over ranks, in order, without the first ones."""
+    table = analysis.steps.groupby("step")["duration_s"].median().sort_index()
+    times = table.to_numpy(float)
+    return times[WARM_UP:] if len(times) >= WARM_UP + FEWEST_STEPS else times
+
+
+def step_change(a: np.ndarray, b: np.ndarray, statistic: Statistic) -> Numbers:
+    """The statistic of both, the change 1 − b/a, its 95 % interval, and whether it is significant.
+
+    a, b: [steps] s. With fewer than FEWEST_STEPS steps there is no interval (None).
+    """
+    of_a, of_b = float(statistic(a)), float(statistic(b))
+    found: Numbers = {
+        "a_s": of_a,
+        "b_s": of_b,
+        "a_steps": len(a),
+        "b_steps": len(b),
+        "change": 1 - of_b / of_a,
+        "low": None,
+        "high": None,
+        "significant": False,
+    }
+    if min(len(a), len(b)) >= FEWEST_STEPS:
+        random = np.random.default_rng(1)
+        ratios = 1 - resampled(b, statistic, random) / resampled(a, statistic, random)
+        low, high = (float(value) for value in np.percentile(ratios, (2.5, 97.5)))
+        found |= {"low": low, "high": high, "significant": low > 0 or high < 0}
+    return found
+
+
+def resampled(values: np.ndarray, statistic: Statistic, random: np.random.Generator) -> np.ndarray:
+    """[REPEATS] the statistic of resamples made of whole blocks of neighbours (Künsch 1989)."""
+    count = len(values)
+    length = max(1, round(count ** (1 / 3)))
+    blocks = -(-count // length)
+    found = np.empty(REPEATS)
+    stride = max(1, 2_000_000 // count)
+    for begin in range(0, REPEATS, stride):
+        number = min(stride, REPEATS - begin)
+        starts = random.integers(0, count - length + 1, (number, blocks, 1))
+        places = (starts + np.arange(length)).reshape(number, -1)[:, :count]
+        found[begin : begin + number] = statistic(values[places], axis=1)
+    return found
+
+
+def part_changes(a: pd.DataFrame, b: pd.DataFrame) -> list[Numbers]:
+    """What each part of a step takes in the mean of these rows, the largest change first."""
+    mean_a, mean_b = a[list(PARTS)].mean(), b[list(PARTS)].mean()
+    rows = [
+        {
+            "name": part,
+            "title": PART_WORDS[part][0],
+            "a_s": float(mean_a[part]),
+            "b_s": float(mean_b[part]),
+            "saved_s": float(mean_a[part] - mean_b[part]),
+        }
+        for part in PARTS
+    ]
+    return sorted(rows, key=lambda one: -abs(one["saved_s"]))
+
+
+def cause_changes(a: list[Share], b: list[Share]) -> list[Numbers]:
+    """What each cause takes of the mean step of either run, the largest change first. Its title
+    says whose it is; `ranks` are those who are waited for, as in a report."""
+    shares = {one.title: one for one in [*a, *b]}
+    sums = [dict.fromkeys(shares, 0.0) for _ in "ab"]
+    for own, run in zip(sums, (a, b), strict=True):
+        for one in run:
+            own[one.title] += one.seconds
+    rows = [
+        {
+            "title": title,
+            "kind": one.kind,
+            "ranks": list(one.ranks),
+            "a_s": sums[0][title],
+            "b_s": sums[1][title],
+            "saved_s": sums[0][title] - sums[1][title],
+        }
+        for title, one in shares.items()
+    ]
+    return sorted(rows, key=lambda one: -abs(one["saved_s"]))
+
+
+def bandwidth_changes(a: Analysis, b: Analysis) -> list[Numbers]:
+    """Bus bandwidth of the operations and sizes that both runs have."""
+    keys = ["op", "ranks", "bytes_from"]
+    both = a.sizes.merge(b.sizes, on=keys, suffixes=("_a", "_b"))
+    return [
+        {
+            "op": str(row.op),
+            "ranks": int(row.ranks),
+            "bytes_from": int(row.bytes_from),
+            "a_gbps": plain(row.busbw_gbps_a),
+            "b_gbps": plain(row.busbw_gbps_b),
+            "change": plain(row.busbw_gbps_b / row.busbw_gbps_a - 1) if row.busbw_gbps_a else None,
+            "a_count": int(row.count_a),
+            "b_count": int(row.count_b),
+        }
+        for row in both.itertuples()
+    ]
+
+
+def setting_changes(a: Analysis, b: Analysis) -> list[Numbers]:
+    """Settings in force at the end that differ, but those that only say where and how the job is
+    recorded or watched: two recordings have two files, which makes neither of them faster."""
+    names = sorted({*a.settings, *b.settings} - watching())
+    return [
+        {"name": name, "a": a.settings.get(name), "b": b.settings.get(name)}
+        for name in names
+        if not same_setting(a.settings.get(name), b.settings.get(name))
+    ]
+
+
+def watching() -> set[str]:
+    """Variables of the settings that training does not depend on: timelines, metrics, logs."""
+    from hvdtune.settings.knobs import KNOBS
+
+    return {
+        knob.env for knob in KNOBS.values()
+        if knob.section in ("timeline", "metrics", "logging") or knob.key == "autotune_log"
+    }  # fmt: skip
+
+
+def workloads(a: Analysis, b: Analysis) -> tuple[bool, str]:
+    """Whether both reduce the same tensors in a step; if not, a sentence that says how they differ.
+
+    Compared are operation, dtype, size and how often a step has it, not the names: these may be
+    numbered otherwise in another run.
+    """
+    in_a, in_b = _per_step(a), _per_step(b)
+    bytes_a, bytes_b = _bytes(in_a), _bytes(in_b)
+    common = _bytes(in_a & in_b)
+    if common >= SAME_WORKLOAD * max(bytes_a, bytes_b) and bool(in_a) == bool(in_b):
+        return True, ""
+    return False, (
+        f"a communicates {words.number(in_a.total(), 'tensor')} of {words.size(bytes_a)} a step, b "
+        f"{words.number(in_b.total(), 'tensor')} of {words.size(bytes_b)}; they have "
+        f"{words.size(common)} in common."
+    )
+
+
+def _per_step(analysis: Analysis) -> Counter[tuple[str, str, int]]:
+    table = analysis.tensors
+    if table.empty:
+        return Counter()
+    # How often the tensor of a typical call came: what a program sends once at its start (the
+    # broadcasts of parameters) may be more tensors than a step has, but is few calls.
+    times = np.sort(table["count"].to_numpy())
+    once = float(times[np.searchsorted(np.cumsum(times), times.sum() / 2)])
+    counts: Counter[tuple[str, str, int]] = Counter()
+    for row in table[table["count"] >= once / 2].itertuples():
+        counts[str(row.op), str(row.dtype), int(row.bytes)] += row.count / once
+    return Counter({key: round(value) for key, value in counts.items() if round(value)})
+
+
+def _bytes(counts: Counter[tuple[str, str, int]]) -> int:
+    return sum(size * count for (_, _, size), count in counts.items())
+
+
+def conditions(a: Analysis, b: Analysis) -> list[str]:
+    """What else differs and might be the reason: ranks, hosts, versions."""
+    first = [one.recording.ranks[min(one.recording.ranks)].identity for one in (a, b)]
+    hosts = [
+        sorted({rank.identity.host for rank in one.recording.ranks.values()}) for one in (a, b)
+    ]
+    found = []
+    if a.recording.size != b.recording.size:
+        found.append(
+            f"a has {words.number(a.recording.size, 'rank')}, b {b.recording.size}: a step of b "
+            "does not do the same work."
+        )
+    recorded = [len(one.recording.ranks) for one in (a, b)]
+    if recorded[0] != recorded[1] and a.recording.size == b.recording.size:
+        found.append(
+            f"of a {words.number(recorded[0], 'rank')} are recorded, of b {recorded[1]}: times are "
+            "of these only."
+        )
+    if hosts[0] != hosts[1]:
+        found.append(f"a ran on {', '.join(hosts[0])}, b on {', '.join(hosts[1])}.")
+    for what in ("version", "framework"):
+        values = [getattr(one, what) for one in first]
+        if values[0] != values[1]:
+            name = "hvdtune" if what == "version" else "the framework"
+            found.append(f"{name} is {values[0] or 'unknown'} in a, {values[1] or 'unknown'} in b.")
+    return found
+
+
+def verdict(numbers: Numbers) -> str:
+    """One sentence: faster or not, by how much, and why. The median decides before the mean."""
+    step, mean = numbers["step"], numbers["mean_step"]
+    if step["low"] is None:
+        return (
+            f"There are too few steps to tell ({step['a_steps']} and {step['b_steps']}; at least "
+            f"{FEWEST_STEPS} each are needed): b takes {_times(step)} a step."
+        )
+    rare = mean["significant"] and abs(mean["change"]) >= RARE_STEPS * abs(step["change"])
+    if step["significant"] and not rare:
+        why = _because(step, numbers["parts"], numbers["causes"], numbers["settings"])
+        return _sentence("b", step, "a step", why)
+    if mean["significant"]:
+        why = _because(mean, numbers["mean_parts"], numbers["mean_causes"], [])
+        text = _sentence("the mean of all", mean, "in the mean", why)
+        same = "nearly the same" if step["significant"] else "the same"
+        return f"Typical steps take {same} ({_times(step)}), but {text}"
+    return (
+        f"No difference can be told: b takes {_times(step)} a step, which is within the noise "
+        f"(± {words.percent(_margin(step))})."
+    )
+
+
+def _sentence(what: str, change: Numbers, each: str, why: str) -> str:
+    direction = "faster" if change["change"] > 0 else "slower"
+    return (
+        f"{what} is {words.percent(abs(change['change']))} ± {words.percent(_margin(change))} "
+        f"{direction} ({_times(change)} {each})" + (f", because {why}." if why else ".")
+    )
+
+
+def _because(
+    change: Numbers, parts: list[Numbers], causes: list[Numbers], settings: list[Numbers]
+) -> str:
+    """What changed in the direction of the whole, largest first: whom the others wait for, then
+    parts of the step; then the settings."""
+    saved = change["a_s"] - change["b_s"]
+    ranks = [one for one in causes if _waits(one) and one["saved_s"] / saved >= EXPLAINS]
+    if ranks:
+        # What late ranks computed longer is told with the waiting for them.
+        computing = {one["kind"]: one for one in causes}[accounting.COMPUTING]
+        parts = [{**one, **({"saved_s": computing["saved_s"], "a_s": computing["a_s"],
+                             "b_s": computing["b_s"]} if one["name"] == PARTS[0] else {})}
+                 for one in parts if one["name"] != "skew_wait_s"]  # fmt: skip
+    parts = [one for one in parts if one["saved_s"] / saved >= EXPLAINS]
+    texts = [_waited(one) for one in ranks] + [
+        f"{one['title']} takes {words.seconds(one['b_s'])} instead of {words.seconds(one['a_s'])}"
+        for one in parts
+    ]
+    text = " and ".join(texts[:2])
+    if text and len(settings) == 1:
+        one = settings[0]
+        a, b = (value_words(one[which], one["name"]) for which in "ab")
+        text += f"; {one['name']} is {b} instead of {a}"
+    return text
+
+
+def _waits(cause: Numbers) -> bool:
+    """Waiting for ranks, which a report names or says that they take turns."""
+    return bool(cause["ranks"]) or cause["kind"] == "ranks take turns"
+
+
+def _waited(cause: Numbers) -> str:
+    """`rank 1 no longer holds the others up (12.0 ms a step waiting for a late rank)`."""
+    before, after = cause["a_s"], cause["b_s"]
+    if min(before, after) >= GONE * max(before, after):
+        took = f"{words.seconds(after)} instead of {words.seconds(before)}"
+        return f"{cause['title']} takes {took}"
+    took = f"({words.seconds(max(before, after))} a step waiting for a late rank)"
+    when = "now" if after > before else "no longer"
+    if not cause["ranks"]:
+        return f"ranks {when} take turns in being late {took}"
+    who = words.ranks(cause["ranks"]).replace(", ", " and ")
+    hold = "hold" if len(cause["ranks"]) > 1 else "holds"
+    return f"{who} {when} {hold} the others up {took}"
+
+
+def _times(change: Numbers) -> str:
+    return f"{words.seconds(change['b_s'])} instead of {words.seconds(change['a_s'])}"
+
+
+def _margin(change: Numbers) -> float:
+    return float(change["high"] - change["low"]) / 2
+
+
+def _run(analysis: Analysis) -> Numbers:
+    one = analysis.recording.ranks[min(analysis.recording.ranks)].identity
+    return {
+        "source": analysis.recording.source,
+        "job": one.job,
+        "ranks": analysis.recording.size,
+        "steps": int(analysis.steps["step"].nunique()),
+        "overlap": plain(analysis.overlap),
+    }

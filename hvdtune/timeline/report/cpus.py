@@ -1,0 +1,85 @@
+"""The CPUs of each rank and host, as a report's numbers and as a table."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from hvdtune.timeline import words
+from hvdtune.timeline.record import host_counters
+from hvdtune.timeline.report.tables import Table
+
+if TYPE_CHECKING:
+    from hvdtune.timeline.analysis.answers import Analysis
+
+Numbers = dict[str, Any]
+
+#: Keys of host_counters.COUNTERS, by those of the report.
+_COUNTED = {
+    "cpus_used": "run",
+    "threads_waiting": "wait",
+    "threads_computing": "computing",
+    "threads_set": "set",
+    "involuntary_switches_per_s": "involuntary",
+    "voluntary_switches_per_s": "voluntary",
+    "pages_from_disk_per_s": "major",
+    "page_faults_per_s": "minor",
+    "swapped_bytes": "swapped",
+    "held_back_share": "throttled",
+    "cpus_busy": "busy",
+    "cpus_stolen": "stolen",
+    "clock_hz": "clock",
+    "cpu_pressure_share": "cpu_pressure",
+    "memory_pressure_share": "memory_pressure",
+}
+
+
+def numbers(analysis: Analysis) -> list[Numbers]:
+    """One row a rank: means over the steps; what was not recorded is None. Empty where nothing of
+    it was."""
+    steps = analysis.found_steps
+    if not len(steps):
+        return []
+    begin = min(int(own.min()) for own in steps.begin.values())
+    end = max(int(own.max()) for own in steps.end.values())
+    found = host_counters.threads(analysis.recording, begin, end)
+    rows = []
+    for host in sorted({one.host for one in found.values()}):
+        own = [one for one in found.values() if one.host == host]
+        complete = len(own) == sum(
+            rank.identity.host == host for rank in analysis.recording.ranks.values()
+        )
+        for one, others in zip(own, host_counters.used_by_others(own), strict=True):
+            row: Numbers = {"rank": one.rank, "host": host}
+            row.update({name: _known(one[key]) for name, key in _COUNTED.items()})
+            row["cpus_of_others"] = _known(float(others)) if complete else None
+            row["allowed_cpus"] = host_counters.listed(set(one.allowed))
+            rows.append(row)
+    return sorted(rows, key=lambda row: row["rank"])
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def table(document: Numbers) -> Table:
+    """Who used the CPUs, and who waited for one."""
+    rows = [
+        (
+            f"rank {row['rank']} on {row['host']}",
+            words.digits(row["cpus_used"]),
+            words.digits(row["threads_waiting"]),
+            words.digits(row["threads_computing"]),
+            row["allowed_cpus"] or "-",
+            words.digits(row["cpus_busy"]),
+            words.digits(row["cpus_of_others"]),
+            words.digits(row["cpus_stolen"]),
+            words.percent(row["held_back_share"]),
+            words.digits(row["involuntary_switches_per_s"]),
+            words.digits(row["pages_from_disk_per_s"]),
+        )
+        for row in document["cpus"]
+    ]
+    head = ("rank", "CPUs in use", "threads waiting", "computing", "may use", "busy", "by others",
+            "stolen", "held back", "switched off /s", "disk pages /s")  # fmt: skip
+    return Table("CPUs: the rank's threads, and the CPUs that it may use", head, rows)

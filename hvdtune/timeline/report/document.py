@@ -1,0 +1,419 @@
+"""An analysis as the numbers that a report shows: one JSON document for page, text and `--json`.
+
+What grows with the length of the recording is aggregated here, so that a page stays small however
+long the run was. docs/report.md describes the document.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hvdtune.timeline.advice import accounting
+from hvdtune.timeline.analysis import phases, step_starts
+from hvdtune.timeline.analysis.answers import PARTS
+from hvdtune.timeline.analysis.sizes import bus_factor
+from hvdtune.timeline.record.layout import Recording
+from hvdtune.timeline.report import cpus
+from hvdtune.timeline.report.strips import strips
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hvdtune.timeline.analysis.answers import Analysis
+    from hvdtune.timeline.analysis.owners import Family
+
+Numbers = dict[str, Any]
+
+#: Raised with every change that a reader of `--json` would misread.
+DOCUMENT = 1
+MOST_CELLS = 8000
+MOST_COLUMNS = 240
+MOST_ROWS = 64
+MOST_BARS = 12
+MOST_POINTS = 1500
+MOST_IN_SERIES = 800
+MOST_EVENTS = 200
+MOST_LISTED = 40
+
+#: A part of the waterfall → what it is called and its colour. The order is report_data.PARTS.
+PART_WORDS = {
+    "compute_s": ("compute", "compute"),
+    "skew_wait_s": ("waiting for a late rank", "skew"),
+    "negotiation_s": ("negotiation", "negotiation"),
+    "cycle_wait_s": ("waiting for company in a batch", "cycle"),
+    "queue_s": ("waiting for earlier batches", "queue"),
+    "copy_in_s": ("copy in", "copy-in"),
+    "reduce_s": ("reduction", "reduce"),
+    "copy_out_s": ("copy out", "copy-out"),
+    "peer_wait_s": ("waiting for others in a batch", "peer"),
+    "other_s": ("other", "other"),
+}
+SUMS = ("exposed_s", "communication_s", "overlapped_s")  # beside the parts, not among them
+
+
+def numbers_of(analysis: Analysis, findings: list[Any]) -> Numbers:
+    """The whole document. `findings` are verdict.findings(analysis): the best first."""
+    recording = analysis.recording
+    told = [_finding(one) for one in findings]
+    numbers: Numbers = {
+        "document": DOCUMENT,
+        "kind": "hvdtune",
+        "source": recording.source,
+        "job": _job(recording),
+        "verdict": told[0],
+        "findings": told,
+        "accounting": accounting.numbers(analysis, findings),
+        "start": step_starts.numbers(analysis.starts, analysis.origin_ns),
+        "steps": _steps(analysis),
+        "waterfall": _waterfall(analysis),
+        "phases": phases.numbers(analysis),
+        "overlap": plain(analysis.overlap),
+        "lateness": _lateness(analysis.lateness),
+        "stragglers": _rows(_held_up(analysis.stragglers), MOST_LISTED),
+        "cpus": cpus.numbers(analysis),
+        "strips": strips(analysis),
+        "fusion": _fusion(analysis),
+        "sizes": _sizes(analysis.sizes),
+        "points": _points(analysis),
+        "tensors": _rows(analysis.tensors, MOST_LISTED),
+        "owners": [_owner(one) for one in analysis.owners[:MOST_LISTED]],
+        "stalls": _rows(analysis.stalls, MOST_LISTED),
+        "tuning": _rows(_changes(analysis.tuning), MOST_LISTED),
+        "series": _series(analysis.steps),
+        "settings": _settings(analysis),
+        "quality": plain(analysis.quality),
+    }
+    numbers["roofline"], numbers["roof"] = _roofline(numbers["points"], recording)
+    numbers["events"] = _events(analysis, numbers["series"])
+    return numbers
+
+
+def _held_up(stragglers: pd.DataFrame) -> pd.DataFrame:
+    """Those who held up a step at all."""
+    return stragglers[stragglers["steps_last_share"] > 0]
+
+
+def _changes(tuning: pd.DataFrame) -> pd.DataFrame:
+    """Without the settings that the run began with."""
+    return tuning[~((tuning["kind"] == "settings") & (tuning["epoch"] == 0))]
+
+
+def _finding(one: Any) -> Numbers:
+    return {
+        "kind": one.kind,
+        "sentence": one.sentence,
+        "action": one.action,
+        "gain": float(one.gain),
+        "interval": [float(bound) for bound in one.interval],
+        "evidence": plain(one.evidence),
+    }
+
+
+def _owner(one: Family) -> Numbers:
+    return {name: value for name, value in plain(one).items() if name not in ("names", "busy")}
+
+
+def _job(recording: Recording) -> Numbers:
+    one = recording.ranks[min(recording.ranks)].identity
+    identities = [rank.identity for rank in recording.ranks.values()]
+    return {
+        "id": one.job,
+        "ranks": recording.size,
+        "recorded": sorted(recording.ranks),
+        "hosts": sorted({identity.host for identity in identities}),
+        "version": one.version,
+        "framework": one.framework,
+        "cpus": one.cpus or None,
+        "started_wall_us": one.started_wall_us,
+        "complete": all(rank.complete for rank in recording.ranks.values()),
+    }
+
+
+def _steps(analysis: Analysis) -> Numbers:
+    """Of each step the median over ranks; over these the percentiles."""
+    steps = analysis.steps
+    if steps.empty:
+        return {"count": 0}
+    durations = steps.groupby("step")["duration_s"].median().to_numpy()
+    low, middle, high = np.percentile(durations, (5, 50, 95))
+    begin, end = float(steps["begin_s"].min()), float(steps["end_s"].max())
+    origin = analysis.origin_ns
+    bounds = (origin + round(1e9 * begin), origin + round(1e9 * end))
+    wall = end - begin - step_starts.seconds_within(analysis.starts, *bounds)
+    return {
+        "count": len(durations),
+        "first": int(steps["step"].min()),
+        "last": int(steps["step"].max()),
+        "median_s": float(middle),
+        "p5_s": float(low),
+        "p95_s": float(high),
+        "mean_s": float(durations.mean()),
+        "wall_s": wall,
+        "per_second": len(durations) / wall if wall > 0 else None,
+    }
+
+
+def typical_rows(waterfall: pd.DataFrame) -> pd.DataFrame:
+    """The rows of typical steps: those whose median duration lies in the middle half of all.
+
+    Means over these rows keep what sums of parts must have, which medians of parts do not.
+    """
+    medians = waterfall.groupby("step")["step_s"].median()
+    low, high = medians.quantile([0.25, 0.75])
+    chosen = medians.index[(medians >= low) & (medians <= high)]
+    return waterfall[waterfall["step"].isin(chosen)]
+
+
+def _waterfall(analysis: Analysis) -> Numbers:
+    table = analysis.waterfall
+    parts = [
+        {"name": part, "title": PART_WORDS[part][0], "colour": PART_WORDS[part][1]}
+        for part in PARTS
+    ]
+    if table.empty:
+        return {
+            "parts": parts,
+            "typical": None,
+            "mean": None,
+            "ranks": [],
+            "left_out": 0,
+            "steps": 0,
+        }
+    rows = typical_rows(table)
+    by_rank = rows.groupby("rank")[["step_s", *SUMS, *PARTS]].mean()
+    bars = [{"rank": int(rank), **bar_of(row)} for rank, row in by_rank.iterrows()]
+    shown = bars
+    if len(bars) > MOST_BARS:
+        # Those that differ most from the others say most.
+        compute = by_rank[PARTS[0]]
+        far = (compute - compute.median()).abs().sort_values(ascending=False).index[:MOST_BARS]
+        shown = [bar for bar in bars if bar["rank"] in set(far)]
+    return {
+        "parts": parts,
+        "typical": bar_of(by_rank.mean()),
+        "mean": bar_of(table[["step_s", *SUMS, *PARTS]].mean()),
+        "ranks": shown,
+        "left_out": len(bars) - len(shown),
+        "steps": int(rows["step"].nunique()),
+    }
+
+
+def bar_of(row: pd.Series) -> Numbers:
+    """A step's parts as a document has them."""
+    return {
+        "step_s": float(row["step_s"]),
+        **{name: float(row[name]) for name in SUMS},
+        "parts_s": {part: float(row[part]) for part in PARTS},
+    }
+
+
+def _lateness(table: pd.DataFrame) -> Numbers:
+    """Rank × step. Where there are too many for a picture, cells are means over several steps, and
+    rows the latest rank of several."""
+    if table.empty:
+        return {"ranks": [], "steps": [], "late_ms": [], "most_ms": 0.0, "typical_ms": {}}
+    wide = table.pivot_table(index="rank", columns="step", values="lateness_s", aggfunc="mean")
+    grid = 1e3 * wide.to_numpy()
+    typical = {str(rank): _number(float(np.nanmedian(row))) for rank, row in
+               zip(wide.index, grid, strict=True)}  # fmt: skip
+    rows = np.array_split(np.arange(len(wide.index)), min(MOST_ROWS, len(wide.index)))
+    most = min(MOST_COLUMNS, MOST_CELLS // len(rows))
+    columns = np.array_split(np.arange(len(wide.columns)), min(most, len(wide.columns)))
+    cells = np.array([[_mean(grid[np.ix_(row, column)]) for column in columns] for row in rows])
+    finite = cells[np.isfinite(cells)]
+    return {
+        "ranks": [[int(wide.index[row[0]]), int(wide.index[row[-1]])] for row in rows],
+        "steps": [[int(wide.columns[one[0]]), int(wide.columns[one[-1]])] for one in columns],
+        "late_ms": [[_number(float(value)) for value in row] for row in cells],
+        "most_ms": _number(float(np.percentile(finite, 99.5))) if finite.size else 0.0,
+        "typical_ms": typical,
+    }
+
+
+def _mean(block: np.ndarray) -> float:
+    """Over the steps the mean; over ranks that share a row the largest."""
+    known = np.isfinite(block)
+    counts = known.sum(axis=1)
+    if not counts.any():
+        return math.nan
+    sums = np.where(known, block, 0.0).sum(axis=1)
+    return float((sums[counts > 0] / counts[counts > 0]).max())
+
+
+def _fusion(analysis: Analysis) -> Numbers:
+    table = analysis.batches
+    numbers: Numbers = {**plain(analysis.fusion), "batches": len(table)}
+    if table.empty:
+        return {**numbers, "bins": [], "histogram": {}}
+    powers = np.ceil(np.log2(np.maximum(table["tensors"].to_numpy(float), 1))).astype(int)
+    last = int(powers.max())
+    labels = ["1", "2", *(f"{2 ** (at - 1) + 1}-{2**at}" for at in range(2, last + 1))][: last + 1]
+    reasons = table["reason"].astype(str).to_numpy()
+    return {
+        **numbers,
+        "bins": labels,
+        "histogram": {
+            reason: np.bincount(powers[reasons == reason], minlength=last + 1).tolist()
+            for reason in sorted(set(reasons), key=lambda one: -int((reasons == one).sum()))
+        },
+    }
+
+
+def _sizes(table: pd.DataFrame) -> list[Numbers]:
+    return _rows(table, 200)
+
+
+def _points(analysis: Analysis) -> list[Numbers]:
+    """Single batches for the scatter plot, evenly taken over the run."""
+    import pandas as pd
+
+    table = analysis.batches
+    kinds = table[["op", "ranks"]].astype({"op": str}).drop_duplicates().itertuples(index=False)
+    factors = {(op, ranks): bus_factor(op, ranks) for op, ranks in kinds}
+    known = [key for key, factor in factors.items() if factor > 0]
+    keys = pd.MultiIndex.from_frame(table[["op", "ranks"]].astype({"op": str}))
+    usable = table[(table["run_s"] > 0) & (table["bytes"] > 0) & keys.isin(known)]
+    if usable.empty:
+        return []
+    places = np.unique(np.linspace(0, len(usable) - 1, MOST_POINTS).astype(int))
+    return [
+        {
+            "op": str(row.op),
+            "bytes": int(row.bytes),
+            "busbw_gbps": _number(
+                float(row.bytes / row.run_s / 1e9 * factors[str(row.op), row.ranks])
+            ),
+        }
+        for row in usable.iloc[places].itertuples()
+    ]
+
+
+def _roofline(points: list[Numbers], recording: Recording) -> tuple[list[list[float]], Numbers]:
+    """min(peak, bytes / shortest time): what size and latency allow at most.
+
+    The peak is the machine's measured one where the recording has it, else the best batch's.
+    """
+    if not points:
+        return [], {"peak_gbps": None, "measured": False}
+    peaks = [one.identity.peak_gbps for one in recording.ranks.values()]
+    measured = [peak for peak in peaks if peak]
+    best = max(point["busbw_gbps"] for point in points)
+    peak = float(max(measured)) if measured else best
+    # The slope: bandwidth that a byte adds while the fixed cost dominates.
+    slope = max(point["busbw_gbps"] / point["bytes"] for point in points)
+    low = min(point["bytes"] for point in points)
+    high = max(point["bytes"] for point in points)
+    knee = peak / slope
+    xs = sorted({float(low), float(high), *([knee] if low < knee < high else [])})
+    line = [[x, float(_number(min(peak, slope * x)))] for x in xs]
+    return (line if len(line) > 1 else []), {"peak_gbps": peak, "measured": bool(measured)}
+
+
+def _series(steps: pd.DataFrame) -> Numbers:
+    """The step time over the run, at most MOST_IN_SERIES points: median, lowest and highest."""
+    if steps.empty:
+        return {"step": [], "median_ms": [], "low_ms": [], "high_ms": []}
+    grouped = steps.groupby("step")["duration_s"].agg(["median", "min", "max"])
+    parts = np.array_split(np.arange(len(grouped)), min(MOST_IN_SERIES, len(grouped)))
+    values = 1e3 * grouped.to_numpy()
+    return {
+        "step": [int(grouped.index[part[0]]) for part in parts],
+        "median_ms": [_number(float(np.median(values[part, 0]))) for part in parts],
+        "low_ms": [_number(float(values[part, 1].min())) for part in parts],
+        "high_ms": [_number(float(values[part, 2].max())) for part in parts],
+    }
+
+
+def _events(analysis: Analysis, series: Numbers) -> list[Numbers]:
+    """What happened at which step: the tuner, stalls, stragglers."""
+    if not series["step"]:
+        return []
+    found = []
+    for kind, table in (("tuner", _changes(analysis.tuning)), ("stall", analysis.stalls)):
+        rows = table[table["step"] >= 0].head(MOST_EVENTS)
+        found += [(kind, int(row.step), str(row.text)) for row in rows.itertuples()]
+    for row in analysis.stragglers.itertuples():
+        if row.kind:
+            text = f"rank {row.rank} is late from here to step {row.to_step}"
+            found.append(("straggler", int(row.from_step), text))
+    return [
+        {
+            "kind": kind,
+            "step": step,
+            "text": text,
+            "at_ms": series["median_ms"][
+                max(0, int(np.searchsorted(series["step"], step, side="right")) - 1)
+            ],
+        }
+        for kind, step, text in found
+    ]
+
+
+def _settings(analysis: Analysis) -> list[Numbers]:
+    """Every setting in force, at the beginning and the end, with its default; those moved first."""
+    from hvdtune.settings.knobs import KNOBS
+
+    first = analysis.recording.ranks[min(analysis.recording.ranks)]
+    begun = first.identity.settings
+    defaults = {knob.env: knob.default for knob in KNOBS.values()}
+    rows = [
+        {
+            "name": name,
+            "value": value,
+            "at_start": begun.get(name, value),
+            "default": defaults.get(name),
+            "moved": not same_setting(value, begun.get(name, value)),
+            "changed": name in defaults and not same_setting(value, defaults[name]),
+        }
+        for name, value in sorted({**begun, **analysis.settings}.items())
+    ]
+    return sorted(rows, key=lambda row: not row["changed"])
+
+
+def same_setting(value: Any, default: Any) -> bool:
+    """Whether two values mean the same, however they are written."""
+    try:
+        return float(value) == float(default)
+    except (TypeError, ValueError):
+        # A JSON file has lists for tuples.
+        one, other = ("" if part in (None, [], ()) else part for part in (value, default))
+        if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+            return list(one) == list(other)
+        return str(one) == str(other)
+
+
+def _rows(table: pd.DataFrame, most: int) -> list[Numbers]:
+    return [
+        {str(key): plain(value) for key, value in row.items()}
+        for row in table.head(most).to_dict("records")
+    ]
+
+
+def plain(value: Any) -> Any:
+    """As JSON knows it: no NaN, no NumPy, no dataclass, no table."""
+    import pandas as pd
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(plain(key)): plain(one) for key, one in value.items()}
+    if isinstance(value, pd.DataFrame):
+        return _rows(value, MOST_LISTED)
+    if isinstance(value, pd.Series):
+        return plain(value.to_dict())
+    if isinstance(value, list | tuple | set | np.ndarray):
+        return [plain(one) for one in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | bool | None) else str(value)
+
+
+def _number(value: float) -> float:
+    """Five digits that count: pages are made of thousands of these."""
+    return float(f"{value:.5g}")

@@ -1,0 +1,99 @@
+"""Joins files of several hosts, and PyTorch's profiles of the same run, into one on one clock."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvdtune.timeline.record.capture_file import as_recorded, is_capture
+from hvdtune.timeline.record.events import TimelineError
+from hvdtune.timeline.record.layout import Recording
+from hvdtune.timeline.record.load import read_files, read_recording, siblings
+from hvdtune.timeline.viewers import kineto
+from hvdtune.timeline.viewers.finish import finish
+from hvdtune.timeline.viewers.joined_file import records_of, write_trace
+from hvdtune.timeline.viewers.view import View, view
+from hvdtune.timeline.viewers.window import MOST_EVENTS_ASKED_FOR, extent
+
+
+def merge(paths: Sequence[str | Path], out: str | Path | None = None) -> str:
+    """Write `out`: the recordings of all ranks in `paths`, what viewers show of them, and profiles.
+
+    The other ranks' files beside rank 0's need not be given. Without `out`, a single recording is
+    finished in place. Returns a sentence about what was written. Raises TimelineError if a file is
+    neither a recording nor a profile, is of another job, cannot be aligned, or has no time in
+    common with the others; OSError if a file cannot be read or written. Nothing is written then.
+    """
+    captures = [Path(path) for path in paths if is_capture(path)]
+    profiles = [Path(path) for path in paths if Path(path) not in captures]
+    for path in profiles:
+        if not as_recorded(path).stat().st_size:
+            raise TimelineError(f"{path} is empty: nothing was recorded")
+        if not kineto.is_kineto(path):
+            raise TimelineError(
+                f"{path} is neither a recording of hvdtune nor a profile of PyTorch "
+                "(torch.profiler's export_chrome_trace)"
+            )
+    if not captures:
+        raise TimelineError("no recording of hvdtune is among the files: there is nothing to join")
+    if out is None:
+        if len(paths) > 1:
+            raise TimelineError("several files are joined into a new one: give it with -o OUT.json")
+        return f"{captures[0]}: " + ("joined" if finish(captures[0]) else "was joined already")
+    captures = _with_siblings(captures)
+    recording = read_files(captures)
+    span = extent(recording)
+    placed = [kineto.place(kineto.read_kineto(path), recording, span) for path in profiles]
+    shown = _view(recording, placed)
+    parts = [records_of(path, list(range(recording.size))) for path in captures]
+    parts.append(iter(shown.lines))
+    flow = 1 << 40
+    for one in placed:
+        parts.append(kineto.lines(one, shown.origin, flow))
+        flow += len(one.trace.events)
+    write_trace(Path(out), itertools.chain(*parts))
+    return _told(out, recording, placed, shown)
+
+
+def write_view(path: str | Path, out: str | Path, steps: tuple[int, int] | None) -> str:
+    """Write only what viewers show of some steps (first, behind the last); a sentence about it."""
+    recording = read_recording(path)
+    shown = view(recording, steps)
+    write_trace(Path(out), shown.lines)
+    return f"{out}: {sum(shown.counts.values())} events. {shown.window.sentence}"
+
+
+def _with_siblings(captures: list[Path]) -> list[Path]:
+    found: dict[str, Path] = {}
+    for path in captures:
+        beside = [one for one in siblings(path) if is_capture(one)]
+        for one in [path, *beside]:
+            found.setdefault(os.path.realpath(one), one)
+    return list(found.values())
+
+
+def _view(recording: Recording, placed: list[kineto.Placed]) -> View:
+    if not placed:
+        return view(recording)
+    around = min(one.begin for one in placed), max(one.end for one in placed)
+    count = sum(len(one.trace.events) for one in placed)
+    if count > MOST_EVENTS_ASKED_FOR:
+        raise TimelineError(
+            f"the profiles have {count} events, and {MOST_EVENTS_ASKED_FOR} is the most that "
+            "viewers can take: profile fewer steps"
+        )
+    return view(recording, around=around)
+
+
+def _told(out: str | Path, recording: Recording, placed: list[kineto.Placed], shown: View) -> str:
+    profiles = f" and {len(placed)} profiles" if placed else ""
+    sentences = [
+        f"{out}: {len(recording.ranks)} of {recording.size} ranks{profiles}, their clocks known "
+        f"to ± {recording.clock_bound_ns / 1000:.0f} us.",
+        shown.window.sentence,
+        *recording.problems,
+        *(f"{one.trace.path}: {problem}" for one in placed for problem in one.trace.problems),
+    ]
+    return "\n".join(sentences)
