@@ -1,13 +1,23 @@
-"""`hvdtune report`: from recordings to what they mean. Files are read here, and nowhere else.
+"""From recordings to what they mean: for notebooks and programs, and for `hvdtune report`.
 
-`document` gives all the numbers as one JSON document; `text` and `page` show them.
+`read` opens a job's recording, whose answers are DataFrames:
+
+    from hvdtune.timeline import api
+
+    job = api.read("t.json")
+    job.findings()
+    job.waterfall().groupby("rank").mean()
+
+`document` gives all of a report's numbers as one JSON document; `text` and `page` show them.
+Formulas and columns are in docs/metrics.md. Files are read here, and nowhere else.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvdtune.timeline.record.capture_file import is_capture
 from hvdtune.timeline.record.events import TimelineError
@@ -16,7 +26,81 @@ from hvdtune.timeline.record.load import read_files, read_recording
 from hvdtune.timeline.report import page as report_html
 from hvdtune.timeline.report import text as report_text
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hvdtune.timeline.analysis.answers import Analysis
+
 Numbers = dict[str, Any]
+
+
+class Job:
+    """What one job's recording says; each answer is a DataFrame, made when it is first asked for.
+
+    Times are seconds (`…_s`), sizes bytes; `rank` and `step` are numbers from 0. Frames are the
+    caller's: changing one changes no other answer.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    @functools.cached_property
+    def analysis(self) -> Analysis:
+        """All answers (`analysis.answers.Analysis`)."""
+        from hvdtune.timeline.analysis.analyse import analyse
+
+        return analyse(self.recording)
+
+    def steps(self) -> pd.DataFrame:
+        """A row for each rank and step: begin_s, end_s, duration_s."""
+        return self.analysis.steps.copy()
+
+    def waterfall(self) -> pd.DataFrame:
+        """A row for each rank and step: step_s, and the parts that sum to it."""
+        return self.analysis.waterfall.copy()
+
+    def stragglers(self) -> pd.DataFrame:
+        """A row for each rank, or host, that holds the others up: since when, and what it costs."""
+        return self.analysis.stragglers.copy()
+
+    def batches(self) -> pd.DataFrame:
+        """A row for each batch: what was sent together, why it was closed, how long it took."""
+        return self.analysis.batches.copy()
+
+    def sizes(self) -> pd.DataFrame:
+        """A row for each operation and size: latencies, algbw_gbps, busbw_gbps."""
+        return self.analysis.sizes.copy()
+
+    def tensors(self) -> pd.DataFrame:
+        """A row for each tensor: how often it was reduced, and what waiting for it costs."""
+        return self.analysis.tensors.copy()
+
+    def phases(self) -> pd.DataFrame:
+        """A row for each rank and step: the seconds in each phase of the rank's own time."""
+        return self.analysis.phases.copy()
+
+    def findings(self) -> pd.DataFrame:
+        """A row for each finding, the greatest gain first: kind, sentence, action, gain, at_least,
+        at_most (shares of the steps' time)."""
+        import pandas as pd
+
+        from hvdtune.timeline.advice.verdict import findings
+
+        rows = [
+            (one.kind, one.sentence, one.action, one.gain, *one.interval)
+            for one in findings(self.analysis)
+        ]
+        columns = ["kind", "sentence", "action", "gain", "at_least", "at_most"]
+        return pd.DataFrame(rows, columns=columns)
+
+
+def read(*paths: str | Path) -> Job:
+    """The job whose recording lies in these files; one is joined by the other ranks' beside it.
+
+    Raises TimelineError (a ValueError) for files that are no recording of hvdtune's or do not
+    belong together, OSError for one that cannot be read.
+    """
+    return Job(open_recording(paths))
 
 
 def document(paths: Sequence[str | Path]) -> Numbers:
@@ -40,6 +124,8 @@ def document(paths: Sequence[str | Path]) -> Numbers:
 
 def open_recording(paths: Sequence[str | Path]) -> Recording:
     """The recording of one job. See `document` for what it raises."""
+    if not paths:
+        raise TimelineError("no file was given: name a recording")
     for path in paths:
         if not is_capture(path):
             raise TimelineError(

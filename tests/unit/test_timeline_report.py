@@ -405,3 +405,29 @@ def test_ranks_that_are_late_together_are_named_together() -> None:
     )
     noise = " ".join(api.text(numbers_of(Job(ranks=4, steps=30, noise=0.3))).split())
     assert "together" not in noise
+
+
+def test_a_notebook_gets_data_frames(tmp_path: Path, late: dict[str, Any]) -> None:
+    job = api.read(write_capture(LATE, tmp_path))
+    found = job.findings()
+    assert found["sentence"].tolist() == [one["sentence"] for one in late["findings"]]
+    assert found["gain"].tolist() == pytest.approx([one["gain"] for one in late["findings"]])
+    assert (found["at_least"] <= found["gain"]).all()
+    waterfall = job.waterfall()
+    assert waterfall[list(PARTS)].sum(axis=1).to_numpy() == pytest.approx(waterfall["step_s"])
+    assert len(job.steps()) == len(waterfall)
+    assert 1 in job.stragglers()["rank"].tolist()
+    for answer in (job.batches, job.sizes, job.tensors, job.phases):
+        assert len(answer())
+    # What a caller does with a frame is his affair alone.
+    waterfall["step_s"] = 0.0
+    assert (job.waterfall()["step_s"] > 0).all()
+
+
+def test_a_notebook_is_told_what_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(api.TimelineError, match="no recording of hvdtune"):
+        api.read(HOROVOD)
+    with pytest.raises(api.TimelineError, match="no file was given"):
+        api.read()
+    with pytest.raises(OSError, match=r"none\.json"):
+        api.read(tmp_path / "none.json")
