@@ -113,8 +113,7 @@ def svg(courses: Sequence[Course], usual_ms: float) -> str:
         f"<style>{STYLE}</style>",
         f'<rect class="back" width="{width}" height="{height}"/>',
         f'<text class="title" x="{LEFT}" y="20">Step time while tuning, ms</text>',
-        f'<text x="{LEFT}" y="38">{escape(TITLE)}; the run begins with a cycle of 100 ms and no '
-        "fusion</text>",
+        f'<text x="{LEFT}" y="38">{escape(TITLE)}; from a cycle of 100 ms, no fusion</text>',
     ]
     for ms in ticks(math.exp(low), math.exp(high)):
         parts.append(f'<path class="grid" d="M{LEFT} {y(ms):.1f}h{WIDTH}"/>')

@@ -417,8 +417,9 @@ def test_a_notebook_gets_data_frames(tmp_path: Path, late: dict[str, Any]) -> No
     assert waterfall[list(PARTS)].sum(axis=1).to_numpy() == pytest.approx(waterfall["step_s"])
     assert len(job.steps()) == len(waterfall)
     assert 1 in job.stragglers()["rank"].tolist()
-    for answer in (job.batches, job.sizes, job.tensors, job.phases):
+    for answer in (job.batches, job.sizes, job.tensors):
         assert len(answer())
+    assert {"rank", "step"} <= set(job.phases().columns)
     # What a caller does with a frame is his affair alone.
     waterfall["step_s"] = 0.0
     assert (job.waterfall()["step_s"] > 0).all()
