@@ -1,6 +1,6 @@
 """What an autotuner that has finished still costs: nothing.
 
-  python benchmarks/autotune/idle.py      about five minutes; results-idle.md, .json
+  python benchmarks/autotune/idle.py      about five minutes; results-idle.md
 
 Two things are compared: a job whose (short) tuning has ended, and one without an autotuner. Both
 use the same settings. A step is TENSORS allreduces that are waited for together, which go by way of
@@ -58,7 +58,7 @@ def main() -> int:
     )
     made.add_argument("--worker", choices=("counted", "looked-at"), help=argparse.SUPPRESS)
     made.add_argument("--results", type=Path, help=argparse.SUPPRESS)
-    made.add_argument("--output", type=Path, default=HERE / "results-idle", help="without suffix")
+    made.add_argument("--output", type=Path, default=HERE / "results-idle.md", help="the page")
     args = made.parse_args()
     if args.worker:
         {"counted": counted, "looked-at": looked_at}[args.worker](args.results)
@@ -74,8 +74,7 @@ def main() -> int:
             for part, measure in PARTS.items():
                 found[f"{part} {kind}"].append(measure(tuned))
                 print(f"{part}, {kind}: {found[f'{part} {kind}'][-1]}", flush=True)
-        args.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-        args.output.with_suffix(".md").write_text(page(found))
+        args.output.write_text(page(found))
     return 0
 
 
@@ -197,7 +196,7 @@ def page(found: dict[str, list[Any]]) -> str:
         "",
         "Made by `python benchmarks/autotune/idle.py`.",
     ]
-    lines += ["", *(__doc__ or "").split("five minutes; results-idle.md, .json", 1)[1].splitlines()]
+    lines += ["", *(__doc__ or "").split("five minutes; results-idle.md", 1)[1].splitlines()]
     lines += ["", f"## A step of {TENSORS} + {BLOCKING} allreduces, one rank, {STEPS} steps", ""]
     lines += [
         "| | instructions a step, each time | median | system calls a step |",

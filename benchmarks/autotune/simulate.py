@@ -1,6 +1,6 @@
 """How good the tuners are, on measured response surfaces with noise, drift and outliers.
 
-  python benchmarks/autotune/simulate.py            about two hours on one core; results.md, .json
+  python benchmarks/autotune/simulate.py            about two hours on one core; results.md
   python benchmarks/autotune/simulate.py --quick    a few runs of each, about a minute
   python benchmarks/autotune/simulate.py --jobs 2 --runs runs.jsonl --seconds 200
                                                     in parts: the same again goes on where it ended
@@ -19,8 +19,7 @@ whole is reproducible, in any number of processes. What is counted of a run:
   steps     training steps until it is over
   samples   hvdtune's: rows of its log, warm-up included
 
-results.json holds the figures and a `remark` for the head of the page, which stays until another
-one (`--remark`) is given, or an empty one.
+`--json FILE` writes the figures of every surface, too. `--remark` is for the head of the page.
 """
 
 from __future__ import annotations
@@ -123,14 +122,12 @@ def main() -> int:
         again = "the same command goes on" if args.runs else "give --runs FILE to go on later"
         print(f"{len(runs)} of {len(tasks)} runs are done; {again}", file=sys.stderr)
         return 3
-    results = args.output.with_suffix(".json")
-    remark = stored_remark(results) if args.remark is None else args.remark
-    text = page(runs, surfaces, args.noise, remark)
+    text = page(runs, surfaces, args.noise, args.remark)
     print(text)
     if not args.quick:
-        args.output.with_suffix(".md").write_text(text)
-        stored = {"remark": remark, "figures": summary(runs)}
-        results.write_text(json.dumps(stored, indent=1) + "\n")
+        args.output.write_text(text)
+    if args.json:
+        args.json.write_text(json.dumps(summary(runs), indent=1) + "\n")
     return 0
 
 
@@ -148,8 +145,9 @@ def parse() -> argparse.Namespace:
     made.add_argument(
         "--methods", nargs="+", choices=list(methods.METHODS), default=list(methods.METHODS)
     )
-    made.add_argument("--output", type=Path, default=HERE / "results", help="without suffix")
-    made.add_argument("--remark", help="for the head of the page; else the stored one stays")
+    made.add_argument("--output", type=Path, default=HERE / "results.md", help="the page")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    made.add_argument("--remark", default="", help="for the head of the page")
     made.add_argument("--jobs", type=int, default=1, help="processes, at low priority")
     made.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     made.add_argument("--runs", type=Path, help="keep every run in this file, and go on from it")
@@ -269,11 +267,6 @@ def run(task: Task, surface: Surface) -> Run:
         verdict=result.verdict,
         samples=result.samples,
     )
-
-
-def stored_remark(results: Path) -> str:
-    """What results.json has to say about how its figures were made."""
-    return str(json.loads(results.read_text())["remark"]) if results.exists() else ""
 
 
 def page(

@@ -242,34 +242,27 @@ def test_what_runs_were_made_with_is_known_by_surfaces_and_code(
     assert simulate.fingerprint(surface) != simulate.fingerprint(other)
 
 
-def test_a_stored_remark_stays_on_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_page_has_the_remark_and_a_file_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    page, figures = tmp_path / "made.md", tmp_path / "made.json"
     command = ["simulate.py", "--only", "tiny-np4-compute5", "--methods", "random", "--seeds", "1"]
-    command += ["--noise", "0.02", "--output", str(tmp_path / "made")]
+    command += ["--noise", "0.02", "--output", str(page)]
 
-    def written(*options: str) -> tuple[str, dict[str, object]]:
+    def written(*options: str) -> str:
         monkeypatch.setattr(sys, "argv", [*command, *options])
         assert simulate.main() == 0
-        stored = json.loads((tmp_path / "made.json").read_text())
-        return (tmp_path / "made.md").read_text(), stored
+        return page.read_text()
 
     text = "These are older than the tuner."
-    plain, stored = written()
-    assert stored["remark"] == ""
-    remarked, stored = written("--remark", text)
-    assert (remarked, stored["remark"]) == (plain.replace("py`.\n", f"py`.\n\n{text}\n", 1), text)
-    assert written() == (remarked, stored)
-    assert written("--remark", "")[0] == plain
-
-
-def test_the_page_of_the_stored_results_has_their_remark() -> None:
-    stored = json.loads((HARNESS / "results.json").read_text())
-    assert stored["remark"] == simulate.stored_remark(HARNESS / "results.json")
-    head = (HARNESS / "results.md").read_text().split("\n\n## ", 1)[0]
-    # Between how it was made and what is in it, or nothing.
-    assert head.split("\n\n")[2:-1] == ([stored["remark"]] if stored["remark"] else [])
-    assert len(stored["figures"]) > 100
+    plain = written()
+    assert not figures.exists()
+    assert written("--remark", text, "--json", str(figures)) == plain.replace(
+        "py`.\n", f"py`.\n\n{text}\n", 1
+    )
+    [usual, *_] = json.loads(figures.read_text())
+    assert (usual["method"], usual["surface"]) == ("random", "tiny-np4-compute5")
+    assert f"| random | 2% | {usual['runs']} |" in plain
 
 
 def test_figures_of_runs() -> None:
