@@ -30,6 +30,7 @@ HOROVOD_NAMES = {
     "hvdtune.elastic": "horovod.common.elastic",
     "hvdtune.core.exceptions": "horovod.common.exceptions",
     "hvdtune.core.process_sets": "horovod.common.process_sets",
+    "hvdtune.core.membership": "horovod.common.process_sets",
 }
 
 # What starts ranks in tests: functions that take their number first, those that take a command, and

@@ -13,8 +13,8 @@ import sys
 #: What stands in sys.argv[0] of a process that `python_command` has started.
 _OWN = "-hvdtune"
 _COMMANDS = ("hvdtune", "horovodrun")
-_PACKAGE = os.path.dirname(os.path.abspath(__file__))
-_ROOT = os.path.dirname(_PACKAGE)
+PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_ROOT = os.path.dirname(PACKAGE)
 _given: list[str] = []  # sys.path as Python made it, where `isolate` has changed it
 
 

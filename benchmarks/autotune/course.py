@@ -50,13 +50,16 @@ class Course:
     times_ms: Sequence[float]
     tuned_after: int
 
-    def left_after(self, usual_ms: float) -> int:
-        """Steps until most of what the start loses against `usual_ms` was gained for good."""
+    def left_after(self, usual_ms: float) -> int | None:
+        """Steps until most of what the start loses against `usual_ms` was gone for good.
+
+        None: it was not before tuning was over.
+        """
         limit = (fmean(self.times_ms[:SHOWN]) + usual_ms) / 2
         last = max(
             (at for at in range(0, self.tuned_after, SHOWN) if self._mean(at) > limit), default=0
         )
-        return min(self.tuned_after, last + SHOWN)
+        return last + SHOWN if last + SHOWN < self.tuned_after else None
 
     def points(self) -> list[tuple[int, float]]:
         """(step, ms) of the line."""
@@ -172,10 +175,12 @@ def main() -> int:
     courses = [follow(method, surface) for method in COLOURS]
     args.picture.write_text(svg(courses, usual_ms))
     for one in courses:
+        left = one.left_after(usual_ms)
         print(
-            f"{one.method}: over after {one.tuned_after} steps, most of the loss made up after "
-            f"{one.left_after(usual_ms)}; {fmean(one.times_ms[: one.tuned_after]):.1f} ms a step "
-            f"until then, {fmean(one.times_ms[one.tuned_after :]):.1f} ms afterwards "
+            f"{one.method}: over after {one.tuned_after} steps, "
+            f"{'slow to the end' if left is None else f'never slow again after {left}'}; "
+            f"{fmean(one.times_ms[: one.tuned_after]):.1f} ms a step until it was over, "
+            f"{fmean(one.times_ms[one.tuned_after :]):.1f} ms afterwards "
             f"(the shipped defaults: {usual_ms:.1f} ms)"
         )
     return 0

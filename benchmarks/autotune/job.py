@@ -48,7 +48,7 @@ class Wander:
 
 @dataclass(frozen=True)
 class Step:
-    """What the tuner sees of a step (`autotune.score.Step`)."""
+    """What the tuner sees of a step (`autotune.statistics.score.Step`)."""
 
     duration_ns: int
     epoch: int
@@ -81,16 +81,12 @@ class Job:
         self._start = surface(start)
         self.steps = 0
         self.spent = 0.0
-        self.own = (0, 0.0)  # of these, with the settings the run began with
-        self._own = dict(start)
 
     def step(self, values: Settings, epoch: int = 0) -> Step:
         """Do one step with these settings."""
         level = self._surface(values)
         self.steps += 1
         self.spent += math.exp(level - self._start)
-        if values == self._own:
-            self.own = (self.own[0] + 1, self.own[1] + 1.0)
         if self._wander is not None:
             series = self._wander.series
             log_time = level + series[(self._first + self.steps) % len(series)]

@@ -89,7 +89,7 @@ RUNS = 3  # from each start
 # Ranks: the longest that each part may take, seconds.
 TUNE_S = {2: 150.0, 4: 300.0}
 JUDGE_S = {2: 30.0, 4: 40.0}
-LONGEST_S = 600.0  # of a piece, whatever happens
+LONGEST_S = 900.0  # of a piece, whatever happens
 SEARCH_SHARE = 0.6  # of TUNE_S, then the search has to end
 # So many grid points in so many rounds.
 HALVING = ((len(GRID), 3), (8, 3), (4, 6), (2, 8))
@@ -106,6 +106,7 @@ COLUMNS = (
 )  # fmt: skip
 GOAL = 0.03  # a bad start ends this near to the best grid point
 CHECK_EVERY = 10  # steps between looks whether tuning is over
+COMPARE = " compare"
 AGAIN = "again"  # pieces measured with --again whose comparison has still to come
 
 
@@ -148,7 +149,7 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["HVDTUNE_AUTOTUNE_STORE"] = ""
     stored = json.loads(args.results.read_text()) if args.results.exists() else {}
-    began, failed = time.monotonic(), []
+    began, failed, measured = time.monotonic(), [], False
     made_with = fingerprint()
     for name, task in pieces(args.runs):
         if args.only not in name or not is_missing(stored, name, made_with if args.again else None):
@@ -163,9 +164,10 @@ def main() -> int:
             failed.append(name)  # the others can still be measured
             continue
         keep(stored, name, {**found, "made_with": made_with}, task)
+        measured = True
         args.results.write_text(json.dumps(stored, indent=1) + "\n")
         print(f"{name}: {found['seconds']:.0f} s", flush=True)
-    if not args.list:
+    if measured:
         args.results.with_suffix(".md").write_text(report(stored))
     if failed:
         print(f"not measured: {', '.join(failed)}", file=sys.stderr)
@@ -205,7 +207,16 @@ def is_missing(stored: dict[str, Any], name: str, made_with: str | None) -> bool
     """Whether a piece has to be measured; with `made_with`, also if it is of another tuner."""
     known = [stored[name]] if name in stored else []
     known += [stored[AGAIN][name]] if name in stored.get(AGAIN, {}) else []
+    if name.endswith(COMPARE) and any(
+        one.startswith(tune_prefix(name)) for one in stored.get(AGAIN, {})
+    ):
+        return True
     return not any(made_with in (None, one.get("made_with")) for one in known)
+
+
+def tune_prefix(compared: str) -> str:
+    """How the names of the runs begin that a comparison compares."""
+    return compared.removesuffix(COMPARE) + " tune "
 
 
 def keep(stored: dict[str, Any], name: str, found: dict[str, Any], task: dict[str, Any]) -> None:
@@ -232,7 +243,7 @@ def tune_names(task: dict[str, Any], stored: dict[str, Any]) -> list[str]:
     names = (
         tune_name(task["training"], task["np"], start, number)
         for start in STARTS
-        for number in range(1, RUNS + 1)
+        for number in range(1, len(stored) + 1)
     )
     return [name for name in names if name in stored]
 
@@ -589,8 +600,9 @@ class _Told:
         if found is None:
             return None
         rounds, measured, best = found["judging"], as_measured(found["tried"]), found["best"]
-        names = [tune_name(training, count, start, number) for number in range(1, RUNS + 1)]
-        names = [name for name in names if f"tuned: {name}" in measured]
+        names = tune_names({"training": training, "np": count}, stored)
+        begins = tune_name(training, count, start, 0).removesuffix("0")
+        names = [one for one in names if one.startswith(begins) and f"tuned: {one}" in measured]
         if not names:
             return None
         ends = [measured[f"tuned: {name}"] for name in names]
@@ -622,7 +634,8 @@ def _summary(stored: dict[str, Any]) -> list[str]:
         lines.append(f"{title}: {statistics.median(of):g} in the median, {high} at the 95th "
                      "percentile.")  # fmt: skip
     costs = [run["search"] for run in runs if run["search"] is not None]
-    lines.append(f"The search's steps: {100 * statistics.median(costs):+.1f} % in the median.")
+    if costs:
+        lines.append(f"The search's steps: {100 * statistics.median(costs):+.1f} % in the median.")
     slower = sum(
         one.against_start is not None and one.against_start[0] > one.against_start[1]
         for one in told.values()

@@ -80,7 +80,7 @@ class Job:
         return self.analysis.phases.copy()
 
     def findings(self) -> pd.DataFrame:
-        """A row for each finding, the greatest gain first: kind, sentence, action, gain, at_least,
+        """A row for each finding, in the order of the report: kind, sentence, action, gain, at_least,
         at_most (shares of the steps' time)."""
         import pandas as pd
 

@@ -173,7 +173,7 @@ def test_all_of_it_as_written(tmp_path: Path, prepare: Callable[[Path], None]) -
     check(folder, follow(folder, environ, (*SLOW, "source")))
     # Only the program of README itself may have imported what lies beside it.
     for line in executed.read_text().splitlines():
-        assert re.search(r"'(train|job|sums)\.py'\]$|function_worker", line), line
+        assert re.search(r"'(train|job|sums)\.py'\]$|function\.worker", line), line
 
 
 @pytest.mark.long

@@ -96,9 +96,12 @@ def in_order(run: Run, go: Any) -> Any:
         )
     figure.update_layout(height=420)
     figure.update_xaxes(title="steps that counted" if is_over_steps else "sample")
-    if is_over_steps and run.final is not None and run.final.cost is not None:
-        # What tuning ended with, for the eye.
-        figure.add_hline(y=run.final.cost, line={"color": "#808890", "width": 1, "dash": "dot"})
+    if is_over_steps and run.adopted and run.final is not None and run.final.cost is not None:
+        figure.add_hline(
+            y=run.final.cost,
+            line={"color": "#808890", "width": 1, "dash": "dot"},
+            annotation={"text": "adopted", "font": {"size": 11}},
+        )
     costs = [one.cost for one in run.samples if one.cost is not None]
     if costs and max(costs) > WIDE * min(costs):
         # One bad candidate must not make the others one line.

@@ -51,7 +51,7 @@ class Dimension:
     quantum: int = 0  # values are whole multiples of it; 0: any number, three significant digits
     at_most: str = ""  # the key of another setting, whose value this one's never exceeds, unless 0
     first: float | None = None  # tried before other values of its third of the axis
-    acts_on: str = ""  # see `knob_values.Knob`
+    acts_on: str = ""  # see `settings.values.Knob`
     saturates: bool = False  # above `high` all values do the same
 
     @property

@@ -25,7 +25,7 @@ from hvdtune.launch.local.endings import signal_name
 class FunctionCall:
     """One call on all ranks.
 
-    `plan` is what `function_job` reads, less what this class adds: {"count": ranks, "hosts":
+    `plan` is what `job` reads, less what this class adds: {"count": ranks, "hosts":
     [[name, slots], …], "executable": the workers' Python, "output_directory": path or None,
     "verbose": bool}. `call` is the pickled (function, args, kwargs), `environ` the workers'.
     """

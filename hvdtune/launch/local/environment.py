@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from hvdtune import bootstrap
 from hvdtune.launch.allocation.hosts import Slot
 
 PREFER_HOROVOD = "HVDTUNE_PREFER_HOROVOD"
@@ -37,8 +38,7 @@ def alias_folder(environ: Mapping[str, str]) -> list[str]:
     """
     if environ.get(PREFER_HOROVOD, "0") not in ("", "0"):
         return []
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return [os.path.join(package, "_alias")]
+    return [os.path.join(bootstrap.PACKAGE, "_alias")]
 
 
 def with_alias(environ: Mapping[str, str]) -> dict[str, str]:

@@ -39,7 +39,7 @@ MOST_IN_SERIES = 800
 MOST_EVENTS = 200
 MOST_LISTED = 40
 
-#: A part of the waterfall → what it is called and its colour. The order is report_data.PARTS.
+#: A part of the waterfall → what it is called and its colour. The order is analysis.answers.PARTS.
 PART_WORDS = {
     "compute_s": ("compute", "compute"),
     "skew_wait_s": ("waiting for a late rank", "skew"),

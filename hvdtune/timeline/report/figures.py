@@ -1,4 +1,4 @@
-"""The pictures of a report as plotly specifications, made of the numbers of report_numbers.py.
+"""The pictures of a report as plotly specifications, made of the numbers of document.py.
 
 A specification is a dictionary as plotly.js takes it; colours are names of hvdtune/pages/page.css.
 """

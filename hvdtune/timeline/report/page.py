@@ -18,7 +18,7 @@ NUMBERS = "The numbers as a table"
 
 
 def page(numbers: Numbers) -> str:
-    """The whole page, made of report_numbers.numbers_of."""
+    """The whole page, made of document.numbers_of."""
     name = numbers["source"].rpartition("/")[2]
     return pages.page(
         f"hvdtune report: {name}",
