@@ -207,9 +207,8 @@ def is_missing(stored: dict[str, Any], name: str, made_with: str | None) -> bool
     """Whether a piece has to be measured; with `made_with`, also if it is of another tuner."""
     known = [stored[name]] if name in stored else []
     known += [stored[AGAIN][name]] if name in stored.get(AGAIN, {}) else []
-    if name.endswith(COMPARE) and any(
-        one.startswith(tune_prefix(name)) for one in stored.get(AGAIN, {})
-    ):
+    later = stored.get(AGAIN, {})
+    if name.endswith(COMPARE) and any(one.startswith(tune_prefix(name)) for one in later):
         return True
     return not any(made_with in (None, one.get("made_with")) for one in known)
 

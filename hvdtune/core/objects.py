@@ -47,7 +47,7 @@ def _loaded(data: Any, sender: int, call: str, name: str) -> Any:
 
 
 def _took(begin: float, name: str) -> None:
-    """Tell the recording for how long an object was pickled or unpickled; see timeline.record.layout."""
+    """Tell the recording for how long an object was pickled or unpickled."""
     if marks.are_recorded():
         marks.counter(f"pickling {name} (s)", time.monotonic() - begin)
 

@@ -80,8 +80,8 @@ class Job:
         return self.analysis.phases.copy()
 
     def findings(self) -> pd.DataFrame:
-        """A row for each finding, in the order of the report: kind, sentence, action, gain, at_least,
-        at_most (shares of the steps' time)."""
+        """A row for each finding, in the order of the report: kind, sentence, action, and the
+        shares of the steps' time that it may save: gain, at_least, at_most."""
         import pandas as pd
 
         from hvdtune.timeline.advice.verdict import findings

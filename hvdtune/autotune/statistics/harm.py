@@ -1,6 +1,6 @@
 """What slow candidates cost a run, and which of them are given up.
 
-    usual    the time of a step with the incumbent now, from its measurements around (`search.observations`)
+    usual    the time of a step with the incumbent now (`search.observations`)
     cost     of some steps: how much longer they took than usual, in steps' time; never less than 0
 
 What counts is all that a candidate causes: the steps of its samples, those that settled behind the

@@ -1,7 +1,8 @@
 """`hvdtune.run(function, num_proc=4)`: a Python function as a job, its results in rank order.
 
-This module checks the arguments. `call` starts a process of its own for the launcher (`job`),
-and that starts the workers (`worker`). Nobody imports the caller's script again, so it needs no `if __name__ == "__main__"`.
+This module checks the arguments. `call` starts a process of its own for the launcher (`job`), and
+that starts the workers (`worker`). Nobody imports the caller's script again, so it needs no `if
+__name__ == "__main__"`.
 """
 
 from __future__ import annotations
