@@ -558,34 +558,42 @@ def report(stored: dict[str, Any]) -> str:
 
 
 def _rows(stored: dict[str, Any], training: str, count: int) -> list[str]:
-    found = stored.get(f"{training} np{count} compare")
-    if found is None:
-        return [f"| {count} | not measured |" + " |" * (len(COLUMNS) - 2)]
     lines = []
     for start_name in STARTS:
+        runs = runs_of(stored, training, count, start_name)
         told = _Told.of(stored, training, count, start_name)
-        if told is None:
+        if told is not None:
+            begun, tuned = f"{told.begun_ms:.2f} ms", f"{told.tuned_ms:.2f} ms"
+            differences = [words(told.against_best), words(told.against_start), told.goal]
+        elif runs:
+            begun, tuned, differences = "", "", ["not compared", "not compared", ""]
+        else:
             continue
         cells = [
-            str(count), start_name, f"{told.begun_ms:.2f} ms",
-            ", ".join(str(run["samples"]) for run in told.runs),
+            str(count), start_name, begun,
+            ", ".join(str(run["samples"]) for run in runs),
             ", ".join(f"{run['steps']}{'' if run['finished'] else ' (not finished)'}"
-                      for run in told.runs),
-            ", ".join(str(run["left_after"] or "-") for run in told.runs),
+                      for run in runs),
+            ", ".join(str(run["left_after"] or "-") for run in runs),
             ", ".join("-" if run["search"] is None else f"{100 * run['search']:+.1f} %"
-                      for run in told.runs),
-            f"{told.tuned_ms:.2f} ms", words(told.against_best), words(told.against_start),
-            told.goal,
+                      for run in runs),
+            tuned, *differences,
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
-    return lines
+    return lines or [f"| {count} | not measured |" + " |" * (len(COLUMNS) - 2)]
+
+
+def runs_of(stored: dict[str, Any], training: str, count: int, start: str) -> list[dict[str, Any]]:
+    """The runs from a start, in order."""
+    begins = tune_name(training, count, start, 0).removesuffix("0")
+    names = tune_names({"training": training, "np": count}, stored)
+    return [stored[name] for name in names if name.startswith(begins)]
 
 
 @dataclass(frozen=True)
 class _Told:
-    """All runs of a training on so many ranks from a start, and how the slowest one ended."""
+    """How the slowest run of a training on so many ranks from a start ended."""
 
-    runs: list[dict[str, Any]]
     begun_ms: float
     tuned_ms: float
     against_best: Difference
@@ -611,7 +619,7 @@ class _Told:
         against_start = difference(rounds, slowest, begun)
         goal = judged(against_best, GOAL) if STARTS[start] else judged(against_start, 0.0)
         return cls(
-            [stored[name] for name in names], _median(rounds, begun), _median(rounds, slowest),
+            _median(rounds, begun), _median(rounds, slowest),
             against_best, against_start, goal,
         )  # fmt: skip
 
@@ -623,7 +631,11 @@ def _summary(stored: dict[str, Any]) -> list[str]:
         for training, count, start in itertools.product(TRAININGS, TUNE_S, STARTS)
         if (found := _Told.of(stored, training, count, start)) is not None
     }
-    runs = [run for one in told.values() for run in one.runs]
+    runs = [
+        run
+        for training, count, start in itertools.product(TRAININGS, TUNE_S, STARTS)
+        for run in runs_of(stored, training, count, start)
+    ]
     if len(runs) < LEAST_PAIRS:
         return []
     lines = [f"{len(runs)} runs; {sum(not run['finished'] for run in runs)} not finished."]
