@@ -74,7 +74,7 @@ _TABLE = (
     ),
     Knob(
         "one_shot_limit", "HVDTUNE_ONE_SHOT_LIMIT", "size", 0,
-        "Longest message that every rank reduces whole for itself, at most a chunk; 0 lets the "
+        "Longest message that every rank reduces as a whole, at most one chunk; 0 lets the "
         "engine choose.",
         yaml="params.one_shot_limit", unit="bytes",
         minimum=1, maximum=4 * MIB, zero_is_auto=True, tunable=True, scale="log",
@@ -82,21 +82,21 @@ _TABLE = (
     ),
     Knob(
         "writing", "HVDTUNE_WRITING", "choice", "auto",
-        "How a rank writes what other ranks read next: into the cache that it shares with them, or "
-        "past the caches, which is faster where their CPUs share none; auto measures now and then "
-        "which it is.",
+        "How a rank writes data that other ranks read next: into the cache, or past it with "
+        "streaming stores, which is faster if their CPUs share no cache. auto measures both "
+        "from time to time.",
         yaml="params.writing", choices=("auto", "cached", "streamed"),
     ),
     Knob(
         "reduction_threads", "HVDTUNE_REDUCTION_THREADS", "count_or_auto", 0,
-        "Threads that help each rank to copy and reduce large messages in shared memory; auto: as "
-        "many as fit beside a CPU for every rank, at most 3, and none where there is no room.",
+        "Threads that help each rank copy and reduce large messages in shared memory. auto: as "
+        "many as the CPUs left over after one per rank allow, at most 3.",
         flags=("--reduction-threads",), yaml="params.reduction_threads",
         minimum=0, maximum=16,
     ),
     Knob(
         "disable_group_fusion", "HOROVOD_DISABLE_GROUP_FUSION", "bool", False,
-        "Fuse a group only within itself, and nothing else.",
+        "Fuse tensors only within their group, and ungrouped tensors not at all.",
     ),
     Knob(
         "dynamic_process_sets", "HOROVOD_DYNAMIC_PROCESS_SETS", "bool", False,
@@ -104,27 +104,28 @@ _TABLE = (
     ),
     Knob(
         "spin_us", "HVDTUNE_SPIN_US", "int", -1,
-        "How long a waiting thread stays awake before it sleeps; -1 chooses by the number of CPUs.",
+        "How long a waiting thread spins before it sleeps; -1 chooses according to the number "
+        "of CPUs.",
         yaml="params.spin_us", unit="us", minimum=-1, maximum=1_000_000,
     ),
     Knob(
         "overlap", "HVDTUNE_OVERLAP", "choice", "auto",
         "Whether DistributedOptimizer reduces gradients during the backward pass (on), or all "
-        "together in step() (off); auto: during it where CPUs are left over, where a trial in the "
-        "first steps shows that it is faster, and on GPUs.",
+        "together in step() (off). auto: during the backward pass on GPUs, if CPUs are idle, or "
+        "if a trial in the first steps shows that this is faster.",
         flags=("--overlap",), yaml="params.overlap", choices=("auto", "on", "off"),
     ),
     Knob(
         "hierarchical_allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "bool", False,
-        "In a job on several hosts, reduce within each host first, in shared memory, then between "
-        "hosts: fewer bytes between hosts; other bits in the last place of floating-point sums "
-        "than on one host.",
+        "In a job on several hosts, reduce within each host first, in shared memory, then "
+        "between hosts. This sends fewer bytes between hosts; floating-point sums may differ "
+        "from those on one host in the last place.",
         flags=("--hierarchical-allreduce",), off_flags=("--no-hierarchical-allreduce",),
         yaml="params.hierarchical_allreduce", between_hosts=True, tunable=True,
     ),
     Knob(
         "hierarchical_allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", "bool", False,
-        "In a job on several hosts, gather each tensor once on every other host, and pass it on "
+        "In a job on several hosts, send each tensor to every other host once, and share it "
         "there in shared memory.",
         flags=("--hierarchical-allgather",), off_flags=("--no-hierarchical-allgather",),
         yaml="params.hierarchical_allgather", between_hosts=True, tunable=True,
@@ -161,7 +162,8 @@ _TABLE = (
     ),
     Knob(
         "autotune_bayes_opt_max_samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "int", 20,
-        "About so many samples are taken from the search on; three fifths are of candidates.",
+        "Approximate number of samples from the search on; three fifths of them measure "
+        "candidates.",
         flags=("--autotune-bayes-opt-max-samples",), yaml="autotune.bayes_opt_max_samples",
         unit="samples", minimum=1, requires="autotune",
     ),
@@ -179,14 +181,14 @@ _TABLE = (
     ),
     Knob(
         "autotune_harm_limit", "HVDTUNE_AUTOTUNE_HARM_LIMIT", "steps_or_share", 200,
-        "What candidates slower than the current settings may cost in a run: steps' time, or a "
-        "share of HVDTUNE_AUTOTUNE_EXPECTED_STEPS (where that is given, 1% is the default).",
+        "How much time slow candidates may cost in a run: as a number of steps, or as a share "
+        "of HVDTUNE_AUTOTUNE_EXPECTED_STEPS (1% by default if you give that).",
         flags=("--autotune-harm-limit",), yaml="autotune.harm_limit", unit="steps",
         minimum=1, requires="autotune",
     ),
     Knob(
         "autotune_expected_steps", "HVDTUNE_AUTOTUNE_EXPECTED_STEPS", "int", 0,
-        "How many training steps the run will have; 0: not known.",
+        "Number of training steps that the run will have; 0 means unknown.",
         flags=("--autotune-expected-steps",), yaml="autotune.expected_steps", unit="steps",
         minimum=0, requires="autotune",
     ),
@@ -198,14 +200,14 @@ _TABLE = (
     ),
     Knob(
         "autotune_store", "HVDTUNE_AUTOTUNE_STORE", "str", None,
-        "JSON file that remembers what tuning found, autotune.json in the user's cache folder if "
-        "not set; empty: none.",
+        "JSON file in which tuning stores what it found; autotune.json in the user's cache "
+        "folder if not set. Empty: store nothing.",
         flags=("--autotune-store",), yaml="autotune.store", unit="path", requires="autotune",
         empty_counts=True,
     ),
     Knob(
         "autotune_watch", "HVDTUNE_AUTOTUNE_WATCH", "bool", False,
-        "Go on watching the step time after tuning, and tune again when it has changed.",
+        "Keep watching the step time after tuning, and tune again if it changes.",
         flags=("--autotune-watch",), off_flags=("--no-autotune-watch",), yaml="autotune.watch",
         requires="autotune",
     ),
@@ -223,65 +225,68 @@ _TABLE = (
     ),
     Knob(
         "timeline_all_ranks", "HVDTUNE_TIMELINE_ALL_RANKS", "bool", True,
-        "Every rank records, each to a file of its own until the job ends; otherwise rank 0 alone, "
-        "and when each rank was ready for each tensor.",
+        "Every rank records to its own file, and the files are merged when the job ends. "
+        "Otherwise only rank 0 records, with the time at which each rank was ready for each "
+        "tensor.",
         flags=("--timeline-all-ranks",), off_flags=("--no-timeline-all-ranks",),
         yaml="timeline.all_ranks", requires="timeline",
     ),
     Knob(
         "timeline_format", "HVDTUNE_TIMELINE_FORMAT", "choice", "hvdtune",
-        "What is written: compact records of every rank, or, by rank 0 alone, "
-        "Horovod's layout with a row for every tensor.",
+        "Format of the timeline: compact records of every rank (hvdtune), or Horovod's layout, "
+        "one row per tensor, written by rank 0 (horovod).",
         flags=("--timeline-format",), yaml="timeline.format", choices=("hvdtune", "horovod"),
         requires="timeline",
     ),
     Knob(
         "timeline_steps", "HVDTUNE_TIMELINE_STEPS", "step_range", None,
-        "Training steps to record: 100:120 are the 20 from step 100 on, 100: all from there on.",
+        "Training steps to record: 100:120 records 20 steps from step 100 on, 100: records all "
+        "steps from 100 on.",
         flags=("--timeline-steps",), yaml="timeline.steps", requires="timeline",
     ),
     Knob(
         "timeline_buffer_mb", "HVDTUNE_TIMELINE_BUFFER_MB", "int", 16,
-        "Most memory of a rank for records that are not written yet; what finds it full is lost, "
-        "and counted.",
+        "Most memory that a rank uses for records not yet written. If it is full, further "
+        "records are dropped and counted.",
         flags=("--timeline-buffer-mb",), yaml="timeline.buffer_mb", unit="MiB",
         minimum=1, maximum=4096, requires="timeline",
     ),
     Knob(
         "timeline_max_mb", "HVDTUNE_TIMELINE_MAX_MB", "int", 0,
-        "Largest file of a rank: beyond that its oldest records go; 0 means no limit.",
+        "Largest file of a rank. Beyond this size its oldest records are removed; 0 means no "
+        "limit.",
         flags=("--timeline-max-mb",), yaml="timeline.max_mb", unit="MiB",
         minimum=0, maximum=1_000_000, requires="timeline",
     ),
     Knob(
         "timeline_signal", "HVDTUNE_TIMELINE_SIGNAL", "choice", None,
-        "Signal that starts and stops recording on all ranks when one rank gets it.",
+        "Signal that starts and stops recording on all ranks; send it to any rank.",
         flags=("--timeline-signal",), yaml="timeline.signal", choices=("SIGUSR1", "SIGUSR2"),
         requires="timeline",
     ),
     # -- stall check --
     Knob(
         "stall_check_disable", "HOROVOD_STALL_CHECK_DISABLE", "bool", False,
-        "Do not report tensors that some ranks are late with.",
+        "Do not report stalled tensors.",
         flags=("--no-stall-check",), off_flags=("--stall-check",), yaml="stall_check.enabled",
         yaml_inverted=True,
     ),
     Knob(
         "stall_check_time", "HOROVOD_STALL_CHECK_TIME_SECONDS", "float", 60.0,
-        "Age at which a waiting tensor is reported.",
+        "Time after which a tensor that some ranks have not submitted is reported.",
         flags=("--stall-check-warning-time-seconds",), yaml="stall_check.warning_time_seconds",
         unit="s", minimum=0,
     ),
     Knob(
         "stall_shutdown_time", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "float", 0.0,
-        "Age at which a waiting tensor ends the job; 0 means never.",
+        "Time after which such a tensor ends the job; 0 means never.",
         flags=("--stall-check-shutdown-time-seconds",), yaml="stall_check.shutdown_time_seconds",
         unit="s", minimum=0,
     ),
     Knob(
         "straggler_share", "HVDTUNE_STRAGGLER_SHARE", "float", 0.05,
-        "Share of a step that a rank or a host must cost, step after step, to be named in the log "
-        "as late; 0 names nobody.",
+        "Share of each step that a rank or host must cost the others before the log names it as "
+        "a straggler; 0 names none.",
         flags=("--straggler-share",), yaml="stall_check.straggler_share", minimum=0, maximum=1,
     ),
     # -- metrics --
@@ -299,13 +304,13 @@ _TABLE = (
     ),
     Knob(
         "metrics_port", "HVDTUNE_METRICS_PORT", "int", 0,
-        "Port at which rank 0 serves the job's metrics to Prometheus; 0 serves none.",
+        "Port on which rank 0 serves the job's metrics to Prometheus; 0 serves none.",
         flags=("--metrics-port",), yaml="metrics.port", minimum=0, maximum=65535,
     ),
     Knob(
         "metrics_address", "HVDTUNE_METRICS_ADDRESS", "str", "127.0.0.1",
-        "Address of that port. The default is reached from this host only; 0.0.0.0 from anywhere, "
-        "by anybody.",
+        "Address on which that port listens. The default accepts connections from this host "
+        "only; 0.0.0.0 accepts them from anywhere, without authentication.",
         flags=("--metrics-address",), yaml="metrics.address", requires="metrics_port",
     ),
     # -- libraries and threads --
@@ -316,7 +321,8 @@ _TABLE = (
     ),
     Knob(
         "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "int", 1,
-        "NCCL streams, and communicators, used in turn: as many batches run beside each other.",
+        "Number of NCCL streams and communicators, used in turn: so many batches can run "
+        "concurrently.",
         flags=("--num-nccl-streams",), yaml="library_options.num_nccl_streams", unit="streams",
         minimum=0, on_gpus=True, tunable=True, scale="log", tune_range=(1, 4),
     ),
@@ -330,8 +336,8 @@ _TABLE = (
     ),
     Knob(
         "nccl_max_ctas", "NCCL_MAX_CTAS", "int", 0,
-        "NCCL's own setting: most thread blocks (CTAs), and so channels, of a collective; each "
-        "takes a multiprocessor from the computing. 0: NCCL's choice.",
+        "NCCL's own setting: most thread blocks (CTAs), and so channels, of a collective. Each "
+        "one occupies a multiprocessor that computing cannot use. 0: NCCL's choice.",
         yaml="library_options.nccl_max_ctas", minimum=1, maximum=64, zero_is_auto=True,
         on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 32),
     ),
@@ -345,8 +351,9 @@ _TABLE = (
     ),
     Knob(
         "nccl_between_hosts", "HVDTUNE_NCCL_BETWEEN_HOSTS", "bool", True,
-        "Where allreduces on GPUs go within each host first: NCCL moves the shares between hosts, "
-        "too. 0: they pass through host memory, over what carries tensors of the CPU.",
+        "If allreduces on GPUs reduce within each host first, NCCL also moves the shares "
+        "between hosts. 0: the shares pass through host memory and use the transport of CPU "
+        "tensors.",
         yaml="library_options.nccl_between_hosts", between_hosts=True, on_gpus=True,
     ),
     Knob(
@@ -357,9 +364,9 @@ _TABLE = (
     ),
     Knob(
         "nccl_cta_policy", "NCCL_CTA_POLICY", "choice", None,
-        "NCCL's own setting, from NCCL 2.27 on: whether it looks for speed (DEFAULT, 0), does with "
-        "few thread blocks where buffers are registered (EFFICIENCY, 1), or, from 2.28 on, with "
-        "none where it can (ZERO, 2). If nothing is set: NCCL's choice.",
+        "NCCL's own setting, from NCCL 2.27 on: prefer speed (DEFAULT, 0), use few thread "
+        "blocks if buffers are registered (EFFICIENCY, 1), or, from 2.28 on, none if possible "
+        "(ZERO, 2). If not set: NCCL's choice.",
         yaml="library_options.nccl_cta_policy",
         choices=("DEFAULT", "EFFICIENCY", "ZERO", "0", "1", "2"), on_gpus=True,
     ),
@@ -370,28 +377,27 @@ _TABLE = (
     ),
     Knob(
         "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "bool", False,
-        "Ask MPI for MPI_THREAD_SERIALIZED instead of MPI_THREAD_MULTIPLE, where MPI carries "
-        "tensors.",
+        "If MPI carries tensors, request MPI_THREAD_SERIALIZED instead of MPI_THREAD_MULTIPLE.",
         flags=("--mpi-threads-disable",), off_flags=("--no-mpi-threads-disable",),
         yaml="library_options.mpi_threads_disable",
     ),
     Knob(
         "mpi_library", "HVDTUNE_MPI_LIBRARY", "str", "",
-        "Path of the MPI library to use, where the one that is found is not the right one.",
+        "Path of the MPI library to use, if hvdtune does not find the right one.",
     ),
     Knob(
         "cuda_library", "HVDTUNE_CUDA_LIBRARY", "str", "",
-        "Path of the CUDA driver's library (libcuda.so.1), where the one that is found is not the "
-        "right one; none: use no GPU.",
+        "Path of the CUDA driver's library (libcuda.so.1), if hvdtune does not find the right "
+        "one; none: use no GPU.",
     ),
     Knob(
         "nccl_library", "HVDTUNE_NCCL_LIBRARY", "str", "",
-        "Path of the NCCL to use (2.19 or newer), where the one that is found is not the right "
-        "one; none: use no NCCL.",
+        "Path of the NCCL to use (2.19 or newer), if hvdtune does not find the right one; none: "
+        "use no NCCL.",
     ),
     Knob(
         "nvrtc_library", "HVDTUNE_NVRTC_LIBRARY", "str", "",
-        "Path of the NVRTC to use, where the one that is found is not the right one; none: compile "
+        "Path of the NVRTC to use, if hvdtune does not find the right one; none: compile "
         "nothing at run time.",
     ),
     Knob(
@@ -402,15 +408,15 @@ _TABLE = (
     ),
     Knob(
         "gloo_timeout", "HOROVOD_GLOO_TIMEOUT_SECONDS", "float", 30.0,
-        "Longest time of one of Gloo's messages, and of its connecting, where Gloo carries "
-        "tensors.",
+        "If Gloo carries tensors: longest time for one of its messages, and for connecting.",
         flags=("--gloo-timeout-seconds",), yaml="library_options.gloo_timeout_seconds",
         unit="s", minimum=0,
     ),
     Knob(
         "gloo_iface", "HOROVOD_GLOO_IFACE", "str", "",
-        "Network interfaces that the ranks of several hosts use, and Gloo, separated by commas; "
-        "empty: the one that leads to rank 0, and for Gloo on one host the loopback interface.",
+        "Network interfaces for ranks on several hosts and for Gloo, separated by commas. "
+        "Empty: the interface that leads to rank 0, and the loopback interface for Gloo on one "
+        "host.",
     ),
     Knob(
         "tcp", "NCCL_IB_DISABLE", "bool", False,
@@ -425,14 +431,14 @@ _TABLE = (
     ),
     Knob(
         "cpu_operations", "HOROVOD_CPU_OPERATIONS", "choice", None,
-        "What carries tensors. If nothing is set: shared memory within a host, TCP between hosts. "
-        "ccl is refused.",
+        "Transport of tensors. If not set: shared memory within a host, TCP between hosts. ccl "
+        "is refused.",
         choices=("mpi", "gloo", "ccl"),
     ),
     # -- logging and starting --
     Knob(
         "log_level", "HOROVOD_LOG_LEVEL", "choice", "WARNING",
-        "Least severe message that is printed.",
+        "Lowest severity of messages that are printed.",
         flags=("--log-level",), yaml="logging.level",
         choices=("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"),
     ),
@@ -450,14 +456,13 @@ _TABLE = (
     ),
     Knob(
         "host_fanout", "HVDTUNE_HOST_FANOUT", "int", 15,
-        "To how many hosts one passes on what rank 0 decides: so many, and rank 0's, are a star, "
-        "more form a tree.",
+        "Fan-out of the control tree: up to this many hosts connect to rank 0's host directly; "
+        "larger jobs form a tree.",
         minimum=1, maximum=4096,
     ),
     Knob(
         "ssh_command", "HVDTUNE_SSH_COMMAND", "str", "ssh",
-        "The ssh client by which other hosts are reached, with options of its own: "
-        "ssh -F my-config.",
+        "The ssh client that reaches other hosts, with its options: ssh -F my-config.",
         flags=("--ssh-command",),
     ),
     # -- given by the launcher --
