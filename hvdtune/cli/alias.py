@@ -9,14 +9,14 @@ from typing import Any
 
 from hvdtune.launch.doctor.build_info import HOROVOD_VERSION
 
-HELP = "have `import horovod` and the command horovodrun mean hvdtune in this environment"
+HELP = "make `import horovod` and the command horovodrun use hvdtune in this environment"
 
 DESCRIPTION = f"""\
 install  puts a package horovod (version {HOROVOD_VERSION}) and a command horovodrun into this
-         environment: scripts, Makefiles and mpirun lines written for Horovod work untouched.
-         Refused where the real Horovod is installed.
-remove   takes out exactly what install has put there (pip uninstall horovod does too).
-status   says what `import horovod` and horovodrun mean now, and why.
+         environment: scripts, Makefiles and mpirun lines written for Horovod work unchanged.
+         Refused if the real Horovod is installed.
+remove   removes exactly what install has added (so does pip uninstall horovod).
+status   says what `import horovod` and horovodrun use now, and why.
 """
 EPILOG = """\
 Neither is needed under hvdtune run, nor for one script: python -m hvdtune train.py

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     command = commands.add_parser("list", help=about, description=about)
     _add_store(command)
     command.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    about = "show one profile whole"
+    about = "show one profile in full"
     command = commands.add_parser("show", help=about, description=about)
     _add_store(command, key=True)
     command.add_argument("--json", action="store_true", help="print JSON instead of text")

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", metavar="B", help="recording of the other run")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument(
-        "--force", action="store_true", help="compare runs with different tensors all the same"
+        "--force", action="store_true", help="compare runs even if their tensors differ"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-HELP = "say what is available here, and if not, why and how to get it"
+HELP = "say what is available here, and for the rest why not and how to get it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

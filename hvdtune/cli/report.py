@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the page there")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    parser.add_argument("--text", action="store_true", help="print the text, also beside -o")
+    parser.add_argument("--text", action="store_true", help="print the text, even with -o")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -89,7 +89,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="have mpirun start the processes (HOROVOD_CPU_OPERATIONS=MPI: tensors use MPI, too)",
     )
-    method.add_argument("--jsrun", action="store_true", help="let LSF's jsrun start the processes")
+    method.add_argument("--jsrun", action="store_true", help="start the processes with LSF's jsrun")
     job.add_argument(
         "--mpi-args", metavar='"ARGS"', help='further words for mpirun: --mpi-args="-x NAME"'
     )

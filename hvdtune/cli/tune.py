@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 HELP = "find the fastest settings for a script or a bench workload by running it again and again"
 
 DESCRIPTION = """\
-Runs the program until the search is over, again if it ends before: for scripts that are too short
-to be tuned while they run, and for settings that need a new start. The laws are those of
-HOROVOD_AUTOTUNE=1: nothing is adopted that was not shown to be faster. The program runs unchanged,
-with everything it does: give it a short one, or one that saves nothing.
+Tunes scripts that are too short to be tuned while they run, and settings that need a new start.
+Runs the program unchanged, and restarts it until the search is done. As with HOROVOD_AUTOTUNE=1, a
+setting is adopted only if it was shown to be faster. Use a short program, or one that saves nothing.
 """
 
 EPILOG = """\
