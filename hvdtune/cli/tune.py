@@ -25,8 +25,9 @@ HELP = "find the fastest settings for a script or a bench workload by running it
 
 DESCRIPTION = """\
 Tunes scripts that are too short to be tuned while they run, and settings that need a new start.
-Runs the program unchanged, and restarts it until the search is done. As with HOROVOD_AUTOTUNE=1, a
-setting is adopted only if it was shown to be faster. Use a short program, or one that saves nothing.
+Runs the program unchanged, and restarts it until the search is done. As with HOROVOD_AUTOTUNE=1,
+settings are adopted only if they were shown to be faster. Use a short program, or one that saves
+nothing.
 """
 
 EPILOG = """\
