@@ -9,6 +9,7 @@ tensors in CPU memory, and writes no page unless --output names one.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import platform
 import sys
@@ -19,6 +20,12 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the folder `gpu` is
+    for package in ("hvdtune", "torch"):
+        if importlib.util.find_spec(package) is None:
+            sys.exit(
+                f"benchmarks/gpu_checks.sh: {sys.executable} has no {package}; name a Python that "
+                "has hvdtune and PyTorch: PYTHON=… benchmarks/gpu_checks.sh"
+            )
 
 from gpu import outcome, parts
 from gpu.jobs import ROOT, JobFailed, Machine
