@@ -48,7 +48,7 @@ def worker(args: Any) -> None:
 
     import hvdtune.torch as hvd
     from hvdtune.core import operations
-    from hvdtune.torch.buffers import CODES
+    from hvdtune.torch.adapter import CODES
 
     hvd.init()
     tensors = [(f"layer.{i}.weight", torch.ones(args.elements)) for i in range(args.tensors)]

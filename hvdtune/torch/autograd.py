@@ -60,7 +60,7 @@ class Allreduce(torch.autograd.Function):
         """Reduce ``tensor``."""
         ctx.settings = (op, prescale_factor, postscale_factor, process_set)
         ctx.average = average
-        return ops.allreduce_at_once(
+        return ops.collectives.allreduce(
             tensor, average, name, op, prescale_factor, postscale_factor, process_set
         )
 
@@ -122,9 +122,7 @@ class Allgather(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
         """Join the ranks' rows."""
-        gathered = ops.at_once(operations.ALLGATHER, tensor, name, process_set)
-        if gathered is None:
-            gathered = ops.synchronize(ops.allgather_async(tensor, name, process_set))
+        gathered = ops.collectives.allgather(tensor, name, process_set)
         ctx.rows = tensor.shape[0]
         ctx.process_set = process_set
         return gathered
@@ -176,10 +174,7 @@ class Broadcast(torch.autograd.Function):
         """Copy the root's tensor to every rank."""
         ctx.root_rank = root_rank
         ctx.process_set = process_set
-        received = ops.at_once(operations.BROADCAST, tensor, name, process_set, root_rank)
-        if received is not None:
-            return received
-        return ops.synchronize(ops.broadcast_async(tensor, root_rank, name, process_set))
+        return ops.collectives.broadcast(tensor, root_rank, name, process_set)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -205,7 +200,7 @@ class Alltoall(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Exchange rows. Without ``splits`` and gradients nobody asks for the received ones."""
         if splits is None and isinstance(ctx, _NoGradient):
-            received = ops.at_once(operations.ALLTOALL, tensor, name, process_set)
+            received = ops.collectives.at_once(operations.ALLTOALL, tensor, name, process_set)
             if received is not None:
                 return received, None
         handle = ops.alltoall_async(tensor, splits, name, process_set)
@@ -253,10 +248,7 @@ class Reducescatter(torch.autograd.Function):
         """Reduce and keep this rank's rows."""
         factors = (prescale_factor, postscale_factor)
         ctx.settings = (op, *factors, process_set)
-        share = ops.at_once(operations.REDUCESCATTER, tensor, name, process_set, 0, op, *factors)
-        if share is not None:
-            return share
-        return ops.synchronize(ops.reducescatter_async(tensor, name, op, process_set, *factors))
+        return ops.collectives.reducescatter(tensor, name, op, process_set, *factors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from hvdtune.core import shared_memory
-from hvdtune.torch.buffers import CODES
+from hvdtune.torch.adapter import CODES
 
 _LINE = 64  # bytes; where types change, a new cache line begins
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from hvdtune.core import operations
 from hvdtune.core.built import (
     ccl_built,
     cuda_built,
@@ -44,6 +43,7 @@ from hvdtune.core.world import (
     size,
 )
 from hvdtune.torch import autograd
+from hvdtune.torch.adapter import group_members
 from hvdtune.torch.async_ops import (
     allgather_async,
     allreduce_async,
@@ -52,6 +52,7 @@ from hvdtune.torch.async_ops import (
     barrier,
     broadcast_async,
     broadcast_async_,
+    collectives,
     grouped_allgather_async,
     grouped_allreduce_async,
     grouped_allreduce_async_,
@@ -62,7 +63,6 @@ from hvdtune.torch.async_ops import (
     sparse_allreduce_async,
     synchronize,
 )
-from hvdtune.torch.buffers import CODES, group_members
 from hvdtune.torch.compression import Compression
 
 __all__ = [
@@ -129,6 +129,11 @@ __all__ = [
 ]
 
 
+allreduce_ = collectives.allreduce_
+broadcast_ = collectives.broadcast_
+grouped_allreduce_ = collectives.grouped_allreduce_
+
+
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -155,26 +160,6 @@ def allreduce(
         process_set,
     )
     return compression.decompress(reduced, context)
-
-
-def allreduce_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Reduce ``tensor`` over the ranks in place, and return it."""
-    if operations.allreduce_tensor(
-        tensor, CODES, average, name, op, prescale_factor, postscale_factor, process_set
-    ):
-        return tensor
-    handle = allreduce_async_(
-        tensor, average, name, op, prescale_factor, postscale_factor, process_set
-    )
-    return synchronize(handle)
 
 
 def grouped_allreduce(
@@ -208,22 +193,6 @@ def grouped_allreduce(
     ]
 
 
-def grouped_allreduce_(
-    tensors: Iterable[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> tuple[torch.Tensor, ...]:
-    """Reduce ``tensors`` as one over the ranks in place, and return them as a tuple."""
-    handle = grouped_allreduce_async_(
-        tensors, average, name, op, prescale_factor, postscale_factor, process_set
-    )
-    return synchronize(handle)
-
-
 def allgather(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -251,22 +220,6 @@ def broadcast(
 ) -> torch.Tensor:
     """A new tensor with the ``tensor`` of global rank ``root_rank``, on every rank."""
     return autograd.run(autograd.Broadcast, tensor, root_rank, name, process_set)
-
-
-def broadcast_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Copy the ``tensor`` of global rank ``root_rank`` into every rank's, and return it."""
-    if name is not None:
-        done = operations.exchange_at_once(
-            operations.BROADCAST, tensor, CODES, name, process_set, None, root_rank
-        )
-        if done is not None:
-            return tensor
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
 def alltoall(

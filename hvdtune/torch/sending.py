@@ -12,7 +12,7 @@ from hvdtune.core import operations
 from hvdtune.core.process_sets import ProcessSet
 from hvdtune.core.reduce_ops import Adasum, Average, Sum
 from hvdtune.torch import async_ops
-from hvdtune.torch.buffers import CODES, as_buffer
+from hvdtune.torch.adapter import CODES, as_buffer
 from hvdtune.torch.compression import Compression
 from hvdtune.torch.submission import Member, Submission, named
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hvdtune.torch import async_ops
-from hvdtune.torch.buffers import as_buffer
+from hvdtune.torch.adapter import as_buffer
 
 Named = tuple[str | None, torch.Tensor]
 

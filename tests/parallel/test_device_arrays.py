@@ -17,7 +17,7 @@ from tiers import long_too
 from hvdtune.core import world
 from hvdtune.core.operations import DTYPES, Buffer
 from hvdtune.torch import overlap
-from hvdtune.torch.buffers import as_buffer
+from hvdtune.torch.adapter import as_buffer
 
 # Whichever test comes first waits for the libraries to be compiled: stand-ins for NVIDIA's.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]

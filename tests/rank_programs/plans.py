@@ -8,7 +8,7 @@ import torch
 
 import hvdtune.torch as hvd
 from hvdtune.core import operations
-from hvdtune.torch.buffers import CODES
+from hvdtune.torch.adapter import CODES
 
 TENSORS = 29
 

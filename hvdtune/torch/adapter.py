@@ -1,4 +1,4 @@
-"""Torch tensors as the engine sees them: an address, a type code and a shape.
+"""PyTorch's tensors as the engine takes and returns them.
 
 Nothing here is compiled against torch. Whatever the engine cannot take (another device, a sparse
 or strided layout, a type it has no arithmetic for) is refused here, with the sentence a user needs.
@@ -6,11 +6,13 @@ or strided layout, a type it has no arithmetic for) is refused here, with the se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+from hvdtune.core import results
 from hvdtune.core.device_arrays import DeviceArray
 from hvdtune.core.operations import DTYPES, Buffer
 
@@ -57,17 +59,6 @@ def _on_gpu(tensor: torch.Tensor, code: int) -> Buffer:
         (current_stream(),),
         current_stream,
     )
-
-
-def as_buffers(tensors: Iterable[torch.Tensor], operation: str) -> list[Buffer]:
-    """``as_buffer`` of every member of a group; the error names the member by its index."""
-    buffers = []
-    for index, tensor in enumerate(tensors):
-        try:
-            buffers.append(as_buffer(tensor, operation))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"Member {index} of the group: {error}") from None
-    return buffers
 
 
 _TO_COO = (
@@ -170,3 +161,83 @@ def tensor_from(array: Any, dtype: torch.dtype) -> torch.Tensor:
     if array.size == 0:
         return torch.empty(array.shape, dtype=dtype, device="cpu")
     return torch.frombuffer(array, dtype=dtype).view(array.shape)
+
+
+def fresh(tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:
+    """An uninitialised tensor of the type and shape of ``tensor``, or with so many rows.
+
+    Dense in memory.
+    """
+    shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
+    dtype = tensor.dtype
+    if not tensor.is_cpu:
+        return torch.empty(shape, dtype=dtype, device=tensor.device)
+    size = math.prod(shape) * tensor.element_size()
+    if size < results.LARGE_RESULT_BYTES:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    return torch.frombuffer(results.result_memory(size), dtype=dtype).view(shape)
+
+
+def split_sizes(splits: Sequence[int] | torch.Tensor | None) -> list[int] | None:
+    """The rows for every receiver as a list. Raises ValueError unless 1-D and of 32-bit integers.
+
+    Their number and sum are checked by the engine, which knows the process set.
+    """
+    if splits is None:
+        return None
+    if not isinstance(splits, torch.Tensor):
+        try:
+            splits = torch.as_tensor(splits, device="cpu")
+        except (RuntimeError, TypeError, ValueError):
+            raise ValueError(
+                f"alltoall takes splits of 32-bit integer type, one for each rank, not {splits!r}."
+            ) from None
+        # Python integers have no width; those that fit are 32-bit integers here.
+        if splits.numel() == 0 or splits.dtype is torch.int64:
+            if any(abs(n) >= 2**31 for n in splits.flatten().tolist()):
+                raise ValueError("alltoall takes splits of 32-bit integer type; one is too large.")
+            splits = splits.to(torch.int32)
+    if splits.dim() != 1:
+        raise ValueError(
+            f"alltoall takes a 1D splits tensor, not one of shape {tuple(splits.shape)}."
+        )
+    if splits.dtype is not torch.int32:
+        raise ValueError(f"alltoall takes splits of 32-bit integer type, not {splits.dtype}.")
+    return splits.tolist()
+
+
+class TorchAdapter:
+    """See `faces.adapter.Adapter`."""
+
+    codes: dict[Any, int] = CODES
+
+    def buffer(self, tensor: torch.Tensor, operation: str, *, written: bool = False) -> Buffer:
+        """`as_buffer`; every dense tensor can be written."""
+        return as_buffer(tensor, operation)
+
+    def fresh(self, tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:
+        """`fresh`."""
+        return fresh(tensor, rows)
+
+    def result(self, tensor: torch.Tensor, output: Any) -> torch.Tensor:
+        """`tensor_from`, with the type of ``tensor``."""
+        return tensor_from(output, tensor.dtype)
+
+    def is_plain(self, tensor: torch.Tensor) -> bool:
+        """Whether it is dense, contiguous and on the CPU, and its memory is its values."""
+        dense = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
+        dense = dense and tensor.dtype in CODES and not tensor.is_nested
+        return dense and tensor.is_contiguous() and tensor.is_cpu
+
+    def members(self, tensors: Iterable[torch.Tensor], operation: str) -> list[torch.Tensor]:
+        """`group_members`."""
+        return group_members(tensors, operation)
+
+    def splits(self, splits: Any) -> list[int] | None:
+        """`split_sizes`."""
+        return split_sizes(splits)
+
+    def received(self, splits: Any, counts: Sequence[int]) -> torch.Tensor:
+        """The rows from each sender, where ``splits`` is."""
+        received = torch.tensor(counts, dtype=torch.int32, device="cpu")
+        return received.to(splits.device) if isinstance(splits, torch.Tensor) else received

@@ -1,0 +1,93 @@
+"""NumPy's arrays, and those on GPUs, as the engine takes and returns them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hvdtune.core import device_arrays, operations, results
+from hvdtune.core.operations import Buffer
+
+Array = npt.NDArray[Any]
+
+_NAMES = [name for name in operations.DTYPES if name != "bfloat16"]
+
+
+class ArrayAdapter:
+    """See `faces.adapter.Adapter`."""
+
+    def __init__(self) -> None:
+        # Looking a dtype object up is many times cheaper than its name, which NumPy composes.
+        self.codes: dict[Any, int] = {np.dtype(name): operations.DTYPES[name] for name in _NAMES}
+
+    def buffer(self, tensor: Array, operation: str, *, written: bool = False) -> Buffer:
+        """The array's memory. Raises ValueError for what the engine cannot use."""
+        if type(tensor) is not np.ndarray and not isinstance(tensor, np.ndarray):
+            if device_arrays.is_one(tensor):
+                return device_arrays.buffer(tensor, written)
+            raise ValueError(
+                f"a NumPy array, or an array on a GPU, is needed, not {type(tensor).__name__}"
+            )
+        dtype = self.codes.get(tensor.dtype)
+        if dtype is None:
+            raise ValueError(
+                f"Tensor type {tensor.dtype} is not supported. Accepted: {', '.join(_NAMES)}"
+            )
+        flags = tensor.flags
+        if not flags.c_contiguous:
+            raise ValueError("arrays are required to be contiguous; use np.ascontiguousarray")
+        if written and not flags.writeable:
+            raise ValueError("an array that is reduced or received in place must be writeable")
+        return Buffer(operations.array_address(tensor), dtype, tensor.shape, tensor)
+
+    def fresh(self, tensor: Array, rows: int | None = None) -> Array:
+        """An uninitialised array of the type and shape of `tensor`, or with `rows` rows."""
+        if type(tensor) is not np.ndarray and device_arrays.is_one(tensor):
+            return device_arrays.fresh(tensor)
+        if rows is not None:
+            shape = (rows, *tensor.shape[1:])
+            size = math.prod(shape) * tensor.itemsize
+            if size < results.LARGE_RESULT_BYTES:
+                return np.empty(shape, tensor.dtype)
+        else:
+            shape = tensor.shape
+            size = tensor.nbytes
+            if type(tensor) is not np.ndarray or size < results.LARGE_RESULT_BYTES:
+                return np.empty_like(tensor)
+        if tensor.dtype not in self.codes:
+            return tensor  # refused by `buffer`, in words
+        memory: Array = results.result_memory(size)
+        return memory.view(tensor.dtype).reshape(shape)
+
+    def result(self, tensor: Array, output: Any) -> Array:
+        """An output of the engine as an array of the library that `tensor` is of."""
+        return output if type(output) is np.ndarray else device_arrays.as_given(tensor, output)
+
+    def is_plain(self, tensor: Array) -> bool:
+        """Whether it is a contiguous array of NumPy's own."""
+        return type(tensor) is np.ndarray and tensor.flags.c_contiguous
+
+    def members(self, tensors: Iterable[Array], operation: str) -> list[Array]:
+        """The arrays of a group."""
+        return list(tensors)
+
+    def splits(self, splits: Any) -> list[int] | None:
+        """The rows for each receiver. Raises ValueError unless 1-D and of 32-bit integers."""
+        if splits is None:
+            return None
+        rows = np.asarray(splits)
+        if rows.ndim != 1:
+            raise ValueError("alltoall expects a 1D splits tensor")
+        if isinstance(splits, np.ndarray) and rows.dtype != np.int32:
+            raise ValueError("alltoall expects splits to contain 32-bit integer elements")
+        if not np.issubdtype(rows.dtype, np.integer) and rows.size:
+            raise ValueError("alltoall expects splits to contain 32-bit integer elements")
+        return [int(row) for row in rows]
+
+    def received(self, splits: Any, counts: Sequence[int]) -> Array:
+        """The rows from each sender as an int32 array."""
+        return np.array(counts, dtype=np.int32)
