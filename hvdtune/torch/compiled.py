@@ -32,8 +32,9 @@ def leave_alone(functions: Iterable[Any]) -> None:
     """
     for function in functions:
         # What torch.compiler.disable leaves on its wrappers.
-        function._torchdynamo_disable = True
-        function._torchdynamo_disable_msg = _REASON
+        marked = getattr(function, "__func__", function)
+        marked._torchdynamo_disable = True
+        marked._torchdynamo_disable_msg = _REASON
     if _COMPILER in sys.modules:
         _skip_package()
     else:
