@@ -20,8 +20,8 @@ from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.objects import allgather_object
 from hvdtune.core.process_sets import ProcessSet, id_of
 from hvdtune.core.reduce_ops import Max
+from hvdtune.faces.gradients import Layout
 from hvdtune.torch import async_ops, overlap
-from hvdtune.torch.gradient_layouts import Layout
 from hvdtune.torch.parameter_names import number_to_ask_for, take_number
 from hvdtune.torch.submission import Member
 

@@ -1,4 +1,4 @@
-"""Gradient compression: what travels may be smaller than what was computed."""
+"""Gradient compression of PyTorch's tensors."""
 
 from __future__ import annotations
 
@@ -6,36 +6,9 @@ from typing import Any
 
 import torch
 
+from hvdtune.faces.compression import Compressor, NoneCompressor
 
-class Compressor:
-    """Turns a tensor into what is sent and the received tensor back. Subclass it for your own.
-
-    All ranks must use the same compressor: it decides the type of what is negotiated.
-    """
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The tensor to send, and whatever ``decompress`` needs to undo this."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The received tensor in its original form."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Sends the tensor as it is."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The tensor itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The tensor itself."""
-        return tensor
+__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
 class FP16Compressor(Compressor):

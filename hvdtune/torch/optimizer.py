@@ -13,10 +13,10 @@ import torch
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
 from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from hvdtune.core.world import size
+from hvdtune.faces.buckets import Groups, check_groups
 from hvdtune.torch import description
 from hvdtune.torch.adasum_optimizer import DeltaMixin, DeltaReducer, check_adasum
 from hvdtune.torch.compression import Compression
-from hvdtune.torch.groups import Groups, check_groups
 from hvdtune.torch.parameter_names import parameter_names
 from hvdtune.torch.reducer import GradientReducer
 from hvdtune.torch.sending import Settings
@@ -189,7 +189,7 @@ def DistributedOptimizer(
             "The parameter num_groups is deprecated; use groups.", DeprecationWarning, stacklevel=2
         )
         groups = num_groups if groups is None else groups
-    check_groups(groups)
+    check_groups(groups, torch.Tensor, "torch.Tensor")
     ranks = size()
     names = parameter_names(optimizer, named_parameters)
     id_of(process_set)

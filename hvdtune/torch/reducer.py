@@ -20,13 +20,14 @@ from torch.utils.hooks import RemovableHandle
 from hvdtune.core import job, operations
 from hvdtune.core.hooks import StepState, begin_step, gather_gradients, is_changed
 from hvdtune.core.reduce_ops import Adasum
+from hvdtune.faces.buckets import Groups, form_groups
+from hvdtune.faces.gradients import DENSE, UNKNOWN
 from hvdtune.torch import async_ops, overlap
 from hvdtune.torch.agreement import agree
 from hvdtune.torch.bystanders import Bystander
 from hvdtune.torch.gradient_hooks import take_apart, unless_gone
-from hvdtune.torch.gradient_layouts import DENSE, UNKNOWN, is_view, layout_of
+from hvdtune.torch.gradient_layouts import is_view, layout_of
 from hvdtune.torch.gradient_views import GradientViews
-from hvdtune.torch.groups import Groups, form_groups
 from hvdtune.torch.overlap_trial import OverlapTrial
 from hvdtune.torch.parameter_names import Names, default_name
 from hvdtune.torch.sending import Sender, Settings, no_entries

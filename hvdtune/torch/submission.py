@@ -12,8 +12,8 @@ import torch
 
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.hooks import GradientHook, StepState
+from hvdtune.faces.gradients import UNKNOWN, Layout
 from hvdtune.torch import async_ops
-from hvdtune.torch.gradient_layouts import UNKNOWN, Layout
 
 # What concerns one reduction; anything else (Ctrl-C) concerns the program.
 NAMED_ERRORS: tuple[type[Exception], ...] = (

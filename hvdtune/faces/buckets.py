@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-
-import torch
+from typing import Any
 
 from hvdtune.core.objects import allgather_object
 from hvdtune.core.process_sets import ProcessSet
 
-Group = tuple[torch.Tensor, ...]
+Group = tuple[Any, ...]
 # A number of groups, or the groups themselves (parameters that are in none stay alone).
-Groups = int | Sequence[Sequence[torch.Tensor]]
+Groups = int | Sequence[Sequence[Any]]
 
 
-def check_groups(groups: Groups | None) -> None:
-    """Raise ValueError unless ``groups`` is None, a positive number or lists of tensors."""
+def check_groups(groups: Groups | None, tensor: Any, called: str) -> None:
+    """Raise ValueError unless ``groups`` is None, a positive number or lists of tensors.
+
+    ``tensor`` is the framework's class of them, which messages call by ``called``.
+    """
     if groups is None:
         return
     if isinstance(groups, int):
@@ -25,19 +27,19 @@ def check_groups(groups: Groups | None) -> None:
                 f"groups should be a positive integer or a list of lists of tensors, not {groups}."
             )
         return
-    if isinstance(groups, torch.Tensor | str) or not isinstance(groups, Sequence):
+    if isinstance(groups, tensor | str) or not isinstance(groups, Sequence):
         raise ValueError(
             "groups should be a positive integer or a list of lists of tensors, "
             f"not a {type(groups).__name__}."
         )
     seen: set[int] = set()
     for index, group in enumerate(groups):
-        if isinstance(group, torch.Tensor) or not isinstance(group, Sequence):
+        if isinstance(group, tensor) or not isinstance(group, Sequence):
             raise ValueError(f"groups[{index}] should be a list of tensors.")
         for parameter in group:
-            if not isinstance(parameter, torch.Tensor):
+            if not isinstance(parameter, tensor):
                 raise ValueError(
-                    f"groups[{index}] must consist of torch.Tensor, not {type(parameter).__name__}."
+                    f"groups[{index}] must consist of {called}, not {type(parameter).__name__}."
                 )
             if id(parameter) in seen:
                 raise ValueError(
@@ -47,9 +49,7 @@ def check_groups(groups: Groups | None) -> None:
             seen.add(id(parameter))
 
 
-def form_groups(
-    groups: Groups, names: Mapping[torch.Tensor, str], process_set: ProcessSet
-) -> list[Group]:
+def form_groups(groups: Groups, names: Mapping[Any, str], process_set: ProcessSet) -> list[Group]:
     """The groups, equal on all ranks of the set: the order of parameters is its first rank's.
 
     ``names`` has the parameters to group (those that require gradients), in this rank's order.
@@ -74,7 +74,7 @@ def form_groups(
     return [group for group in formed if group]
 
 
-def split_evenly(items: Sequence[torch.Tensor], parts: int) -> list[Sequence[torch.Tensor]]:
+def split_evenly(items: Sequence[Any], parts: int) -> list[Sequence[Any]]:
     """``items`` in at most ``parts`` runs whose lengths differ by at most one; none is empty."""
     parts = min(parts, len(items))
     bounds = [len(items) * part // parts for part in range(parts + 1)] if parts else [0]

@@ -1,0 +1,30 @@
+"""What the ranks have to know of a gradient before they reduce it together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What gradients of one parameter were seen: dense ones, sparse ones of so many sparse dims.
+
+    Neither means that nobody has seen one; where both were seen, all are sent as dense ones.
+    """
+
+    dense: bool
+    sparse_dims: int
+
+    @property
+    def known(self) -> bool:
+        """Whether anybody has seen a gradient."""
+        return self.dense or self.sparse_dims > 0
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the gradients are sent as sparse ones."""
+        return self.sparse_dims > 0 and not self.dense
+
+
+UNKNOWN = Layout(dense=False, sparse_dims=0)
+DENSE = Layout(dense=True, sparse_dims=0)
