@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from hvdtune.core import marks, operations, world
-from hvdtune.core.operations import Buffer, Completed
+from hvdtune.core import marks, tables, world
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 
 
@@ -56,32 +55,6 @@ def _text(data: Any) -> str:
     return bytes(data).decode()
 
 
-def _buffer(data: Any) -> Buffer:
-    address = operations.array_address(data)
-    return Buffer(address, operations.DTYPES[data.dtype.name], tuple(data.shape), data)
-
-
-def _gather(data: Any, name: str, process_set: ProcessSet) -> Any:
-    def only(completed: Completed) -> Any:
-        return completed.outputs[0]
-
-    handle = operations.allgather_async(
-        [_buffer(data)], name=name, process_set=process_set, finish=only
-    )
-    return operations.synchronize(handle)
-
-
-def _broadcast_in_place(data: Any, root_rank: int, name: str, process_set: ProcessSet) -> None:
-    def nothing(completed: Completed) -> None:
-        pass
-
-    buffer = _buffer(data)
-    handle = operations.broadcast_async(
-        buffer, buffer, root_rank, name=name, process_set=process_set, finish=nothing
-    )
-    operations.synchronize(handle)
-
-
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -101,11 +74,11 @@ def broadcast_object(
     root = world.rank() == root_rank
     data, number, error = _packed(obj, f"broadcast.{base}") if root else (None, 0, None)
     length = np.array([number], dtype=np.int64)
-    _broadcast_in_place(length, root_rank, f"{base}.sz", process_set)
+    tables.broadcast(length, root_rank, f"{base}.sz", process_set)
     received = int(length[0])
     if not root:
         data = np.empty(abs(received), dtype=np.uint8)
-    _broadcast_in_place(data, root_rank, f"{base}.t", process_set)
+    tables.broadcast(data, root_rank, f"{base}.t", process_set)
     if received < 0:
         raise ValueError(f"broadcast_object: rank {root_rank} has {_text(data)}") from error
     return obj if root else _loaded(data, root_rank, "broadcast_object", f"broadcast.{base}")
@@ -123,8 +96,9 @@ def allgather_object(
 
     base = name if name is not None else "allgather_object"
     data, number, error = _packed(obj, f"allgather.{base}")
-    lengths = _gather(np.array([number], dtype=np.int64), f"{base}.sz", process_set).tolist()
-    everything = _gather(data, f"{base}.t", process_set)
+    length = np.array([number], dtype=np.int64)
+    lengths = tables.gather({f"{base}.sz": length}, process_set)[0].tolist()
+    everything = tables.gather({f"{base}.t": data}, process_set)[0]
     ends = np.cumsum(np.abs(lengths)).tolist()
     parts = [everything[end - abs(n) : end] for n, end in zip(lengths, ends, strict=True)]
     ranks = process_set.ranks or range(len(parts))

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from hvdtune.core import results
@@ -161,6 +163,14 @@ def tensor_from(array: Any, dtype: torch.dtype) -> torch.Tensor:
     if array.size == 0:
         return torch.empty(array.shape, dtype=dtype, device="cpu")
     return torch.frombuffer(array, dtype=dtype).view(array.shape)
+
+
+def array_of(tensor: torch.Tensor, dtype: torch.dtype) -> npt.NDArray[Any]:
+    """A copy of ``tensor`` as an array, as float32 or float64; any NumPy and torch, as above."""
+    array = np.empty(tuple(tensor.shape), "float64" if dtype is torch.float64 else "float32")
+    if array.size:
+        torch.frombuffer(array, dtype=dtype).view(array.shape).copy_(tensor)
+    return array
 
 
 def fresh(tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:

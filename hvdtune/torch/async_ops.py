@@ -12,6 +12,7 @@ import torch
 from hvdtune.core.operations import barrier, join, poll, synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Average
+from hvdtune.faces import sparse
 from hvdtune.faces.collectives import Collectives
 from hvdtune.torch.adapter import TorchAdapter
 
@@ -62,19 +63,16 @@ def sparse_allreduce_async(
     if not (isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo):
         raise ValueError(f"sparse_allreduce_async of {name!r} takes a sparse COO tensor.")
     # Entries are joined along the first dimension, which for indices is the second one.
-    indices_handle = allgather_async(
-        tensor._indices().t().contiguous(), f"{name}.indices", process_set
-    )
-    values_handle = allgather_async(tensor._values().contiguous(), f"{name}.values", process_set)
+    indices = tensor._indices().t().contiguous()
+    gathered = sparse.start(collectives, indices, tensor._values().contiguous(), name, process_set)
     shape = tensor.shape
 
     def wait() -> torch.Tensor:
-        try:
-            values = synchronize(values_handle)
-        finally:
-            indices = synchronize(indices_handle)
+        indices, values = gathered()
         if op == Average:
-            values = values / process_set.size()
+            ranks = process_set.size()
+            assert ranks
+            values = values / ranks
         return torch.sparse_coo_tensor(indices.t(), values, shape, check_invariants=False)
 
     return wait

@@ -6,8 +6,6 @@ follow as broadcasts of their own, named ``<state name>.<occurrence>``.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +13,10 @@ import torch
 
 from hvdtune.core.objects import allgather_object, broadcast_object
 from hvdtune.core.world import rank, size
+from hvdtune.faces.state_transfer import Filling, Packing, Place
 from hvdtune.torch.tensor_broadcast import broadcast_tensors, check_tensor
 
 Optimizer = torch.optim.Optimizer
-
-
-@dataclass(frozen=True)
-class _TensorPlace:
-    """Stands for a tensor in the state that the root sends; the values follow."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    key: str
 
 
 @dataclass(frozen=True)
@@ -83,11 +73,12 @@ def _check(optimizer: Optimizer, root_rank: int) -> None:
 
 def _broadcast(optimizer: Optimizer, root_rank: int) -> None:
     root = rank() == root_rank
-    tensors: dict[str, torch.Tensor] = {}
-    packed = _pack(optimizer, tensors) if root else None
+    packing, filling = Packing(_is_sendable), Filling(_storage_for)
+    packed = _pack(optimizer, packing) if root else None
     packed = broadcast_object(packed, root_rank, name="optimizer_state")
     if not root:
-        _take(optimizer, packed, tensors)
+        _take(optimizer, packed, filling)
+    tensors = packing.tensors if root else filling.tensors
     broadcast_tensors(sorted(tensors.items()), root_rank)
 
 
@@ -95,86 +86,46 @@ def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _pack(optimizer: Optimizer, tensors: dict[str, torch.Tensor]) -> _Packed:
-    """The state to send; the tensors that follow it are put into ``tensors``."""
-    occurrences: Counter[str] = Counter()
-
-    def place(value: Any, name: str) -> Any:
-        if isinstance(value, torch.Tensor) and _is_sendable(value):
-            occurrences[name] += 1
-            key = f"{name}.{occurrences[name]}"
-            tensors[key] = value
-            return _TensorPlace(tuple(value.shape), value.dtype, key)
-        return _rebuilt(value, lambda item: place(item, name))
-
-    def place_all(state: Any) -> Any:
-        if not isinstance(state, Mapping):
-            return place(state, "state")
-        return {name: place(value, str(name)) for name, value in state.items()}
-
+def _pack(optimizer: Optimizer, packing: Packing) -> _Packed:
+    """The state to send."""
     state = optimizer.state
     return _Packed(
         [
             {option: value for option, value in group.items() if option != "params"}
             for group in optimizer.param_groups
         ],
-        [place_all(state[p]) if p in state else None for p in _parameters(optimizer)],
-        {key: place_all(state[key]) for key in state if not isinstance(key, torch.Tensor)},
+        [packing.pack(state[p]) if p in state else None for p in _parameters(optimizer)],
+        {key: packing.pack(state[key]) for key in state if not isinstance(key, torch.Tensor)},
     )
 
 
-def _is_sendable(tensor: torch.Tensor) -> bool:
+def _is_sendable(value: Any) -> bool:
     """Whether a broadcast takes it; others (complex, sparse, …) travel in the pickled object."""
+    if not isinstance(value, torch.Tensor):
+        return False
     try:
-        check_tensor("", tensor)
+        check_tensor("", value)
     except ValueError:
         return False
     return True
 
 
-def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
-    """``value`` with ``change`` applied to what its containers hold; itself when it has none."""
-    if type(value) is dict:
-        return {key: change(item) for key, item in value.items()}
-    if type(value) in (list, tuple, deque):
-        return type(value)(change(item) for item in value)
-    return value
-
-
-def _take(optimizer: Optimizer, packed: _Packed, tensors: dict[str, torch.Tensor]) -> None:
-    """Give ``optimizer`` the root's state; tensors yet to be filled are put into ``tensors``."""
-
-    def fill(value: Any, old: Any) -> Any:
-        if isinstance(value, _TensorPlace):
-            tensors[value.key] = _storage_for(value, old)
-            return tensors[value.key]
-        return _rebuilt(value, lambda item: fill(item, None))
-
-    def fill_all(state: Any, before: Any) -> Any:
-        if not isinstance(state, Mapping):
-            return fill(state, before)
-        known = before if isinstance(before, Mapping) else {}
-        return {name: fill(value, known.get(name)) for name, value in state.items()}
-
+def _take(optimizer: Optimizer, packed: _Packed, filling: Filling) -> None:
+    """Give `optimizer` the root's state, with tensors yet to be filled."""
     for group, options in zip(optimizer.param_groups, packed.options, strict=True):
         group.update(options)
     before = dict(optimizer.state)
     optimizer.state.clear()
     for parameter, state in zip(_parameters(optimizer), packed.states, strict=True):
         if state is not None:
-            optimizer.state[parameter] = fill_all(state, before.get(parameter))
+            optimizer.state[parameter] = filling.fill(state, before.get(parameter))
     for key, state in packed.others.items():
-        optimizer.state[key] = fill_all(state, before.get(key))
+        optimizer.state[key] = filling.fill(state, before.get(key))
 
 
-def _storage_for(place: _TensorPlace, old: Any) -> torch.Tensor:
+def _storage_for(place: Place, old: Any) -> torch.Tensor:
     """The tensor that a broadcast fills: the one that is there already, if it fits."""
-    fits = (
-        isinstance(old, torch.Tensor)
-        and tuple(old.shape) == place.shape
-        and old.dtype == place.dtype
-        and _is_sendable(old)
-    )
+    fits = _is_sendable(old) and tuple(old.shape) == place.shape and old.dtype == place.dtype
     return old if fits else torch.empty(place.shape, dtype=place.dtype)
 
 

@@ -1,11 +1,4 @@
-"""The names of an optimizer's parameters: those the user gave, and those on the wire.
-
-On the wire a name means one tensor at a time. Two optimizers of one process, such as the two of a
-GAN, may both call a parameter "weight" and reduce it at the same time, so every parameter of a name
-has a number there. Ranks agree on it by taking the largest that one of them asks for: a rank may
-have made optimizers that the others have not. Numbers are not used again, because parameters do
-not die at the same time on all ranks.
-"""
+"""The names of an optimizer's parameters: those the user gave, and those on the wire."""
 
 from __future__ import annotations
 
@@ -15,25 +8,11 @@ from collections.abc import Iterable
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hvdtune.faces.wire_names import WireNames
+
 Names = dict[torch.Tensor, str]
 
-_largest: dict[tuple[int, str], int] = {}  # number taken, by process set and name
-_taken = WeakTensorKeyDictionary()  # parameter -> {(process set, name): number}
-
-
-def number_to_ask_for(parameter: torch.Tensor, name: str, set_id: int) -> int:
-    """The number of ``parameter`` under ``name`` in a process set, or else the next (from 1)."""
-    key = (set_id, name)
-    number: int = _taken.get(parameter, {}).get(key, _largest.get(key, 0) + 1)
-    return number
-
-
-def take_number(parameter: torch.Tensor, name: str, set_id: int, number: int) -> str:
-    """Give ``parameter`` the number agreed on. Returns its name on the wire."""
-    key = (set_id, name)
-    _taken.setdefault(parameter, {})[key] = number
-    _largest[key] = max(number, _largest.get(key, 0))
-    return name if number == 1 else f"{name}#{number}"
+wire_names = WireNames(WeakTensorKeyDictionary())
 
 
 def default_name(group: int, index: int) -> str:

@@ -20,16 +20,16 @@ from torch.utils.hooks import RemovableHandle
 from hvdtune.core import job, operations
 from hvdtune.core.hooks import StepState, begin_step, gather_gradients, is_changed
 from hvdtune.core.reduce_ops import Adasum
+from hvdtune.faces.agreement import agree
 from hvdtune.faces.buckets import Groups, form_groups
 from hvdtune.faces.gradients import DENSE, UNKNOWN
 from hvdtune.torch import async_ops, overlap
-from hvdtune.torch.agreement import agree
 from hvdtune.torch.bystanders import Bystander
 from hvdtune.torch.gradient_hooks import take_apart, unless_gone
 from hvdtune.torch.gradient_layouts import is_view, layout_of
 from hvdtune.torch.gradient_views import GradientViews
 from hvdtune.torch.overlap_trial import OverlapTrial
-from hvdtune.torch.parameter_names import Names, default_name
+from hvdtune.torch.parameter_names import Names, default_name, wire_names
 from hvdtune.torch.sending import Sender, Settings, no_entries
 from hvdtune.torch.submission import NAMED_ERRORS, Member, Submission, Unit, named
 
@@ -441,7 +441,16 @@ class GradientReducer:
         # What op=Adasum does in the hooks takes the learning rate of that time.
         triable = self._views is None and self.settings.op != Adasum
         group = self.settings.process_set
-        overlaps, tries = agree(undecided, seen, self._label, group, may_be_tried=triable)
+        on_gpu = any(member.parameter.is_cuda for member in undecided)
+        overlaps, tries = agree(
+            undecided,
+            seen,
+            wire_names,
+            self._label,
+            group,
+            overlaps=overlap.wanted_on_gpu() if on_gpu else overlap.wanted(),
+            tries=triable and not on_gpu and overlap.may_be_tried(group),
+        )
         if not tries or self._trial is None:
             self._overlaps = overlaps
             self._trial = overlap.trial() if tries and not overlaps else None

@@ -1,17 +1,4 @@
-"""Batch normalisation over the joined batch of all ranks.
-
-Every channel is normalised by the mean and variance of its values on all ranks. With n_r values of
-a channel on rank r, their mean m_r and variance v_r (divided by n_r):
-
-    N    = sum n_r                     m = sum n_r m_r / N
-    v    = sum n_r (v_r + (m_r - m)²) / N
-    y    = (x - m) s w + b             s = 1 / sqrt(v + eps)
-    dx   = w s (dy - S0 / N - (x - m) s² S1 / N)
-    S0   = sum of dy over the joined batch,  S1 = sum of dy (x - m) over the joined batch
-
-The gradients of w and b are this rank's share of their sums, as those of every other parameter:
-summed over the ranks, they are those of the joined batch.
-"""
+"""Batch normalisation over the joined batch of all ranks; `faces.batch_norm` has the formulas."""
 
 from __future__ import annotations
 
@@ -20,13 +7,9 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hvdtune.core.exceptions import HorovodInternalError
-from hvdtune.core.reduce_ops import Sum
 from hvdtune.core.world import size
-from hvdtune.torch.async_ops import allgather_async, allreduce_async, synchronize
-
-_NAME = "sync_batch_norm"
-_REFUSED = -1.0  # in the place of a count: this rank's input is not one to normalise
+from hvdtune.faces import batch_norm
+from hvdtune.torch.adapter import array_of, tensor_from
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -63,7 +46,7 @@ class SyncBatchNorm(_BatchNorm):
             self._check_input_dim(input)
         except ValueError:
             # The others are waiting for this rank's statistics.
-            _gather_statistics(None, self.num_features)
+            batch_norm.refuse(self.num_features)
             raise
         output, mean, var, count = _normalise(input, self.weight, self.bias, self.eps)
         factor = self._count_batch()
@@ -139,32 +122,6 @@ class SyncBatchNorm(_BatchNorm):
         )
 
 
-def _gather_statistics(
-    own: tuple[int, torch.Tensor, torch.Tensor] | None, channels: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Counts (ranks,), means and inverse deviations (ranks, channels) of all ranks, float64.
-
-    ``own`` is None on a rank that cannot give any. Raises ValueError on the others then.
-    """
-    if own is None:
-        own = (int(_REFUSED), torch.zeros(channels), torch.zeros(channels))
-    count, mean, invstd = own
-    rows = {
-        "count": torch.tensor([float(count)], dtype=torch.float64),
-        "mean": mean.double().cpu().reshape(1, -1),
-        "invstd": invstd.double().cpu().reshape(1, -1),
-    }
-    handles = [allgather_async(row, f"{_NAME}.{what}") for what, row in rows.items()]
-    counts, means, invstds = _results(handles)
-    refusing = [rank for rank, number in enumerate(counts.tolist()) if number == _REFUSED]
-    if refusing and count != _REFUSED:
-        raise ValueError(
-            f"SyncBatchNorm: the input of rank {refusing[0]} cannot be normalised; its own error "
-            "says why."
-        )
-    return counts, means, invstds
-
-
 def _normalise(*args: Any) -> Any:
     """``_Normalise.apply``, behind a break of the graph in a model that is being compiled."""
     if getattr(torch.compiler, "is_compiling", bool)():  # there since torch 2.2
@@ -235,42 +192,21 @@ def _joined_statistics(input: torch.Tensor, eps: float) -> tuple[torch.Tensor, t
     count = input.numel() // channels if channels else 0
     if count:
         var, mean = torch.var_mean(input, dims, correction=0)
-        var, mean = var.double(), mean.double()
     else:
-        var = mean = torch.zeros(channels, dtype=torch.float64, device=input.device)
-    gathered = _gather_statistics((count, mean, (var + eps).rsqrt()), channels)
-    counts, means, invstds = (part.to(input.device) for part in gathered)
-    total = float(counts.sum())
-    if total <= 1:
-        raise ValueError(
-            "SyncBatchNorm expected more than 1 value per channel when training, the joined batch "
-            f"of all ranks has {total:g}."
-        )
-    weights = (counts / total).unsqueeze(1)
-    mean = (weights * means).sum(0)
-    variances = invstds.pow(-2) - eps + (means - mean).square()
-    return mean, (weights * variances).sum(0).clamp_(min=0.0), total
+        var = mean = torch.zeros(channels)
+    own = batch_norm.Moments(count, array_of(mean, torch.float64), array_of(var, torch.float64))
+    all_ranks = batch_norm.joined(own, eps)
+    mean, var = (
+        tensor_from(moment, torch.float64).to(input.device)
+        for moment in (all_ranks.mean, all_ranks.variance)
+    )
+    return mean, var, all_ranks.count
 
 
 def _sum_over_ranks(
     sum_dy: torch.Tensor, sum_dy_xmu: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    handles = [
-        allreduce_async(part.cpu(), name=f"{_NAME}.{what}", op=Sum)
-        for what, part in (("sum_dy", sum_dy), ("sum_dy_xmu", sum_dy_xmu))
-    ]
-    first, second = _results(handles)
-    return first.to(sum_dy.device), second.to(sum_dy.device)
-
-
-def _results(handles: list[int]) -> list[torch.Tensor]:
-    """Wait for all, also behind one that fails: until then their names are taken."""
-    results, problems = [], []
-    for handle in handles:
-        try:
-            results.append(synchronize(handle))
-        except HorovodInternalError as problem:
-            problems.append(problem)
-    if problems:
-        raise problems[0]
-    return results
+    arrays = [array_of(part, part.dtype) for part in (sum_dy, sum_dy_xmu)]
+    batch_norm.sum_over_ranks(*arrays)
+    first, second = (tensor_from(array, sum_dy.dtype).to(sum_dy.device) for array in arrays)
+    return first, second

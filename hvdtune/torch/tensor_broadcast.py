@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from hvdtune.faces.broadcast import Finisher, Named, finish_all
 from hvdtune.torch import async_ops
 from hvdtune.torch.adapter import as_buffer
-
-Named = tuple[str | None, torch.Tensor]
 
 
 def check_tensor(what: str, tensor: Any) -> None:
@@ -34,19 +33,10 @@ def broadcast_tensors(named: Sequence[Named], root_rank: int) -> None:
     A pair is (name or None, tensor), checked by ``check_tensor``. All are waited for, whatever
     becomes of them; the first error is raised.
     """
-    finishers = [_start(name, tensor, root_rank) for name, tensor in named]
-    first_error: Exception | None = None
-    # The last one first: by the time that it is waited for, all others have been submitted.
-    for finish in reversed(finishers):
-        try:
-            finish()
-        except Exception as error:
-            first_error = first_error or error
-    if first_error is not None:
-        raise first_error
+    finish_all([_start(name, tensor, root_rank) for name, tensor in named])
 
 
-def _start(name: str | None, tensor: torch.Tensor, root_rank: int) -> Callable[[], None]:
+def _start(name: str | None, tensor: torch.Tensor, root_rank: int) -> Finisher:
     """Start the broadcast of one tensor. Returns what waits for it and stores the result."""
     target = tensor.detach()
     dense = target.contiguous()

@@ -30,16 +30,16 @@ def test_wire_names() -> None:
     """One name on the wire is one parameter, whenever parameters die."""
     import torch
 
-    from hvdtune.torch.parameter_names import number_to_ask_for, take_number
+    from hvdtune.torch.parameter_names import wire_names as names
 
     first, second, third = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
-    assert number_to_ask_for(first, "wire.w", 0) == 1
-    assert take_number(first, "wire.w", 0, 1) == "wire.w"
-    assert number_to_ask_for(second, "wire.w", 0) == 2
-    assert number_to_ask_for(second, "wire.w", 7) == 1  # other process sets have their own
-    assert take_number(second, "wire.w", 0, 4) == "wire.w#4"  # another rank asked for more
-    assert number_to_ask_for(first, "wire.w", 0) == 1
-    assert number_to_ask_for(second, "wire.w", 0) == 4
+    assert names.number_to_ask_for(first, "wire.w", 0) == 1
+    assert names.take_number(first, "wire.w", 0, 1) == "wire.w"
+    assert names.number_to_ask_for(second, "wire.w", 0) == 2
+    assert names.number_to_ask_for(second, "wire.w", 7) == 1  # other process sets have their own
+    assert names.take_number(second, "wire.w", 0, 4) == "wire.w#4"  # another rank asked for more
+    assert names.number_to_ask_for(first, "wire.w", 0) == 1
+    assert names.number_to_ask_for(second, "wire.w", 0) == 4
     del second
     gc.collect()
-    assert number_to_ask_for(third, "wire.w", 0) == 5
+    assert names.number_to_ask_for(third, "wire.w", 0) == 5

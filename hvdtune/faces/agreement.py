@@ -1,9 +1,9 @@
 """What the ranks agree on before they reduce the gradient of a parameter for the first time.
 
-The number that its name gets (see parameter_names), and whether its gradient is dense or sparse. A
-rank that did not compute the gradient takes part in the reduction all the same, and must do what
-the others do: an allreduce of zeros if theirs is dense, two allgathers of nothing if it is sparse.
-It cannot tell from the parameter.
+The number that its name gets (see wire_names), and whether its gradient is dense or sparse. A rank
+that did not compute the gradient takes part in the reduction all the same, and must do what the
+others do: an allreduce of zeros if theirs is dense, two allgathers of nothing if it is sparse. It
+cannot tell from the parameter.
 
 Besides, whether gradients are reduced during the backward pass: a rank that does, and gives up what
 is under way, must not be met by another that has not begun.
@@ -13,67 +13,74 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any, Protocol
 
-import torch
+import numpy as np
 
+from hvdtune.core import tables
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.objects import allgather_object
 from hvdtune.core.process_sets import ProcessSet, id_of
 from hvdtune.core.reduce_ops import Max
 from hvdtune.faces.gradients import Layout
-from hvdtune.torch import async_ops, overlap
-from hvdtune.torch.parameter_names import number_to_ask_for, take_number
-from hvdtune.torch.submission import Member
+from hvdtune.faces.wire_names import WireNames
+
+
+class Member(Protocol):
+    """A parameter of an optimizer; the agreement sets `wire_name` and `layout`."""
+
+    name: str
+    wire_name: str
+    layout: Layout
+
+    @property
+    def parameter(self) -> Any:
+        """The framework's tensor."""
 
 
 def agree(
     members: Sequence[Member],
     seen: Sequence[Layout],
+    names: WireNames,
     label: str,
     process_set: ProcessSet,
     *,
-    may_be_tried: bool,
+    overlaps: bool,
+    tries: bool,
 ) -> tuple[bool, bool]:
-    """Set the ``wire_name`` and ``layout`` of the members, all of one optimizer.
+    """Set the `wire_name` and `layout` of the members, all of one optimizer.
 
-    Returns whether their gradients are reduced during the backward pass: if all ranks want it; and
-    whether the ranks try if that pays: if it ``may_be_tried`` on all of them, as far as the
-    optimizer is concerned.
-    ``seen[i]``: this rank's gradient of ``members[i]``. The members must be in the order of their
-    names. Collective. Raises HorovodInternalError on all ranks, naming the parameters, when they do
-    not have the same ones.
+    Returns whether the gradients are reduced during the backward pass, and whether the ranks try if
+    that pays: if `overlaps`, and if `tries`, on all of them. `seen[i]`: this rank's gradient of
+    `members[i]`. The members must be in the order of their names. Collective. Raises
+    HorovodInternalError on all ranks, naming the parameters, if they do not have the same ones.
 
     In the main thread optimizers agree one after another, in an order that is the program's, under
     one name: ranks whose parameters differ meet, too. Other threads may agree at the same time, in
-    any order; there ``label`` tells optimizers apart.
+    any order; there `label` tells optimizers apart.
     """
     set_id = id_of(process_set)
-    numbers = [number_to_ask_for(member.parameter, member.name, set_id) for member in members]
-    on_gpu = any(member.parameter.is_cuda for member in members)
-    overlaps = overlap.wanted_on_gpu() if on_gpu else overlap.wanted()
-    tries = may_be_tried and not on_gpu and overlap.may_be_tried(process_set)
-    table = torch.tensor(
+    numbers = [names.number_to_ask_for(m.parameter, m.name, set_id) for m in members]
+    table = np.array(
         [
-            [*numbers, int(not overlaps)],
-            [*(int(layout.dense) for layout in seen), int(not tries)],
+            [*numbers, not overlaps],
+            [*(layout.dense for layout in seen), not tries],
             [*(layout.sparse_dims for layout in seen), 0],
         ],
-        dtype=torch.int32,
-        device="cpu",
+        dtype=np.int32,
     )
     main = threading.current_thread() is threading.main_thread()
     name = f"{'optimizer' if main else label}.agreement"
-    handle = async_ops.allreduce_async_(table, name=name, op=Max, process_set=process_set)
     try:
-        async_ops.synchronize(handle)
+        tables.reduce({name: table}, Max, process_set)
     except HorovodInternalError as error:
         # A mismatch is known to all ranks, so all come here; after anything else nobody can talk.
         if "Mismatched" not in str(error):
             raise
         raise HorovodInternalError(_difference(members, name, process_set)) from error
-    *columns, (busy, untried, _) = table.t().tolist()
+    *columns, (busy, untried, _) = table.T.tolist()
     for member, (number, dense, dims) in zip(members, columns, strict=True):
-        member.wire_name = take_number(member.parameter, member.name, set_id, number)
+        member.wire_name = names.take_number(member.parameter, member.name, set_id, number)
         member.layout = Layout(bool(dense), dims)
     return not busy, not untried
 
