@@ -13,18 +13,41 @@ MAX_RANKS: int
 MAX_PROCESS_SETS: int
 gpus: bool  # whether tensors on GPUs can be submitted, given the libraries
 
+class Running:
+    """Which engine runs in this process."""
+
+    engine: Engine | None
+
+class Pending(tuple[Any, ...]):
+    """An operation whose result nobody has fetched.
+
+    `memory` must live until it is done; `finish` makes the result of what the engine returns. If
+    `finish` is None, the result is known: `result`.
+    """
+
+    def __new__(
+        cls, fields: tuple[Engine, object, Callable[[Any], Any] | None, object]
+    ) -> Pending: ...
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def memory(self) -> object: ...
+    @property
+    def finish(self) -> Callable[[Any], Any] | None: ...
+    @property
+    def result(self) -> Any: ...
+
 class HotCalls:
     """The calls that are made for every gradient, as one step from a face to the engine.
 
-    `world` is the namespace whose `_engine` is the running engine; `pending` is where handles are
-    kept until they are collected, as (engine, memory, finish, result); `id_of` tells the number of
-    any process set but `whole_job`.
+    `running` has the engine; `pending` is where operations are kept, by handle, until their results
+    are fetched; `id_of` tells the number of any process set but `whole_job`.
     """
 
     def __init__(
         self,
-        world: dict[str, Any],
-        pending: dict[int, Any],
+        running: Running,
+        pending: dict[int, Pending],
         whole_job: object,
         id_of: Callable[[Any], int],
     ) -> None: ...

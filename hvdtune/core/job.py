@@ -344,7 +344,7 @@ def _forget_in_child() -> None:
 
 
 def _running_engine() -> _native.Engine | None:
-    return world._engine  # one read: a signal may come at any moment
+    return world.running.engine  # one read: a signal may come at any moment
 
 
 def shutdown() -> None:

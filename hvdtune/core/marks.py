@@ -41,7 +41,7 @@ def mark_step() -> None:
 def step_ended(owner: object) -> None:
     """An optimizer's step ends. Only those of one object count: of the first, while it lives."""
     global _owner
-    engine = world._engine
+    engine = world.running.engine
     if engine is None:
         return
     if _decision:
@@ -108,28 +108,28 @@ def mark(text: str, value: int = 0) -> Span:
 
 def phase(text: str, value: int) -> None:
     """The main thread begins (1; 2: on a device) or ends (0) something; nothing before init."""
-    engine = world._engine
+    engine = world.running.engine
     if engine is not None and threading.get_ident() == threading.main_thread().ident:
         engine.mark(PHASE, value, text)
 
 
 def record(kind: int, value: int, text: str) -> None:
     """The same for marks of other kinds (`timeline.record.layout.Mark`); nothing before init."""
-    engine = world._engine
+    engine = world.running.engine
     if engine is not None:
         engine.mark(kind, value, text)
 
 
 def counter(name: str, value: float) -> None:
     """Put a counter's reading into this rank's recording; its name tells the unit."""
-    engine = world._engine
+    engine = world.running.engine
     if engine is not None:
         engine.counter(name, float(value))
 
 
 def are_recorded() -> bool:
     """Whether what is told now is recorded on this rank."""
-    engine = world._engine
+    engine = world.running.engine
     return engine is not None and engine.takes_records()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvdtune._native import AllreducePlan, DeviceDone, HotCalls, array_address
+from hvdtune._native import AllreducePlan, DeviceDone, HotCalls, Pending, array_address
 from hvdtune.core import call_sites, reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
@@ -126,12 +126,8 @@ class Completed:
 Finish = Callable[[Completed], Any]
 
 
-# By handle, until somebody has fetched the result: the engine, what keeps the memory alive, what
-# makes the result of what the engine returns (None: the result is known already), and the result.
-# Plain tuples: one is made for every gradient.
-_Pending = tuple[Any, object, Finish | None, object]
-_pending: dict[int, _Pending] = {}
-_inherited: dict[int, _Pending] = {}  # in a forked child: its parent's
+_pending: dict[int, Pending] = {}  # by handle
+_inherited: dict[int, Pending] = {}  # in a forked child: its parent's
 # Automatic names are counted per process set and kind, so that an operation in a set that not all
 # ranks belong to does not shift the names of the others.
 _unnamed: dict[tuple[int, str], int] = {}
@@ -141,7 +137,7 @@ _join_hooks: list[Callable[[], None]] = []
 # Called for every gradient, so these go past everything here; `_native.pyi` says what they do.
 # Nothing is done, and the `*_async` functions have the words for why, where they return None and
 # False.
-_hot = HotCalls(vars(world), _pending, global_process_set, id_of)
+_hot = HotCalls(world.running, _pending, global_process_set, id_of)
 allreduce_tensor_async = _hot.submit_in_place
 allreduce_tensor = _hot.allreduce_at_once
 exchange_at_once = _hot.exchange_at_once
@@ -242,7 +238,7 @@ def _submit(
         if name is None:
             _give_back(wire_name, set_id)
         raise
-    _pending[handle] = (engine, (inputs, outputs), finish, None)
+    _pending[handle] = Pending((engine, (inputs, outputs), finish, None))
     return handle
 
 
@@ -477,7 +473,7 @@ def join_async(device: int = -1) -> int:
     """
     engine = running_engine()
     handle: int = engine.join(device)
-    _pending[handle] = (engine, None, _last_to_join, None)
+    _pending[handle] = Pending((engine, None, _last_to_join, None))
     return handle
 
 
@@ -512,7 +508,7 @@ def poll(handle: int) -> bool:
     if handle not in _pending:
         _refuse_inherited(handle)
         raise ValueError(f"handle {handle} was not created or has been cleared")
-    return bool(_pending[handle][0].poll(handle))
+    return bool(_pending[handle].engine.poll(handle))
 
 
 def synchronize(handle: int) -> Any:
@@ -528,19 +524,18 @@ def synchronize(handle: int) -> Any:
     if pending is None:
         _refuse_inherited(handle)
         return None
-    engine, _, finish, result = pending
     try:
-        taken = engine.collect(handle)
+        taken = pending.engine.collect(handle)
     except BaseException:
         # Else a signal's handler has raised: it is still under way, in memory that is kept here.
-        if _has_ended(engine, handle):
+        if _has_ended(pending.engine, handle):
             _pending.pop(handle, None)
         raise
     if _pending.pop(handle, None) is None:  # another thread has fetched it meanwhile
         return None
-    if finish is None:
-        return result
-    return finish(Completed() if taken is None else Completed(*taken))
+    if pending.finish is None:
+        return pending.result
+    return pending.finish(Completed() if taken is None else Completed(*taken))
 
 
 def _refuse_inherited(handle: int) -> None:

@@ -1,6 +1,6 @@
 """The running job as this process knows it: the engine, the settings, and who is who.
 
-`job` begins and ends it. The native hot calls read `_engine` here (`operations`).
+`job` begins and ends it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from hvdtune import _native
 from hvdtune.core.topology import Topology
 from hvdtune.settings import knobs
 
-_engine: _native.Engine | None = None
+#: Has the engine, None before init and after shutdown; the native hot calls read it, too.
+running = _native.Running()
 _abandoned: _native.Engine | None = None  # in a fork of a rank: the rank's, for plain reads
 _joined_by = 0  # the process that called init
 _topology: Topology | None = None
@@ -22,8 +23,8 @@ _settings: knobs.Settings | None = None
 
 def begin(engine: _native.Engine, topology: Topology, settings: knobs.Settings) -> None:
     """The job runs from now on."""
-    global _engine, _abandoned, _joined_by, _topology, _settings
-    _engine, _topology, _settings = engine, topology, settings
+    global _abandoned, _joined_by, _topology, _settings
+    running.engine, _topology, _settings = engine, topology, settings
     _abandoned, _joined_by = None, os.getpid()
 
 
@@ -32,22 +33,23 @@ def end() -> _native.Engine | None:
 
     A fork of a rank forgets the rank's.
     """
-    global _engine, _abandoned
-    ended, _engine, _abandoned = _engine, None, None
+    global _abandoned
+    ended, running.engine, _abandoned = running.engine, None, None
     return ended
 
 
 def abandon() -> None:
     """This process is a fork of a rank: it may ask who it is, and do nothing else."""
-    global _engine, _abandoned
-    if _engine is not None:
-        _engine.abandon()
-        _engine, _abandoned = None, _engine
+    global _abandoned
+    engine = running.engine
+    if engine is not None:
+        engine.abandon()
+        running.engine, _abandoned = None, engine
 
 
 def is_running() -> bool:
     """Whether the job runs and this process is one of its ranks."""
-    return _engine is not None
+    return running.engine is not None
 
 
 def is_fork() -> bool:
@@ -62,14 +64,15 @@ def is_ranks_own() -> bool:
 
 def is_initialized() -> bool:
     """Whether init was called and shutdown was not, on this process or the one it is a fork of."""
-    return _engine is not None or _abandoned is not None
+    return running.engine is not None or _abandoned is not None
 
 
 def engine() -> _native.Engine:
     """The engine. Raises ValueError before init and in a fork of a rank."""
-    if _engine is None:
+    found = running.engine
+    if found is None:
         raise ValueError(absence())
-    return _engine
+    return found
 
 
 def absence() -> str:
@@ -116,9 +119,9 @@ def status() -> dict[str, Any]:
 
 def note(key: str, text: str) -> None:
     """Rank 0: add a line to the status; an empty text takes it away. Nothing before init."""
-    running = _engine
-    if running is not None:
-        running.note(key, text)
+    found = running.engine
+    if found is not None:
+        found.note(key, text)
 
 
 def warn(text: str) -> None:

@@ -78,7 +78,7 @@ def _gather(count: float, mean: Channels, invstd: Channels) -> list[Any]:
     """Counts (ranks,), means and inverse deviations (ranks, channels) of all ranks."""
     return tables.gather(
         {
-            f"{_NAME}.count": np.array([count]),
+            f"{_NAME}.count": np.array([count], dtype=np.float64),
             f"{_NAME}.mean": mean.reshape(1, -1),
             f"{_NAME}.invstd": invstd.reshape(1, -1),
         }

@@ -77,7 +77,7 @@ class PhaseHooks:
     # ---- what is told ----
 
     def _tell(self, phase: str, value: int) -> None:
-        engine = world._engine
+        engine = world.running.engine
         if engine is not None:
             engine.mark(marks.PHASE, value, phase)
 

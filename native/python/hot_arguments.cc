@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/results.h"
+#include "python/running.h"
 
 namespace py = pybind11;
 
@@ -120,20 +121,15 @@ bool prepare_tensor(PyObject* object, PyObject* codes, Described& tensor, Tensor
 
 }  // namespace
 
-HotCalls::HotCalls(py::dict world, py::dict pending, py::object whole_job, py::object id_of)
-    : world_(std::move(world)),
+HotCalls::HotCalls(py::object running, py::dict pending, py::object whole_job, py::object id_of)
+    : running_(std::move(running)),
       pending_(std::move(pending)),
       whole_job_(std::move(whole_job)),
-      id_of_(std::move(id_of)) {}
-
-py::object HotCalls::engine() const {
-  static PyObject* const name = PyUnicode_InternFromString("_engine");
-  static PyTypeObject* const type =
-      reinterpret_cast<PyTypeObject*>(py::type::of<Engine>().release().ptr());
-  PyObject* found = PyDict_GetItemWithError(world_.ptr(), name);
-  if (found == nullptr || Py_TYPE(found) != type) return {};
-  return py::reinterpret_borrow<py::object>(found);
+      id_of_(std::move(id_of)) {
+  if (!is_running_object(running_)) throw py::type_error("running: a Running");
 }
+
+py::object HotCalls::engine() const { return engine_of(running_); }
 
 bool HotCalls::prepare(PyObject* const* args, Py_ssize_t count, Described& tensor,
                        TensorOperation& out) {
@@ -176,8 +172,7 @@ bool HotCalls::redirect(PyObject* output, PyObject* codes, TensorOperation& allr
 
 py::object HotCalls::keep(const py::object& engine, std::int64_t number, PyObject* tensor) const {
   auto handle = py::reinterpret_steal<py::object>(PyLong_FromLongLong(number));
-  const auto pending =
-      py::reinterpret_steal<py::object>(PyTuple_Pack(4, engine.ptr(), Py_None, Py_None, tensor));
+  const py::object pending = pending_in_place(engine, tensor);
   if (handle && pending && PyDict_SetItem(pending_.ptr(), handle.ptr(), pending.ptr()) == 0) {
     return handle;
   }

@@ -18,7 +18,9 @@ class HotCalls {
   static constexpr Py_ssize_t kFewest = 6;     // of prepare_other()
   static constexpr Py_ssize_t kMost = 10;
 
-  HotCalls(pybind11::dict world, pybind11::dict pending, pybind11::object whole_job,
+  /// `running`: a Running; `pending`: a Pending by handle; `id_of`: the number of any process set
+  /// but `whole_job`. Throws TypeError if `running` is none.
+  HotCalls(pybind11::object running, pybind11::dict pending, pybind11::object whole_job,
            pybind11::object id_of);
 
   /// The running engine, or null.
@@ -55,7 +57,7 @@ class HotCalls {
  private:
   bool prepare_set(PyObject* set, TensorOperation& out) const;
 
-  pybind11::dict world_;
+  pybind11::object running_;
   pybind11::dict pending_;
   pybind11::object whole_job_;
   pybind11::object id_of_;

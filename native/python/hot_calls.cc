@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "python/hot_arguments.h"
 #include "python/methods.h"
+#include "python/running.h"
 #include "python/tensors.h"
 
 namespace py = pybind11;
@@ -109,7 +110,7 @@ PyObject* collect_in_place(PyObject* self, PyObject* handle) {
   return translated([&]() -> PyObject* {
     auto& calls = object_in<HotCalls>(self);
     PyObject* found = PyDict_GetItemWithError(calls.pending(), handle);
-    if (found == nullptr || PyTuple_GET_ITEM(found, 2) != Py_None) {
+    if (found == nullptr || field_of(found, PendingField::kFinish) != Py_None) {
       PyErr_Clear();
       Py_RETURN_NONE;
     }
@@ -117,7 +118,7 @@ PyObject* collect_in_place(PyObject* self, PyObject* handle) {
     const std::int64_t number = PyLong_AsLongLong(handle);
     if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
     try {
-      collect(object_in<Engine>(PyTuple_GET_ITEM(found, 0)), number);
+      collect(object_in<Engine>(field_of(found, PendingField::kEngine)), number);
     } catch (const py::error_already_set&) {
       // A signal's handler has raised: the operation is still under way, works on memory that is
       // kept here, and can be waited for again.
@@ -128,7 +129,7 @@ PyObject* collect_in_place(PyObject* self, PyObject* handle) {
     }
     // Another thread may have fetched it meanwhile.
     if (!calls.forget(handle)) Py_RETURN_NONE;
-    return Py_NewRef(PyTuple_GET_ITEM(found, 3));
+    return Py_NewRef(field_of(found, PendingField::kResult));
   });
 }
 
@@ -168,8 +169,8 @@ void bind_hot_calls(py::module_& module, py::handle engine_type) {
   add_method(engine_type, collect_method);
   const py::class_<HotCalls> type(module, "HotCalls",
                                   "The calls that are made for every gradient.");
-  py::class_<HotCalls>(type).def(py::init<py::dict, py::dict, py::object, py::object>(),
-                                 py::arg("world"), py::arg("pending"), py::arg("whole_job"),
+  py::class_<HotCalls>(type).def(py::init<py::object, py::dict, py::object, py::object>(),
+                                 py::arg("running"), py::arg("pending"), py::arg("whole_job"),
                                  py::arg("id_of"));
   for (PyMethodDef& method : hot_methods) add_method(type, method);
 }

@@ -1,4 +1,5 @@
 #include "python/bindings.h"
+#include "python/running.h"
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "hvdtune's communication engine. Use it through hvdtune.core.";
@@ -6,6 +7,7 @@ PYBIND11_MODULE(_native, module) {
   hvdtune::python::bind_logging(module);
   hvdtune::python::bind_backends(module);
   hvdtune::python::bind_options(module);
+  hvdtune::python::bind_running(module);
   hvdtune::python::bind_engine(module);
   hvdtune::python::bind_allreduce_plan(module);
   hvdtune::python::bind_gradients(module);

@@ -1,0 +1,29 @@
+// What the calls that are made for every gradient share with `hvdtune.core`: the engine that runs,
+// and what is kept of an operation until its result is fetched.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace hvdtune::python {
+
+/// Adds the classes Running and Pending.
+void bind_running(pybind11::module_& module);
+
+/// The engine of an instance of Running, or null if no job runs. `running` must be one. Needs the
+/// interpreter's lock.
+[[nodiscard]] pybind11::object engine_of(pybind11::handle running);
+
+/// Whether `object` is an instance of Running.
+[[nodiscard]] bool is_running_object(pybind11::handle object);
+
+/// The fields of a Pending, in the order of its constructor.
+enum class PendingField : Py_ssize_t { kEngine, kMemory, kFinish, kResult };
+
+/// A Pending of an operation in place on `tensor`: nothing finishes it, the tensor is the result.
+/// Null with Python's error set if there is no memory for it.
+[[nodiscard]] pybind11::object pending_in_place(pybind11::handle engine, pybind11::handle tensor);
+
+/// A field of a Pending, borrowed. `pending` must be one.
+[[nodiscard]] PyObject* field_of(PyObject* pending, PendingField field);
+
+}  // namespace hvdtune::python
