@@ -4,7 +4,7 @@
 //   cmake -S . -B build/benchmarks -DHVDTUNE_BUILD_PYTHON=OFF -DHVDTUNE_BUILD_BENCHMARKS=ON
 //   cmake --build build/benchmarks && build/benchmarks/helper_pool [most helpers]
 
-#include "collective/helper_pool.h"
+#include "collective/kernels/helper_pool.h"
 
 #include <sched.h>
 
@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "collective/copy.h"
-#include "collective/kernels.h"
+#include "collective/kernels/copy.h"
+#include "collective/kernels/kernels.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 """Finding the running jobs of this user on this host, and asking one of them.
 
 Rank 0 of every job listens at the abstract Unix socket `hvdtune-control/UID/PID/NUMBER`
-(native/transport/control_server.h): nothing lies in any file system, and a job that has ended is
-gone from the list. Both sides look at who the other is: jobs and askers of one user only.
+(native/transport/control/control_server.h): nothing lies in any file system, and a job that has
+ended is gone from the list. Both sides look at who the other is: jobs and askers of one user only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// The module that links Gloo (transport/gloo.h). Built where Gloo is found.
+// The module that links Gloo (transport/messengers/gloo.h). Built where Gloo is found.
 
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "transport/gloo.h"
+#include "transport/messengers/gloo.h"
 
 namespace hvdtune {
 namespace {

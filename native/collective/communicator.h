@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/op_kind.h"
-#include "collective/segments.h"
+#include "collective/kernels/segments.h"
 
 namespace hvdtune {
 

@@ -8,12 +8,6 @@
 
 namespace hvdtune {
 
-MessageGroup message_group(const CommunicatorSpec& spec) {
-  return {spec.members, spec.index, spec.patience, [arena = spec.session.arena] {
-            if (arena->aborted()) throw Error(arena->abort_status());
-          }};
-}
-
 void agree(Communicator& control, const CommunicatorSpec& spec,
            const std::function<void()>& attempt) {
   std::string problem;

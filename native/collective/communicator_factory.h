@@ -6,9 +6,8 @@
 #include <vector>
 
 #include "collective/communicator.h"
-#include "collective/helper_pool.h"
-#include "collective/message_exchange.h"
-#include "transport/bootstrap.h"
+#include "collective/kernels/helper_pool.h"
+#include "transport/meeting/host_session.h"
 
 namespace hvdtune {
 
@@ -75,9 +74,6 @@ CommunicatorFactory make_failing_factory(std::string problem,
                                          CommunicatorFactory control = make_own_communicator);
 
 // ---- for those who write a factory --------------------------------------------------------------
-
-/// Members that learn from their host's arena that the job is over.
-MessageGroup message_group(const CommunicatorSpec& spec);
 
 /// All members attempt something that may throw. If one fails, all throw the same text, as
 /// Error(kInvalidArgument), and nobody before all know it.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "collective/shm_reduce.h"
+#include "collective/kernels/reduction.h"
 
 namespace hvdtune {
 

@@ -7,7 +7,7 @@
 #include "engine/agreement.h"
 #include "engine/blocked.h"
 #include "engine/fusion.h"
-#include "transport/arena.h"
+#include "transport/arena/arena.h"
 
 namespace hvdtune {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "collective/device_communicator.h"
+#include "collective/gpu/device_communicator.h"
 #include "engine/operation.h"
 #include "wire/messages.h"
 

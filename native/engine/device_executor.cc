@@ -6,7 +6,7 @@
 #include "base/at_once.h"
 #include "base/check.h"
 #include "base/log.h"
-#include "collective/ipc_communicator.h"
+#include "collective/gpu/ipc_communicator.h"
 #include "engine/averaging.h"
 #include "engine/device_tensors.h"
 #include "engine/results.h"

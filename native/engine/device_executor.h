@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "collective/bypass_communicator.h"
 #include "collective/communicator.h"
-#include "collective/hierarchical_device_communicator.h"
-#include "collective/nccl_communicator.h"
+#include "collective/gpu/bypass_communicator.h"
+#include "collective/gpu/hierarchical_device_communicator.h"
+#include "collective/gpu/nccl_communicator.h"
 #include "device/device_kernels.h"
 #include "engine/device_batch.h"
 #include "engine/gpus.h"

@@ -1,9 +1,9 @@
 // Operations that every member waits for, if they are not large: they do not go by way of the
 // coordinator. Each member publishes its data (direct_data.h), and arrives
-// (transport/slot_round.h); when all have, each makes its result of them for itself, or they share
-// the work (shared_sum.h). Nobody is
-// woken, because nobody sleeps: whoever has waited too long announces the tensor after all, and so
-// does everybody as soon as one has. Stalls, mismatches and joins are then dealt with as ever.
+// (transport/arena/slot_round.h); when all have, each makes its result of them for itself, or they
+// share the work (shared_sum.h). Nobody is woken, because nobody sleeps: whoever has waited too
+// long announces the tensor after all, and so does everybody as soon as one has. Stalls, mismatches
+// and joins are then dealt with as ever.
 #include <algorithm>
 
 #include "base/cpu.h"

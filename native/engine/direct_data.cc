@@ -4,8 +4,8 @@
 #include <array>
 #include <cstring>
 
-#include "collective/kernels.h"
-#include "collective/shm_reduce.h"
+#include "collective/kernels/kernels.h"
+#include "collective/kernels/reduction.h"
 #include "engine/averaging.h"
 #include "engine/results.h"
 #include "engine/shared_sum.h"

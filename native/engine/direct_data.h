@@ -3,11 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "collective/copy.h"
+#include "collective/kernels/copy.h"
 #include "engine/direct_stage.h"
 #include "engine/operation.h"
 #include "engine/process_sets.h"
-#include "transport/arena.h"
+#include "transport/arena/arena.h"
 
 namespace hvdtune {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/process_sets.h"
-#include "transport/arena.h"
+#include "transport/arena/arena.h"
 #include "wire/messages.h"
 
 namespace hvdtune {

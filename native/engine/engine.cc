@@ -54,10 +54,10 @@ HelperOptions chosen_helpers(const EngineOptions& options, const Arena& arena, P
 
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
-      rank_(options_.bootstrap.rank),
-      size_(options_.bootstrap.size),
+      rank_(options_.meeting.rank),
+      size_(options_.meeting.size),
       sets_(with_global_set(size_, options_.process_sets)),
-      session_(meet(options_.bootstrap, options_.network)),
+      session_(meet(options_.meeting, options_.network)),
       arena_(*session_.arena),
       recorder_(options_.recording.buffer_bytes,
                 [this](const std::string& problem, bool recorded) {

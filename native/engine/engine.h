@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/patience.h"
-#include "collective/cache_distance.h"
 #include "collective/communicator_factory.h"
+#include "collective/shm/cache_distance.h"
 #include "engine/coordinator.h"
 #include "engine/device_completions.h"
 #include "engine/device_executor.h"
@@ -37,11 +37,11 @@
 #include "observe/job_status.h"
 #include "observe/straggler.h"
 #include "observe/timeline.h"
-#include "transport/bridge.h"
-#include "transport/clock_sync.h"
-#include "transport/control_server.h"
-#include "transport/liveness.h"
-#include "transport/meet.h"
+#include "transport/control/bridge.h"
+#include "transport/control/clock_sync.h"
+#include "transport/control/control_server.h"
+#include "transport/control/liveness.h"
+#include "transport/meeting/meet.h"
 
 namespace hvdtune {
 
@@ -59,7 +59,7 @@ struct RecordingOptions {
 };
 
 struct EngineOptions {
-  BootstrapOptions bootstrap;
+  MeetingOptions meeting;
   std::optional<NetworkOptions> network;  ///< none: all ranks are on this host
   /// To how many hosts one passes the schedule on (HostTree). All ranks say the same.
   int host_fanout = 15;

@@ -6,8 +6,8 @@
 
 #include "base/large_blocks.h"
 #include "collective/communicator.h"
-#include "collective/helper_pool.h"
-#include "collective/shm_registered.h"
+#include "collective/kernels/helper_pool.h"
+#include "collective/shm/shm_registered.h"
 #include "engine/batch_cpu.h"
 #include "engine/operation.h"
 #include "engine/process_sets.h"

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "engine/coordinator.h"
-#include "transport/arena.h"
+#include "transport/arena/arena.h"
 
 namespace hvdtune {
 namespace {

@@ -254,17 +254,17 @@ void Engine::await_recording_decision() {
     return;
   } else {
     // It is on its way here, or dies: all have met.
-    const Nanos deadline = monotonic_now() + options_.bootstrap.timeout;
+    const Nanos deadline = monotonic_now() + options_.meeting.timeout;
     while (decided.load(std::memory_order_acquire) == 0 && !arena_.aborted()) {
       const Nanos now = monotonic_now();
       if (now >= deadline) {
         HVD_LOG_RANK(kWarning, rank_)
-            << "rank 0 has not said within " << options_.bootstrap.timeout / kSecond
+            << "rank 0 has not said within " << options_.meeting.timeout / kSecond
             << " s what is recorded: the recording may miss the beginning of this rank.";
         return;
       }
       futex_wait(&decided, 0, std::min(deadline, now + kLookForDeath));
-      options_.bootstrap.on_wait();
+      options_.meeting.on_wait();
     }
   }
 }

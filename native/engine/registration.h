@@ -4,9 +4,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "collective/shm_registered.h"
+#include "collective/shm/shm_registered.h"
 #include "engine/operation.h"
-#include "transport/shared_heap.h"
+#include "transport/arena/shared_heap.h"
 
 namespace hvdtune {
 

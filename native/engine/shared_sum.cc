@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "collective/shm_reduce.h"
+#include "collective/kernels/reduction.h"
 #include "engine/direct_stage.h"
 
 namespace hvdtune {

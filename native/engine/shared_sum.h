@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/op_kind.h"
-#include "collective/copy.h"
-#include "transport/arena.h"
+#include "collective/kernels/copy.h"
+#include "transport/arena/arena.h"
 #include "wire/messages.h"
 
 namespace hvdtune {
@@ -16,10 +16,10 @@ namespace hvdtune {
 /// The sum of a direct round (engine/direct.cc) of a tensor that is too long for every member to
 /// read everybody's data, where ranks take turns on a CPU. Every step that ranks take together
 /// costs a turn of all of them there, so there is but one: when the last has arrived, whoever runs
-/// sums up pieces (transport/shared_work.h) into memory of the set's first member, and each rank
-/// copies the result when its turn comes. No rank depends on another: what all have published stays
-/// until all have the result, and a member that has waited for too long for another's piece (it may
-/// be stopped, or dead) gives the shared work up, for everybody.
+/// sums up pieces (transport/arena/shared_work.h) into memory of the set's first member, and each
+/// rank copies the result when its turn comes. No rank depends on another: what all have published
+/// stays until all have the result, and a member that has waited for too long for another's piece
+/// (it may be stopped, or dead) gives the shared work up, for everybody.
 class SharedSum {
  public:
   /// What every member knows, and knows alike.

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "engine/coordinator.h"
-#include "transport/bootstrap.h"
+#include "transport/meeting/host_session.h"
 
 namespace hvdtune {
 

@@ -1,4 +1,4 @@
-/* The split barrier: collective/shm_barrier.cc. See README.md.
+/* The split barrier: collective/shm/shm_barrier.cc. See README.md.
  *
  * MEMBERS members arrive and wait ROUNDS times. In the end one may abort the job instead of
  * arriving (Arena::abort); whoever waits then must find out. The time slice of the sleep may be

@@ -1,4 +1,4 @@
-/* Who sleeps on a doorbell, and who wakes them: transport/doorbell.h and engine/drive.cc.
+/* Who sleeps on a doorbell, and who wakes them: transport/arena/doorbell.h and engine/drive.cc.
  * See README.md.
  *
  * The rank's own thread and CALLERS blocked callers share one doorbell. Each of POSTERS others
@@ -49,7 +49,7 @@ byte deadline; /* number of the current one, while has_ready */
 byte expired; /* number of the last one that has passed */
 byte thread_deadline; /* until when the thread sleeps; 0: for ever, or it does not sleep */
 
-/* ---- transport/doorbell.h ---- */
+/* ---- transport/arena/doorbell.h ---- */
 
 inline wake_channels(who) {
   atomic {

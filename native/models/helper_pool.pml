@@ -1,5 +1,5 @@
 /* Who takes which piece of work, who waits for whom and who wakes whom: HelperPool in
- * collective/helper_pool.h. See README.md.
+ * collective/kernels/helper_pool.h. See README.md.
  *
  * A caller has ROUNDS pieces of work, each cut into PIECES, and HELPERS helpers; then it stops
  * them. A round's work is done once, piece by piece, before the caller goes on. With -DTOGETHER

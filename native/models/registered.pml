@@ -1,4 +1,4 @@
-/* Reductions in place, whose blocks go to whoever runs: collective/shm_registered.cc, and what
+/* Reductions in place, whose blocks go to whoever runs: collective/shm/shm_registered.cc, and what
  * engine/registration.cc does before. See README.md.
  *
  * MEMBERS ranks reduce REDUCTIONS tensors in turn, of BLOCKS blocks each; reduction r and

@@ -1,4 +1,4 @@
-/* Records in a ring of bytes in shared memory: transport/ring.h. See README.md.
+/* Records in a ring of bytes in shared memory: transport/arena/ring.h. See README.md.
  *
  * One producer writes RECORDS records of one or two units each; READERS read them all, at their own
  * pace. A record does not wrap around: the end of the ring is skipped, with a marker. Writers and

@@ -1,4 +1,4 @@
-/* Small operations past the coordinator, and by way of it: transport/slot_round.h, engine/direct.cc,
+/* Small operations past the coordinator, and by way of it: transport/arena/slot_round.h, engine/direct.cc,
  * and what engine.cc, progress.cc and coordinator.cc do about slots. See README.md.
  *
  * MEMBERS ranks reduce one tensor ROUNDS times. Each time, each of them tries the direct way, or

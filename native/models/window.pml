@@ -1,5 +1,5 @@
 /* Who may overwrite a chunk of the fusion buffer, and when: the streamed algorithms of
- * collective/shm_communicator.cc and collective/shm_allreduce.cc. See README.md.
+ * collective/shm/shm_communicator.cc and collective/shm/shm_allreduce.cc. See README.md.
  *
  * MEMBERS ranks run OPERATIONS collectives, each chosen freely: an allreduce streamed through the
  * window, a one-shot allreduce, or an operation with one exchange (broadcast, allgather, ...). With

@@ -1,5 +1,5 @@
 #include "python/bindings.h"
-#include "transport/mpi.h"
+#include "transport/messengers/mpi.h"
 
 namespace py = pybind11;
 

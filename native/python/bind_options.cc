@@ -4,7 +4,7 @@
 
 #include "engine/engine.h"
 #include "python/bindings.h"
-#include "transport/host_id.h"
+#include "transport/meeting/host_id.h"
 
 namespace py = pybind11;
 
@@ -97,14 +97,14 @@ EngineOptions make_options(const py::kwargs& values) {
   const auto flag = [&](const char* key) { return values[key].cast<bool>(); };
 
   EngineOptions options;
-  options.bootstrap.rank = static_cast<int>(number("rank"));
-  options.bootstrap.size = static_cast<int>(number("size"));
-  options.bootstrap.endpoint = text("endpoint");
-  options.bootstrap.secret = text("secret");
-  options.bootstrap.hostname = text("hostname");
-  options.bootstrap.agreement = text("agreement");
-  options.bootstrap.timeout = from_seconds(real("start_timeout_s"));
-  options.bootstrap.on_wait = &raise_signals;
+  options.meeting.rank = static_cast<int>(number("rank"));
+  options.meeting.size = static_cast<int>(number("size"));
+  options.meeting.endpoint = text("endpoint");
+  options.meeting.secret = text("secret");
+  options.meeting.hostname = text("hostname");
+  options.meeting.agreement = text("agreement");
+  options.meeting.timeout = from_seconds(real("start_timeout_s"));
+  options.meeting.on_wait = &raise_signals;
   NetworkOptions network;
   network.host = text("network_host");
   network.port = static_cast<int>(number("network_port"));

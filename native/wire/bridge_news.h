@@ -6,7 +6,7 @@
 
 namespace hvdtune::wire {
 
-// What the bridges of a job's hosts tell each other (transport/bridge.h).
+// What the bridges of a job's hosts tell each other (transport/control/bridge.h).
 
 enum class NewsType : std::uint8_t {
   // To rank 0's host:

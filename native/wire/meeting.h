@@ -7,8 +7,8 @@
 
 namespace hvdtune::wire {
 
-// What the ranks of a job tell each other when they meet over a network (transport/rendezvous.h).
-// All decoders throw DecodeError.
+// What the ranks of a job tell each other when they meet over a network
+// (transport/meeting/rendezvous.h). All decoders throw DecodeError.
 
 /// Of these messages, and of everything that travels on the connections afterwards.
 inline constexpr std::uint32_t kProtocol = 3;

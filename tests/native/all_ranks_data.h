@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "check.h"
-#include "collective/kernels.h"
-#include "collective/segments.h"
+#include "collective/kernels/kernels.h"
+#include "collective/kernels/segments.h"
 #include "reference.h"
 
 namespace hvdtune::testing {

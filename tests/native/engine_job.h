@@ -28,12 +28,12 @@ inline std::string fresh_endpoint() {
 
 inline EngineOptions options_of(int rank, int size, const std::string& endpoint) {
   EngineOptions options;
-  options.bootstrap.rank = rank;
-  options.bootstrap.size = size;
-  options.bootstrap.endpoint = endpoint;
-  options.bootstrap.hostname = "here";
-  options.bootstrap.secret = "secret";
-  options.bootstrap.timeout = kPatience;
+  options.meeting.rank = rank;
+  options.meeting.size = size;
+  options.meeting.endpoint = endpoint;
+  options.meeting.hostname = "here";
+  options.meeting.secret = "secret";
+  options.meeting.timeout = kPatience;
   options.local_size = size;
   options.coordinator.cache_capacity = 1024;
   options.stall.enabled = false;

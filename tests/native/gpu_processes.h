@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "collective/kernels.h"
-#include "collective/shm_communicator.h"
+#include "collective/kernels/kernels.h"
+#include "collective/shm/shm_communicator.h"
 #include "device/device_kernels.h"
 #include "fake_gpu.h"
-#include "transport/arena.h"
+#include "transport/arena/arena.h"
 
 // Ranks with fake GPUs as processes, as a process cannot open its own memory. They are forked, so a
 // program of such tests has no other threads and never loads the fake driver itself.

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "check.h"
-#include "collective/hierarchical_communicator.h"
-#include "collective/socket_communicator.h"
+#include "collective/hierarchy/hierarchical_communicator.h"
+#include "collective/sockets/socket_communicator.h"
 #include "socket_world.h"
 #include "threads.h"
-#include "transport/arena.h"
+#include "transport/arena/arena.h"
 
 namespace hvdtune::testing {
 

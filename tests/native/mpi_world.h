@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "check.h"
-#include "collective/message_communicator.h"
-#include "transport/mpi.h"
+#include "collective/messages/message_communicator.h"
+#include "transport/messengers/mpi.h"
 
 namespace hvdtune::testing {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "collective/nccl_communicator.h"
+#include "collective/gpu/nccl_communicator.h"
 #include "fake_gpu.h"
 #include "shm_world.h"
 

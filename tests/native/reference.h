@@ -14,7 +14,7 @@
 
 #include "base/dtype.h"
 #include "check.h"
-#include "collective/kernels.h"
+#include "collective/kernels/kernels.h"
 
 namespace hvdtune::testing {
 

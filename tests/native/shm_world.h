@@ -6,9 +6,9 @@
 
 #include "all_ranks_data.h"
 #include "check.h"
-#include "collective/shm_communicator.h"
+#include "collective/shm/shm_communicator.h"
 #include "threads.h"
-#include "transport/arena.h"
+#include "transport/arena/arena.h"
 
 namespace hvdtune::testing {
 

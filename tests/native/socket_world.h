@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "check.h"
-#include "collective/socket_communicator.h"
+#include "collective/sockets/socket_communicator.h"
 #include "threads.h"
-#include "transport/rendezvous.h"
+#include "transport/meeting/rendezvous.h"
 
 namespace hvdtune::testing {
 

@@ -10,10 +10,10 @@
 
 #include "base/half.h"
 #include "check.h"
-#include "collective/shm_communicator.h"
+#include "collective/shm/shm_communicator.h"
 #include "reference.h"
 #include "threads.h"
-#include "transport/arena.h"
+#include "transport/arena/arena.h"
 
 namespace hvdtune::testing {
 namespace {
@@ -183,8 +183,8 @@ TEST(bits_do_not_depend_on_the_other_tensors) {
         }
         run_adasum(alone, {count}, dtype, 1.0, 1.0);
         const Bytes among(together[0].begin() + begin, together[0].begin() + end);
-        CHECK_MSG(alone[0] == among, dtype_name(dtype) << " ranks " << ranks << " tensor of "
-                                                       << count << " elements");
+        CHECK_MSG(alone[0] == among,
+                  dtype_name(dtype) << " ranks " << ranks << " tensor of " << count << " elements");
         first += count;
       }
     }

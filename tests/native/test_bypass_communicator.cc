@@ -1,5 +1,5 @@
 // PeerAllreduce, and the communicator that has it beside NCCL.
-#include "collective/bypass_communicator.h"
+#include "collective/gpu/bypass_communicator.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 #include <new>
 #include <thread>
 
-#include "collective/nccl_communicator.h"
+#include "collective/gpu/nccl_communicator.h"
 #include "gpu_processes.h"
 
 using namespace hvdtune;           // NOLINT: a test

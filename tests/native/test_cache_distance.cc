@@ -1,4 +1,4 @@
-#include "collective/cache_distance.h"
+#include "collective/shm/cache_distance.h"
 
 #include <chrono>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "transport/clock_sync.h"
+#include "transport/control/clock_sync.h"
 
 #include <chrono>
 #include <cstdint>
@@ -141,7 +141,7 @@ TEST(ranks_with_shifted_clocks_find_their_offsets) {
         std::vector<float> data(3, 1);
         finish(engine, engine.submit(in_place(OpKind::kAllreduce, "end", data)));
       },
-      [&](EngineOptions& options) { options.clock_shift = shift_of(options.bootstrap.rank); });
+      [&](EngineOptions& options) { options.clock_shift = shift_of(options.meeting.rank); });
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 #include "check.h"
 #include "engine_job.h"
-#include "transport/control_server.h"
+#include "transport/control/control_server.h"
 
 namespace hvdtune::testing {
 namespace {

@@ -155,7 +155,7 @@ TEST(what_only_some_ranks_have_is_used_by_none) {
         CHECK(mine.values() == (std::vector<float>{3, 6, 9}));
       },
       [](EngineOptions& options) {
-        with(options.bootstrap.rank == 1 ? Way::kStaged : Way::kNccl)(options);
+        with(options.meeting.rank == 1 ? Way::kStaged : Way::kNccl)(options);
       });
 }
 

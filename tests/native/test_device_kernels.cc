@@ -2,7 +2,7 @@
 #include <limits>
 #include <random>
 
-#include "collective/kernels.h"
+#include "collective/kernels/kernels.h"
 #include "device/device_kernels.h"
 #include "fake_gpu.h"
 

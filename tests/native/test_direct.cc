@@ -10,7 +10,7 @@
 
 #include "check.h"
 #include "engine_job.h"
-#include "transport/slot_round.h"
+#include "transport/arena/slot_round.h"
 
 namespace hvdtune::testing {
 namespace {
@@ -129,7 +129,7 @@ TEST(a_cpu_for_every_rank) {
             }
           }
         },
-        [](EngineOptions& options) { options.bootstrap.cpus = 64; });
+        [](EngineOptions& options) { options.meeting.cpus = 64; });
   }
 }
 

@@ -432,7 +432,7 @@ TEST(ranks_that_do_not_agree_about_the_job_do_not_start) {
   const std::string endpoint = fresh_endpoint();
   run_threads(2, [&](int rank) {
     EngineOptions options = options_of(rank, 2, endpoint);
-    options.bootstrap.agreement = "SAME=1\nX=" + std::to_string(rank) + "\n";
+    options.meeting.agreement = "SAME=1\nX=" + std::to_string(rank) + "\n";
     CHECK_THROWS_WITH(Engine(std::move(options)), Error, "X=1 there, X=0 on rank 0");
   });
 }
@@ -441,7 +441,7 @@ TEST(a_missing_rank_is_named) {
   const std::string endpoint = fresh_endpoint();
   run_threads(2, [&](int rank) {
     EngineOptions options = options_of(rank, 3, endpoint);
-    options.bootstrap.timeout = 300 * kMillisecond;
+    options.meeting.timeout = 300 * kMillisecond;
     CHECK_THROWS_WITH(Engine(std::move(options)), Error, "missing rank 2");
   });
 }

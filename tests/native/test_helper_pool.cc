@@ -1,4 +1,4 @@
-#include "collective/helper_pool.h"
+#include "collective/kernels/helper_pool.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "check.h"
-#include "collective/copy.h"
+#include "collective/kernels/copy.h"
 
 namespace hvdtune::testing {
 

@@ -1,4 +1,4 @@
-#include "collective/hierarchical_communicator.h"
+#include "collective/hierarchy/hierarchical_communicator.h"
 
 #include <linux/tcp.h>
 #include <netinet/in.h>

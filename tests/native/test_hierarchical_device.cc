@@ -3,7 +3,7 @@
 #include <atomic>
 #include <thread>
 
-#include "collective/hierarchical_device_communicator.h"
+#include "collective/gpu/hierarchical_device_communicator.h"
 #include "hierarchical_world.h"
 #include "nccl_members.h"
 

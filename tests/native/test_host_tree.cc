@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "check.h"
-#include "transport/host_tree.h"
+#include "transport/control/host_tree.h"
 
 namespace hvdtune::testing {
 namespace {

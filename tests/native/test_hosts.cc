@@ -10,7 +10,7 @@
 
 #include "check.h"
 #include "engine_job.h"
-#include "transport/tcp_listener.h"
+#include "transport/sockets/tcp_listener.h"
 
 namespace hvdtune::testing {
 namespace {
@@ -34,10 +34,10 @@ void run_hosts(const std::vector<int>& hosts, const std::function<void(int, Engi
     network.port = port;
     network.secret = "the secret of this job";
     network.version = "1";
-    const int host = host_of[static_cast<std::size_t>(options.bootstrap.rank)];
+    const int host = host_of[static_cast<std::size_t>(options.meeting.rank)];
     network.host_id = "host" + std::to_string(host);
     options.network = network;
-    options.bootstrap.hostname = network.host_id;
+    options.meeting.hostname = network.host_id;
     options.local_size = hosts[static_cast<std::size_t>(host)];
     if (adjust) adjust(options);
   });
@@ -194,7 +194,7 @@ TEST(a_host_that_is_slow_to_start_may_find_the_job_over) {
     CHECK_MSG(engine.state().kind == ErrorKind::kShutdown, engine.state().text);
   };
   run_hosts({1, 1}, body, [&](EngineOptions& options) {
-    if (options.bootstrap.rank == 0) return;
+    if (options.meeting.rank == 0) return;
     options.data_plane = [&](const CommunicatorSpec& spec) {
       while (!gone) std::this_thread::yield();
       return make_own_communicator(spec);

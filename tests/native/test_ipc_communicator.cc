@@ -7,7 +7,7 @@
 #include <new>
 #include <thread>
 
-#include "collective/ipc_communicator.h"
+#include "collective/gpu/ipc_communicator.h"
 #include "gpu_processes.h"
 
 using namespace hvdtune;           // NOLINT: a test

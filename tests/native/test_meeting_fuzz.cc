@@ -19,8 +19,8 @@
 #include "check.h"
 #include "engine_job.h"
 #include "socket_world.h"
-#include "transport/bootstrap.h"
-#include "transport/handshake.h"
+#include "transport/meeting/meet_on_host.h"
+#include "transport/sockets/handshake.h"
 #include "wire/meeting.h"
 
 namespace hvdtune::testing {
@@ -171,7 +171,7 @@ TEST(a_thousand_strangers_at_each_door_change_nothing) {
 
 /// Of the same user: others are turned away by the kernel's word alone.
 TEST(a_thousand_strangers_at_a_local_meeting_point_change_nothing) {
-  BootstrapOptions options;
+  MeetingOptions options;
   options.size = 3;
   options.endpoint = fresh_endpoint();
   options.secret = "secret";
@@ -180,13 +180,13 @@ TEST(a_thousand_strangers_at_a_local_meeting_point_change_nothing) {
   std::atomic<bool> besieged{false};
   std::vector<HostSession> sessions(3);
   run_threads(4, [&](int thread) {
-    BootstrapOptions own = options;
+    MeetingOptions own = options;
     own.rank = thread;
     own.hostname = "host" + std::to_string(thread);
     if (thread == 0) own.on_wait = [&] { open = true; };
     if (thread < 3) {
       while (thread > 0 && !besieged) std::this_thread::yield();
-      sessions[static_cast<std::size_t>(thread)] = bootstrap(own);
+      sessions[static_cast<std::size_t>(thread)] = meet_on_host(own);
       return;
     }
     while (!open) std::this_thread::yield();

@@ -9,7 +9,7 @@
 
 #include "base/half.h"
 #include "collective/exchange_texts.h"
-#include "collective/nccl_communicator.h"
+#include "collective/gpu/nccl_communicator.h"
 #include "nccl_members.h"
 
 using namespace hvdtune;           // NOLINT: a test

@@ -1,5 +1,5 @@
 // What a process says to MPICH's mpirun at its end. The test is the mpirun.
-#include "transport/pmi.h"
+#include "transport/messengers/pmi.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

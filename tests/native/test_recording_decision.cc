@@ -9,7 +9,7 @@
 #include "check.h"
 #include "engine_job.h"
 #include "folder.h"
-#include "transport/bootstrap.h"
+#include "transport/meeting/meet_on_host.h"
 
 namespace hvdtune::testing {
 namespace {
@@ -55,16 +55,16 @@ void meet_undecided(const std::function<void(Undecided&)>& rank_0,
   std::atomic<bool> met{false};
   run_threads(2, [&](int rank) {
     EngineOptions options = options_of(rank, 2, endpoint);
-    options.bootstrap.timeout = timeout;
+    options.meeting.timeout = timeout;
     options.recording.horovod_format = false;
     options.timeline = folder.file("t.json");
     if (rank == 0) {
-      state.rank_0 = bootstrap(options.bootstrap);
+      state.rank_0 = meet_on_host(options.meeting);
       met = true;
       rank_0(state);
       return;
     }
-    options.bootstrap.on_wait = [&] {
+    options.meeting.on_wait = [&] {
       if (!met) return;
       ++state.looks;
       look(state);

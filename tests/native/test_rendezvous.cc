@@ -1,5 +1,5 @@
 // Ranks that meet over the network, or cannot.
-#include "transport/rendezvous.h"
+#include "transport/meeting/rendezvous.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@
 #include "check.h"
 #include "socket_world.h"
 #include "threads.h"
-#include "transport/handshake.h"
+#include "transport/sockets/handshake.h"
 #include "wire/meeting.h"
 
 namespace hvdtune::testing {

@@ -1,4 +1,4 @@
-#include "transport/ring.h"
+#include "transport/arena/ring.h"
 
 #include <atomic>
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 #include "check.h"
 #include "threads.h"
-#include "transport/arena.h"
-#include "transport/doorbell.h"
+#include "transport/arena/arena.h"
+#include "transport/arena/doorbell.h"
 
 namespace hvdtune::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "collective/shm_communicator.h"
+#include "collective/shm/shm_communicator.h"
 
 #include <algorithm>
 #include <atomic>
@@ -15,7 +15,7 @@
 #include "reference.h"
 #include "shm_world.h"
 #include "threads.h"
-#include "transport/arena.h"
+#include "transport/arena/arena.h"
 
 namespace hvdtune::testing {
 

@@ -9,11 +9,11 @@
 
 #include "check.h"
 #include "collective/adasum.h"
-#include "collective/shm_communicator.h"
+#include "collective/shm/shm_communicator.h"
 #include "reference.h"
 #include "shm_world.h"
 #include "threads.h"
-#include "transport/arena.h"
+#include "transport/arena/arena.h"
 
 namespace hvdtune::testing {
 

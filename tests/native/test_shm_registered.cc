@@ -1,4 +1,4 @@
-#include "collective/shm_registered.h"
+#include "collective/shm/shm_registered.h"
 
 #include <algorithm>
 #include <atomic>
@@ -13,12 +13,12 @@
 
 #include "all_ranks_data.h"
 #include "check.h"
-#include "collective/shm_barrier.h"
+#include "collective/shm/shm_barrier.h"
 #include "engine_job.h"
 #include "reference.h"
 #include "threads.h"
-#include "transport/peer_heaps.h"
-#include "transport/shared_heap.h"
+#include "transport/arena/peer_heaps.h"
+#include "transport/arena/shared_heap.h"
 
 namespace hvdtune::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "collective/shm_window.h"
+#include "collective/shm/shm_window.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "collective/socket_communicator.h"
+#include "collective/sockets/socket_communicator.h"
 
 #include <linux/filter.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
 // Who may connect: processes that know the job's secret, and nobody else.
-#include "transport/tcp_listener.h"
+#include "transport/sockets/tcp_listener.h"
 
 #include <netinet/in.h>
 #include <poll.h>
@@ -19,8 +19,8 @@
 #include "base/sha256.h"
 #include "check.h"
 #include "threads.h"
-#include "transport/handshake.h"
-#include "transport/tcp_socket.h"
+#include "transport/sockets/handshake.h"
+#include "transport/sockets/tcp_socket.h"
 
 namespace hvdtune::testing {
 namespace {

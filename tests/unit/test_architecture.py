@@ -80,6 +80,26 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     },
 }
 
+# Rooms of a native directory: which folders of NATIVE_ROOMS each may include, apart from itself.
+NATIVE_ROOMS: dict[str, set[str]] = {
+    "transport/arena": set(),
+    "transport/sockets": set(),
+    "transport/messengers": set(),
+    "transport/meeting": {"transport/arena", "transport/sockets"},
+    "transport/control": {"transport/arena", "transport/sockets", "transport/meeting"},
+    "collective/kernels": set(),
+    # The files that lie in no room: what all rooms below implement, or need.
+    "collective": {"collective/kernels", "transport/meeting"},
+    "collective/shm": {"collective", "collective/kernels", "transport/arena"},
+    "collective/sockets": {"collective", "collective/kernels", "transport/sockets"},
+    "collective/messages": {
+        *("collective", "collective/kernels", "transport/messengers", "transport/sockets"),
+    },
+    "collective/hierarchy": {"collective", "collective/kernels", "collective/shm"},
+    "collective/gpu": {"collective", "transport/meeting"},
+}
+MOST_NATIVE_NAMES = 12  # of a room: a .h and its .cc have one name
+
 HEAVY = ("numpy", "pandas", "plotly", "skopt", "sklearn", "torch", "yaml", "cloudpickle")
 IMPORT_CALL = re.compile(r"(^|\.)(import_module|__import__)$")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -228,13 +248,48 @@ def type_checking_lines(path: Path) -> set[int]:
     return found
 
 
+def included_files(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and path below `native` of every #include of our own."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = re.match(r'\s*#\s*include\s*"([^"]+)"', line)
+        if match:
+            yield number, match[1]
+
+
 def test_no_native_files_include_each_other():
-    graph: dict[str, set[str]] = {}
-    for path in native_files():
-        text = path.read_text(encoding="utf-8")
-        included = set(re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE))
-        graph[str(path.relative_to(NATIVE))] = included
+    graph = {
+        str(path.relative_to(NATIVE)): {name for _, name in included_files(path)}
+        for path in native_files()
+    }
     assert circles(graph) == []
+
+
+def test_native_rooms_know_only_those_named():
+    faults = []
+    with_rooms = {room.partition("/")[0] for room in NATIVE_ROOMS}
+    for path in native_files():
+        own = str(path.parent.relative_to(NATIVE))
+        if own.partition("/")[0] not in with_rooms:
+            continue
+        assert own in NATIVE_ROOMS, f"{relative(path)} belongs to no room"
+        for number, name in included_files(path):
+            room = name.rpartition("/")[0]
+            if room in NATIVE_ROOMS and room not in NATIVE_ROOMS[own] | {own}:
+                faults.append(f"{relative(path)}:{number}: {own} must not include {name}")
+    assert not faults, "\n".join(faults)
+
+
+def test_native_rooms_do_not_know_each_other_in_circles():
+    assert circles(NATIVE_ROOMS) == []
+
+
+def test_native_rooms_hold_a_dozen_names():
+    faults = []
+    for room in NATIVE_ROOMS:
+        names = {path.stem for path in (NATIVE / room).glob("*.*")}
+        if not names or len(names) > MOST_NATIVE_NAMES:
+            faults.append(f"native/{room} has {len(names)} names")
+    assert not faults, ", ".join(faults)
 
 
 def test_folders_hold_a_dozen_files():
@@ -290,13 +345,9 @@ def test_native_includes_go_downwards():
     for path in native_files():
         own = path.relative_to(NATIVE).parts[0]
         assert own in NATIVE_LAYERS, f"{relative(path)} belongs to no layer of the architecture"
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            match = re.match(r'\s*#\s*include\s*"([^"]+)"', line)
-            if not match:
-                continue
-            target = match[1].split("/")[0]
-            if target not in NATIVE_LAYERS[own] | {own}:
-                faults.append(f"{relative(path)}:{number}: {own} must not include {match[1]}")
+        for number, name in included_files(path):
+            if name.split("/")[0] not in NATIVE_LAYERS[own] | {own}:
+                faults.append(f"{relative(path)}:{number}: {own} must not include {name}")
     assert not faults, "\n".join(faults)
 
 

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "collective/kernels/kernels.h"
+
+namespace hvdtune {
+
+// One table a file, constant-initialised: naming a table runs no code of its instruction set.
+extern const KernelTable kPortableKernels;
+#if defined(__x86_64__)
+extern const KernelTable kAvx2Kernels;
+extern const KernelTable kAvx512Kernels;
+#endif
+
+}  // namespace hvdtune

@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "collective/communicator_factory.h"
+#include "collective/messages/message_communicator.h"
+#include "transport/messengers/gloo.h"
+#include "transport/sockets/tcp_address.h"
+
+namespace hvdtune {
+namespace {
+
+/// Everybody's text, in member order.
+std::vector<std::string> gather_texts(Communicator& control, const std::string& mine) {
+  const auto members = static_cast<std::size_t>(control.size());
+  SegmentList in;
+  in.add(const_cast<char*>(mine.data()), mine.size());  // SegmentList serves both directions
+  std::vector<std::string> texts(members);
+  std::vector<SegmentList> out(members);
+  const std::vector<std::int64_t> length{static_cast<std::int64_t>(mine.size())};
+  const Lengths lengths{length, [&](const std::vector<std::int64_t>& all) -> std::size_t {
+                          for (std::size_t member = 0; member < members; ++member) {
+                            texts[member].resize(static_cast<std::size_t>(all[member]));
+                            out[member].add(texts[member].data(), texts[member].size());
+                          }
+                          return 0;
+                        }};
+  control.allgather({in, out, &lengths});
+  return texts;
+}
+
+/// What the members tell each other while Gloo connects them. One of them may fail before the
+/// others have heard what they wait for, or after: so everybody goes on to take part until nobody
+/// asks.
+class Meeting {
+ public:
+  explicit Meeting(Communicator& control) : control_(control) {}
+
+  /// Everybody's text.
+  std::vector<std::string> gather(const std::string& mine) {
+    std::vector<std::string> all = gather_texts(control_, kAsks + mine);
+    for (std::string& text : all) {
+      if (text.front() == kFailed) {
+        throw Error(ErrorKind::kAborted, "another rank cannot be connected");
+      }
+      text.erase(0, 1);
+    }
+    return all;
+  }
+
+  /// Returns when everybody is connected, or knows that he will not be.
+  void end(bool connected) {
+    bool somebody_asks = true;
+    while (somebody_asks) {
+      somebody_asks = false;
+      for (const std::string& text : gather_texts(control_, {connected ? kDone : kFailed})) {
+        somebody_asks = somebody_asks || text.front() == kAsks;
+      }
+    }
+  }
+
+ private:
+  static constexpr char kAsks = 'a';
+  static constexpr char kDone = 'd';
+  static constexpr char kFailed = 'f';
+  Communicator& control_;
+};
+
+/// Where the members on other hosts reach this one: where one of them has. Empty if there are none.
+std::string address_for_others(const CommunicatorSpec& spec) {
+  if (!spec.session.spans_hosts(spec.members)) return "";
+  const auto other =
+      std::ranges::find_if(spec.members, [&](int rank) { return !spec.session.is_here(rank); });
+  return TcpAddress::local(spec.session.mesh->peer(*other).data.get()).host();
+}
+
+std::unique_ptr<Messenger> connect(const GlooChoice& choice, const CommunicatorSpec& spec,
+                                   Communicator& control) {
+  Meeting meeting(control);
+  std::unique_ptr<Messenger> messenger;
+  agree(control, spec, [&] {
+    try {
+      messenger = connect_gloo(choice.module,
+                               {spec.index, static_cast<int>(spec.members.size()), choice.interface,
+                                address_for_others(spec), choice.timeout,
+                                [&](const std::string& mine) { return meeting.gather(mine); }});
+    } catch (const Error&) {
+      meeting.end(false);
+      throw;
+    }
+    meeting.end(true);
+  });
+  return messenger;
+}
+
+}  // namespace
+
+CommunicatorFactory make_gloo_factory(GlooChoice choice, CommunicatorFactory control) {
+  return [choice = std::move(choice), control = std::move(control)](const CommunicatorSpec& spec) {
+    const auto meeting = control(spec);
+    if (spec.number == 0) agree(*meeting, spec, [&] { load_gloo(choice.module); });
+    auto messenger = connect(choice, spec, *meeting);
+    meeting->barrier();  // its buffers are others' after this
+    return std::make_unique<MessageCommunicator>(std::move(messenger), message_group(spec), "GLOO");
+  };
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "transport/arena/arena.h"
+#include "transport/arena/heap_file.h"
+#include "transport/sockets/mesh.h"
+
+namespace hvdtune {
+
+// What meet() returns: the engine, its communicators, watch and bridge read it while the job runs.
+
+struct PeerInfo {
+  std::string hostname;
+  int pid = 0;
+  bool here = true;  ///< on this host: the pid means something, and memory is shared
+};
+
+/// A host's ranks after they have met: the shared arena, and a connection along the leader's star
+/// that closes when its process ends. What a job on several hosts has besides comes from meet()
+/// (transport/meeting/meet.h).
+struct HostSession {
+  std::shared_ptr<Arena> arena;
+  /// Null for a single rank, where the kernel refuses it, and on several hosts.
+  std::shared_ptr<HeapFile> heap;
+  std::vector<PeerInfo> peers;  ///< by rank; of other hosts' ranks, meet_on_host() knows nothing
+  std::vector<Fd> sockets;      ///< by rank; the leader: of all others here; others: of the leader
+  int leader = 0;
+  std::vector<int> local;  ///< the ranks of this host, ascending
+
+  /// Connects all ranks; null where all are on one host.
+  std::shared_ptr<Mesh> mesh;
+  /// On leaders: connects these; its ranks count the hosts, in the order of their leaders.
+  std::shared_ptr<Mesh> leaders;
+  std::vector<int> host_of;  ///< by rank: the number of its host
+
+  [[nodiscard]] bool across_hosts() const { return mesh != nullptr; }
+  [[nodiscard]] bool is_here(int rank) const { return peers[static_cast<std::size_t>(rank)].here; }
+  /// Which of this host's ranks `rank` is.
+  [[nodiscard]] int local_index(int rank) const {
+    return static_cast<int>(std::lower_bound(local.begin(), local.end(), rank) - local.begin());
+  }
+  /// Whether ranks are on different hosts.
+  [[nodiscard]] bool spans_hosts(const std::vector<int>& ranks) const {
+    return across_hosts() && are_apart(ranks);
+  }
+
+ private:
+  [[nodiscard]] bool are_apart(const std::vector<int>& ranks) const;
+};
+
+}  // namespace hvdtune

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+namespace hvdtune {
+
+/// What messages call a rank: "rank 2 (pid 77 on a)".
+inline std::string name_of(int rank, int pid, const std::string& hostname) {
+  return "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + " on " + hostname + ")";
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "transport/sockets/tcp_address.h"
+
+namespace hvdtune {
+
+/// Accepts connections at chosen addresses, from processes that know the job's secret
+/// (transport/sockets/handshake.h). Whoever does not is turned away: nothing that he sends is
+/// interpreted, he cannot keep others from coming, and only the first one is logged.
+///
+/// Belongs to one thread; works while that is in accept().
+class TcpListener {
+ public:
+  /// An address that cannot be had is logged, and the others are used (a host's name may stand for
+  /// an IPv6 address in a container without IPv6). Throws Error(kInvalidArgument) when there is
+  /// none that can. `secret`: not empty.
+  TcpListener(const std::vector<TcpAddress>& addresses, std::string secret);
+
+  /// Where it listens, with the ports that the kernel has chosen.
+  [[nodiscard]] std::vector<TcpAddress> addresses() const;
+
+  /// A process that knows the secret, and the first message that it has sent.
+  struct Comer {
+    Fd socket;
+    TcpAddress from;
+    std::string message;
+  };
+  /// The next one, or nothing at the deadline. Looks at least once, and not for longer than that
+  /// when connections come faster than they are looked at. Throws Error(kAborted) when
+  /// this process can open no further files.
+  std::optional<Comer> accept(Nanos deadline);
+
+  /// How many were turned away.
+  [[nodiscard]] std::size_t strangers() const { return strangers_; }
+
+  /// How many connections can be in the middle of the handshake; the oldest gives way to a new one.
+  static constexpr std::size_t kMostPending = 256;
+  /// How long a handshake may take.
+  static constexpr Nanos kHandshakeTime = 10 * kSecond;
+
+ private:
+  enum class Stage { kGreeting, kProof, kLength, kMessage };
+  struct Pending {
+    Fd socket;
+    TcpAddress from;
+    Nanos deadline;
+    std::string received;  ///< of the current stage
+    std::size_t wanted;    ///< bytes of the current stage
+    Stage stage = Stage::kGreeting;
+    std::string greetings;  ///< theirs and ours, once exchanged
+  };
+  enum class Progress { kWaits, kReady, kStranger, kGone };
+
+  void accept_from(const Fd& listener);
+  void turn_away(std::list<Pending>::iterator pending, const std::string& why);
+  Progress advance(Pending& pending, std::string& why);
+  Progress end_stage(Pending& pending, std::string& why);
+  Progress greet(Pending& pending, std::string& why);
+  Progress judge(Pending& pending, std::string& why);
+  void expire(Nanos now);
+  std::optional<Comer> look_at(const std::vector<short>& events);
+
+  std::string secret_;
+  std::vector<Fd> listeners_;
+  std::list<Pending> pending_;  // oldest first
+  std::size_t strangers_ = 0;
+};
+
+}  // namespace hvdtune
