@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvdtune.timeline.record.capture_file import is_capture
 from hvdtune.timeline.record.events import TimelineError
@@ -29,9 +29,8 @@ from hvdtune.timeline.report import text as report_text
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hvdtune.timeline import schema
     from hvdtune.timeline.analysis.answers import Analysis
-
-Numbers = dict[str, Any]
 
 
 class Job:
@@ -103,7 +102,7 @@ def read(*paths: str | Path) -> Job:
     return Job(open_recording(paths))
 
 
-def document(paths: Sequence[str | Path]) -> Numbers:
+def document(paths: Sequence[str | Path]) -> schema.Report | schema.HorovodReport:
     """The report about one job, whose recording lies in these files, as a JSON document.
 
     One file of hvdtune's is joined by the other ranks' files beside it. Horovod's own timeline
@@ -137,7 +136,7 @@ def open_recording(paths: Sequence[str | Path]) -> Recording:
     return recording
 
 
-def text(numbers: Numbers) -> str:
+def text(numbers: schema.Report | schema.HorovodReport) -> str:
     """For a terminal."""
     if numbers["kind"] == "horovod":
         from hvdtune.timeline.horovod import report
@@ -146,7 +145,7 @@ def text(numbers: Numbers) -> str:
     return report_text.text(numbers)
 
 
-def page(numbers: Numbers) -> str:
+def page(numbers: schema.Report | schema.HorovodReport) -> str:
     """One self-contained HTML file."""
     if numbers["kind"] == "horovod":
         from hvdtune.timeline.horovod import report

@@ -47,8 +47,8 @@ MAY_IMPORT_NATIVE = ("core", "autotune.session.online")
 # Rooms of a part, in order: each may import those before it. Names without a folder are files.
 ROOMS: dict[str, tuple[str, ...]] = {
     "timeline": (
-        *("words", "record", "analysis", "replay", "advice", "report", "horovod", "viewers"),
-        "api",
+        *("words", "schema", "record", "analysis", "replay", "advice", "report", "horovod"),
+        *("viewers", "api"),
     ),
     "autotune": (
         *("messages", "statistics", "search", "memory", "report", "session", "nccl_tuner"),

@@ -30,8 +30,8 @@ def test_shares(share: float | None, said: str) -> None:
 
 def test_who_held_the_job_up_is_not_called_punctual() -> None:
     rank = {
-        "rank": 0, "kind": "", "steps_last_share": 0.3, "typical_late_s": 0.0, "caused_s": 0.2,
-        "from_step": -1, "to_step": -1,
+        "rank": 0, "host": "a", "kind": "", "steps_last_share": 0.3, "typical_late_s": 0.0,
+        "caused_s": 0.2, "from_step": -1, "to_step": -1,
     }  # fmt: skip
     table = tables.stragglers(
         {

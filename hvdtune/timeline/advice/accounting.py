@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdtune.timeline import words
+from hvdtune.timeline import schema, words
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.analysis.answers import PARTS
 from hvdtune.timeline.analysis.skew import pauses
@@ -190,9 +190,8 @@ def _steps_of(open_: _Open, one: Finding, ranks: tuple[int, ...]) -> np.ndarray:
     return np.ones(len(open_.numbers), bool)
 
 
-def numbers(analysis: Analysis, findings: Sequence[Finding]) -> dict[str, Any] | None:
-    """For a document: step_s, sentence, and shares (kind, title, seconds, share, finding: its place
-    in `findings`, or null), which sum to the step. None if there is no step."""
+def numbers(analysis: Analysis, findings: Sequence[Finding]) -> schema.Accounting | None:
+    """For a document. None if there is no step."""
     found = shares(analysis, findings)
     if not found:
         return None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hvdtune.timeline import schema
 from hvdtune.timeline.analysis import chance
 from hvdtune.timeline.analysis.cpus import Load, load
 from hvdtune.timeline.analysis.fusion import CYCLE, THRESHOLD, number, settings_by_epoch
@@ -201,7 +202,7 @@ class Case:
                 told.append(int(rank))
         return tuple(told)
 
-    def rows(self, kind: str) -> list[dict[str, Any]]:
+    def rows(self, kind: str) -> list[schema.Straggler]:
         """Rows of stragglers() of one kind, without those of slow_group."""
         table = self.analysis.stragglers
         chosen = (table["kind"] == kind) & ~table["rank"].isin(self.slow_group)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hvdtune.timeline import schema
 from hvdtune.timeline.advice import cpus, cure, pattern, phases
 from hvdtune.timeline.advice.case import Case, milliseconds
 from hvdtune.timeline.advice.finding import Finding
@@ -145,7 +146,7 @@ def stragglers(case: Case) -> list[Finding]:
     ]
 
 
-def _has_no_cpu(case: Case, row: dict[str, Any]) -> bool:
+def _has_no_cpu(case: Case, row: schema.Straggler) -> bool:
     """See cpus.explain, in the steps that the rank holds up."""
     return cpus.explain(
         case, [int(row["rank"])], float(row["typical_late_s"]) / float(np.median(case.durations))
@@ -214,7 +215,7 @@ def _longest(case: Case) -> list[Finding]:
     ]
 
 
-def _straggler(case: Case, row: dict[str, Any]) -> Finding:
+def _straggler(case: Case, row: schema.Straggler) -> Finding:
     rank, first, final = int(row["rank"]), int(row["from_step"]), int(row["to_step"])
     late = milliseconds(float(row["typical_late_s"]))
     numbers = case.analysis.found_steps.number
@@ -288,7 +289,7 @@ def _both(cured: cure.Cure) -> dict[str, float | str]:
     return {"gain_if_moved": cured.moved.gain, "gain_if_removed": cured.removed.gain}
 
 
-def _pauses(case: Case, row: dict[str, Any]) -> Finding:
+def _pauses(case: Case, row: schema.Straggler) -> Finding:
     """A rank that holds the others up again and again, but not in most steps."""
     rank, period = int(row["rank"]), int(row["period"])
     paused = case.paused(rank)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hvdtune.timeline import schema
 from hvdtune.timeline.analysis.joint import Joint, View
 from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.record.layout import NONE, Mark, RankRecording
@@ -240,8 +241,8 @@ def on_device(analysis: Analysis) -> bool:
     return False
 
 
-def numbers(analysis: Analysis) -> dict[str, Any] | None:
-    """What a report's document has: `parts`, and the mean of all steps and of each rank's, s."""
+def numbers(analysis: Analysis) -> schema.Phases | None:
+    """For a document; None without marks of phases."""
     table = analysis.phases
     if table.empty:
         return None

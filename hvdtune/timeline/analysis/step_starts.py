@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from hvdtune.timeline import words
+from hvdtune.timeline import schema, words
 from hvdtune.timeline.analysis.intervals import union_length
 from hvdtune.timeline.analysis.joint import Joint
 from hvdtune.timeline.analysis.steps import AUTOMATIC, Steps
@@ -126,7 +125,7 @@ def seconds_within(starts: Sequence[Once], begin: int, end: int) -> float:
     return union_length((a, b) for a, b in clipped if a < b) / 1e9
 
 
-def numbers(starts: Sequence[Once], origin: int) -> dict[str, Any] | None:
+def numbers(starts: Sequence[Once], origin: int) -> schema.Start | None:
     """As a document has them; None if nothing took long once."""
     if not starts:
         return None

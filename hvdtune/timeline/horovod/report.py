@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdtune import pages
-from hvdtune.timeline import words
+from hvdtune.timeline import schema, words
 from hvdtune.timeline.analysis.chance import RARE
 from hvdtune.timeline.horovod import analysis, starts, summary
 from hvdtune.timeline.horovod.model import Trace
@@ -19,7 +19,6 @@ from hvdtune.timeline.report.tables import Table, html
 if TYPE_CHECKING:
     import pandas as pd
 
-Numbers = dict[str, Any]
 MOST_ROWS = 40
 OPERATIONS = tuple(kind.upper() for kind in KINDS)
 
@@ -37,7 +36,7 @@ FIRST_STEP_ONLY = (
 )
 
 
-def document(path: str | Path) -> Numbers:
+def document(path: str | Path) -> schema.HorovodReport:
     """The numbers. Raises TimelineError if the file holds no operation of Horovod's."""
     trace = read_layout(path)
     operations = analysis.operations(trace)
@@ -52,7 +51,7 @@ def document(path: str | Path) -> Numbers:
     steady = starts.without(trace, found)
     operations = analysis.operations(steady)
     late = analysis.rank_lateness(steady, operations)
-    verdict: Numbers = {
+    verdict: schema.Finding = {
         "kind": "horovod",
         "sentence": summary.told(steady, operations, late, found).removeprefix("Verdict: "),
         "action": "",
@@ -86,13 +85,13 @@ def _is_ours(trace: Trace) -> bool:
     return any("batch" in span.args for span in trace.spans)
 
 
-def text(numbers: Numbers) -> str:
+def text(numbers: schema.HorovodReport) -> str:
     """What `hvdtune timeline summary` says, and what is missing."""
     notes = "\n".join(f"Note: {one}" for one in numbers["missing"])
     return f"{numbers['summary']}\n\n{notes}"
 
 
-def page(numbers: Numbers) -> str:
+def page(numbers: schema.HorovodReport) -> str:
     """The same as a page."""
     from hvdtune.timeline.report.page import hero
 
@@ -110,7 +109,7 @@ def page(numbers: Numbers) -> str:
     )
 
 
-def _late_ranks(numbers: Numbers) -> str:
+def _late_ranks(numbers: schema.HorovodReport) -> str:
     rows = numbers["lateness"]
     if not rows:
         return ""
@@ -141,7 +140,7 @@ def _late_ranks(numbers: Numbers) -> str:
     )
 
 
-def _times(numbers: Numbers) -> Table:
+def _times(numbers: schema.HorovodReport) -> Table:
     rows = [
         (
             one["name"],
@@ -156,15 +155,15 @@ def _times(numbers: Numbers) -> Table:
     return Table("Where the time went", head, rows)
 
 
-def _tensors(numbers: Numbers) -> Table:
+def _tensors(numbers: schema.HorovodReport) -> Table:
     rows = [
         (
             words.shortened(one["tensor"]),
             one["op"],
             words.grouped(one["count"]),
             *(
-                words.seconds(one[name] / 1e6 if one[name] is not None else None)
-                for name in ("total_execute_us", "execute_us", "negotiate_us")
+                words.seconds(us / 1e6 if us is not None else None)
+                for us in (one["total_execute_us"], one["execute_us"], one["negotiate_us"])
             ),
         )
         for one in numbers["tensors"]
@@ -173,7 +172,7 @@ def _tensors(numbers: Numbers) -> Table:
     return Table("The most expensive tensors", head, rows, left=(0, 1))
 
 
-def _records(table: Any) -> list[Numbers]:
+def _records(table: Any) -> list[Any]:
     from hvdtune.timeline.report.document import plain
 
     return [{key: plain(value) for key, value in row.items()} for row in table.to_dict("records")]

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hvdtune.timeline import words
+from hvdtune.timeline import schema, words
 from hvdtune.timeline.analysis.intervals import union_length
 from hvdtune.timeline.horovod.model import INIT, NEGOTIATE, Span, Trace
 
@@ -114,7 +114,7 @@ def sentence(starts: list[Start]) -> str:
     return f"{text}. It counts in no number and against no rank here."
 
 
-def numbers(starts: list[Start]) -> dict[str, Any] | None:
+def numbers(starts: list[Start]) -> schema.HorovodStart | None:
     """The same for a document; None if nothing took long once."""
     if not starts:
         return None

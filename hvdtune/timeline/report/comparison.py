@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline import words
+from hvdtune.timeline import schema, words
 from hvdtune.timeline.advice import accounting
 from hvdtune.timeline.advice.accounting import Share
 from hvdtune.timeline.advice.verdict import findings
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from hvdtune.timeline.analysis.answers import Analysis
 
-Numbers = dict[str, Any]
 Statistic = Callable[..., Any]  # np.median or np.mean
 
 WARM_UP = 3
@@ -45,7 +44,7 @@ RARE_STEPS = 3
 GONE = 0.1
 
 
-def compare(a: Analysis, b: Analysis, *, force: bool = False) -> Numbers:
+def compare(a: Analysis, b: Analysis, *, force: bool = False) -> schema.Comparison:
     """All numbers of the comparison, as a JSON document.
 
     Raises ValueError if the two do not reduce the same tensors, unless `force`, or if one of them
@@ -66,7 +65,7 @@ def compare(a: Analysis, b: Analysis, *, force: bool = False) -> Numbers:
     times_a, times_b = step_times(a), step_times(b)
     found_a, found_b = findings(a), findings(b)
     usual_a, usual_b = (typical_rows(one.waterfall)["step"].unique() for one in (a, b))
-    numbers: Numbers = {
+    numbers: schema.Comparison = {
         "document": DOCUMENT,
         "kind": "diff",
         "a": _run(a),
@@ -83,6 +82,7 @@ def compare(a: Analysis, b: Analysis, *, force: bool = False) -> Numbers:
         "bandwidth": bandwidth_changes(a, b),
         "settings": setting_changes(a, b),
         "method": "medians of step times; 95 % interval by moving-block bootstrap over steps",
+        "verdict": "",
     }
     numbers["verdict"] = verdict(numbers)
     return numbers
@@ -95,13 +95,13 @@ def step_times(analysis: Analysis) -> np.ndarray:
     return times[WARM_UP:] if len(times) >= WARM_UP + FEWEST_STEPS else times
 
 
-def step_change(a: np.ndarray, b: np.ndarray, statistic: Statistic) -> Numbers:
+def step_change(a: np.ndarray, b: np.ndarray, statistic: Statistic) -> schema.Change:
     """The statistic of both, the change 1 − b/a, its 95 % interval, and whether it is significant.
 
     a, b: [steps] s. With fewer than FEWEST_STEPS steps there is no interval (None).
     """
     of_a, of_b = float(statistic(a)), float(statistic(b))
-    found: Numbers = {
+    found: schema.Change = {
         "a_s": of_a,
         "b_s": of_b,
         "a_steps": len(a),
@@ -134,10 +134,10 @@ def resampled(values: np.ndarray, statistic: Statistic, random: np.random.Genera
     return found
 
 
-def part_changes(a: pd.DataFrame, b: pd.DataFrame) -> list[Numbers]:
+def part_changes(a: pd.DataFrame, b: pd.DataFrame) -> list[schema.PartChange]:
     """What each part of a step takes in the mean of these rows, the largest change first."""
     mean_a, mean_b = a[list(PARTS)].mean(), b[list(PARTS)].mean()
-    rows = [
+    rows: list[schema.PartChange] = [
         {
             "name": part,
             "title": PART_WORDS[part][0],
@@ -150,7 +150,7 @@ def part_changes(a: pd.DataFrame, b: pd.DataFrame) -> list[Numbers]:
     return sorted(rows, key=lambda one: -abs(one["saved_s"]))
 
 
-def cause_changes(a: list[Share], b: list[Share]) -> list[Numbers]:
+def cause_changes(a: list[Share], b: list[Share]) -> list[schema.CauseChange]:
     """What each cause takes of the mean step of either run, the largest change first. Its title
     says whose it is; `ranks` are those who are waited for, as in a report."""
     shares = {one.title: one for one in [*a, *b]}
@@ -158,7 +158,7 @@ def cause_changes(a: list[Share], b: list[Share]) -> list[Numbers]:
     for own, run in zip(sums, (a, b), strict=True):
         for one in run:
             own[one.title] += one.seconds
-    rows = [
+    rows: list[schema.CauseChange] = [
         {
             "title": title,
             "kind": one.kind,
@@ -172,7 +172,7 @@ def cause_changes(a: list[Share], b: list[Share]) -> list[Numbers]:
     return sorted(rows, key=lambda one: -abs(one["saved_s"]))
 
 
-def bandwidth_changes(a: Analysis, b: Analysis) -> list[Numbers]:
+def bandwidth_changes(a: Analysis, b: Analysis) -> list[schema.BandwidthChange]:
     """Bus bandwidth of the operations and sizes that both runs have."""
     keys = ["op", "ranks", "bytes_from"]
     both = a.sizes.merge(b.sizes, on=keys, suffixes=("_a", "_b"))
@@ -191,7 +191,7 @@ def bandwidth_changes(a: Analysis, b: Analysis) -> list[Numbers]:
     ]
 
 
-def setting_changes(a: Analysis, b: Analysis) -> list[Numbers]:
+def setting_changes(a: Analysis, b: Analysis) -> list[schema.SettingChange]:
     """Settings in force at the end that differ, but those that only say where and how the job is
     recorded or watched: two recordings have two files, which makes neither of them faster."""
     names = sorted({*a.settings, *b.settings} - watching())
@@ -276,7 +276,7 @@ def conditions(a: Analysis, b: Analysis) -> list[str]:
     return found
 
 
-def verdict(numbers: Numbers) -> str:
+def verdict(numbers: schema.Comparison) -> str:
     """One sentence: faster or not, by how much, and why. The median decides before the mean."""
     step, mean = numbers["step"], numbers["mean_step"]
     if step["low"] is None:
@@ -299,7 +299,7 @@ def verdict(numbers: Numbers) -> str:
     )
 
 
-def _sentence(what: str, change: Numbers, each: str, why: str) -> str:
+def _sentence(what: str, change: schema.Change, each: str, why: str) -> str:
     direction = "faster" if change["change"] > 0 else "slower"
     return (
         f"{what} is {words.percent(abs(change['change']))} ± {words.percent(_margin(change))} "
@@ -308,7 +308,10 @@ def _sentence(what: str, change: Numbers, each: str, why: str) -> str:
 
 
 def _because(
-    change: Numbers, parts: list[Numbers], causes: list[Numbers], settings: list[Numbers]
+    change: schema.Change,
+    parts: list[schema.PartChange],
+    causes: list[schema.CauseChange],
+    settings: list[schema.SettingChange],
 ) -> str:
     """What changed in the direction of the whole, largest first: whom the others wait for, then
     parts of the step; then the settings."""
@@ -316,9 +319,9 @@ def _because(
     ranks = [one for one in causes if _waits(one) and one["saved_s"] / saved >= EXPLAINS]
     if ranks:
         # What late ranks computed longer is told with the waiting for them.
-        computing = {one["kind"]: one for one in causes}[accounting.COMPUTING]
-        parts = [{**one, **({"saved_s": computing["saved_s"], "a_s": computing["a_s"],
-                             "b_s": computing["b_s"]} if one["name"] == PARTS[0] else {})}
+        own = {one["kind"]: one for one in causes}[accounting.COMPUTING]
+        parts = [{**one, "a_s": own["a_s"], "b_s": own["b_s"], "saved_s": own["saved_s"]}
+                 if one["name"] == PARTS[0] else one
                  for one in parts if one["name"] != "skew_wait_s"]  # fmt: skip
     parts = [one for one in parts if one["saved_s"] / saved >= EXPLAINS]
     texts = [_waited(one) for one in ranks] + [
@@ -328,17 +331,17 @@ def _because(
     text = " and ".join(texts[:2])
     if text and len(settings) == 1:
         one = settings[0]
-        a, b = (value_words(one[which], one["name"]) for which in "ab")
+        a, b = (value_words(value, one["name"]) for value in (one["a"], one["b"]))
         text += f"; {one['name']} is {b} instead of {a}"
     return text
 
 
-def _waits(cause: Numbers) -> bool:
+def _waits(cause: schema.CauseChange) -> bool:
     """Waiting for ranks, which a report names or says that they take turns."""
     return bool(cause["ranks"]) or cause["kind"] == "ranks take turns"
 
 
-def _waited(cause: Numbers) -> str:
+def _waited(cause: schema.CauseChange) -> str:
     """`rank 1 no longer holds the others up (12.0 ms a step waiting for a late rank)`."""
     before, after = cause["a_s"], cause["b_s"]
     if min(before, after) >= GONE * max(before, after):
@@ -353,15 +356,18 @@ def _waited(cause: Numbers) -> str:
     return f"{who} {when} {hold} the others up {took}"
 
 
-def _times(change: Numbers) -> str:
+def _times(change: schema.Change) -> str:
     return f"{words.seconds(change['b_s'])} instead of {words.seconds(change['a_s'])}"
 
 
-def _margin(change: Numbers) -> float:
-    return float(change["high"] - change["low"]) / 2
+def _margin(change: schema.Change) -> float:
+    low, high = change["low"], change["high"]
+    assert low is not None  # there are enough steps
+    assert high is not None
+    return (high - low) / 2
 
 
-def _run(analysis: Analysis) -> Numbers:
+def _run(analysis: Analysis) -> schema.Run:
     one = analysis.recording.ranks[min(analysis.recording.ranks)].identity
     return {
         "source": analysis.recording.source,

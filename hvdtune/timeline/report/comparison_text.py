@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
 
-from hvdtune.timeline import words
+from hvdtune.timeline import schema, words
 from hvdtune.timeline.report.tables import Table, value_words
 
-Numbers = dict[str, Any]
 WIDTH = 96
 MOST_ROWS = 16
 #: Parts that take less than this share of a step in both runs are not listed.
 WORTH_LISTING = 0.002
 
 
-def text(numbers: Numbers) -> str:
+def text(numbers: schema.Comparison) -> str:
     """The whole text; the first paragraph is the verdict."""
     a, b = numbers["a"], numbers["b"]
     parts = [
@@ -34,7 +32,7 @@ def text(numbers: Numbers) -> str:
     return "\n\n".join(parts)
 
 
-def _parts(numbers: Numbers) -> Table:
+def _parts(numbers: schema.Comparison) -> Table:
     step = numbers["step"]
     rows = [
         _row(one["title"], one["a_s"], one["b_s"])
@@ -46,14 +44,15 @@ def _parts(numbers: Numbers) -> Table:
     return Table("Where a typical step goes, ms", head, [*rows, total])
 
 
-def _causes(numbers: Numbers) -> Table:
+def _causes(numbers: schema.Comparison) -> Table:
     mean = numbers["mean_step"]
     rows = [
         _row(one["title"], one["a_s"], one["b_s"])
         for one in numbers["mean_causes"]
         if max(one["a_s"], one["b_s"]) >= WORTH_LISTING * mean["a_s"]
     ]
-    sums = (sum(one[name] for one in numbers["mean_causes"]) for name in ("a_s", "b_s"))
+    sums = (sum(one["a_s"] for one in numbers["mean_causes"]),
+            sum(one["b_s"] for one in numbers["mean_causes"]))  # fmt: skip
     head = ("ms", "a", "b", "saved", "change")
     return Table("The mean step by cause, ms", head, [*rows, _row("mean step", *sums)])
 
@@ -68,7 +67,7 @@ def _row(title: str, a: float, b: float) -> tuple[str, ...]:
     )
 
 
-def _bandwidth(numbers: Numbers) -> Table:
+def _bandwidth(numbers: schema.Comparison) -> Table:
     rows = [
         (
             one["op"],
@@ -84,7 +83,7 @@ def _bandwidth(numbers: Numbers) -> Table:
     return Table("Bus bandwidth, GB/s", head, rows)
 
 
-def _settings(numbers: Numbers) -> Table:
+def _settings(numbers: schema.Comparison) -> Table:
     rows = [(one["name"], value_words(one["a"], one["name"]), value_words(one["b"], one["name"]))
             for one in numbers["settings"]]  # fmt: skip
     return Table("Settings that differ", ("setting", "a", "b"), rows, left=(0, 1, 2))

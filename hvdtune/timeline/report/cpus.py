@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hvdtune.timeline import words
+from hvdtune.timeline import schema, words
 from hvdtune.timeline.record import host_counters
 from hvdtune.timeline.report.tables import Table
 
 if TYPE_CHECKING:
     from hvdtune.timeline.analysis.answers import Analysis
 
-Numbers = dict[str, Any]
 
-#: Keys of host_counters.COUNTERS, by those of the report.
-_COUNTED = {
-    "cpus_used": "run",
-    "threads_waiting": "wait",
-    "threads_computing": "computing",
-    "threads_set": "set",
-    "involuntary_switches_per_s": "involuntary",
-    "voluntary_switches_per_s": "voluntary",
-    "pages_from_disk_per_s": "major",
-    "page_faults_per_s": "minor",
-    "swapped_bytes": "swapped",
-    "held_back_share": "throttled",
-    "cpus_busy": "busy",
-    "cpus_stolen": "stolen",
-    "clock_hz": "clock",
-    "cpu_pressure_share": "cpu_pressure",
-    "memory_pressure_share": "memory_pressure",
-}
-
-
-def numbers(analysis: Analysis) -> list[Numbers]:
+def numbers(analysis: Analysis) -> list[schema.RankCpus]:
     """One row a rank: means over the steps; what was not recorded is None. Empty where nothing of
     it was."""
     steps = analysis.found_steps
@@ -43,18 +22,36 @@ def numbers(analysis: Analysis) -> list[Numbers]:
     begin = min(int(own.min()) for own in steps.begin.values())
     end = max(int(own.max()) for own in steps.end.values())
     found = host_counters.threads(analysis.recording, begin, end)
-    rows = []
+    rows: list[schema.RankCpus] = []
     for host in sorted({one.host for one in found.values()}):
         own = [one for one in found.values() if one.host == host]
         complete = len(own) == sum(
             rank.identity.host == host for rank in analysis.recording.ranks.values()
         )
         for one, others in zip(own, host_counters.used_by_others(own), strict=True):
-            row: Numbers = {"rank": one.rank, "host": host}
-            row.update({name: _known(one[key]) for name, key in _COUNTED.items()})
-            row["cpus_of_others"] = _known(float(others)) if complete else None
-            row["allowed_cpus"] = host_counters.listed(set(one.allowed))
-            rows.append(row)
+            rows.append(
+                {
+                    "rank": one.rank,
+                    "host": host,
+                    "cpus_used": _known(one["run"]),
+                    "threads_waiting": _known(one["wait"]),
+                    "threads_computing": _known(one["computing"]),
+                    "threads_set": _known(one["set"]),
+                    "involuntary_switches_per_s": _known(one["involuntary"]),
+                    "voluntary_switches_per_s": _known(one["voluntary"]),
+                    "pages_from_disk_per_s": _known(one["major"]),
+                    "page_faults_per_s": _known(one["minor"]),
+                    "swapped_bytes": _known(one["swapped"]),
+                    "held_back_share": _known(one["throttled"]),
+                    "cpus_busy": _known(one["busy"]),
+                    "cpus_stolen": _known(one["stolen"]),
+                    "clock_hz": _known(one["clock"]),
+                    "cpu_pressure_share": _known(one["cpu_pressure"]),
+                    "memory_pressure_share": _known(one["memory_pressure"]),
+                    "cpus_of_others": _known(float(others)) if complete else None,
+                    "allowed_cpus": host_counters.listed(set(one.allowed)),
+                }
+            )
     return sorted(rows, key=lambda row: row["rank"])
 
 
@@ -62,7 +59,7 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def table(document: Numbers) -> Table:
+def table(document: schema.Report) -> Table:
     """Who used the CPUs, and who waited for one."""
     rows = [
         (

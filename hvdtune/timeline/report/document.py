@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hvdtune.timeline import schema
 from hvdtune.timeline.advice import accounting
 from hvdtune.timeline.analysis import phases, step_starts
 from hvdtune.timeline.analysis.answers import PARTS
@@ -23,10 +24,9 @@ from hvdtune.timeline.report.strips import strips
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hvdtune.timeline.advice.finding import Finding
     from hvdtune.timeline.analysis.answers import Analysis
     from hvdtune.timeline.analysis.owners import Family
-
-Numbers = dict[str, Any]
 
 #: Raised with every change that a reader of `--json` would misread.
 DOCUMENT = 1
@@ -38,6 +38,7 @@ MOST_POINTS = 1500
 MOST_IN_SERIES = 800
 MOST_EVENTS = 200
 MOST_LISTED = 40
+MOST_SIZES = 200
 
 #: A part of the waterfall → what it is called and its colour. The order is analysis.answers.PARTS.
 PART_WORDS = {
@@ -55,11 +56,13 @@ PART_WORDS = {
 SUMS = ("exposed_s", "communication_s", "overlapped_s")  # beside the parts, not among them
 
 
-def numbers_of(analysis: Analysis, findings: list[Any]) -> Numbers:
+def numbers_of(analysis: Analysis, findings: list[Finding]) -> schema.Report:
     """The whole document. `findings` are verdict.findings(analysis): the best first."""
     recording = analysis.recording
     told = [_finding(one) for one in findings]
-    numbers: Numbers = {
+    points, series = _points(analysis), _series(analysis.steps)
+    roofline, roof = _roofline(points, recording)
+    return {
         "document": DOCUMENT,
         "kind": "hvdtune",
         "source": recording.source,
@@ -77,19 +80,19 @@ def numbers_of(analysis: Analysis, findings: list[Any]) -> Numbers:
         "cpus": cpus.numbers(analysis),
         "strips": strips(analysis),
         "fusion": _fusion(analysis),
-        "sizes": _sizes(analysis.sizes),
-        "points": _points(analysis),
+        "sizes": _rows(analysis.sizes, MOST_SIZES),
+        "points": points,
         "tensors": _rows(analysis.tensors, MOST_LISTED),
         "owners": [_owner(one) for one in analysis.owners[:MOST_LISTED]],
         "stalls": _rows(analysis.stalls, MOST_LISTED),
         "tuning": _rows(_changes(analysis.tuning), MOST_LISTED),
-        "series": _series(analysis.steps),
+        "series": series,
         "settings": _settings(analysis),
         "quality": plain(analysis.quality),
+        "roofline": roofline,
+        "roof": roof,
+        "events": _events(analysis, series),
     }
-    numbers["roofline"], numbers["roof"] = _roofline(numbers["points"], recording)
-    numbers["events"] = _events(analysis, numbers["series"])
-    return numbers
 
 
 def _held_up(stragglers: pd.DataFrame) -> pd.DataFrame:
@@ -102,7 +105,7 @@ def _changes(tuning: pd.DataFrame) -> pd.DataFrame:
     return tuning[~((tuning["kind"] == "settings") & (tuning["epoch"] == 0))]
 
 
-def _finding(one: Any) -> Numbers:
+def _finding(one: Finding) -> schema.Finding:
     return {
         "kind": one.kind,
         "sentence": one.sentence,
@@ -113,11 +116,13 @@ def _finding(one: Any) -> Numbers:
     }
 
 
-def _owner(one: Family) -> Numbers:
-    return {name: value for name, value in plain(one).items() if name not in ("names", "busy")}
+def _owner(one: Family) -> schema.Owner:
+    row = plain(one)
+    del row["names"], row["busy"]
+    return row
 
 
-def _job(recording: Recording) -> Numbers:
+def _job(recording: Recording) -> schema.Job:
     one = recording.ranks[min(recording.ranks)].identity
     identities = [rank.identity for rank in recording.ranks.values()]
     return {
@@ -133,7 +138,7 @@ def _job(recording: Recording) -> Numbers:
     }
 
 
-def _steps(analysis: Analysis) -> Numbers:
+def _steps(analysis: Analysis) -> schema.Steps:
     """Of each step the median over ranks; over these the percentiles."""
     steps = analysis.steps
     if steps.empty:
@@ -168,9 +173,9 @@ def typical_rows(waterfall: pd.DataFrame) -> pd.DataFrame:
     return waterfall[waterfall["step"].isin(chosen)]
 
 
-def _waterfall(analysis: Analysis) -> Numbers:
+def _waterfall(analysis: Analysis) -> schema.Waterfall:
     table = analysis.waterfall
-    parts = [
+    parts: list[schema.Part] = [
         {"name": part, "title": PART_WORDS[part][0], "colour": PART_WORDS[part][1]}
         for part in PARTS
     ]
@@ -185,7 +190,9 @@ def _waterfall(analysis: Analysis) -> Numbers:
         }
     rows = typical_rows(table)
     by_rank = rows.groupby("rank")[["step_s", *SUMS, *PARTS]].mean()
-    bars = [{"rank": int(rank), **bar_of(row)} for rank, row in by_rank.iterrows()]
+    bars: list[schema.RankBar] = [
+        {"rank": int(rank), **bar_of(row)} for rank, row in by_rank.iterrows()
+    ]
     shown = bars
     if len(bars) > MOST_BARS:
         # Those that differ most from the others say most.
@@ -202,16 +209,18 @@ def _waterfall(analysis: Analysis) -> Numbers:
     }
 
 
-def bar_of(row: pd.Series) -> Numbers:
+def bar_of(row: pd.Series) -> schema.Bar:
     """A step's parts as a document has them."""
     return {
         "step_s": float(row["step_s"]),
-        **{name: float(row[name]) for name in SUMS},
+        "exposed_s": float(row["exposed_s"]),
+        "communication_s": float(row["communication_s"]),
+        "overlapped_s": float(row["overlapped_s"]),
         "parts_s": {part: float(row[part]) for part in PARTS},
     }
 
 
-def _lateness(table: pd.DataFrame) -> Numbers:
+def _lateness(table: pd.DataFrame) -> schema.Lateness:
     """Rank × step. Where there are too many for a picture, cells are means over several steps, and
     rows the latest rank of several."""
     if table.empty:
@@ -244,30 +253,25 @@ def _mean(block: np.ndarray) -> float:
     return float((sums[counts > 0] / counts[counts > 0]).max())
 
 
-def _fusion(analysis: Analysis) -> Numbers:
+def _fusion(analysis: Analysis) -> schema.Fusion:
     table = analysis.batches
-    numbers: Numbers = {**plain(analysis.fusion), "batches": len(table)}
+    numbers: schema.Fusion = plain(analysis.fusion)
+    numbers["batches"], numbers["bins"], numbers["histogram"] = len(table), [], {}
     if table.empty:
-        return {**numbers, "bins": [], "histogram": {}}
+        return numbers
     powers = np.ceil(np.log2(np.maximum(table["tensors"].to_numpy(float), 1))).astype(int)
     last = int(powers.max())
     labels = ["1", "2", *(f"{2 ** (at - 1) + 1}-{2**at}" for at in range(2, last + 1))][: last + 1]
     reasons = table["reason"].astype(str).to_numpy()
-    return {
-        **numbers,
-        "bins": labels,
-        "histogram": {
-            reason: np.bincount(powers[reasons == reason], minlength=last + 1).tolist()
-            for reason in sorted(set(reasons), key=lambda one: -int((reasons == one).sum()))
-        },
+    numbers["bins"] = labels
+    numbers["histogram"] = {
+        reason: np.bincount(powers[reasons == reason], minlength=last + 1).tolist()
+        for reason in sorted(set(reasons), key=lambda one: -int((reasons == one).sum()))
     }
+    return numbers
 
 
-def _sizes(table: pd.DataFrame) -> list[Numbers]:
-    return _rows(table, 200)
-
-
-def _points(analysis: Analysis) -> list[Numbers]:
+def _points(analysis: Analysis) -> list[schema.Point]:
     """Single batches for the scatter plot, evenly taken over the run."""
     import pandas as pd
 
@@ -292,7 +296,9 @@ def _points(analysis: Analysis) -> list[Numbers]:
     ]
 
 
-def _roofline(points: list[Numbers], recording: Recording) -> tuple[list[list[float]], Numbers]:
+def _roofline(
+    points: list[schema.Point], recording: Recording
+) -> tuple[list[list[float]], schema.Roof]:
     """min(peak, bytes / shortest time): what size and latency allow at most.
 
     The peak is the machine's measured one where the recording has it, else the best batch's.
@@ -313,7 +319,7 @@ def _roofline(points: list[Numbers], recording: Recording) -> tuple[list[list[fl
     return (line if len(line) > 1 else []), {"peak_gbps": peak, "measured": bool(measured)}
 
 
-def _series(steps: pd.DataFrame) -> Numbers:
+def _series(steps: pd.DataFrame) -> schema.Series:
     """The step time over the run, at most MOST_IN_SERIES points: median, lowest and highest."""
     if steps.empty:
         return {"step": [], "median_ms": [], "low_ms": [], "high_ms": []}
@@ -328,7 +334,7 @@ def _series(steps: pd.DataFrame) -> Numbers:
     }
 
 
-def _events(analysis: Analysis, series: Numbers) -> list[Numbers]:
+def _events(analysis: Analysis, series: schema.Series) -> list[schema.Event]:
     """What happened at which step: the tuner, stalls, stragglers."""
     if not series["step"]:
         return []
@@ -353,14 +359,14 @@ def _events(analysis: Analysis, series: Numbers) -> list[Numbers]:
     ]
 
 
-def _settings(analysis: Analysis) -> list[Numbers]:
+def _settings(analysis: Analysis) -> list[schema.Setting]:
     """Every setting in force, at the beginning and the end, with its default; those moved first."""
     from hvdtune.settings.knobs import KNOBS
 
     first = analysis.recording.ranks[min(analysis.recording.ranks)]
     begun = first.identity.settings
     defaults = {knob.env: knob.default for knob in KNOBS.values()}
-    rows = [
+    rows: list[schema.Setting] = [
         {
             "name": name,
             "value": value,
@@ -386,7 +392,7 @@ def same_setting(value: Any, default: Any) -> bool:
         return str(one) == str(other)
 
 
-def _rows(table: pd.DataFrame, most: int) -> list[Numbers]:
+def _rows(table: pd.DataFrame, most: int) -> list[Any]:
     return [
         {str(key): plain(value) for key, value in row.items()}
         for row in table.head(most).to_dict("records")

@@ -8,16 +8,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hvdtune.timeline import words
+from hvdtune.timeline import schema, words
 
-Numbers = dict[str, Any]
 Spec = dict[str, Any]
 
 #: Parts smaller than this share of the longest bar are too thin to be seen.
 VISIBLE = 0.002
 #: Beyond so many times the typical step, a picture is no longer drawn to a common scale.
 FAR = 4
-LANES = (("compute", "compute"), ("blocked", "blocked"), ("communication", "exposed"))
+LANES: tuple[tuple[schema.Lane, str], ...] = (
+    ("compute", "compute"),
+    ("blocked", "blocked"),
+    ("communication", "exposed"),
+)
 _LANE_HEIGHT = 0.26
 _SERIES = ("series-1", "series-2", "series-3", "series-4", "series-5", "series-6")
 REASON_COLOURS = {
@@ -29,17 +32,19 @@ REASON_COLOURS = {
 }
 
 
-def waterfall(numbers: Numbers) -> tuple[Spec, int]:
+def waterfall(numbers: schema.Report) -> tuple[Spec, int]:
     """One stacked bar for the typical step and one a rank; x in ms."""
-    parts = numbers["waterfall"]["parts"]
-    rows = [("typical step", numbers["waterfall"]["typical"])]
-    mean = numbers["waterfall"]["mean"]
-    if mean["step_s"] < FAR * rows[0][1]["step_s"]:
+    found = numbers["waterfall"]
+    typical, mean = found["typical"], found["mean"]
+    assert typical  # without steps there is no such picture
+    assert mean
+    rows = [("typical step", typical)]
+    if mean["step_s"] < FAR * typical["step_s"]:
         rows.append(("mean of all", mean))
-    rows += [(f"rank {one['rank']}", one) for one in numbers["waterfall"]["ranks"]]
+    rows += [(f"rank {one['rank']}", one) for one in found["ranks"]]
     longest = max((row["step_s"] for _, row in rows), default=0.0)
     data = []
-    for part in parts:
+    for part in found["parts"]:
         values = [1e3 * (row["parts_s"].get(part["name"]) or 0.0) for _, row in rows]
         if max(values) < VISIBLE * 1e3 * longest:
             continue
@@ -74,7 +79,7 @@ def waterfall(numbers: Numbers) -> tuple[Spec, int]:
     return {"data": data, "layout": layout}, 76 + (34 if len(rows) < 9 else 27) * len(rows)
 
 
-def lateness(numbers: Numbers) -> tuple[Spec, int]:
+def lateness(numbers: schema.Report) -> tuple[Spec, int]:
     """Rank × step: how late, ms. Several steps, or ranks, share a cell where there are many."""
     late = numbers["lateness"]
     rows = [_range("rank", group) for group in late["ranks"]]
@@ -114,27 +119,28 @@ def lateness(numbers: Numbers) -> tuple[Spec, int]:
     return {"data": data, "layout": layout}, int(112 + each * len(rows))
 
 
-def strip(one: Numbers) -> tuple[Spec, int]:
+def strip(one: schema.Strip) -> tuple[Spec, int]:
     """One step: lanes of every rank drawn on a common axis, ms from the step's begin."""
     data = []
     ticks = []
     unit, scale = _unit(one["length_ms"])
     for place, rank in enumerate(one["ranks"]):
         ticks.append((place, f"rank {rank['rank']}"))
-        for lane, (name, _) in enumerate(LANES):
+        for lane, (name, colour) in enumerate(LANES):
             spans = rank[name]
             if not spans:
                 continue
+            edges = [(float(span[0]), float(span[1])) for span in spans]
             y = place + (lane - 1) * _LANE_HEIGHT
             data.append(
                 {
                     "type": "bar",
                     "orientation": "h",
-                    "base": [_rounded(span[0] * scale) for span in spans],
-                    "x": [_rounded((span[1] - span[0]) * scale) for span in spans],
+                    "base": [_rounded(begin * scale) for begin, _ in edges],
+                    "x": [_rounded((end - begin) * scale) for begin, end in edges],
                     "y": [y] * len(spans),
                     "width": [_LANE_HEIGHT * 0.92] * len(spans),
-                    "marker": {"color": f"@{dict(LANES)[name]}", "cornerradius": 0},
+                    "marker": {"color": f"@{colour}", "cornerradius": 0},
                     "text": [span[2] if len(span) > 2 else "" for span in spans],
                     "textposition": "none",
                     "hovertemplate": f"rank {rank['rank']}: {name} from %{{base:.3~f}} {unit} for "
@@ -160,7 +166,7 @@ def strip(one: Numbers) -> tuple[Spec, int]:
     return {"data": data, "layout": layout}, 84 + 46 * len(ticks)
 
 
-def fusion(numbers: Numbers) -> tuple[Spec, int]:
+def fusion(numbers: schema.Report) -> tuple[Spec, int]:
     """Batches by the number of their tensors, stacked by why they were closed."""
     found = numbers["fusion"]
     data = [
@@ -189,7 +195,7 @@ def reason_colour(reason: str) -> str:
     return REASON_COLOURS.get(reason, "muted")
 
 
-def sizes(numbers: Numbers) -> tuple[Spec, int]:
+def sizes(numbers: schema.Report) -> tuple[Spec, int]:
     """Bus bandwidth against size: single batches, medians by size, and the roofline."""
     data: list[Spec] = []
     points = numbers["points"]
@@ -232,7 +238,7 @@ def sizes(numbers: Numbers) -> tuple[Spec, int]:
     return {"data": data, "layout": layout}, 380
 
 
-def _size_ticks(points: list[Numbers]) -> Spec:
+def _size_ticks(points: list[schema.Point]) -> Spec:
     """Powers of two: at most seven."""
     low = min((one["bytes"] for one in points), default=1)
     high = max((one["bytes"] for one in points), default=1)
@@ -242,7 +248,7 @@ def _size_ticks(points: list[Numbers]) -> Spec:
     return {"tickvals": values, "ticktext": [words.size(value) for value in values]}
 
 
-def _bandwidth_axis(points: list[Numbers]) -> Spec:
+def _bandwidth_axis(points: list[schema.Point]) -> Spec:
     """In decades, unless all values lie within one."""
     values = [one["busbw_gbps"] for one in points]
     if not values or max(values) < 10 * min(values):
@@ -250,7 +256,7 @@ def _bandwidth_axis(points: list[Numbers]) -> Spec:
     return {"type": "log", "dtick": 1}
 
 
-def size_legend(numbers: Numbers) -> list[tuple[str, str]]:
+def size_legend(numbers: schema.Report) -> list[tuple[str, str]]:
     """What the colours of `sizes` stand for."""
     points = [*numbers["points"], *numbers["sizes"]]
     operations = list(dict.fromkeys(point["op"] for point in points))
@@ -270,7 +276,7 @@ def _roofline(roofline: list[list[float]]) -> Spec:
     }
 
 
-def steps(numbers: Numbers) -> tuple[Spec, int]:
+def steps(numbers: schema.Report) -> tuple[Spec, int]:
     """The step time over the run, and what happened when: tuner, stalls, stragglers."""
     series = numbers["series"]
     highest = max(series["high_ms"])
@@ -338,7 +344,7 @@ EVENTS = (
 )
 
 
-def event_legend(numbers: Numbers) -> list[tuple[str, str]]:
+def event_legend(numbers: schema.Report) -> list[tuple[str, str]]:
     """What the colours of `steps` stand for."""
     kinds = {one["kind"] for one in numbers["events"]}
     present = [(kind, colour) for kind, colour, _ in EVENTS if kind in kinds]

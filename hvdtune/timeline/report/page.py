@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 from hvdtune import pages
-from hvdtune.timeline import words
+from hvdtune.timeline import schema, words
 from hvdtune.timeline.report import cpus, figures, sentences, tables
-
-Numbers = dict[str, Any]
 
 #: From this expected gain on a finding is a call to act.
 WORTH_IT = 0.02
 NUMBERS = "The numbers as a table"
 
 
-def page(numbers: Numbers) -> str:
+def page(numbers: schema.Report) -> str:
     """The whole page, made of document.numbers_of."""
     name = numbers["source"].rpartition("/")[2]
     return pages.page(
@@ -38,7 +35,7 @@ def page(numbers: Numbers) -> str:
             _fusion(numbers),
             _sizes(numbers),
             _stragglers(numbers),
-            _section("CPUs", _table(cpus.table, numbers)) if numbers["cpus"] else "",
+            _section("CPUs", tables.html(cpus.table(numbers))) if numbers["cpus"] else "",
             _owners(numbers),
             _tensors(numbers),
             _stalls(numbers),
@@ -49,7 +46,7 @@ def page(numbers: Numbers) -> str:
     )
 
 
-def hero(verdict: Numbers) -> str:
+def hero(verdict: schema.Finding) -> str:
     """The first thing that a reader sees: what is the case and what to do."""
     gain = verdict["gain"]
     kind = "act" if gain >= WORTH_IT else "fine"
@@ -67,14 +64,14 @@ def hero(verdict: Numbers) -> str:
     )
 
 
-def _accounting(numbers: Numbers) -> str:
+def _accounting(numbers: schema.Report) -> str:
     found = numbers["accounting"]
     if not found:
         return ""
     return pages.paragraph(found["sentence"]) + tables.html(tables.accounting(found), NUMBERS)
 
 
-def _evidence(finding: Numbers) -> str:
+def _evidence(finding: schema.Finding) -> str:
     rows = [(name.replace("_", " "), tables.cell(name, value))
             for name, value in finding["evidence"].items()]  # fmt: skip
     if not rows:
@@ -84,7 +81,7 @@ def _evidence(finding: Numbers) -> str:
     )
 
 
-def _more_findings(findings: Sequence[Numbers]) -> str:
+def _more_findings(findings: Sequence[schema.Finding]) -> str:
     if not findings:
         return ""
     items = "".join(
@@ -100,7 +97,7 @@ def _more_findings(findings: Sequence[Numbers]) -> str:
     )
 
 
-def _facts(numbers: Numbers) -> str:
+def _facts(numbers: schema.Report) -> str:
     steps, overlap = numbers["steps"], numbers["overlap"]
     if not steps["count"]:
         return ""
@@ -118,7 +115,7 @@ def _facts(numbers: Numbers) -> str:
     )  # fmt: skip
 
 
-def _waterfall(numbers: Numbers) -> str:
+def _waterfall(numbers: schema.Report) -> str:
     if not numbers["waterfall"]["ranks"]:
         return ""
     spec, height = figures.waterfall(numbers)
@@ -135,13 +132,13 @@ def _waterfall(numbers: Numbers) -> str:
     )  # fmt: skip
 
 
-def _phases(numbers: Numbers) -> str:
+def _phases(numbers: schema.Report) -> str:
     if not numbers["phases"]:
         return ""
-    return _section("What the computing is", tables.html(tables.phases(numbers)))
+    return _section("What the computing is", tables.html(tables.phases(numbers["phases"])))
 
 
-def _lateness(numbers: Numbers) -> str:
+def _lateness(numbers: schema.Report) -> str:
     if len(numbers["lateness"]["ranks"]) < 2:
         return ""
     spec, height = figures.lateness(numbers)
@@ -152,7 +149,7 @@ def _lateness(numbers: Numbers) -> str:
     )  # fmt: skip
 
 
-def _strips(numbers: Numbers) -> list[str]:
+def _strips(numbers: schema.Report) -> list[str]:
     found = []
     for one in numbers["strips"]:
         spec, height = figures.strip(one)
@@ -171,7 +168,7 @@ def _strips(numbers: Numbers) -> list[str]:
     return found
 
 
-def _steps(numbers: Numbers) -> str:
+def _steps(numbers: schema.Report) -> str:
     if len(numbers["series"]["step"]) < 2:
         return ""
     spec, height = figures.steps(numbers)
@@ -181,7 +178,7 @@ def _steps(numbers: Numbers) -> str:
     )  # fmt: skip
 
 
-def _fusion(numbers: Numbers) -> str:
+def _fusion(numbers: schema.Report) -> str:
     if not numbers["fusion"]["bins"]:
         return ""
     spec, height = figures.fusion(numbers)
@@ -195,7 +192,7 @@ def _fusion(numbers: Numbers) -> str:
     )  # fmt: skip
 
 
-def _sizes(numbers: Numbers) -> str:
+def _sizes(numbers: schema.Report) -> str:
     if not numbers["points"]:
         return ""
     spec, height = figures.sizes(numbers)
@@ -206,16 +203,12 @@ def _sizes(numbers: Numbers) -> str:
     )  # fmt: skip
 
 
-def _table(made: Callable[[Numbers], tables.Table], numbers: Numbers) -> str:
-    return tables.html(made(numbers))
-
-
 def _section(heading: str, *content: str) -> str:
     inner = "".join(content)
     return f'<section class="card"><h2>{escape(heading)}</h2>{inner}</section>' if inner else ""
 
 
-def _stragglers(numbers: Numbers) -> str:
+def _stragglers(numbers: schema.Report) -> str:
     return (
         _section("Stragglers", tables.html(tables.stragglers(numbers)))
         if numbers["stragglers"]
@@ -223,23 +216,23 @@ def _stragglers(numbers: Numbers) -> str:
     )
 
 
-def _owners(numbers: Numbers) -> str:
+def _owners(numbers: schema.Report) -> str:
     if not numbers["owners"]:
         return ""
     return _section("Operations by owner", tables.html(tables.owners(numbers)))
 
 
-def _tensors(numbers: Numbers) -> str:
+def _tensors(numbers: schema.Report) -> str:
     if not numbers["tensors"]:
         return ""
     return _section("Tensors", tables.html(tables.tensors(numbers), "The tensors, one by one"))
 
 
-def _stalls(numbers: Numbers) -> str:
-    return _section("Stalls", _table(tables.stalls, numbers)) if numbers["stalls"] else ""
+def _stalls(numbers: schema.Report) -> str:
+    return _section("Stalls", tables.html(tables.stalls(numbers))) if numbers["stalls"] else ""
 
 
-def _tuning(numbers: Numbers) -> str:
+def _tuning(numbers: schema.Report) -> str:
     return (
         _section("What the tuner did", tables.html(tables.tuning(numbers)))
         if numbers["tuning"]
@@ -247,7 +240,7 @@ def _tuning(numbers: Numbers) -> str:
     )
 
 
-def _settings(numbers: Numbers) -> str:
+def _settings(numbers: schema.Report) -> str:
     if not numbers["settings"]:
         return ""
     return _section(
@@ -257,7 +250,7 @@ def _settings(numbers: Numbers) -> str:
     )
 
 
-def _quality(numbers: Numbers) -> str:
+def _quality(numbers: schema.Report) -> str:
     return _section(
         "How far to trust these numbers",
         *(pages.paragraph(one) for one in sentences.quality(numbers)),

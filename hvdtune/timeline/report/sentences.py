@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-from hvdtune.timeline import words
-
-Numbers = dict[str, Any]
+from hvdtune.timeline import schema, words
 
 #: A part of the step from this share on is worth naming.
 WORTH_NAMING = 0.03
@@ -18,7 +15,7 @@ LATE_RANKS = ("persistent straggler", "transient straggler", "recurring straggle
 MOST_LATE = 3
 
 
-def job(numbers: Numbers) -> str:
+def job(numbers: schema.Report) -> str:
     """Ranks, hosts, steps, versions, when."""
     one, steps = numbers["job"], numbers["steps"]
     hosts = one["hosts"]
@@ -35,7 +32,7 @@ def job(numbers: Numbers) -> str:
     return " · ".join(parts)
 
 
-def warnings(numbers: Numbers) -> list[str]:
+def warnings(numbers: schema.Report) -> list[str]:
     """What a reader must know before anything else."""
     quality, one = numbers["quality"], numbers["job"]
     found = []
@@ -45,7 +42,7 @@ def warnings(numbers: Numbers) -> list[str]:
             "steps. Steps are recognised by the optimizer's marks, or by tensors that come again; "
             "record longer, or record a loop that submits the same tensors."
         )
-    if numbers.get("start"):
+    if numbers["start"]:
         found.append(numbers["start"]["sentence"])
     missing = quality["ranks_missing"]
     if missing:
@@ -75,7 +72,7 @@ def warnings(numbers: Numbers) -> list[str]:
     return found
 
 
-def spread(steps: Numbers) -> str:
+def spread(steps: schema.Steps) -> str:
     """From the 5th to the 95th percentile of the steps."""
     low, high = words.seconds(steps["p5_s"]), words.seconds(steps["p95_s"])
     if low.rpartition(" ")[2] == high.rpartition(" ")[2]:
@@ -83,13 +80,13 @@ def spread(steps: Numbers) -> str:
     return f"{low}\u2013{high}"
 
 
-def waterfall(numbers: Numbers) -> str:
+def waterfall(numbers: schema.Report) -> str:
     """What takes the typical step."""
     found = numbers["waterfall"]
-    typical = found["typical"]
-    step = typical["step_s"]
-    if not step:
+    typical, mean = found["typical"], found["mean"]
+    if not typical or not mean or not typical["step_s"]:
         return "No step was found."
+    step, longer = typical["step_s"], _mean(found["parts"], typical, mean)
     shares = [(part["title"], typical["parts_s"][part["name"]]) for part in found["parts"][1:]]
     large = sorted(
         (one for one in shares if one[1] >= WORTH_NAMING * step), key=lambda one: -one[1]
@@ -100,20 +97,19 @@ def waterfall(numbers: Numbers) -> str:
         "compute"
     )
     if not large:
-        return f"{text}; nothing else reaches {words.percent(WORTH_NAMING)}.{_mean(found)}"
+        return f"{text}; nothing else reaches {words.percent(WORTH_NAMING)}.{longer}"
     named = [f"{words.seconds(value)} {title}" for title, value in large[:3]]
-    return f"{text}. The rest is mostly {_and(named)}.{_mean(found)}"
+    return f"{text}. The rest is mostly {_and(named)}.{longer}"
 
 
-def _mean(found: Numbers) -> str:
+def _mean(parts: list[schema.Part], typical: schema.Bar, mean: schema.Bar) -> str:
     """What makes the mean of all steps longer than the typical step, if it is."""
-    mean, typical = found["mean"], found["typical"]
     longer = mean["step_s"] - typical["step_s"]
     if longer < WORTH_NAMING * typical["step_s"]:
         return ""
     more = {
         part["title"]: mean["parts_s"][part["name"]] - typical["parts_s"][part["name"]]
-        for part in found["parts"]
+        for part in parts
     }
     cause = max(more, key=lambda title: more[title])
     return (
@@ -122,17 +118,18 @@ def _mean(found: Numbers) -> str:
     )
 
 
-def gain(finding: Numbers) -> str:
+def gain(finding: schema.Finding) -> str:
     """What a finding is expected to save, and the least and the most: `27 % (20–33 %)`."""
     return f"{words.percent(finding['gain'])} ({words.percent_between(*finding['interval'])})"
 
 
-def lateness(numbers: Numbers) -> str:
+def lateness(numbers: schema.Report) -> str:
     """Who is late, as the findings have it; nobody is named whom they do not hold responsible."""
     told = [one for one in numbers["findings"] if one["kind"] in LATE_RANKS]
     if told:
         return " ".join(dict.fromkeys(_late_ranks(one, numbers) for one in told[:MOST_LATE]))
-    waited = numbers["waterfall"]["mean"]["parts_s"]["skew_wait_s"]
+    mean = numbers["waterfall"]["mean"]
+    waited = mean["parts_s"]["skew_wait_s"] if mean else 0.0
     by = f"{words.seconds(waited)} of a step, on average, is waiting for whichever is last"
     if any(one["kind"] == "ranks take turns" for one in numbers["findings"]):
         return f"No rank in particular is late: the ranks take turns, and {by}."
@@ -148,28 +145,33 @@ def lateness(numbers: Numbers) -> str:
         return f"Who comes last depends on who gets a CPU that others have: {by}."
     if real:
         return f"{_straggler(real[0])} Without it the job would hardly be faster."
-    if waited >= LATE * numbers["overlap"]["step_s"]:
+    if waited >= LATE * (numbers["overlap"]["step_s"] or 0.0):
         return f"No rank is late more often than chance makes it: {by}."
     return "No rank is late by much: the ranks reach communication at about the same time."
 
 
-def _late_ranks(one: Numbers, numbers: Numbers) -> str:
+def _late_ranks(one: schema.Finding, numbers: schema.Report) -> str:
     """Of a finding about ranks."""
     evidence = one["evidence"]
     if "ranks" in evidence:
-        late = words.seconds(evidence["late_ms"] / 1e3)
+        late = words.seconds(_value(one, "late_ms") / 1e3)
         ranks = words.ranks(int(rank) for rank in str(evidence["ranks"]).split(","))
         return f"{ranks.capitalize()} are late together: {late} in a typical step."
-    rank = int(evidence["rank"])
+    rank = int(_value(one, "rank"))
     if one["kind"] == "stalled rank":
-        return f"Rank {rank} stopped for {words.seconds(evidence['stalled_s'])}."
+        return f"Rank {rank} stopped for {words.seconds(_value(one, 'stalled_s'))}."
     row = next((row for row in numbers["stragglers"] if row["rank"] == rank), None)
     return _straggler(row) if row and row["kind"] else one["sentence"]
 
 
-def _straggler(row: Numbers) -> str:
+def _value(finding: schema.Finding, name: str) -> float:
+    """A number of its evidence."""
+    return float(finding["evidence"][name] or 0.0)
+
+
+def _straggler(row: schema.Straggler) -> str:
     """Of a row of the stragglers."""
-    where = f" ({row['host']})" if row.get("host") else ""
+    where = f" ({row['host']})" if row["host"] else ""
     late = words.seconds(row["typical_late_s"])
     if row["kind"] == "persistent":
         return f"Rank {row['rank']}{where} is late throughout: {late} in a typical step."
@@ -184,7 +186,7 @@ def _straggler(row: Numbers) -> str:
     )
 
 
-def cells(found: Numbers) -> str:
+def cells(found: schema.Lateness) -> str:
     """How to read the heat map."""
     text = "How much later than the earliest rank each rank was ready to communicate."
     widest = max(last - first + 1 for first, last in found["steps"])
@@ -195,7 +197,7 @@ def cells(found: Numbers) -> str:
     return text
 
 
-def strip(one: Numbers, numbers: Numbers) -> str:
+def strip(one: schema.Strip, numbers: schema.Report) -> str:
     """How this step compares with the median."""
     duration, median = one["duration_s"], numbers["steps"]["median_s"]
     if one["kind"] == "typical":
@@ -208,7 +210,7 @@ def strip(one: Numbers, numbers: Numbers) -> str:
     )
 
 
-def steps(numbers: Numbers) -> str:
+def steps(numbers: schema.Report) -> str:
     """How steady the steps are."""
     one = numbers["steps"]
     swing = (one["p95_s"] - one["p5_s"]) / one["median_s"] if one["median_s"] else 0.0
@@ -219,7 +221,7 @@ def steps(numbers: Numbers) -> str:
     )
 
 
-def fusion(numbers: Numbers) -> str:
+def fusion(numbers: schema.Report) -> str:
     """How many batches, and why they closed."""
     found = numbers["fusion"]
     reasons = found["reasons"]
@@ -238,7 +240,7 @@ def fusion(numbers: Numbers) -> str:
     return text + "."
 
 
-def sizes(numbers: Numbers) -> str:
+def sizes(numbers: schema.Report) -> str:
     """The best and the most frequent size."""
     rows = [one for one in numbers["sizes"] if one["busbw_gbps"]]
     unknown = unknown_ranks(numbers)
@@ -255,7 +257,7 @@ def sizes(numbers: Numbers) -> str:
     return f"{text}. {unknown}".rstrip()
 
 
-def unknown_ranks(numbers: Numbers) -> str:
+def unknown_ranks(numbers: schema.Report) -> str:
     """Why some operations have no bus bandwidth; "" if all that can have one do."""
     if all(one["ranks"] for one in numbers["sizes"]):
         return ""
@@ -265,7 +267,7 @@ def unknown_ranks(numbers: Numbers) -> str:
     )
 
 
-def roofline(numbers: Numbers) -> str:
+def roofline(numbers: schema.Report) -> str:
     """What the dashed line is."""
     text = (
         "Small dots are single batches, large ones medians by size. Small batches are bound by "
@@ -278,7 +280,7 @@ def roofline(numbers: Numbers) -> str:
     return f"{text}: the dashed line, which ends at {words.digits(roof['peak_gbps'])} GB/s, {what}."
 
 
-def settings(numbers: Numbers) -> str:
+def settings(numbers: schema.Report) -> str:
     """How many are not the default."""
     changed = sum(one["changed"] for one in numbers["settings"])
     moved = sum(one["moved"] for one in numbers["settings"])
@@ -288,7 +290,7 @@ def settings(numbers: Numbers) -> str:
     return text + (f" {moved} changed while the job ran." if moved else "")
 
 
-def quality(numbers: Numbers) -> list[str]:
+def quality(numbers: schema.Report) -> list[str]:
     """Clock, losses, cost of recording, how steps were found."""
     one = numbers["quality"]
     found = [
@@ -315,10 +317,9 @@ def quality(numbers: Numbers) -> list[str]:
         found.append(
             f"{text}; {ignored} were not whole and are left out." if ignored else text + "."
         )
-    if one["recording_overhead_share"] is not None:
-        share = one["recording_overhead_share"]
-        how = f"about {words.percent(share)}" if share >= 0.001 else "less than 0.1 %"
-        found.append(f"Recording itself took {how} of the time.")
+    share = one["recording_overhead_share"]
+    how = f"about {words.percent(share)}" if share >= 0.001 else "less than 0.1 %"
+    found.append(f"Recording itself took {how} of the time.")
     return [*found, *one["problems"]]
 
 

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline import words
+from hvdtune.timeline import schema, words
 from hvdtune.timeline.record.layout import KINDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from hvdtune.timeline.analysis.answers import Analysis
-
-Numbers = dict[str, Any]
 
 MOST_RANKS = 8
 MOST_SPANS = 250  # of one lane
@@ -25,7 +23,7 @@ BAD = 1.1
 WARM_UP = 3
 
 
-def strips(analysis: Analysis) -> list[Numbers]:
+def strips(analysis: Analysis) -> list[schema.Strip]:
     """The typical step and, if there is one, a bad step; empty without steps."""
     steps = analysis.steps
     if steps.empty:
@@ -42,7 +40,7 @@ def strips(analysis: Analysis) -> list[Numbers]:
     return [_strip(analysis, kind, step, float(longest[step])) for kind, step in chosen]
 
 
-def _strip(analysis: Analysis, kind: str, step: int, length: float) -> Numbers:
+def _strip(analysis: Analysis, kind: str, step: int, length: float) -> schema.Strip:
     rows = analysis.steps[analysis.steps["step"] == step].set_index("rank")
     origin = float(rows["begin_s"].min())
     shown = _shown_ranks(analysis, rows)
@@ -73,15 +71,16 @@ def _shown_ranks(analysis: Analysis, rows: pd.DataFrame) -> list[int]:
 
 def _lanes(
     analysis: Analysis, number: int, row: pd.Series, origin: float, length: float
-) -> Numbers:
+) -> schema.Lanes:
     """Spans [begin, end] in ms from `origin`. A rank computes while it is not blocked."""
     rank = analysis.recording.ranks[number]
     window = float(row["begin_s"]), float(row["end_s"])
     waits = _within(rank.waits, analysis.origin_ns, window)
     blocked = _joined([(a, b) for a, b, _ in waits], length * SMALLEST)
     batches = _within(rank.batches, analysis.origin_ns, window)
-    communication = [[*_ms((a, b), origin), _batch_words(rank.batches[at])]
-                     for a, b, at in batches]  # fmt: skip
+    communication: list[schema.Span] = [
+        [*_ms((a, b), origin), _batch_words(rank.batches[at])] for a, b, at in batches
+    ]
     if len(communication) > MOST_SPANS:
         joined = _joined([(a, b) for a, b, _ in batches], length * SMALLEST)
         communication = [_ms(span, origin) for span in joined]
@@ -124,7 +123,7 @@ def _between(
     return [(begin, end) for begin, end in pairs if end > begin]
 
 
-def _ms(span: tuple[float, float], origin: float) -> list[Any]:
+def _ms(span: tuple[float, float], origin: float) -> schema.Span:
     return [round(1e3 * (edge - origin), 4) for edge in span]
 
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hvdtune.timeline import words
-
-Numbers = dict[str, Any]
+from hvdtune.timeline import schema, words
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,13 @@ def cell(name: str, value: Any) -> str:
     return words.grouped(value) if isinstance(value, int) else words.digits(value)
 
 
-def waterfall(numbers: Numbers) -> Table:
+def waterfall(numbers: schema.Report) -> Table:
     """Parts × ranks, ms, with the share of the typical step."""
     found = numbers["waterfall"]
-    typical = found["typical"]
-    bars = [found["mean"], *found["ranks"]]
+    typical, mean = found["typical"], found["mean"]
+    assert typical  # without steps there is no such table
+    assert mean
+    bars = [mean, *found["ranks"]]
     step = typical["step_s"]
     rows = [
         (
@@ -86,9 +86,8 @@ def waterfall(numbers: Numbers) -> Table:
     return Table("Where a step goes, ms", head, [*rows, total, hidden])
 
 
-def phases(numbers: Numbers) -> Table:
+def phases(found: schema.Phases) -> Table:
     """Phases × ranks, ms; those in which ranks differ are marked."""
-    found = numbers["phases"]
     bars = [found["mean"], *(one["parts_s"] for one in found["ranks"])]
     compute = sum(found["mean"].values())
     rows = [
@@ -106,7 +105,7 @@ def phases(numbers: Numbers) -> Table:
     return Table(f"What the computing is, ms a step{stars}", head, rows, marked=marked)
 
 
-def accounting(found: Numbers) -> Table:
+def accounting(found: schema.Accounting) -> Table:
     """The mean step by cause."""
     rows = [
         (one["title"], words.milliseconds(one["seconds"]), words.percent(one["share"]))
@@ -116,7 +115,7 @@ def accounting(found: Numbers) -> Table:
     return Table("What a step is made of, by cause", ("cause", "ms", "share"), [*rows, total])
 
 
-def lateness(numbers: Numbers) -> Table:
+def lateness(numbers: schema.Report) -> Table:
     """Rank × its typical lateness."""
     found = numbers["lateness"]["typical_ms"]
     worst = sorted(found.items(), key=lambda one: -(one[1] or 0.0))
@@ -124,11 +123,11 @@ def lateness(numbers: Numbers) -> Table:
     return Table("Typical lateness of the ranks", ("rank", "median, ms"), rows[:40])
 
 
-def stragglers(numbers: Numbers) -> Table:
+def stragglers(numbers: schema.Report) -> Table:
     """Who was last how often, and what it cost."""
     rows = [
         (
-            f"rank {one['rank']}" + (f" on {one['host']}" if one.get("host") else ""),
+            f"rank {one['rank']}" + (f" on {one['host']}" if one["host"] else ""),
             one["kind"] or ("now and then" if one["delay_s"] > 0 else "not late"),
             words.percent(one["steps_last_share"]),
             words.seconds(one["typical_late_s"]),
@@ -143,18 +142,18 @@ def stragglers(numbers: Numbers) -> Table:
     return Table("Waiting, charged to the rank that caused it", head, rows, left=(0, 1))
 
 
-def _steps(one: Numbers) -> str:
+def _steps(one: schema.Straggler) -> str:
     first, last = one["from_step"], one["to_step"]
     if first < 0:
         return "-"
     return str(first) if first == last else f"{first} to {last}"
 
 
-def _step(one: Numbers) -> str:
+def _step(one: schema.Stall | schema.TuningMark) -> str:
     return str(one["step"]) if one["step"] >= 0 else "-"
 
 
-def fusion(numbers: Numbers) -> Table:
+def fusion(numbers: schema.Report) -> Table:
     """Why batches were closed."""
     found = numbers["fusion"]
     total = sum(found["reasons"].values())
@@ -166,7 +165,7 @@ def fusion(numbers: Numbers) -> Table:
     return Table("Why batches were closed", ("reason", "batches", "share"), rows)
 
 
-def sizes(numbers: Numbers) -> Table:
+def sizes(numbers: schema.Report) -> Table:
     """Operation × size: times and bandwidths."""
     rows = [
         (
@@ -188,7 +187,7 @@ def sizes(numbers: Numbers) -> Table:
     return Table("Time and bandwidth by operation and size", head, rows)
 
 
-def stalls(numbers: Numbers) -> Table:
+def stalls(numbers: schema.Report) -> Table:
     """When somebody waited for long, and for whom."""
     rows = [
         (
@@ -202,7 +201,7 @@ def stalls(numbers: Numbers) -> Table:
     return Table("Stalls", ("step", "at", "lasted", "what"), rows, left=(3,))
 
 
-def tuning(numbers: Numbers) -> Table:
+def tuning(numbers: schema.Report) -> Table:
     """What the autotuner decided, and when settings changed."""
     rows = [
         (
@@ -216,7 +215,7 @@ def tuning(numbers: Numbers) -> Table:
     return Table("Changes while it ran", ("step", "at", "kind", "what"), rows, left=(2, 3))
 
 
-def settings(numbers: Numbers) -> Table:
+def settings(numbers: schema.Report) -> Table:
     """Settings in force at the end; those that are not the default are marked."""
     rows = [
         (
@@ -232,7 +231,7 @@ def settings(numbers: Numbers) -> Table:
     return Table("Settings", head, rows, left=(0, 1, 2, 3), marked=marked)
 
 
-def tensors(numbers: Numbers) -> Table:
+def tensors(numbers: schema.Report) -> Table:
     """The tensors that were waited for most."""
     rows = [
         (
@@ -249,7 +248,7 @@ def tensors(numbers: Numbers) -> Table:
     return Table("Tensors", head, rows, left=(0, 1))
 
 
-def owners(numbers: Numbers) -> Table:
+def owners(numbers: schema.Report) -> Table:
     """Whose the operations of a step are, and what each of them costs."""
     rows = [
         (

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
 
-from hvdtune.timeline import words
+from hvdtune.timeline import schema, words
 from hvdtune.timeline.report import cpus, sentences, tables
 
-Numbers = dict[str, Any]
 WIDTH = 96
 MOST_ROWS = 12
 
 
-def text(numbers: Numbers) -> str:
+def text(numbers: schema.Report) -> str:
     """The whole text; the first paragraph is the verdict."""
     parts = [_verdict(numbers["verdict"])]
     if numbers["accounting"]:
@@ -32,9 +30,10 @@ def text(numbers: Numbers) -> str:
     if numbers["sizes"]:
         parts.append(tables.sizes(numbers).text(MOST_ROWS))
         parts += [_wrapped(one) for one in [sentences.unknown_ranks(numbers)] if one]
-    for name, table in (("stalls", tables.stalls), ("tuning", tables.tuning)):
-        if numbers[name]:
-            parts.append(table(numbers).text(MOST_ROWS))
+    if numbers["stalls"]:
+        parts.append(tables.stalls(numbers).text(MOST_ROWS))
+    if numbers["tuning"]:
+        parts.append(tables.tuning(numbers).text(MOST_ROWS))
     changed = [one for one in numbers["settings"] if one["changed"]]
     if changed:
         pairs = (f"{one['name']}={tables.value_words(one['value'])}" for one in changed)
@@ -43,7 +42,7 @@ def text(numbers: Numbers) -> str:
     return "\n\n".join(parts)
 
 
-def _about_steps(numbers: Numbers) -> list[str]:
+def _about_steps(numbers: schema.Report) -> list[str]:
     one, overlap = numbers["steps"], numbers["overlap"]
     ideal = (
         f"Steps: median {words.seconds(one['median_s'])}, {sentences.spread(one)} for nine of ten; "
@@ -56,7 +55,7 @@ def _about_steps(numbers: Numbers) -> list[str]:
     parts = [_wrapped(ideal)]
     parts.append(_narrow(tables.waterfall(numbers)))
     if numbers["phases"]:
-        parts.append(_narrow(tables.phases(numbers)))
+        parts.append(_narrow(tables.phases(numbers["phases"])))
     if len(numbers["lateness"]["ranks"]) > 1:
         parts.append(_wrapped(f"Late ranks: {sentences.lateness(numbers)}"))
         if numbers["stragglers"]:
@@ -71,7 +70,7 @@ def _narrow(table: tables.Table) -> str:
     return tables.Table(table.caption, table.head[:8], [row[:8] for row in table.rows]).text()
 
 
-def _verdict(verdict: Numbers) -> str:
+def _verdict(verdict: schema.Finding) -> str:
     lines = [_wrapped(f"Verdict: {verdict['sentence']}")]
     if verdict["action"]:
         gain = f" Expected gain: {sentences.gain(verdict)} of the step." if (
@@ -81,7 +80,7 @@ def _verdict(verdict: Numbers) -> str:
     return "\n".join(lines)
 
 
-def _finding(one: Numbers) -> str:
+def _finding(one: schema.Finding) -> str:
     gain = f" Expected gain: {sentences.gain(one)}." if one["gain"] > 0 else ""
     return textwrap.fill(
         f"- {one['sentence']} {one['action']}{gain}", WIDTH, initial_indent="  ",

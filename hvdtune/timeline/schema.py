@@ -1,0 +1,587 @@
+"""What is in the JSON documents of `hvdtune report` (Report, HorovodReport) and `hvdtune diff`
+(Comparison), key by key.
+
+A name ends in its unit: `_s` seconds, `_ms` and `_us` thousandths and millionths of them, `_gbps`
+10⁹ bytes a second, `_share` a part of 1; `bytes` are bytes. Where nothing else is said, times of
+moments count from the begin of the recording, steps have the program's numbers, and None is what
+is not known. docs/metrics.md has the formulas.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+
+class Finding(TypedDict):
+    """One cause of lost time. The verdict is the first of them."""
+
+    kind: str  # stable word for programs
+    sentence: str  # what is the case
+    action: str  # what to do; "" if nothing is to do
+    gain: float  # expected share of the recorded steps' time saved
+    interval: list[float]  # the least and the most of it
+    evidence: dict[str, float | str | None]  # the numbers behind it: each kind has others
+
+
+# ---- hvdtune report ------------------------------------------------------------------------------
+
+
+class Job(TypedDict):
+    """Who recorded, where and when."""
+
+    id: str
+    ranks: int  # of the job
+    recorded: list[int]  # ranks whose recordings are here
+    hosts: list[str]
+    version: str  # of hvdtune
+    framework: str  # "torch 2.13.0"; "" for NumPy
+    cpus: int | None  # that the ranks of the first host may use together
+    started_wall_us: int  # since the epoch
+    complete: bool  # all recordings have ended in order
+
+
+class Share(TypedDict):
+    """What one cause takes of the mean step."""
+
+    kind: str
+    title: str
+    seconds: float
+    share: float
+    finding: int | None  # its place in the findings; None if it is none
+
+
+class Accounting(TypedDict):
+    """The mean step by cause."""
+
+    step_s: float
+    sentence: str
+    shares: list[Share]  # they sum to the step
+
+
+class StartStep(TypedDict):
+    """A step that took long once."""
+
+    step: int
+    begin_s: float
+    seconds: float
+    last_rank: int  # who came last in it; -1: not known
+    late_s: float  # by how much
+    reason: str  # "first steps" or "new tensors"
+
+
+class Start(TypedDict):
+    """What took long once, which no other number contains."""
+
+    seconds: float
+    sentence: str
+    steps: list[StartStep]
+
+
+class StepCount(TypedDict):
+    """All that is said of steps where there are none."""
+
+    count: int
+
+
+class Steps(StepCount, total=False):
+    """How long steps take: of each step the median over ranks. Without steps only their count."""
+
+    first: int
+    last: int
+    median_s: float
+    p5_s: float
+    p95_s: float
+    mean_s: float
+    wall_s: float  # from the begin of the first to the end of the last, without one-time starts
+    per_second: float | None
+
+
+class Part(TypedDict):
+    """A part of the step."""
+
+    name: str  # of analysis.answers.PARTS
+    title: str
+    colour: str  # a name of hvdtune/pages/page.css
+
+
+class Bar(TypedDict):
+    """A step in parts."""
+
+    step_s: float
+    exposed_s: float  # the framework is blocked
+    communication_s: float  # operations run
+    overlapped_s: float  # of that, the framework computes meanwhile
+    parts_s: dict[str, float]  # part → seconds; they sum to the step
+
+
+class RankBar(Bar):
+    """One rank's typical step."""
+
+    rank: int
+
+
+class Waterfall(TypedDict):
+    """Where a step goes. Typical steps are the middle half by duration; None without steps."""
+
+    parts: list[Part]
+    typical: Bar | None
+    mean: Bar | None  # of all steps
+    ranks: list[RankBar]
+    left_out: int  # ranks not listed
+    steps: int  # typical ones
+
+
+class Phase(TypedDict):
+    """A phase of the computing."""
+
+    name: str
+    title: str
+    differs: bool  # ranks do not spend the same time in it
+
+
+class RankPhases(TypedDict):
+    """The mean step of one rank."""
+
+    rank: int
+    parts_s: dict[str, float]  # phase → seconds
+
+
+class Phases(TypedDict):
+    """What the computing is."""
+
+    parts: list[Phase]
+    mean: dict[str, float]  # phase → seconds of the mean step
+    ranks: list[RankPhases]
+    left_out: int  # ranks not listed
+
+
+class Overlap(TypedDict):
+    """How much communication is hidden, and what a step could take; None without steps."""
+
+    overlap_share: float | None  # of communication, is hidden
+    exposed_share: float | None  # of the step, the framework is blocked
+    step_s: float | None  # the mean
+    ideal_free_communication_s: float | None
+    ideal_no_skew_s: float | None
+
+
+class Lateness(TypedDict):
+    """Rank × step."""
+
+    ranks: list[list[int]]  # the first and last rank of each row
+    steps: list[list[int]]  # the first and last step of each column
+    late_ms: list[list[float]]  # by row and column
+    most_ms: float  # nearly all cells have less
+    typical_ms: dict[str, float]  # rank → median
+
+
+class Straggler(TypedDict):
+    """A rank that held up a step."""
+
+    rank: int
+    host: str
+    kind: str  # "persistent", "transient", "recurring" or ""
+    steps_last_share: float  # of the steps that it held up
+    caused_s: float  # what it cost all others together
+    delay_s: float  # what the job would be shorter by
+    typical_late_s: float  # the median in the steps of the interval that it held up
+    from_step: int  # the interval; -1: no step
+    to_step: int
+    interval_share: float  # of the steps of the interval that it held up
+    chance: float  # probability that equal ranks cause as much
+    period: int  # steps from pause to pause; 0: none
+
+
+class RankCpus(TypedDict):
+    """A rank's threads and the CPUs that it may use; means over the steps."""
+
+    rank: int
+    host: str
+    cpus_used: float | None  # by its threads
+    threads_waiting: float | None  # for a CPU
+    threads_computing: float | None
+    threads_set: float | None  # for computing
+    involuntary_switches_per_s: float | None
+    voluntary_switches_per_s: float | None
+    pages_from_disk_per_s: float | None
+    page_faults_per_s: float | None
+    swapped_bytes: float | None
+    held_back_share: float | None  # of the time, by a limit
+    cpus_busy: float | None  # of those that it may use
+    cpus_stolen: float | None
+    clock_hz: float | None
+    cpu_pressure_share: float | None
+    memory_pressure_share: float | None
+    cpus_of_others: float | None  # used by other processes
+    allowed_cpus: str  # "0-3,8"; "" if not known
+
+
+Lane = Literal["compute", "blocked", "communication"]
+#: [begin, end] in ms since the step began, of single batches also what they were.
+Span = list[float | str]
+
+
+class Lanes(TypedDict):
+    """What one rank did in a step."""
+
+    rank: int
+    compute: list[Span]
+    blocked: list[Span]
+    communication: list[Span]
+
+
+class Strip(TypedDict):
+    """One step drawn to scale."""
+
+    kind: str  # "typical" or "bad"
+    step: int
+    duration_s: float  # the median of the ranks
+    length_ms: float  # from the first rank's begin to the last one's end
+    left_out: int  # ranks not drawn
+    ranks: list[Lanes]
+
+
+class Fusion(TypedDict):
+    """What was sent together; medians over the batches of the steps."""
+
+    batches_per_step: float | None  # the mean
+    tensors_per_batch: float | None
+    bytes_per_batch: float | None
+    fill: float | None  # share of the threshold; None also where fusion is off
+    threshold_bytes: float | None  # in force at the end
+    cycle_time_s: float | None  # the same
+    tail_s: float | None  # from the last submission of a step to the end of its last batch
+    reasons: dict[str, int]  # why batches closed → batches
+    batches: int  # in the whole recording
+    bins: list[str]  # numbers of tensors: "1", "2", "3-4" …
+    histogram: dict[str, list[int]]  # reason → batches in each bin
+
+
+class Size(TypedDict):
+    """Batches of one operation, number of ranks and size."""
+
+    op: str
+    ranks: int  # 0: not known
+    bytes_from: int  # up to twice as many
+    count: int
+    bytes: float  # the median
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    algbw_gbps: float
+    total_s: float
+    busbw_gbps: float | None  # None where ranks are not known, too few, or no data moves
+    peak_share: float | None  # of the measured peak, else of the best size
+
+
+class Point(TypedDict):
+    """One batch."""
+
+    op: str
+    bytes: int
+    busbw_gbps: float
+
+
+class Roof(TypedDict):
+    """Where the roofline ends."""
+
+    peak_gbps: float | None
+    measured: bool  # else it is the best batch's
+
+
+class Tensor(TypedDict):
+    """What one tensor costs."""
+
+    name: str
+    op: str
+    dtype: str
+    process_set: int
+    bytes: int
+    count: int
+    latency_s: float  # the median from submission to result
+    wait_s: float  # of that, until its batch begins
+    last_share: float  # of the steps in which it is submitted last
+    alone_share: float  # of its batches, without another tensor
+
+
+class Owner(TypedDict):
+    """Operations that one call of the program makes again and again; numbers are of a step."""
+
+    call: str
+    name: str
+    process_set: int
+    count: float
+    bytes: float
+    steps: float  # share of the steps in which it comes
+    blocked_s: float  # a rank that takes part
+    late_s: float  # of that, for ranks that came late
+    alone: bool  # the program waits for each before it submits anything else
+    phase: str  # when it comes; "" where there are no gradients
+    site: str  # the line that calls it, where it has no name: a sample
+
+
+class Stall(TypedDict):
+    """A long wait for one rank."""
+
+    time_s: float
+    step: int  # -1: outside of whole steps
+    rank: int  # -1: not known
+    seconds: float
+    text: str  # what the stall check reported
+
+
+class TuningMark(TypedDict):
+    """What the tuner did, or that settings changed."""
+
+    time_s: float
+    step: int  # -1: outside of whole steps
+    kind: str  # "autotune" or "settings"
+    epoch: int  # of settings; else -1
+    text: str
+
+
+class Setting(TypedDict):
+    """A setting; its values are as its owner writes them."""
+
+    name: str  # of its variable
+    value: object  # in force at the end
+    at_start: object
+    default: object
+    moved: bool  # it changed while the job ran
+    changed: bool  # it is not the default
+
+
+class Series(TypedDict):
+    """The step time over the run: of every few steps the median, least and most of the ranks."""
+
+    step: list[int]
+    median_ms: list[float]
+    low_ms: list[float]
+    high_ms: list[float]
+
+
+class Event(TypedDict):
+    """What happened in a step."""
+
+    kind: str  # "tuner", "stall" or "straggler"
+    step: int
+    text: str
+    at_ms: float  # the step time there
+
+
+class Quality(TypedDict):
+    """How far the numbers can be trusted."""
+
+    ranks_recorded: int
+    ranks_missing: list[int]
+    incomplete_ranks: list[int]  # their recording has no end
+    cut_off: dict[str, str]  # rank → when and why its recording could not go on
+    dropped: dict[str, int]  # stream → records lost
+    clock_bound_s: float  # clocks of the ranks agree within it
+    skew_below_clock_bound: bool  # typical lateness is less than that
+    steps_from: str  # how steps were found: "marks", "names", "sizes" or "none"
+    steps_ignored: int  # not whole on all ranks
+    records: int
+    recording_overhead_share: float  # of the time, at most
+    problems: list[str]
+
+
+class Report(TypedDict):
+    """All that a report says of a recording."""
+
+    document: int  # version of this layout
+    kind: Literal["hvdtune"]
+    source: str  # files
+    job: Job
+    verdict: Finding
+    findings: list[Finding]  # the best first
+    accounting: Accounting | None  # None without steps
+    start: Start | None  # None if nothing took long once
+    steps: Steps
+    waterfall: Waterfall
+    phases: Phases | None  # None without marks of phases
+    overlap: Overlap
+    lateness: Lateness
+    stragglers: list[Straggler]
+    cpus: list[RankCpus]
+    strips: list[Strip]
+    fusion: Fusion
+    sizes: list[Size]
+    points: list[Point]
+    tensors: list[Tensor]
+    owners: list[Owner]
+    stalls: list[Stall]
+    tuning: list[TuningMark]
+    series: Series
+    settings: list[Setting]
+    quality: Quality
+    roofline: list[list[float]]  # corners: [bytes, 10⁹ bytes a second]
+    roof: Roof
+    events: list[Event]
+
+
+# ---- hvdtune report of a timeline in Horovod's layout --------------------------------------------
+
+
+class HorovodStartPart(TypedDict):
+    """Something that took long once."""
+
+    begin_us: int
+    seconds: float
+    waited_s: float  # of that, ranks waited for each other
+    reasons: list[str]
+
+
+class HorovodStart(TypedDict):
+    """What took long once, which no other number contains."""
+
+    seconds: float
+    waited_s: float
+    sentence: str
+    parts: list[HorovodStartPart]
+
+
+class LateRank(TypedDict):
+    """How late a rank was."""
+
+    rank: int
+    operations: int  # with ticks of this rank and another
+    last: int  # of these, its tick is the last
+    last_share: float
+    charged_us: int  # the waits for it, added up
+    wall_us: int  # time in which any tensor waited for it
+    share: float  # of the recorded time
+    median_late_us: float
+    chance: float  # probability that equal ranks cause as much
+
+
+class SpanTime(TypedDict):
+    """How long spans of one name took."""
+
+    level: str  # "negotiation", "operation" or "activity"
+    name: str
+    count: int
+    total_us: int
+    mean_us: float
+    wall_us: int  # time in which at least one was open
+    share: float  # of the recorded time
+
+
+class TensorTime(TypedDict):
+    """What one operation on a tensor costs; medians."""
+
+    tensor: str
+    op: str
+    count: int
+    total_execute_us: int  # the sum
+    execute_us: float
+    negotiate_us: float | None
+    skew_us: float | None
+    queue_us: float | None
+    bytes: int | None
+
+
+class HorovodReport(TypedDict):
+    """What one rank's ticks and spans tell."""
+
+    document: int
+    kind: Literal["horovod"]
+    source: str
+    verdict: Finding
+    findings: list[Finding]
+    missing: list[str]  # sentences: what the file does not tell
+    summary: str  # the text of `hvdtune timeline summary`
+    duration_s: float
+    start: HorovodStart | None
+    lateness: list[LateRank]
+    times: list[SpanTime]
+    tensors: list[TensorTime]
+    problems: list[str]
+
+
+# ---- hvdtune diff --------------------------------------------------------------------------------
+
+
+class Run(TypedDict):
+    """One of the two recordings."""
+
+    source: str
+    job: str
+    ranks: int
+    steps: int
+    overlap: Overlap
+
+
+class Change(TypedDict):
+    """What became of the step time, by one statistic."""
+
+    a_s: float
+    b_s: float
+    a_steps: int
+    b_steps: int
+    change: float  # 1 − b/a: more than 0 is faster
+    low: float | None  # its 95 % interval; None with too few steps
+    high: float | None
+    significant: bool  # the interval does not hold 0
+
+
+class PartChange(TypedDict):
+    """What a part of the step takes."""
+
+    name: str
+    title: str
+    a_s: float
+    b_s: float
+    saved_s: float
+
+
+class CauseChange(TypedDict):
+    """What a cause takes of the mean step."""
+
+    title: str
+    kind: str
+    ranks: list[int]  # who is waited for
+    a_s: float
+    b_s: float
+    saved_s: float
+
+
+class BandwidthChange(TypedDict):
+    """Bus bandwidth of an operation and size that both have."""
+
+    op: str
+    ranks: int
+    bytes_from: int
+    a_gbps: float | None
+    b_gbps: float | None
+    change: float | None
+    a_count: int
+    b_count: int
+
+
+class SettingChange(TypedDict):
+    """A setting that differs at the end."""
+
+    name: str
+    a: object
+    b: object
+
+
+class Comparison(TypedDict):
+    """All that a comparison of two recordings says."""
+
+    document: int
+    kind: Literal["diff"]
+    a: Run
+    b: Run
+    notes: list[str]  # what else differs
+    step: Change  # medians
+    mean_step: Change
+    parts: list[PartChange]  # of typical steps, the largest change first
+    mean_parts: list[PartChange]
+    causes: list[CauseChange]  # of typical steps
+    mean_causes: list[CauseChange]
+    bandwidth: list[BandwidthChange]
+    settings: list[SettingChange]
+    method: str
+    verdict: str
