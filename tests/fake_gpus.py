@@ -36,6 +36,7 @@ def build(folder: Path) -> Path:
     options = {
         "HVDTUNE_BUILD_PYTHON": "OFF",
         "HVDTUNE_BUILD_TESTS": "ON",
+        "HVDTUNE_BUILD_IN_BATCHES": "ON",
         "HVDTUNE_BUILD_GLOO": "OFF",
         "HVDTUNE_BUILD_CUDA": "OFF",
         "CMAKE_BUILD_TYPE": "None",

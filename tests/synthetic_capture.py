@@ -18,6 +18,7 @@ import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -370,6 +371,7 @@ def _settings(job: Job) -> dict[str, Any]:
     }
 
 
+@cache
 def step_seconds(job: Job) -> float:
     """Mean duration of a step of `job`: what the slowest rank needs, seconds."""
     ends = simulate(job).step_ends

@@ -1,6 +1,6 @@
 """kill -9 of one of four ranks in the middle of training: everybody is told who died, at once.
 
-Twenty kills in all: each rank is the victim in each of four phases, and once under the launcher.
+In four phases, and under the launcher; long tests make each rank the victim in each of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from rank_programs import training
 from ranks import Ranks, hvdtune_command, start_ranks, start_under
+from tiers import long_too
 
 SIZE = 4
 
@@ -42,7 +43,7 @@ def wait_until_training(ranks: Ranks, victim: int) -> None:
     time.sleep(random.uniform(0.0, 0.1))
 
 
-@pytest.mark.parametrize("victim", range(SIZE))
+@pytest.mark.parametrize("victim", long_too(0, 3, long=range(SIZE)))
 @pytest.mark.parametrize("phase", ["small", "large", "waiting", "grouped"])
 def test_every_other_rank_raises(
     phase: str, victim: int, record_property: pytest.RecordProperty
@@ -61,7 +62,7 @@ def test_every_other_rank_raises(
     record_property("seconds until the last rank raised", max(raised) - killed)
 
 
-@pytest.mark.parametrize("victim", range(SIZE))
+@pytest.mark.parametrize("victim", long_too(0, 3, long=range(SIZE)))
 def test_launcher_names_the_dead_rank(victim: int) -> None:
     command = hvdtune_command("run", "-np", str(SIZE))
     with start_under(command, training.train_or_fail, "small", victim) as job:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rank_programs import training
 from ranks import start_ranks
+from tiers import long_too
 
 STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
 
@@ -85,7 +86,7 @@ def test_the_check_can_be_disabled(tmp_path: Path) -> None:
     assert "Missing ranks" not in "".join(rank.stderr + rank.stdout for rank in result.ranks)
 
 
-@pytest.mark.parametrize("stopped", [1, 2])
+@pytest.mark.parametrize("stopped", long_too(1, long=[2]))
 def test_a_rank_stopped_in_the_middle_of_an_operation(tmp_path: Path, stopped: int) -> None:
     """Most of the time all have submitted, and one does not go on within the operation."""
     stop_file = tmp_path / "stop"

@@ -73,8 +73,8 @@ def test_table_and_files_say_the_same() -> None:
     ("operation", "dtype", "sizes", "redop", "root"),
     [
         ("allgather", "int32", [12, 3072], "none", "-1"),
-        ("broadcast", "float64", [8, 2048], "none", "0"),
-        ("alltoall", "uint8", [6, 1536], "none", "-1"),
+        pytest.param("broadcast", "float64", [8, 2048], "none", "0", marks=pytest.mark.long),
+        pytest.param("alltoall", "uint8", [6, 1536], "none", "-1", marks=pytest.mark.long),
         ("reducescatter", "float16", [6, 1536], "sum", "-1"),
     ],
 )

@@ -397,6 +397,7 @@ def test_the_files_are_whole_after_sigkill(tmp_path: Path, first: int) -> None:
             assert names <= set(LAYERS)
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_the_recording_and_not_the_job(tmp_path: Path) -> None:
     path, limit = tmp_path / "t.json", 2_000_000
     result = run_ranks(2, capture.train_on_a_full_disk, limit, env=recorded(path))

@@ -10,9 +10,10 @@ pytest.importorskip("torch")
 
 from rank_programs import elastic_torch
 from ranks import run_checks_on, run_ranks
+from tiers import long_too
 
 
-@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize("np", long_too(3, long=[2]))
 def test_states_and_training(np: int) -> None:
     run_checks_on(np, elastic_torch.run)
 

@@ -8,8 +8,9 @@ pytest.importorskip("lightning")
 
 from rank_programs import lightning_services
 from ranks import run_checks_on
+from tiers import long_too
 
 
-@pytest.mark.parametrize("np", [1, 2])
+@pytest.mark.parametrize("np", long_too(2, long=[1]))
 def test_lightning(np: int) -> None:
     run_checks_on(np, lightning_services.run)

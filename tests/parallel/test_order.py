@@ -10,6 +10,7 @@ import os
 import pytest
 from rank_programs import order
 from ranks import run_ranks
+from tiers import long_too
 
 LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
 STEPS = 10_000 if LONG else 300
@@ -24,16 +25,18 @@ def test_another_order_on_every_rank() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [
+    long_too(
         {"HOROVOD_CACHE_CAPACITY": "0"},
-        {"HOROVOD_CACHE_CAPACITY": "50"},
-        {"HOROVOD_FUSION_THRESHOLD": "0"},
         {"HOROVOD_FUSION_THRESHOLD": "4096"},
-        {"HOROVOD_CYCLE_TIME": "0"},
-        {"HVDTUNE_SPIN_US": "200"},
         {"HOROVOD_DISABLE_GROUP_FUSION": "1"},
         {"HOROVOD_CYCLE_TIME": "20", "HVDTUNE_CHUNK_SIZE": "65536"},
-    ],
+        long=[
+            {"HOROVOD_CACHE_CAPACITY": "50"},
+            {"HOROVOD_FUSION_THRESHOLD": "0"},
+            {"HOROVOD_CYCLE_TIME": "0"},
+            {"HVDTUNE_SPIN_US": "200"},
+        ],
+    ),
     ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.items()),
 )
 def test_any_order_with_unusual_settings(settings: dict[str, str]) -> None:

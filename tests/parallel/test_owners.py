@@ -10,6 +10,7 @@ import pytest
 from captures import read_capture
 from rank_programs import owned, pairs
 from ranks import run_ranks
+from tiers import long_too
 
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
@@ -46,7 +47,7 @@ def test_operations_of_a_job_have_their_owners(tmp_path: Path, groups: int | Non
         assert "pickling broadcast.state (s)" in rank.texts.values()
 
 
-@pytest.mark.parametrize("busy", [0, 1])
+@pytest.mark.parametrize("busy", long_too(0, long=[1]))
 def test_ranks_that_are_late_by_an_operation_of_their_own_are_not_blamed(
     tmp_path: Path, busy: int
 ) -> None:

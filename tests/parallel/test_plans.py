@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from rank_programs import plans
 from ranks import run_ranks
+from tiers import long_too
 
 
-@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize("np", long_too(3, long=[2]))
 @pytest.mark.parametrize("capacity", ["1024", "8", "0"])
 def test_tensors_may_change_their_shape_and_type(np: int, capacity: str) -> None:
     env = {"HOROVOD_CACHE_CAPACITY": capacity}

@@ -18,11 +18,11 @@ from rank_programs import random_program
 from ranks import run_ranks
 
 SEED = os.environ.get("HVDTUNE_TEST_SEED")
-PROGRAMS = int(os.environ.get("HVDTUNE_TEST_PROGRAMS", "1" if SEED else "200"))
+PROGRAMS = int(os.environ.get("HVDTUNE_TEST_PROGRAMS", "1" if SEED else "100"))
 FIRST = int(SEED or 0)
 TIMEOUT = 240 + PROGRAMS
 
-# What a program is made of; 200 programs have all of it.
+# What a program is made of; 100 programs have all of it.
 KINDS = {
     *("allreduce", "grouped_allreduce", "allgather", "grouped_allgather", "broadcast", "alltoall"),
     *("reducescatter", "grouped_reducescatter", "sparse", "barrier", "mistake"),
@@ -31,14 +31,16 @@ KINDS = {
 }
 
 
-def run(np: int, programs: int, environment: Mapping[str, str] | None = None) -> None:
+def run(
+    np: int, programs: int, environment: Mapping[str, str] | None = None, first: int = FIRST
+) -> None:
     """Run the programs; print their seeds and fail for any difference on any rank."""
-    print(f"seeds {FIRST} to {FIRST + programs - 1} on {np} ranks")
+    print(f"seeds {first} to {first + programs - 1} on {np} ranks")
     settings = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", **(environment or {})}
-    result = run_ranks(np, random_program.run, FIRST, programs, env=settings, timeout=TIMEOUT)
+    result = run_ranks(np, random_program.run, first, programs, env=settings, timeout=TIMEOUT)
     faults = []
     for rank, report in enumerate(result.values):
-        assert report.seeds == list(range(FIRST, FIRST + programs))
+        assert report.seeds == list(range(first, first + programs))
         assert report.operations > 2 * programs
         assert programs < 100 or report.kinds == KINDS - ({"Adasum"} if np == 3 else set())
         assert report.joins == result.values[0].joins, f"rank {rank} was told other last ranks"
@@ -49,6 +51,13 @@ def run(np: int, programs: int, environment: Mapping[str, str] | None = None) ->
 @pytest.mark.timeout(TIMEOUT + 60)
 def test_random_programs() -> None:
     run(4, PROGRAMS)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(SEED is not None, reason="HVDTUNE_TEST_SEED asks for other programs")
+@pytest.mark.timeout(TIMEOUT + 60)
+def test_more_random_programs() -> None:
+    run(4, PROGRAMS, first=FIRST + PROGRAMS)
 
 
 @pytest.mark.timeout(TIMEOUT + 60)

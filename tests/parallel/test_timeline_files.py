@@ -17,6 +17,7 @@ from captures import read_capture
 from launcher import Ended, start
 from rank_programs import capture
 from ranks import hvdtune_command, start_ranks
+from tiers import long_too
 
 from hvdtune.cli.main import main
 
@@ -115,7 +116,7 @@ def test_a_second_job_takes_another_file_and_says_so(tmp_path: Path, jobs: list[
     check_whole(tmp_path / "t.json", third)
 
 
-@pytest.mark.parametrize("file", ["t.json", "t.json.gz"])
+@pytest.mark.parametrize("file", long_too("t.json", long=["t.json.gz"]))
 def test_jobs_that_start_at_once_get_a_file_each(
     tmp_path: Path, jobs: list[Job], file: str
 ) -> None:
@@ -227,14 +228,22 @@ def cut_off(ended: Ended) -> list[str]:
     return [line for line in ended.stderr.splitlines() if "recording has ended" in line]
 
 
-@pytest.mark.parametrize("layout", ["hvdtune", "horovod"])
-@pytest.mark.parametrize("limited", ["0", "1", "01"])
+@pytest.mark.parametrize(
+    ("limited", "layout"),
+    # Horovod's layout is written by rank 0 alone.
+    [
+        ("1", "hvdtune"),
+        ("0", "horovod"),
+        *(
+            pytest.param(*values, marks=pytest.mark.long)
+            for values in (("0", "hvdtune"), ("01", "hvdtune"), ("01", "horovod"))
+        ),
+    ],
+)
 def test_a_full_disk_is_said_where_it_matters(
     tmp_path: Path, jobs: list[Job], limited: str, layout: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By rank 0 of its own file, by the launcher at the end, and by `check` afterwards."""
-    if layout == "horovod" and limited == "1":
-        pytest.skip("rank 0 alone writes it")
     jobs.append(Job(tmp_path, 1, LIMITED=limited, HVDTUNE_TIMELINE_FORMAT=layout))
     path = tmp_path / "t.json"
     rank0 = f"cannot write the timeline to {path}: File too large; recording has ended"
@@ -277,7 +286,7 @@ def emptied(path: Path) -> None:
     path.write_text("mine")
 
 
-@pytest.mark.parametrize("change", [removed, folder_removed, replaced, emptied])
+@pytest.mark.parametrize("change", long_too(removed, emptied, long=[folder_removed, replaced]))
 def test_a_file_that_others_change_is_no_longer_recorded_to(
     tmp_path: Path, jobs: list[Job], change: object
 ) -> None:

@@ -36,6 +36,7 @@ def test_digits(tmp_path: Path) -> None:
     assert together == pytest.approx(alone, rel=2e-5, abs=2e-6)
 
 
+@pytest.mark.long
 def test_batch_that_cannot_be_divided(tmp_path: Path) -> None:
     launcher = hvdtune_command("run", "-np", "2")
     result = run_under(launcher, EXAMPLE, "--batch-size", "7", check=False)

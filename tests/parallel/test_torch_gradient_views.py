@@ -18,7 +18,12 @@ ENVIRONMENT = {"HOROVOD_TIMELINE": "DYNAMIC", "HVDTUNE_TIMELINE_FORMAT": "horovo
 
 
 @pytest.mark.parametrize(
-    ("np", "program"), [(1, programs.alone), (2, programs.several), (4, programs.several)]
+    ("np", "program"),
+    [
+        (1, programs.alone),
+        pytest.param(2, programs.several, marks=pytest.mark.long),
+        (4, programs.several),
+    ],
 )
 def test_gradient_views(np: int, program: Callable[[], list[str]]) -> None:
     run_checks_on(np, program, env=ENVIRONMENT, timeout=240)

@@ -8,8 +8,9 @@ pytest.importorskip("torch")
 
 from rank_programs import torch_state
 from ranks import run_checks_on
+from tiers import long_too
 
 
-@pytest.mark.parametrize("np", [2, 3])
+@pytest.mark.parametrize("np", long_too(3, long=[2]))
 def test_state(np: int) -> None:
     run_checks_on(np, torch_state.run)

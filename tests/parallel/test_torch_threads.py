@@ -17,7 +17,12 @@ from ranks import run_ranks, start_ranks
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"HOROVOD_CACHE_CAPACITY": "3", "HVDTUNE_SPIN_US": "20"}],
+    [
+        {},
+        pytest.param(
+            {"HOROVOD_CACHE_CAPACITY": "3", "HVDTUNE_SPIN_US": "20"}, marks=pytest.mark.long
+        ),
+    ],
     ids=["default", "small cache, spinning"],
 )
 def test_overlapping_sets_at_once(settings: dict[str, str], tmp_path: Path) -> None:

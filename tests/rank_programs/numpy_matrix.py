@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -34,6 +35,26 @@ class Report:
 
     def same_everywhere(self, array: np.ndarray) -> None:
         self.digests.append(zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+
+
+def one_after_another(names: Sequence[str]) -> dict[str, Report]:
+    """The programs of these names in the same processes: a job for each only costs more."""
+    return {name: globals()[name]() for name in names}
+
+
+def names_of(programs: Iterable[Callable[[], Report]]) -> list[str]:
+    return [program.__name__ for program in programs]
+
+
+def check_reports(reports: Sequence[dict[str, Report]]) -> None:
+    """What every rank's `one_after_another` returned: no fault, and the same bits on all ranks."""
+    assert reports[0]
+    for rank, own in enumerate(reports):
+        assert own.keys() == reports[0].keys()
+        for name, report in own.items():
+            assert not report.faults, f"{name}, rank {rank}: " + "\n".join(report.faults[:20])
+            assert report.cases > 0, name
+            assert report.digests == reports[0][name].digests, f"{name}: rank {rank} has other bits"
 
 
 def my_share(count: int) -> slice:

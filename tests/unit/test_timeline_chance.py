@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -169,6 +170,7 @@ def test_one_long_delay_proves_nothing_and_ten_do():
     assert chance.caused_by_chance(ten, 4)[1] == pytest.approx(4 * 4**-10, rel=0.5)
 
 
+@cache
 def verdict(job: Job) -> list[Finding]:
     return findings(analyse(recording(job)))
 

@@ -30,7 +30,8 @@ PLANTED = synthetic_capture.planted()
 )
 def test_a_fault_that_was_mended(fault: str, part: str) -> None:
     bad, good = PLANTED[fault]
-    numbers = comparison.compare(analyse(recording(bad)), analyse(recording(good)))
+    before, after = analyse(recording(bad)), analyse(recording(good))
+    numbers = comparison.compare(before, after)
     truth = 1 - step_seconds(good) / step_seconds(bad)
     step = numbers["step"]
     assert step["significant"]
@@ -42,7 +43,7 @@ def test_a_fault_that_was_mended(fault: str, part: str) -> None:
     assert "faster" in verdict
     assert numbers["parts"][0]["title"] in verdict.partition("because ")[2]
     # And the other way round.
-    back = comparison.compare(analyse(recording(good)), analyse(recording(bad)))
+    back = comparison.compare(after, before)
     assert back["step"]["change"] == pytest.approx(1 - 1 / (1 - step["change"]), rel=1e-6)
     assert "slower" in back["verdict"]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from synthetic_capture import Job, Late, planted, recording
 
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.analysis.answers import Analysis
 from hvdtune.timeline.report import comparison, comparison_text
 
 HEALTHY = Job(steps=60, noise=0.01)
@@ -15,8 +17,14 @@ SLOW = replace(HEALTHY, late=(Late(2, 0.030),))
 CURED = replace(HEALTHY, seed=1)
 
 
+@cache
+def analysed(job: Job) -> Analysis:
+    return analyse(recording(job))
+
+
+@cache
 def compared(a: Job, b: Job) -> dict[str, object]:
-    return comparison.compare(analyse(recording(a)), analyse(recording(b)))
+    return comparison.compare(analysed(a), analysed(b))
 
 
 def because(a: Job, b: Job) -> str:

@@ -10,11 +10,11 @@ import pytest
 from synthetic_capture import Job, Late, recording, step_seconds, tensors
 
 from hvdtune.timeline.advice import cure, overlap, ranks, traffic, turns
-from hvdtune.timeline.advice.case import Case
+from hvdtune.timeline.advice.case import MIB, Case
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
-from hvdtune.timeline.replay import alone
+from hvdtune.timeline.replay import alone, changes
 from hvdtune.timeline.replay.program import Program
 
 STRAGGLER, TURNS, ONE_BY_ONE = (
@@ -103,9 +103,15 @@ def test_the_interval_holds_what_the_cure_gives():
     assert right >= 0.9 * (right + len(wrong)), wrong
 
 
-@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize(
-    "name", ["0.01 s late", "0.01 s more work", "0.01 s in turns", "56 of 120 alone", "jitter"]
+    ("name", "size"),
+    [
+        ("0.01 s late", 4),
+        ("0.01 s more work", 2),
+        ("0.01 s in turns", 4),
+        ("20 of 60 alone", 2),
+        ("jitter", 4),
+    ],
 )
 def test_the_interval_of_some_causes_holds_what_the_cure_gives(name, size):
     kind, bad, good = jobs(size, 0.02)[name]
@@ -116,7 +122,7 @@ def test_the_interval_of_some_causes_holds_what_the_cure_gives(name, size):
     assert found.interval[0] <= found.gain <= found.interval[1]
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.02, 0.03])
+@pytest.mark.parametrize("seconds", [0.01, 0.03])
 def test_more_work_moves_and_a_pause_vanishes(seconds):
     job = Job(ranks=2, steps=30, noise=0.01)
     more = replace(job, late=(Late(1, seconds, everywhere=True),))
@@ -184,7 +190,7 @@ def test_of_what_is_not_surely_worth_it_nothing_is_told(job):
     assert [one.kind for one in findings(analyse(recording(job)))] == ["compute bound"]
 
 
-@pytest.mark.parametrize("size", [8 << 10, 16 << 10, 32 << 10])
+@pytest.mark.parametrize("size", [8 << 10, 32 << 10])
 def test_fusion_that_is_off_comes_before_the_overlap_that_would_hide_it(size):
     fused = Job(ranks=2, steps=20, overlap=False, tensors=tensors(200, size))
     found = sorted(
@@ -214,3 +220,23 @@ def test_a_run_ends_where_something_else_is_waited_for_or_computed():
 
 def test_who_submits_all_and_then_waits_for_each_waits_for_none_alone():
     assert not alone.waits_alone(program([1, 2, 3], [(4, [0]), (5, [1]), (6, [2])]))
+
+
+@pytest.mark.parametrize(("threshold", "played"), [(64 * MIB, 3), (0, 4)])
+def test_what_makes_no_difference_is_not_played(threshold, played, monkeypatch):
+    """Thresholds that the 5 MiB of a step do not reach, and what is set already."""
+    job = Job(ranks=2, steps=8, tensors=tensors(40, 128 << 10), threshold=threshold)
+    sample = case_of(job).sample
+    sizes = {float(mib): sample.gain(changes.threshold(mib * MIB)) for mib in traffic.THRESHOLDS}
+    cycles = {ms: sample.gain(changes.cycle(ms * 1e6)) for ms in traffic.CYCLES}
+    calls = []
+
+    def gain(change):
+        calls.append(change)
+        return sample.gain_and_error(change)[0]
+
+    monkeypatch.setattr(sample, "gain", gain)
+    assert traffic._of_thresholds(sample) == sizes
+    assert len(calls) == played  # 1, 2 and 4 MiB, and 8 unless that is what there is
+    assert traffic._of_cycles(sample) == cycles
+    assert len(calls) == played + len(cycles) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ HEALTHY = Job(steps=40, noise=0.01, speed=1e9)
 IN_ORDER = tuple(range(20))
 
 
+@cache
 def verdict(job: Job) -> list[Finding]:
     return findings(analyse(recording(job)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ HEALTHY = Job(steps=60, noise=0.01)
 RANDOM = np.random.default_rng(4).choice(np.arange(3, 60), 12, replace=False).tolist()
 
 
+@cache
 def verdict(job: Job) -> Finding:
     return findings(analyse(recording(job)))[0]
 

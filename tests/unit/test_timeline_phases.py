@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ JOB = Job(
 OWN = {"slow input", "slow update", "work beside training"}
 
 
+@cache
 def verdict(job: Job) -> list[Finding]:
     return findings(analyse(recording(job)))
 

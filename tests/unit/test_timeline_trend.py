@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ def longer(extra: Extra, *ranks: int, job: Job = HEALTHY) -> Job:
     return replace(job, late=late)
 
 
+@cache
 def verdict(job: Job) -> list[Finding]:
     return findings(analyse(recording(job)))
 

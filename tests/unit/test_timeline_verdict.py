@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -40,6 +41,7 @@ DONE = {
 HEALTHY = Job(steps=60, noise=0.01)
 
 
+@cache
 def verdict(job: Job) -> list[Finding]:
     return findings(analyse(recording(job)))
 

@@ -52,8 +52,8 @@ def settings(case: Case) -> list[Finding]:
     Either may seem to help where only one is wrong. Told first is the one that gives clearly more,
     or that is further from its default; the other only for what it gives beyond that.
     """
-    thresholds = {float(mib): case.sample.gain(whatif.threshold(mib * MIB)) for mib in THRESHOLDS}
-    cycles = {ms: case.sample.gain(whatif.cycle(ms * 1e6)) for ms in CYCLES}
+    thresholds = _of_thresholds(case.sample)
+    cycles = _of_cycles(case.sample)
     size, time = _nearest(thresholds, DEFAULT_MIB), _nearest(cycles, DEFAULT_MS)
     changes = [
         (
@@ -78,6 +78,28 @@ def settings(case: Case) -> list[Finding]:
     _, other, tell = changes[1 - first]
     both = saved(case, lambda s, r: other(*change(s, r)), case.sample)
     return [*found, tell(both.beyond(gain))] if both.gain - gain >= WORTH else found
+
+
+def _of_thresholds(sample: whatif.Bench) -> dict[float, float]:
+    """What each threshold, MiB, gives. All that a step's tensors do not reach give the same."""
+    most = max((one.bytes.sum() for stretch in sample.stretches for one in stretch), default=0)
+    gains = {
+        float(mib): sample.gain(whatif.threshold(mib * MIB))
+        for mib in THRESHOLDS
+        if mib * MIB <= most
+    }
+    beyond = [float(mib) for mib in THRESHOLDS if mib * MIB > most]
+    if beyond:
+        now = sample.rules.threshold > most
+        same = 0.0 if now else sample.gain(whatif.threshold(beyond[0] * MIB))
+        gains |= dict.fromkeys(beyond, same)
+    return gains
+
+
+def _of_cycles(sample: whatif.Bench) -> dict[float, float]:
+    """What each cycle time, ms, gives."""
+    now = sample.rules.cycle
+    return {ms: 0.0 if ms * 1e6 == now else sample.gain(whatif.cycle(ms * 1e6)) for ms in CYCLES}
 
 
 def _fusing(case: Case, change: whatif.Change, replayed: Expected) -> Expected:
