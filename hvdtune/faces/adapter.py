@@ -33,7 +33,7 @@ class Adapter(Protocol[T]):
         """Whether the tensor is dense, contiguous and in host memory."""
 
     def members(self, tensors: Iterable[T], operation: str) -> list[T]:
-        """The tensors of a group. Raises ValueError or TypeError for what is no group."""
+        """The tensors of a group. May raise ValueError or TypeError for what is no group."""
 
     def splits(self, splits: Any) -> list[int] | None:
         """The rows for each receiver of an alltoall. Raises ValueError, TypeError."""

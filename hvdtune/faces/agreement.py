@@ -50,8 +50,8 @@ def agree(
 ) -> tuple[bool, bool]:
     """Set the `wire_name` and `layout` of the members, all of one optimizer.
 
-    Returns whether the gradients are reduced during the backward pass, and whether the ranks try if
-    that pays: if `overlaps`, and if `tries`, on all of them. `seen[i]`: this rank's gradient of
+    Returns two flags: whether all ranks want `overlaps` (gradients are reduced during the backward
+    pass), and whether all want `tries` (they try if that pays). `seen[i]`: this rank's gradient of
     `members[i]`. The members must be in the order of their names. Collective. Raises
     HorovodInternalError on all ranks, naming the parameters, if they do not have the same ones.
 

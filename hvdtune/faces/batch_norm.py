@@ -50,7 +50,9 @@ def joined(own: Moments, eps: float) -> Moments:
 
     Raises ValueError if a rank refuses, and if the joined batch has a single value per channel.
     """
-    counts, means, invstds = _gather(own.count, own.mean, 1.0 / np.sqrt(own.variance + eps))
+    with np.errstate(all="ignore"):  # infinities and NaN go through, as in any other layer
+        invstd = 1.0 / np.sqrt(own.variance + eps)
+    counts, means, invstds = _gather(own.count, own.mean, invstd)
     refusing = np.flatnonzero(counts == _REFUSED)
     if refusing.size:
         raise ValueError(
@@ -64,9 +66,10 @@ def joined(own: Moments, eps: float) -> Moments:
             f"of all ranks has {total:g}."
         )
     weights = (counts / total)[:, None]
-    mean = (weights * means).sum(0)
-    variances = invstds**-2.0 - eps + (means - mean) ** 2
-    return Moments(total, mean, np.maximum((weights * variances).sum(0), 0.0))
+    with np.errstate(all="ignore"):
+        mean = (weights * means).sum(0)
+        variances = invstds**-2.0 - eps + (means - mean) ** 2
+        return Moments(total, mean, np.maximum((weights * variances).sum(0), 0.0))
 
 
 def sum_over_ranks(sum_dy: Channels, sum_dy_xmu: Channels) -> None:

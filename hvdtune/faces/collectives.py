@@ -5,12 +5,14 @@ A face makes one object of its adapter and takes its functions from there:
     collectives = Collectives(TorchAdapter(), __name__, "collectives")
     allreduce_async = collectives.allreduce_async
 
-Functions that end in `_async` return an int handle for `poll` and `synchronize`; the result is what
-`synchronize` returns. Inputs are kept alive until then, and must not be changed before. Names match
-tensors between ranks; calls without one match by their order. Errors of the call itself (type,
-layout, process set, a name already in flight) are raised at once: ValueError, TypeError. What only
-the ranks together can find out (different shapes, a dead rank, a shutdown) is raised while waiting:
-HorovodInternalError. Functions without `_async` wait themselves; nothing here knows of gradients.
+Functions with `_async` in their names return an int handle for `poll` and `synchronize`; the result
+is what `synchronize` returns. Inputs are kept alive until then, and must not be changed before.
+Names match tensors between ranks; calls without one match by their order. Errors of the call itself
+are raised at once: ValueError and TypeError (type, layout, process set, a name already in flight),
+NotImplementedError (Adasum where it is not defined), HorovodInternalError (before init, an operator
+that an operation does not have, a group on two devices). What only the ranks together can find out
+(different shapes, a dead rank, a shutdown) is raised while waiting: HorovodInternalError. The other
+functions wait themselves; nothing here knows of gradients.
 """
 
 from __future__ import annotations
@@ -243,11 +245,8 @@ class Collectives(Generic[T]):
         process_set: ProcessSet = global_process_set,
     ) -> tuple[T, ...]:
         """Reduce `tensors` as one over the ranks in place, and return them as a tuple."""
-        members = self._adapter.members(tensors, "grouped_allreduce")
-        if not members:
-            return ()
         handle = self.grouped_allreduce_async_(
-            members, average, name, op, prescale_factor, postscale_factor, process_set
+            tensors, average, name, op, prescale_factor, postscale_factor, process_set
         )
         reduced: tuple[T, ...] = synchronize(handle)
         return reduced

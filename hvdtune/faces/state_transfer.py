@@ -33,7 +33,7 @@ class Packing:
         self._occurrences: Counter[str] = Counter()
 
     def pack(self, state: Any) -> Any:
-        """The state of one parameter, by name or of any other form."""
+        """The state of one parameter: a mapping of names to values, or a single value."""
         if not isinstance(state, Mapping):
             return self._place(state, "state")
         return {name: self._place(value, str(name)) for name, value in state.items()}
@@ -72,7 +72,7 @@ class Filling:
 
 
 def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
-    """`value` with `change` applied to what its containers hold; itself if it is none."""
+    """A dict, list, tuple or deque with `change` applied to its items; anything else as it is."""
     if type(value) is dict:
         return {key: change(item) for key, item in value.items()}
     if type(value) in (list, tuple, deque):

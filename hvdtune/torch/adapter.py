@@ -166,54 +166,11 @@ def tensor_from(array: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def array_of(tensor: torch.Tensor, dtype: torch.dtype) -> npt.NDArray[Any]:
-    """A copy of ``tensor`` as an array, as float32 or float64; any NumPy and torch, as above."""
+    """A copy of ``tensor`` as an array. ``dtype``: torch.float32 or torch.float64."""
     array = np.empty(tuple(tensor.shape), "float64" if dtype is torch.float64 else "float32")
     if array.size:
         torch.frombuffer(array, dtype=dtype).view(array.shape).copy_(tensor)
     return array
-
-
-def fresh(tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:
-    """An uninitialised tensor of the type and shape of ``tensor``, or with so many rows.
-
-    Dense in memory.
-    """
-    shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
-    dtype = tensor.dtype
-    if not tensor.is_cpu:
-        return torch.empty(shape, dtype=dtype, device=tensor.device)
-    size = math.prod(shape) * tensor.element_size()
-    if size < results.LARGE_RESULT_BYTES:
-        return torch.empty(shape, dtype=dtype, device="cpu")
-    return torch.frombuffer(results.result_memory(size), dtype=dtype).view(shape)
-
-
-def split_sizes(splits: Sequence[int] | torch.Tensor | None) -> list[int] | None:
-    """The rows for every receiver as a list. Raises ValueError unless 1-D and of 32-bit integers.
-
-    Their number and sum are checked by the engine, which knows the process set.
-    """
-    if splits is None:
-        return None
-    if not isinstance(splits, torch.Tensor):
-        try:
-            splits = torch.as_tensor(splits, device="cpu")
-        except (RuntimeError, TypeError, ValueError):
-            raise ValueError(
-                f"alltoall takes splits of 32-bit integer type, one for each rank, not {splits!r}."
-            ) from None
-        # Python integers have no width; those that fit are 32-bit integers here.
-        if splits.numel() == 0 or splits.dtype is torch.int64:
-            if any(abs(n) >= 2**31 for n in splits.flatten().tolist()):
-                raise ValueError("alltoall takes splits of 32-bit integer type; one is too large.")
-            splits = splits.to(torch.int32)
-    if splits.dim() != 1:
-        raise ValueError(
-            f"alltoall takes a 1D splits tensor, not one of shape {tuple(splits.shape)}."
-        )
-    if splits.dtype is not torch.int32:
-        raise ValueError(f"alltoall takes splits of 32-bit integer type, not {splits.dtype}.")
-    return splits.tolist()
 
 
 class TorchAdapter:
@@ -226,8 +183,15 @@ class TorchAdapter:
         return as_buffer(tensor, operation)
 
     def fresh(self, tensor: torch.Tensor, rows: int | None = None) -> torch.Tensor:
-        """`fresh`."""
-        return fresh(tensor, rows)
+        """An uninitialised tensor, dense in memory; see `Adapter`."""
+        shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
+        dtype = tensor.dtype
+        if not tensor.is_cpu:
+            return torch.empty(shape, dtype=dtype, device=tensor.device)
+        size = math.prod(shape) * tensor.element_size()
+        if size < results.LARGE_RESULT_BYTES:
+            return torch.empty(shape, dtype=dtype, device="cpu")
+        return torch.frombuffer(results.result_memory(size), dtype=dtype).view(shape)
 
     def result(self, tensor: torch.Tensor, output: Any) -> torch.Tensor:
         """`tensor_from`, with the type of ``tensor``."""
@@ -244,8 +208,33 @@ class TorchAdapter:
         return group_members(tensors, operation)
 
     def splits(self, splits: Any) -> list[int] | None:
-        """`split_sizes`."""
-        return split_sizes(splits)
+        """The rows for every receiver. Raises ValueError unless 1-D and of 32-bit integers.
+
+        Their number and sum are checked by the engine, which knows the process set.
+        """
+        if splits is None:
+            return None
+        if not isinstance(splits, torch.Tensor):
+            try:
+                splits = torch.as_tensor(splits, device="cpu")
+            except (RuntimeError, TypeError, ValueError):
+                raise ValueError(
+                    f"alltoall takes splits of 32-bit integer type, one for each rank, not {splits!r}."
+                ) from None
+            # Python integers have no width; those that fit are 32-bit integers here.
+            if splits.numel() == 0 or splits.dtype is torch.int64:
+                if any(abs(n) >= 2**31 for n in splits.flatten().tolist()):
+                    raise ValueError(
+                        "alltoall takes splits of 32-bit integer type; one is too large."
+                    )
+                splits = splits.to(torch.int32)
+        if splits.dim() != 1:
+            raise ValueError(
+                f"alltoall takes a 1D splits tensor, not one of shape {tuple(splits.shape)}."
+            )
+        if splits.dtype is not torch.int32:
+            raise ValueError(f"alltoall takes splits of 32-bit integer type, not {splits.dtype}.")
+        return splits.tolist()
 
     def received(self, splits: Any, counts: Sequence[int]) -> torch.Tensor:
         """The rows from each sender, where ``splits`` is."""

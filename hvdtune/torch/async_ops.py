@@ -65,13 +65,11 @@ def sparse_allreduce_async(
     # Entries are joined along the first dimension, which for indices is the second one.
     indices = tensor._indices().t().contiguous()
     gathered = sparse.start(collectives, indices, tensor._values().contiguous(), name, process_set)
-    shape = tensor.shape
+    shape, ranks = tensor.shape, process_set.size()
 
     def wait() -> torch.Tensor:
         indices, values = gathered()
         if op == Average:
-            ranks = process_set.size()
-            assert ranks
             values = values / ranks
         return torch.sparse_coo_tensor(indices.t(), values, shape, check_invariants=False)
 

@@ -193,7 +193,7 @@ def _joined_statistics(input: torch.Tensor, eps: float) -> tuple[torch.Tensor, t
     if count:
         var, mean = torch.var_mean(input, dims, correction=0)
     else:
-        var = mean = torch.zeros(channels)
+        var = mean = torch.zeros(channels, device=input.device)
     own = batch_norm.Moments(count, array_of(mean, torch.float64), array_of(var, torch.float64))
     all_ranks = batch_norm.joined(own, eps)
     mean, var = (

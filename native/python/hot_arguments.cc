@@ -126,7 +126,7 @@ HotCalls::HotCalls(py::object running, py::dict pending, py::object whole_job, p
       pending_(std::move(pending)),
       whole_job_(std::move(whole_job)),
       id_of_(std::move(id_of)) {
-  if (!is_running_object(running_)) throw py::type_error("running: a Running");
+  if (!is_running_object(running_)) throw py::type_error("running must be a Running");
 }
 
 py::object HotCalls::engine() const { return engine_of(running_); }

@@ -19,7 +19,7 @@ class HotCalls {
   static constexpr Py_ssize_t kMost = 10;
 
   /// `running`: a Running; `pending`: a Pending by handle; `id_of`: the number of any process set
-  /// but `whole_job`. Throws TypeError if `running` is none.
+  /// but `whole_job`. Throws TypeError if `running` is not a Running.
   HotCalls(pybind11::object running, pybind11::dict pending, pybind11::object whole_job,
            pybind11::object id_of);
 

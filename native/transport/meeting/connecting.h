@@ -37,7 +37,7 @@ struct Attempt {
 
 /// Connects to a rank, proves that this process belongs to the job, and introduces it. Tries again:
 /// rank 0 may not be there yet, unless it is `known` to be, or another rank; and strangers who come
-/// in crowds may have pushed this process out of the door.
+/// in crowds may have taken this process's place in the listener's queue.
 ///
 /// A `known` rank is asked to welcome this one, which says that it is who was meant: several hosts
 /// can have the same address on different networks, and a host can reach itself by one that another

@@ -90,8 +90,8 @@ class Host {
       if (comer) {
         if (admit(std::move(*comer))) --missing;
       } else if (directory_.error.empty()) {
-        fail(ErrorKind::kTimeout,
-             absent());  // who is at the listener, or comes soon, learns it, too
+        // Who is at the listener, or comes soon, learns it, too.
+        fail(ErrorKind::kTimeout, absent());
       } else {
         return;
       }
