@@ -219,7 +219,8 @@ class TorchAdapter:
                 splits = torch.as_tensor(splits, device="cpu")
             except (RuntimeError, TypeError, ValueError):
                 raise ValueError(
-                    f"alltoall takes splits of 32-bit integer type, one for each rank, not {splits!r}."
+                    "alltoall takes splits of 32-bit integer type, one for each rank, not "
+                    f"{splits!r}."
                 ) from None
             # Python integers have no width; those that fit are 32-bit integers here.
             if splits.numel() == 0 or splits.dtype is torch.int64:

@@ -65,7 +65,7 @@ def sparse_allreduce_async(
     # Entries are joined along the first dimension, which for indices is the second one.
     indices = tensor._indices().t().contiguous()
     gathered = sparse.start(collectives, indices, tensor._values().contiguous(), name, process_set)
-    shape, ranks = tensor.shape, process_set.size()
+    shape, ranks = tensor.shape, process_set.size() or 1
 
     def wait() -> torch.Tensor:
         indices, values = gathered()
