@@ -13,32 +13,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conformance import numpy_face
+from conformance.suite import assert_conform
 from deaths import answers_of_survivors
-from rank_programs import capture, handles, live, numpy_matrix, sets, torch_join, training
+from rank_programs import capture, data_planes, handles, live, sets, torch_join, training
 from rank_programs import hosts as programs
 from ranks import Ranks, clean_environment, hvdtune_command, run_checks_on, run_ranks, start_ranks
 from tiers import long_too
 
 # Ranks of each host.
 LAYOUTS = {"2x1": [1, 1], "2x2": [2, 2], "1+3": [1, 3], "4x1": [1, 1, 1, 1]}
-PROGRAMS = [
-    *numpy_matrix.OPERATIONS,
-    numpy_matrix.grouped_gathers,
-    numpy_matrix.special_values,
-    numpy_matrix.barrier,
-]
 STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
 
 
 @pytest.mark.parametrize("layout", long_too("1+3", long=LAYOUTS))
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_against_numpy(program: Callable[[], numpy_matrix.Report], layout: str) -> None:
+def test_against_numpy(layout: str) -> None:
     hosts = LAYOUTS[layout]
-    reports = run_ranks(sum(hosts), program, timeout=240, hosts=hosts).values
-    for rank, report in enumerate(reports):
-        assert not report.faults, f"rank {rank}: " + "\n".join(report.faults[:20])
-        assert report.cases > 0
-        assert report.digests == reports[0].digests, f"rank {rank} has other bits than rank 0"
+    blocks = data_planes.ALL
+    reports = run_ranks(sum(hosts), numpy_face.run, blocks, timeout=240, hosts=hosts).values
+    assert_conform(reports)
 
 
 @pytest.mark.long

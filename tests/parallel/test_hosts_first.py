@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conformance import numpy_face
+from conformance.suite import assert_conform
 from deaths import answers_of_survivors
 from rank_programs import hosts as programs
-from rank_programs import numpy_matrix, sets, torch_adasum, torch_join, tuned
+from rank_programs import sets, torch_adasum, torch_join, tuned
 from rank_programs.data_planes import WITHIN_HOSTS_FIRST
 from ranks import run_checks_on, run_ranks, start_ranks
 from tiers import long_too
@@ -23,21 +24,17 @@ LAYOUTS = {"2x2": [2, 2], "3+1": [3, 1]}
 
 
 @pytest.mark.parametrize("layout", long_too("3+1", long=LAYOUTS))
-@pytest.mark.parametrize("program", WITHIN_HOSTS_FIRST, ids=lambda program: program.__name__)
-def test_against_numpy(program: Callable[[], numpy_matrix.Report], layout: str) -> None:
-    hosts = LAYOUTS[layout]
-    reports = run_ranks(sum(hosts), program, env=HIERARCHY, timeout=240, hosts=hosts).values
-    for rank, report in enumerate(reports):
-        assert not report.faults, f"rank {rank}: " + "\n".join(report.faults[:20])
-        assert report.cases > 0
-        assert report.digests == reports[0].digests, f"rank {rank} has other bits than rank 0"
+def test_against_numpy(layout: str) -> None:
+    hosts, blocks = LAYOUTS[layout], WITHIN_HOSTS_FIRST
+    reports = run_ranks(
+        sum(hosts), numpy_face.run, blocks, env=HIERARCHY, timeout=240, hosts=hosts
+    ).values
+    assert_conform(reports)
 
 
 def test_one_rank_a_host() -> None:
-    reports = run_ranks(2, numpy_matrix.allreduce, env=HIERARCHY, hosts=[1, 1]).values
-    assert not any(report.faults for report in reports)
-    assert reports[0].cases > 0
-    assert reports[0].digests == reports[1].digests
+    blocks = ("allreduce",)
+    assert_conform(run_ranks(2, numpy_face.run, blocks, env=HIERARCHY, hosts=[1, 1]).values)
 
 
 @pytest.mark.long
