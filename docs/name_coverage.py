@@ -4,12 +4,14 @@ A *use* is an attribute of a module (``hvd.allreduce``) or an imported name, in 
 rank program, in an example, or in a program that a test holds as text. A use *counts on two ranks*
 when it is in a rank program or text that a test function refers to which starts ranks, with a
 number above one in the call or in what the test is parametrized with; or in an example that a test
-file names (examples are run on several ranks).
+file names (examples are run on several ranks); or in tests/conformance, which does the same with
+every face.
 """
 
 from __future__ import annotations
 
 import ast
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -18,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 PROGRAMS = TESTS / "rank_programs"
+CONFORMANCE = TESTS / "conformance"
 EXAMPLES = ROOT / "examples"
 
 # hvdtune's modules under Horovod's names.
@@ -225,7 +228,22 @@ def _started_on_several(path: Path) -> set[Use]:
             for text in texts_in(node):
                 if several or starts.on_several(text):
                     uses |= uses_in(text)
-    return uses | _uses_of_examples(path)
+    return uses | _uses_of_examples(path) | _uses_of_conformance(path)
+
+
+def _uses_of_conformance(path: Path) -> set[Use]:
+    """What a face's conformance tests use: every form, and what their programs take from it."""
+    if path.parent != CONFORMANCE or path.stem != "test_torch_face":
+        return set()
+    sys.path.insert(0, str(TESTS))
+    from conformance.face import FORMS
+
+    names = set(FORMS)
+    for program in CONFORMANCE.glob("*.py"):
+        for node in ast.walk(_parsed(program)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("hvd"):
+                names.add(node.attr)
+    return {(horovod_name("hvdtune.torch"), name) for name in names}
 
 
 def _uses_of_examples(path: Path) -> set[Use]:

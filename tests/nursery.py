@@ -53,7 +53,7 @@ NURSERIES = 2
 NUMPY = ("numpy", "pytest")
 TORCH = (*NUMPY, "torch", "torch._dynamo")
 USE_TORCH = ("torch", "lightning", "hvdtune.torch", "hvdtune.lightning")
-TEST_MODULES = "rank_programs."
+TEST_MODULES = ("rank_programs.", "conformance.")
 
 # Variables that are read while a process or a library starts, and not again.
 START_UP = (

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hvdtune.core import device_arrays, operations, results
 from hvdtune.core.operations import Buffer
+from hvdtune.faces import arguments
 
 Array = npt.NDArray[Any]
 
@@ -29,19 +30,24 @@ class ArrayAdapter:
         if type(tensor) is not np.ndarray and not isinstance(tensor, np.ndarray):
             if device_arrays.is_one(tensor):
                 return device_arrays.buffer(tensor, written)
-            raise ValueError(
-                f"a NumPy array, or an array on a GPU, is needed, not {type(tensor).__name__}"
+            raise TypeError(
+                f"{operation} takes a NumPy array, or an array on a GPU, not a "
+                f"{type(tensor).__name__}."
             )
         dtype = self.codes.get(tensor.dtype)
         if dtype is None:
             raise ValueError(
-                f"Tensor type {tensor.dtype} is not supported. Accepted: {', '.join(_NAMES)}"
+                f"Tensor type {tensor.dtype} is not supported. {operation} takes "
+                f"{', '.join(_NAMES)}."
             )
         flags = tensor.flags
         if not flags.c_contiguous:
-            raise ValueError("arrays are required to be contiguous; use np.ascontiguousarray")
+            raise ValueError(
+                f"Tensor is required to be contiguous. {operation} got shape {tensor.shape} with "
+                f"strides of {tensor.strides} bytes; call np.ascontiguousarray first."
+            )
         if written and not flags.writeable:
-            raise ValueError("an array that is reduced or received in place must be writeable")
+            raise ValueError(f"{operation} in place: the array must be writeable.")
         return Buffer(operations.array_address(tensor), dtype, tensor.shape, tensor)
 
     def fresh(self, tensor: Array, rows: int | None = None) -> Array:
@@ -73,20 +79,18 @@ class ArrayAdapter:
 
     def members(self, tensors: Iterable[Array], operation: str) -> list[Array]:
         """The arrays of a group."""
-        return list(tensors)
+        is_array = isinstance(tensors, np.ndarray) or device_arrays.is_one(tensors)
+        return arguments.group_members(tensors, is_array, operation)
 
     def splits(self, splits: Any) -> list[int] | None:
-        """The rows for each receiver. Raises ValueError unless 1-D and of 32-bit integers."""
+        """The rows for each receiver. Raises ValueError for what are no 32-bit integers."""
         if splits is None:
             return None
-        rows = np.asarray(splits)
-        if rows.ndim != 1:
-            raise ValueError("alltoall expects a 1D splits tensor")
-        if isinstance(splits, np.ndarray) and rows.dtype != np.int32:
-            raise ValueError("alltoall expects splits to contain 32-bit integer elements")
-        if not np.issubdtype(rows.dtype, np.integer) and rows.size:
-            raise ValueError("alltoall expects splits to contain 32-bit integer elements")
-        return [int(row) for row in rows]
+        if not isinstance(splits, np.ndarray):
+            return arguments.split_sizes(splits)
+        arguments.check_splits(splits.shape, splits.dtype.name)
+        rows: list[int] = splits.tolist()
+        return rows
 
     def received(self, splits: Any, counts: Sequence[int]) -> Array:
         """The rows from each sender as an int32 array."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import warnings
+from collections.abc import Iterable, Sequence
 from types import FrameType
+from typing import Any
 
 from hvdtune.core.reduce_ops import Average, Sum
 
@@ -27,6 +30,45 @@ def allreduce_op(op: int | None, average: bool | None) -> int:
         stacklevel=_levels_to_the_script(),
     )
     return Average if average else Sum
+
+
+def group_members(tensors: Iterable[Any], is_tensor: bool, operation: str) -> list[Any]:
+    """The tensors of a group as a list. Raises ValueError for a single tensor in a group's place.
+
+    A tensor is iterable too, and would be taken for a group of its rows. Raises TypeError for what
+    is no iterable.
+    """
+    if is_tensor:
+        raise ValueError(f"{operation} takes a list of tensors, not one tensor.")
+    try:
+        return list(tensors)
+    except TypeError:
+        raise TypeError(f"{operation} takes a list of tensors, not {tensors!r}.") from None
+
+
+def split_sizes(splits: Iterable[Any]) -> list[int]:
+    """The rows for each receiver of an alltoall, from what is no tensor. Raises ValueError.
+
+    Their number and sum are checked by the engine, which knows the process set.
+    """
+    try:
+        rows = [operator.index(row) for row in splits]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"alltoall takes splits of 32-bit integer type, one for each rank, not {splits!r}."
+        ) from None
+    # Python's integers have no width; those that fit are 32-bit integers here.
+    if any(abs(row) >= 2**31 for row in rows):
+        raise ValueError("alltoall takes splits of 32-bit integer type; one is too large.")
+    return rows
+
+
+def check_splits(shape: Sequence[int], dtype: str) -> None:
+    """Raise ValueError unless a tensor with splits is 1-D and of 32-bit integers."""
+    if len(shape) != 1:
+        raise ValueError(f"alltoall takes a 1D splits tensor, not one of shape {tuple(shape)}.")
+    if dtype != "int32":
+        raise ValueError(f"alltoall takes splits of 32-bit integer type, not {dtype}.")
 
 
 def _levels_to_the_script() -> int:

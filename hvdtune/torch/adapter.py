@@ -17,6 +17,7 @@ import torch
 from hvdtune.core import results
 from hvdtune.core.device_arrays import DeviceArray
 from hvdtune.core.operations import DTYPES, Buffer
+from hvdtune.faces import arguments
 
 # uint16 is there since torch 2.3 only.
 CODES: dict[torch.dtype, int] = {
@@ -135,17 +136,8 @@ def _without_memory(tensor: torch.Tensor) -> tuple[str, str]:
 
 
 def group_members(tensors: Iterable[torch.Tensor], operation: str) -> list[torch.Tensor]:
-    """The tensors of a group as a list. Raises ValueError for a single tensor in a group's place.
-
-    A tensor is iterable too, and would be taken for a group of its rows. Raises TypeError for what
-    is no iterable.
-    """
-    if isinstance(tensors, torch.Tensor):
-        raise ValueError(f"{operation} takes a list of tensors, not one tensor.")
-    try:
-        return list(tensors)
-    except TypeError:
-        raise TypeError(f"{operation} takes a list of tensors, not {tensors!r}.") from None
+    """`arguments.group_members`."""
+    return arguments.group_members(tensors, isinstance(tensors, torch.Tensor), operation)
 
 
 def tensor_from(array: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -208,34 +200,14 @@ class TorchAdapter:
         return group_members(tensors, operation)
 
     def splits(self, splits: Any) -> list[int] | None:
-        """The rows for every receiver. Raises ValueError unless 1-D and of 32-bit integers.
-
-        Their number and sum are checked by the engine, which knows the process set.
-        """
+        """The rows for each receiver. Raises ValueError for what are no 32-bit integers."""
         if splits is None:
             return None
         if not isinstance(splits, torch.Tensor):
-            try:
-                splits = torch.as_tensor(splits, device="cpu")
-            except (RuntimeError, TypeError, ValueError):
-                raise ValueError(
-                    "alltoall takes splits of 32-bit integer type, one for each rank, not "
-                    f"{splits!r}."
-                ) from None
-            # Python integers have no width; those that fit are 32-bit integers here.
-            if splits.numel() == 0 or splits.dtype is torch.int64:
-                if any(abs(n) >= 2**31 for n in splits.flatten().tolist()):
-                    raise ValueError(
-                        "alltoall takes splits of 32-bit integer type; one is too large."
-                    )
-                splits = splits.to(torch.int32)
-        if splits.dim() != 1:
-            raise ValueError(
-                f"alltoall takes a 1D splits tensor, not one of shape {tuple(splits.shape)}."
-            )
-        if splits.dtype is not torch.int32:
-            raise ValueError(f"alltoall takes splits of 32-bit integer type, not {splits.dtype}.")
-        return splits.tolist()
+            return arguments.split_sizes(splits)
+        arguments.check_splits(splits.shape, str(splits.dtype).removeprefix("torch."))
+        rows: list[int] = splits.tolist()
+        return rows
 
     def received(self, splits: Any, counts: Sequence[int]) -> torch.Tensor:
         """The rows from each sender, where ``splits`` is."""

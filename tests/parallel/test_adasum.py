@@ -1,6 +1,6 @@
 """Adasum through hvdtune.torch against its formula; see rank_programs/torch_adasum.py.
 
-One rank is in torch_values.py, numbers of ranks that are no power of two in torch_mistakes.py.
+One rank, and numbers of ranks that are no power of two, are in tests/conformance.
 """
 
 from __future__ import annotations

@@ -13,30 +13,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conformance import numpy_face
+from conformance.suite import assert_conform
 from deaths import answers_of_survivors
-from rank_programs import capture, handles, live, numpy_matrix, sets, torch_join, training
+from rank_programs import capture, data_planes, handles, live, sets, torch_join, training
 from rank_programs import hosts as programs
 from ranks import Ranks, clean_environment, hvdtune_command, run_checks_on, run_ranks, start_ranks
 from tiers import long_too
 
 # Ranks of each host.
 LAYOUTS = {"2x1": [1, 1], "2x2": [2, 2], "1+3": [1, 3], "4x1": [1, 1, 1, 1]}
-PROGRAMS = [
-    *numpy_matrix.OPERATIONS,
-    numpy_matrix.grouped_gathers,
-    numpy_matrix.special_values,
-    numpy_matrix.barrier,
-]
 STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("layout", long_too("1+3", long=LAYOUTS))
 def test_against_numpy(layout: str) -> None:
-    hosts, names = LAYOUTS[layout], numpy_matrix.names_of(PROGRAMS)
-    program = numpy_matrix.one_after_another
-    reports = run_ranks(sum(hosts), program, names, timeout=360, hosts=hosts).values
-    numpy_matrix.check_reports(reports)
+    hosts = LAYOUTS[layout]
+    blocks = data_planes.ALL
+    reports = run_ranks(sum(hosts), numpy_face.run, blocks, timeout=240, hosts=hosts).values
+    assert_conform(reports)
 
 
 @pytest.mark.long

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conformance import numpy_face
+from conformance.suite import assert_conform
 from mpis import MPIS, OPEN_MPI, Mpi
 from planes import GLOO, require_gloo, run_on
-from rank_programs import data_planes, numpy_matrix, sets, torch_join
+from rank_programs import data_planes, sets, torch_join
 from rank_programs import hosts as programs
-from ranks import Program, run_ranks, start_ranks
+from ranks import run_ranks, start_ranks
 from tiers import long_too
 
 HIERARCHY = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
@@ -57,13 +59,10 @@ def test_results_are_those_of_sockets_bit_for_bit(
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("plane", long_too(GLOO, OPEN_MPI, long=PLANES), ids=str)
-@pytest.mark.parametrize("program", [numpy_matrix.allreduce, numpy_matrix.allgather])
-def test_hosts_first_against_numpy(plane: Mpi | str, program: Program, tmp_path: Path) -> None:
-    reports = run_on(plane, [3, 1], tmp_path, program, env=HIERARCHY).values
-    for rank, report in enumerate(reports):
-        assert not report.faults, f"rank {rank}: " + "\n".join(report.faults[:20])
-        assert report.cases > 0
-        assert report.digests == reports[0].digests, f"rank {rank} has other bits than rank 0"
+def test_hosts_first_against_numpy(plane: Mpi | str, tmp_path: Path) -> None:
+    blocks = ("allreduce", "allgather")
+    reports = run_on(plane, [3, 1], tmp_path, numpy_face.run, blocks, env=HIERARCHY).values
+    assert_conform(reports)
 
 
 @pytest.mark.long

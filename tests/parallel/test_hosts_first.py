@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from conformance import numpy_face
+from conformance.suite import assert_conform
 from deaths import answers_of_survivors
 from rank_programs import hosts as programs
-from rank_programs import numpy_matrix, sets, torch_adasum, torch_join, tuned
+from rank_programs import sets, torch_adasum, torch_join, tuned
 from rank_programs.data_planes import WITHIN_HOSTS_FIRST
 from ranks import run_checks_on, run_ranks, start_ranks
 from tiers import long_too
@@ -24,19 +26,16 @@ LAYOUTS = {"2x2": [2, 2], "3+1": [3, 1]}
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("layout", long_too("3+1", long=LAYOUTS))
 def test_against_numpy(layout: str) -> None:
-    hosts, names = LAYOUTS[layout], numpy_matrix.names_of(WITHIN_HOSTS_FIRST)
+    hosts, blocks = LAYOUTS[layout], WITHIN_HOSTS_FIRST
     reports = run_ranks(
-        sum(hosts), numpy_matrix.one_after_another, names,
-        env=HIERARCHY, timeout=360, hosts=hosts,
-    ).values  # fmt: skip
-    numpy_matrix.check_reports(reports)
+        sum(hosts), numpy_face.run, blocks, env=HIERARCHY, timeout=240, hosts=hosts
+    ).values
+    assert_conform(reports)
 
 
 def test_one_rank_a_host() -> None:
-    reports = run_ranks(2, numpy_matrix.allreduce, env=HIERARCHY, hosts=[1, 1]).values
-    assert not any(report.faults for report in reports)
-    assert reports[0].cases > 0
-    assert reports[0].digests == reports[1].digests
+    blocks = ("allreduce",)
+    assert_conform(run_ranks(2, numpy_face.run, blocks, env=HIERARCHY, hosts=[1, 1]).values)
 
 
 @pytest.mark.long

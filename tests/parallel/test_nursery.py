@@ -84,11 +84,12 @@ def test_who_is_forked(environment: dict[str, str | None], fresh: bool, forked: 
 
 def test_what_a_program_imports_decides_what_is_imported_before() -> None:
     pytest.importorskip("torch")
-    from rank_programs import numpy_cases, random_numbers, torch_cases, torch_optimizer_programs
+    from conformance import numpy_face, torch_face
+    from rank_programs import random_numbers, torch_cases, torch_optimizer_programs
 
-    for module in (random_numbers, torch_cases, torch_optimizer_programs):
+    for module in (random_numbers, torch_cases, torch_optimizer_programs, torch_face):
         assert imports_torch(module.__name__)
-    for module in (processes, numpy_cases):
+    for module in (processes, numpy_face):
         assert not imports_torch(module.__name__)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from rank_programs import numpy_matrix, reduction_threads
+from conformance import cases, numpy_face
+from conformance.suite import assert_conform
+from rank_programs import reduction_threads
 from ranks import run_ranks
 from tiers import long_too
 
@@ -15,16 +17,15 @@ THREADS = "HVDTUNE_REDUCTION_THREADS"
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("np", long_too(2, long=[3]))
 def test_results_have_the_same_bits(np: int) -> None:
-    program, names = numpy_matrix.one_after_another, numpy_matrix.names_of(numpy_matrix.OPERATIONS)
+    blocks = tuple(cases.OPERATIONS)
     alone, helped = (
-        run_ranks(np, program, names, env={THREADS: threads}, timeout=240).values
+        run_ranks(np, numpy_face.run, blocks, env={THREADS: threads}, timeout=240).values
         for threads in ("0", "2")
     )
-    numpy_matrix.check_reports(helped)
-    for with_threads, without in zip(helped, alone, strict=True):
-        for name, report in with_threads.items():
-            assert report.cases == without[name].cases, name
-            assert report.digests == without[name].digests, name
+    assert_conform(helped)
+    for rank in range(np):
+        assert helped[rank].cases == alone[rank].cases
+        assert (helped[rank].same, helped[rank].own) == (alone[rank].same, alone[rank].own)
 
 
 @pytest.mark.parametrize(("np", "threads", "number"), [(2, "2", 2), (2, "0", 0), (1, "2", 0)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from rank_programs.numpy_cases import DTYPES, rank_input
+from conformance import numpy_face, reference
 
 import hvdtune as hvd
 import hvdtune.torch as hvd_torch
@@ -75,15 +75,13 @@ def inputs() -> list[tuple[str, Any, Callable[[int, int], Any]]]:
     """(name, face, make(rows, seed)) of every type of both faces."""
 
     def array(dtype: str) -> Callable[[int, int], Any]:
-        return lambda rows, seed: (
-            rank_input(dtype, hvd.rank() + seed, rows * 2).reshape(rows, 2).copy()
-        )
+        return lambda rows, seed: reference.rank_input(dtype, hvd.rank() + seed, (rows, 2)).copy()
 
     def tensor(dtype: torch.dtype) -> Callable[[int, int], Any]:
         whole = array("int16")
         return lambda rows, seed: torch.from_numpy(whole(rows, seed)).to(dtype)
 
-    arrays = [(f"numpy {dtype}", hvd, array(dtype)) for dtype in DTYPES]
+    arrays = [(f"numpy {dtype}", hvd, array(dtype)) for dtype in numpy_face.FACE.dtypes]
     return [*arrays, *((str(dtype), hvd_torch, tensor(dtype)) for dtype in TORCH_DTYPES)]
 
 
@@ -180,7 +178,7 @@ def mistakes() -> list[str]:
             ),
             lambda: hvd.broadcast(np.ones(2), size, name="no such root"),
             lambda: hvd.alltoall(np.ones(size + 1), name="not divisible"),
-            lambda: hvd.reducescatter(np.float64(1), name="scalar"),
+            lambda: hvd.reducescatter(np.array(1.0), name="scalar"),
             lambda: hvd_torch.reducescatter(torch.ones(3), op=hvd.Max, name="maximum"),
         ]
         if good:  # the four that the ranks can disagree about, without a disagreement

@@ -7,38 +7,28 @@ import time
 from typing import Any
 
 import numpy as np
-from rank_programs import numpy_matrix, sets
+from conformance import cases, numpy_face
+from rank_programs import sets
 from rank_programs.mistakes import outcome
 
 import hvdtune as hvd
 from hvdtune.core import world
 
-OPERATIONS = (
-    numpy_matrix.grouped_gathers,
-    numpy_matrix.alltoall,
-    numpy_matrix.special_values,
-    numpy_matrix.barrier,
-)
-ALL = tuple(dict.fromkeys((*numpy_matrix.OPERATIONS, *OPERATIONS)))
+# Blocks of the table of cases.
+OPERATIONS = ("grouped_allgather", "grouped_reducescatter", "alltoall", "special", "barrier")
+ALL = tuple(dict.fromkeys((*cases.OPERATIONS, *OPERATIONS)))
 # What goes another way where each host is first; of the others HierarchicalCommunicator makes
 # those of all with all.
 WITHIN_HOSTS_FIRST = (
-    numpy_matrix.allreduce,
-    numpy_matrix.scaled_allreduce,
-    numpy_matrix.grouped_allreduce,
-    numpy_matrix.allgather,
-    numpy_matrix.grouped_gathers,
-    numpy_matrix.special_values,
+    *("allreduce", "scaled_allreduce", "grouped_allreduce", "allgather", "grouped_allgather"),
+    *("grouped_reducescatter", "special"),
 )
 
 
 def same_as_shared_memory() -> dict[str, Any]:
     """Operations of every kind, each against NumPy; their faults and the bits of the results."""
-    seen: dict[str, Any] = {"faults": [], "digests": []}
-    for program in OPERATIONS:
-        report = program()
-        seen["faults"] += report.faults
-        seen["digests"].append(report.digests)
+    report = numpy_face.run(OPERATIONS)
+    seen: dict[str, Any] = {"faults": report.all_faults, "digests": report.same + report.own}
     hvd.init()
     seen["sums"] = [_sum(dtype).tobytes() for dtype in (np.float16, np.float32, np.float64)]
     seen["rank"] = hvd.rank()
@@ -120,17 +110,11 @@ def everything_both_ways(thorough: bool) -> dict[str, Any]:
     host first, or all of them if `thorough`."""
     seen: dict[str, Any] = {}
     hosts_first = ALL if thorough else WITHIN_HOSTS_FIRST
-    for way, value, programs in (("flat", "0", ALL), ("hosts first", "1", hosts_first)):
+    for way, value, blocks in (("flat", "0", ALL), ("hosts first", "1", hosts_first)):
         os.environ["HOROVOD_HIERARCHICAL_ALLREDUCE"] = value
         os.environ["HOROVOD_HIERARCHICAL_ALLGATHER"] = value
-        whole = numpy_matrix.Report()
-        for program in programs:
-            report = program()
-            whole.cases += report.cases
-            whole.faults += report.faults
-            whole.digests += report.digests
-        seen[way] = whole
-        hvd.init()  # each of them has shut down
+        seen[way] = numpy_face.run(blocks)
+        hvd.init()  # again: the table ends with a shutdown
         seen["enabled"] = (hvd.mpi_enabled(), hvd.gloo_enabled())
         seen["hosts"] = world.engine().hosts()
         hvd.shutdown()

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from rank_programs import torch_forms as forms
+from rank_programs.mistakes import Outcome, outcome
 from rank_programs.torch_cases import (
     ALL,
     EXACT,
@@ -25,7 +26,6 @@ from rank_programs.torch_cases import (
     run_checks,
     same,
 )
-from rank_programs.torch_errors import Outcome, outcome
 
 import hvdtune.torch as hvd
 from hvdtune.core import operations

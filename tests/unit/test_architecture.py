@@ -221,6 +221,12 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return [list(one) for one in sorted(alike)]
 
 
+def test_every_face_passes_the_conformance_tests():
+    faces = {part: part for part in PYTHON_LAYERS} | {"arrays": "numpy"}
+    for part in (part for part, may in PYTHON_LAYERS.items() if "faces" in may):
+        assert (ROOT / f"tests/conformance/test_{faces[part]}_face.py").exists(), part
+
+
 def test_circles_are_found():
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a", "e2"}, "e2": {"e"}}
     assert circles(graph) == [["b", "c"], ["e", "e2"]]

@@ -1,0 +1,51 @@
+"""The parameters of a face's tests, and one look for what they left behind in all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from conformance.suite import FaceConformance, parameters
+from leftovers import left_by_test, look
+from nursery import MARK
+
+# A job of so many ranks runs the table; those of a tuple are long, and leave nothing out.
+QUICK = (1, 2, 3)
+THOROUGH = (2, 3, 8)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.cls is None or not issubclass(metafunc.cls, FaceConformance):
+        return
+    names = metafunc.fixturenames
+    if "np" in names:
+        thorough = [
+            pytest.param(np, True, marks=pytest.mark.long, id=f"np{np}-thorough") for np in THOROUGH
+        ]
+        quick = [pytest.param(np, False, id=f"np{np}") for np in QUICK]
+        metafunc.parametrize("np, thorough", [*quick, *thorough])
+    elif "thorough" in names:
+        long = pytest.param(True, marks=pytest.mark.long, id="thorough")
+        metafunc.parametrize("thorough", [pytest.param(False, id="quick"), long])
+    for wanted, values in parameters(metafunc.cls.face).items():
+        if set(wanted.split(", ")) <= set(names):
+            metafunc.parametrize(wanted, values)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """As everywhere, but once for a face: its tests only look at what a few jobs have found."""
+    mark = secrets.token_hex(16)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(("HOROVOD_", "HVDTUNE_")) and not name.startswith("HVDTUNE_TEST_"):
+                patch.delenv(name)
+        patch.setenv("HVDTUNE_AUTOTUNE_STORE", "")
+        patch.setenv(MARK, mark)
+        patch.setenv("HVDTUNE_TEST_DIRECTORY", str(tmp_path_factory.mktemp("job")))
+        before = look(mark)
+        yield
+        left = left_by_test(before)
+    assert not left, "the tests left something behind: " + "; ".join(left)
