@@ -18,16 +18,16 @@ class Running:
 
     engine: Engine | None
 
-class Pending(tuple[Any, ...]):
+class Pending:
     """An operation whose result nobody has fetched.
 
     `memory` must live until it is done; `finish` makes the result of what the engine returns. If
     `finish` is None, the result is known: `result`.
     """
 
-    def __new__(
-        cls, fields: tuple[Engine, object, Callable[[Any], Any] | None, object]
-    ) -> Pending: ...
+    def __init__(
+        self, engine: Engine, memory: object, finish: Callable[[Any], Any] | None, result: object, /
+    ) -> None: ...
     @property
     def engine(self) -> Engine: ...
     @property

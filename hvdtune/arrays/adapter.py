@@ -73,9 +73,13 @@ class ArrayAdapter:
         """An output of the engine as an array of the library that `tensor` is of."""
         return output if type(output) is np.ndarray else device_arrays.as_given(tensor, output)
 
-    def is_plain(self, tensor: Array) -> bool:
-        """Whether it is a contiguous array of NumPy's own."""
-        return type(tensor) is np.ndarray and tensor.flags.c_contiguous
+    def plain_output(self, tensor: Array) -> Array | None:
+        """An uninitialised array like a contiguous one of NumPy's own; None for any other."""
+        if type(tensor) is not np.ndarray or not tensor.flags.c_contiguous:
+            return None
+        if tensor.nbytes < results.LARGE_RESULT_BYTES:
+            return np.empty_like(tensor)
+        return self.fresh(tensor)
 
     def members(self, tensors: Iterable[Array], operation: str) -> list[Array]:
         """The arrays of a group."""

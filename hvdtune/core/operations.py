@@ -238,7 +238,7 @@ def _submit(
         if name is None:
             _give_back(wire_name, set_id)
         raise
-    _pending[handle] = Pending((engine, (inputs, outputs), finish, None))
+    _pending[handle] = Pending(engine, (inputs, outputs), finish, None)
     return handle
 
 
@@ -473,7 +473,7 @@ def join_async(device: int = -1) -> int:
     """
     engine = running_engine()
     handle: int = engine.join(device)
-    _pending[handle] = Pending((engine, None, _last_to_join, None))
+    _pending[handle] = Pending(engine, None, _last_to_join, None)
     return handle
 
 

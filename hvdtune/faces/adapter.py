@@ -29,8 +29,8 @@ class Adapter(Protocol[T]):
     def result(self, tensor: T, output: Any) -> T:
         """An output that the engine allocated, as a tensor of the dtype of `tensor`."""
 
-    def is_plain(self, tensor: T) -> bool:
-        """Whether the tensor is dense, contiguous and in host memory."""
+    def plain_output(self, tensor: T) -> T | None:
+        """`fresh` for a tensor that is dense, contiguous and in host memory; None for any other."""
 
     def members(self, tensors: Iterable[T], operation: str) -> list[T]:
         """The tensors of a group. May raise ValueError or TypeError for what is no group."""

@@ -40,6 +40,7 @@ class Collectives(Generic[T]):
         """`module` and `name` are those of the global variable that holds the object."""
         self._adapter = adapter
         self._codes = adapter.codes
+        self._plain_output = adapter.plain_output
         self.__module__ = module
         self._name = name
 
@@ -120,20 +121,19 @@ class Collectives(Generic[T]):
 
         The average, unless `op` is given. `average` is the deprecated form of `op`.
         """
-        if name is not None and self._adapter.is_plain(tensor):
-            output = self._adapter.fresh(tensor)
-            if operations.allreduce_tensor(
-                tensor,
-                self._codes,
-                average,
-                name,
-                op,
-                prescale_factor,
-                postscale_factor,
-                process_set,
-                output,
-            ):
-                return output
+        output = None if name is None else self._plain_output(tensor)
+        if output is not None and operations.allreduce_tensor(
+            tensor,
+            self._codes,
+            average,
+            name,
+            op,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+            output,
+        ):
+            return output
         handle = self.allreduce_async(
             tensor, average, name, op, prescale_factor, postscale_factor, process_set
         )

@@ -189,11 +189,13 @@ class TorchAdapter:
         """`tensor_from`, with the type of ``tensor``."""
         return tensor_from(output, tensor.dtype)
 
-    def is_plain(self, tensor: torch.Tensor) -> bool:
-        """Whether it is dense, contiguous and on the CPU, and its memory is its values."""
-        dense = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
-        dense = dense and tensor.dtype in CODES and not tensor.is_nested
-        return dense and tensor.is_contiguous() and tensor.is_cpu
+    def plain_output(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """An uninitialised tensor like one that is dense, contiguous and on the CPU; else None."""
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            return None
+        if tensor.dtype not in CODES or tensor.is_nested:
+            return None
+        return self.fresh(tensor) if tensor.is_contiguous() and tensor.is_cpu else None
 
     def members(self, tensors: Iterable[torch.Tensor], operation: str) -> list[torch.Tensor]:
         """`group_members`."""

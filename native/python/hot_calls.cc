@@ -110,7 +110,7 @@ PyObject* collect_in_place(PyObject* self, PyObject* handle) {
   return translated([&]() -> PyObject* {
     auto& calls = object_in<HotCalls>(self);
     PyObject* found = PyDict_GetItemWithError(calls.pending(), handle);
-    if (found == nullptr || field_of(found, PendingField::kFinish) != Py_None) {
+    if (found == nullptr || fields_of(found).finish != Py_None) {
       PyErr_Clear();
       Py_RETURN_NONE;
     }
@@ -118,7 +118,7 @@ PyObject* collect_in_place(PyObject* self, PyObject* handle) {
     const std::int64_t number = PyLong_AsLongLong(handle);
     if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
     try {
-      collect(object_in<Engine>(field_of(found, PendingField::kEngine)), number);
+      collect(object_in<Engine>(fields_of(found).engine), number);
     } catch (const py::error_already_set&) {
       // A signal's handler has raised: the operation is still under way, works on memory that is
       // kept here, and can be waited for again.
@@ -129,7 +129,7 @@ PyObject* collect_in_place(PyObject* self, PyObject* handle) {
     }
     // Another thread may have fetched it meanwhile.
     if (!calls.forget(handle)) Py_RETURN_NONE;
-    return Py_NewRef(field_of(found, PendingField::kResult));
+    return Py_NewRef(fields_of(found).result);
   });
 }
 

@@ -16,14 +16,18 @@ void bind_running(pybind11::module_& module);
 /// Whether `object` is an instance of Running.
 [[nodiscard]] bool is_running_object(pybind11::handle object);
 
-/// The fields of a Pending, in the order of its constructor.
-enum class PendingField : Py_ssize_t { kEngine, kMemory, kFinish, kResult };
-
 /// A Pending of an operation in place on `tensor`: nothing finishes it, the tensor is the result.
 /// Null with Python's error set if there is no memory for it.
 [[nodiscard]] pybind11::object pending_in_place(pybind11::handle engine, pybind11::handle tensor);
 
-/// A field of a Pending, borrowed. `pending` must be one.
-[[nodiscard]] PyObject* field_of(PyObject* pending, PendingField field);
+/// What a Pending has, borrowed.
+struct PendingFields {
+  PyObject* engine;
+  PyObject* finish;
+  PyObject* result;
+};
+
+/// `pending` must be a Pending.
+[[nodiscard]] PendingFields fields_of(PyObject* pending);
 
 }  // namespace hvdtune::python
