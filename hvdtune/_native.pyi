@@ -13,6 +13,13 @@ MAX_RANKS: int
 MAX_PROCESS_SETS: int
 gpus: bool  # whether tensors on GPUs can be submitted, given the libraries
 
+DTYPES: dict[str, int]
+"""The codes of dtypes, by name."""
+OP_KINDS: dict[str, int]
+"""The codes of what ranks can ask the engine for: `allreduce`, …, `remove_process_set`."""
+MARKS: dict[str, int]
+"""The kinds of marks that Python's side sets: `stall`, `autotune`, `straggler`, `user`, `phase`."""
+
 class Running:
     """Which engine runs in this process."""
 

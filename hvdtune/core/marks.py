@@ -9,10 +9,12 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from hvdtune import _native
 from hvdtune.core import world
 
-# Numbers of native/observe/capture_records.h.
-STALL, AUTOTUNE, STRAGGLER, USER, PHASE = 4, 5, 6, 7, 10
+STALL, AUTOTUNE, STRAGGLER, USER, PHASE = (
+    _native.MARKS[kind] for kind in ("stall", "autotune", "straggler", "user", "phase")
+)
 PROGRAM, CALL_SITE = 11, 12  # known to Python alone
 DESCRIBED_EVERY = 256  # steps: another recording may have begun
 

@@ -12,39 +12,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hvdtune import _native
 from hvdtune._native import AllreducePlan, DeviceDone, HotCalls, Pending, array_address
 from hvdtune.core import call_sites, reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
 
-# Codes of native/base/dtype.h.
-DTYPES = {
-    "uint8": 0,
-    "int8": 1,
-    "uint16": 2,
-    "int16": 3,
-    "int32": 4,
-    "int64": 5,
-    "float16": 6,
-    "float32": 7,
-    "float64": 8,
-    "bool": 9,
-    "bfloat16": 10,
-}
+#: The engine's codes of dtypes, by name.
+DTYPES = _native.DTYPES
 _BOOL = DTYPES["bool"]
 
 _LARGEST_ROOT = 2**31 - 1  # what the engine can be asked for
 
-# Codes of native/base/op_kind.h.
-_ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER, _BARRIER = range(6)
-_PREFIX = {
-    _ALLREDUCE: "allreduce",
-    ALLGATHER: "allgather",
-    BROADCAST: "broadcast",
-    ALLTOALL: "alltoall",
-    REDUCESCATTER: "reducescatter",
-    _BARRIER: "barrier",
-}
+_PREFIX = {code: name for name, code in _native.OP_KINDS.items()}  # of names on the wire
+_ALLREDUCE, _BARRIER = _native.OP_KINDS["allreduce"], _native.OP_KINDS["barrier"]
+ALLGATHER, BROADCAST = _native.OP_KINDS["allgather"], _native.OP_KINDS["broadcast"]
+ALLTOALL, REDUCESCATTER = _native.OP_KINDS["alltoall"], _native.OP_KINDS["reducescatter"]
 _REDUCTIONS = {
     reduce_ops.Average: "Average",
     reduce_ops.Sum: "Sum",
