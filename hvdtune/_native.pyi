@@ -32,17 +32,14 @@ class Pending:
     `finish` is None, the result is known: `result`.
     """
 
+    engine: Engine
+    memory: object
+    finish: Callable[[Any], Any] | None
+    result: Any
+
     def __init__(
         self, engine: Engine, memory: object, finish: Callable[[Any], Any] | None, result: object, /
     ) -> None: ...
-    @property
-    def engine(self) -> Engine: ...
-    @property
-    def memory(self) -> object: ...
-    @property
-    def finish(self) -> Callable[[Any], Any] | None: ...
-    @property
-    def result(self) -> Any: ...
 
 class HotCalls:
     """The calls that are made for every gradient, as one step from a face to the engine.

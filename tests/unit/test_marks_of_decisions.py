@@ -31,7 +31,7 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     made = Engine()
-    monkeypatch.setattr(world, "_engine", made)
+    monkeypatch.setattr(world.running, "engine", made)
     yield made
     marks.forget_decision()
 
