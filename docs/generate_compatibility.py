@@ -1,25 +1,22 @@
 """Writes docs/compatibility.md: `python docs/generate_compatibility.py [--check]`.
 
-Reads Horovod's interface and the differences from compatibility_table.py, the functions from
-hvdtune itself, and the tests from their source. Ends with an error where the table claims what the
-code contradicts, where a name is missing without a reason, and where a name has no test.
+Reads Horovod's interface and the differences from compatibility_table.py, and the functions from
+hvdtune itself. Ends with an error if the table claims what the code contradicts, or if a name is
+missing without a reason.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import compatibility_table as table
 import generated_page
-import name_coverage
 import public_imports_table
 
 import hvdtune
@@ -29,16 +26,11 @@ sys.path.insert(0, str(Path(hvdtune.__file__).with_name("_alias")))  # so that h
 
 PAGE = Path(__file__).with_name("compatibility.md")
 MISSING = object()
-SHOWN_TESTS = 2
-
-# Plain helpers, for which a second rank makes no difference.
-ONE_PROCESS = ("horovod.common.util", "horovod.common.exceptions", "horovod.common.elastic")
-
 INTRODUCTION = """\
 # Compatibility with Horovod
 
-<!-- Made by docs/generate_compatibility.py from docs/compatibility_table.py, hvdtune and tests/:
-edit those, not this page. -->
+<!-- Made by docs/generate_compatibility.py from docs/compatibility_table.py and hvdtune: edit
+those, not this page. -->
 
 What Horovod 0.28.1 exports for PyTorch, and what of it hvdtune has. `import horovod.torch` reaches
 `hvdtune.torch` under `hvdtune run` and in the ways of [the alias's page](horovod-alias.md).
@@ -52,9 +44,7 @@ In a fork of a rank, such as a worker of a `DataLoader`, `rank()`, `size()` and 
 answer as under Horovod. Collectives and `init()` raise a `ValueError` there that says where to call
 them; under Horovod a collective hangs, and `init()` does nothing.
 
-Each name is used on two or more ranks by the tests listed (of the helpers in `horovod.common`, some
-by tests of one process), with tensors on the CPU; [the page on GPUs](gpu.md) says what holds there.
-Where there are more than {shown} tests, the page shows those that are most about a name.
+All of this holds for tensors on the CPU; [the page on GPUs](gpu.md) says what holds there.
 """
 
 IMPORTS = """\
@@ -67,7 +57,7 @@ the import ends in a `ModuleNotFoundError`, an `ImportError`, whose one sentence
 
 
 class Contradiction(Exception):
-    """The table says what the code or the tests do not."""
+    """The table says what the code does not."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +67,6 @@ class Row:
     name: str
     status: str
     difference: str
-    tests: list[str]
 
 
 def _evaluated(text: str) -> Any:
@@ -163,32 +152,6 @@ def judge(module: str, name: str, signature: str | None, found: Any) -> tuple[st
     return status, sentence
 
 
-def _same_objects(module: str, name: str, found: Any) -> set[name_coverage.Use]:
-    """All places where the same object can be found, for tests that use it there."""
-    places = {(module, name)}
-    if callable(found) or type(found).__module__.startswith("hvdtune"):
-        for other in (*table.CONTRACT, "hvdtune"):
-            if getattr(importlib.import_module(other), name, MISSING) is found:
-                places.add((other, name))
-    return places
-
-
-def tests_of(module: str, name: str, found: Any) -> list[str]:
-    """The test files that use a name. Raises Contradiction without any."""
-    covering = [name_coverage.tests_on_several_ranks()]
-    if module in ONE_PROCESS:
-        covering.append(name_coverage.tests_in_one_process())
-    for tests in covering:
-        files = {
-            file for place in _same_objects(module, name, found) for file in tests.get(place, [])
-        }
-        if files:
-            return sorted(files)
-    raise Contradiction(
-        f"{module}.{name} has no test" + ("" if found is MISSING else " on 2 ranks")
-    )
-
-
 def rows(module: str, names: Mapping[str, str | None]) -> list[Row]:
     """The page's table for one of Horovod's modules."""
     found_in = importlib.import_module(module)
@@ -196,8 +159,7 @@ def rows(module: str, names: Mapping[str, str | None]) -> list[Row]:
     for name, signature in names.items():
         found = getattr(found_in, name, MISSING)
         status, difference = judge(module, name, signature, found)
-        tests = [] if found is MISSING else tests_of(module, name, found)
-        result.append(Row(name, status, difference, tests))
+        result.append(Row(name, status, difference))
     return result
 
 
@@ -206,21 +168,6 @@ def check_additions() -> None:
     added = {name for name in hvd.__all__ if name not in table.TORCH}
     if added != table.ADDED.keys():
         raise Contradiction(f"hvdtune.torch adds {added}, the table says {set(table.ADDED)}")
-
-
-def _words(name: str) -> set[str]:
-    """``SyncBatchNorm`` and ``sync_batch_norm`` as {"sync", "batch", "norm"}."""
-    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+", name)}
-
-
-def _order(module: str, name: str, file: str) -> tuple[int, bool, str]:
-    """The lower, the more a test file is about a name, going by the words of both."""
-    in_file = _words(file)
-    alike = [
-        any(other.startswith(word) for other in in_file)
-        for word in (*_words(name), *_words(name), *_words(module) - {"horovod"})
-    ]
-    return -sum(alike), not file.startswith("parallel/"), file
 
 
 def _signature_words(signature: str | None) -> str:
@@ -255,14 +202,12 @@ def page() -> str:
     """The whole page."""
     check_additions()
     by_module = {module: rows(module, names) for module, names in table.CONTRACT.items()}
-    parts = [INTRODUCTION.format(shown=SHOWN_TESTS)]
+    parts = [INTRODUCTION]
     for module, every in by_module.items():
-        lines = ["| Name | Status | Difference | Tests |", "|---|---|---|---|"]
+        lines = ["| Name | Status | Difference |", "|---|---|---|"]
         for row in every:
-            chosen = sorted(row.tests, key=partial(_order, module, row.name))[:SHOWN_TESTS]
-            tests = ", ".join(file.removesuffix(".py") for file in chosen)
             name = f"`{row.name}`{_signature_words(table.CONTRACT[module][row.name])}"
-            lines.append(f"| {name} | {row.status} | {row.difference} | {tests} |")
+            lines.append(f"| {name} | {row.status} | {row.difference} |")
         parts.append(f"## {module}\n\n" + "\n".join(lines) + "\n")
     more = [f"| `{name}` | {what} |" for name, what in table.ADDED.items()]
     parts.append(

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -122,47 +121,3 @@ def test_statuses_are_held_against_the_code(generator, monkeypatch):
         generator.judge("m", "twice", None, extended)
     with refused(generator, "m.constant is True"):
         generator.judge("m", "constant", "1", True)
-
-
-def test_a_name_without_a_test_is_noticed(generator):
-    with refused(generator, "no test"):
-        generator.tests_of("horovod.torch", "surely_unused", object())
-    files = generator.tests_of("horovod.torch", "join", SimpleNamespace())
-    assert "parallel/test_torch_join.py" in files
-
-
-def test_only_programs_started_on_several_ranks_count(generator, monkeypatch, tmp_path):
-    coverage = generator.name_coverage
-    programs = tmp_path / "rank_programs"
-    programs.mkdir()
-    (programs / "one.py").write_text(
-        "import hvdtune.torch as hvd\nfrom rank_programs import shared\n"
-        "def run():\n    hvd.elastic.run(hvd.join)\n    # hvd.poll in a comment\n"
-    )
-    (programs / "shared.py").write_text("from horovod.torch import size\nprint(size())\n")
-    (programs / "two.py").write_text("import hvdtune.torch as hvd\nhvd.barrier()\n")
-    for name in ("three", "four"):
-        (programs / f"{name}.py").write_text(f"import horovod\nhorovod.{name}()\n")
-    test = tmp_path / "test_x.py"
-    test.write_text(
-        "import pytest\nfrom rank_programs import four, one, three, two\n"
-        "SIZE = 3\n"
-        "SCRIPT = '''\nimport horovod.torch as hvd\nhvd.rank()\n'''\n"
-        "ALONE = '''\nimport hvdtune.torch as hvd\nhvd.size(2)\nhvd.cross_rank()\n'''\n"
-        "CALL = '''\nimport hvdtune\nhvdtune.run(hvdtune.torch.local_rank, num_proc=2)\n'''\n"
-        "def test_a():\n    run_ranks(2, one.run, SCRIPT)\n"
-        "def test_b():\n    assert run_ranks(1, two.run, 5) != 2\n"
-        "def seen(program):\n    return run_once(SIZE, program)\n"
-        "def test_c():\n    assert seen(three.run)\n"
-        "@pytest.mark.parametrize('np', [1, 2])\n"
-        "def test_d(np):\n    run_checks_on(np, four.run)\n"
-        "def test_e():\n    assert python(ALONE) == 2\n"
-        "def test_f():\n    python(CALL)\n"
-    )
-    monkeypatch.setattr(coverage, "PROGRAMS", programs)
-    found = coverage._started_on_several(test)
-    torch = "horovod.torch"
-    assert {(torch, "join"), (torch, "size"), (torch, "rank")} <= found
-    assert ("horovod.torch.elastic", "run") in found
-    assert {("horovod", "three"), ("horovod", "four"), (torch, "local_rank")} <= found
-    assert not {(torch, "barrier"), (torch, "poll"), (torch, "cross_rank")} & found
