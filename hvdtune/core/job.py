@@ -15,6 +15,7 @@ from hvdtune.core import (
     control,
     data_plane,
     devices,
+    log,
     membership,
     mpi_library,
     network,
@@ -360,8 +361,11 @@ def shutdown() -> None:
             return
         for _, before_shutdown in _hooks:
             # A tuner or recorder that fails to say goodbye must not keep the job from ending.
-            with contextlib.suppress(Exception):
+            try:
                 before_shutdown()
+            except Exception as error:
+                part = before_shutdown.__module__
+                log.write("info", f"shutdown: {part} failed: {type(error).__name__}: {error}")
         topology, settings, engine = world.topology(), world.settings(), world.end()
         assert engine is not None
         sets.release()

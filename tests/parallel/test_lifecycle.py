@@ -63,3 +63,10 @@ def test_forked_children_do_not_end_the_job() -> None:
 
 def test_a_forked_child_can_run_its_own_job() -> None:
     assert run_ranks(2, lifecycle.child_starts_its_own_job).values == (1.0, 1.0)
+
+
+def test_a_part_that_fails_to_say_goodbye_is_named() -> None:
+    level = {"HOROVOD_LOG_LEVEL": "info"}
+    result = run_ranks(1, lifecycle.goodbye_that_fails, env=level)
+    assert result.values == (False,)
+    assert "rank_programs.lifecycle failed: KeyError: 'gone'" in result.ranks[0].stdout

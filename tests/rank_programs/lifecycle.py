@@ -131,3 +131,16 @@ def child_starts_its_own_job() -> float:
     check_alive("child")
     hvd.shutdown()
     return float(answer)
+
+
+def goodbye_that_fails() -> bool:
+    """Whether the job still runs after a shutdown in which a part of hvdtune failed."""
+    from hvdtune.core import job
+
+    def say_goodbye() -> None:
+        raise KeyError("gone")
+
+    job.add_lifecycle_hook(lambda: None, say_goodbye)
+    hvd.init()
+    hvd.shutdown()
+    return hvd.is_initialized()
