@@ -364,7 +364,7 @@ def shutdown() -> None:
             try:
                 before_shutdown()
             except Exception as error:
-                part = before_shutdown.__module__
+                part = getattr(before_shutdown, "__module__", before_shutdown)
                 log.write("info", f"shutdown: {part} failed: {type(error).__name__}: {error}")
         topology, settings, engine = world.topology(), world.settings(), world.end()
         assert engine is not None

@@ -23,7 +23,7 @@ bool prepare_name(PyObject* name, TensorOperation& out) {
     return false;
   }
   thread_local std::string whole;  // until the thread's next call
-  // As in core/operations.py.
+  // What core/operations.py makes of the names in op_kind.h.
   static constexpr std::array<const char*, 5> kPrefixes = {"allreduce.", "allgather.", "broadcast.",
                                                            "alltoall.", "reducescatter."};
   whole.assign(kPrefixes[static_cast<std::size_t>(out.kind)])
