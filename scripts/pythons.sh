@@ -145,7 +145,6 @@ checkout=$work/checkout log=$work/log
 mkdir "$checkout"
 tar -c --exclude-vcs --exclude-vcs-ignores --exclude=./build --exclude=./.venv . |
   tar -x -C "$checkout"
-export HVDTUNE_TEST_BUILDS=$work/builds
 cd "$checkout"
 tried=0 passed=0
 # In braces, with the end: bash has read it all when the first Python is tried, and the file may change.

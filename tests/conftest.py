@@ -36,8 +36,7 @@ def native_builds(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[NativeBuilds]:
     """Builds of the native tests; begun at once where there are many other tests before them."""
-    kept = os.environ.get("HVDTUNE_TEST_BUILDS")
-    builds = NativeBuilds(Path(kept).resolve() if kept else tmp_path_factory.mktemp("native"))
+    builds = NativeBuilds.kept() or NativeBuilds(tmp_path_factory.mktemp("native"))
     items = request.session.items
     sanitizers = [
         name for name in SANITIZERS if any(item.name == f"test_native[{name}]" for item in items)

@@ -10,6 +10,7 @@ which it takes nothing from them, this is done before its turn comes.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import os
 import shlex
@@ -20,6 +21,7 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
+from typing import IO
 
 from native_runs import SECONDS, Gaps
 
@@ -27,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 COMPILER = os.environ.get("CXX", "c++")
 SANITIZERS = ("address,undefined", "thread")
 JOBS = "2"
+KEPT = ROOT / "build/native-tests"
 
 
 class BuildFailed(Exception):
@@ -80,13 +83,24 @@ def _run(command: list[str]) -> None:
 class NativeBuilds:
     """The builds of one test run, in `directory`, which may hold those of an earlier run."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, lock: IO[str] | None = None) -> None:
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = lock  # held as long as it is open
         self._gaps = Gaps(directory)
         self._gaps.forget()
         self._group: int | None = None
         self._built: dict[tuple[str, str], Path] = {}
+
+    @classmethod
+    def kept(cls) -> NativeBuilds | None:
+        """Those in `build/native-tests`, which serve the next test run, too; None if another test
+        run uses them now, or nothing can be written there."""
+        with contextlib.suppress(OSError):
+            KEPT.mkdir(parents=True, exist_ok=True)
+            lock = (KEPT / "lock").open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return cls(KEPT, lock)
+        return None
 
     def begin(self, sanitizers: list[str]) -> None:
         """Build and run with these in the background. It is no child of this process: what children

@@ -1,6 +1,6 @@
-"""Runs the programs of the native tests, also in the gaps of other tests.
+"""Runs the native tests, file by file, also in the gaps of other tests.
 
-What runs there, at the lowest priority, may be kept waiting for longer than it allows. So a program
+What runs there, at the lowest priority, may be kept waiting for longer than it allows. So a file
 that fails there decides nothing: it runs again when its turn comes. What a sanitizer has found
 counts wherever it was found.
 """
@@ -29,9 +29,21 @@ LAST = 12_000  # characters of an output that are shown
 PASSED = "passed"
 
 
-def names() -> list[str]:
-    """Of the programs that need nothing but themselves."""
-    return sorted(source.stem for source in SOURCES.glob("test_*.cc"))
+@dataclass(frozen=True)
+class TestFile:
+    """A file of native tests that need nothing but themselves; each runs in a process of its own."""
+
+    room: str
+    name: str
+
+    def command(self, programs: Path) -> list[str]:
+        """Runs its tests, with what was built in that folder."""
+        return [str(programs / f"{self.room}_tests"), f"{self.name}."]
+
+
+def test_files() -> list[TestFile]:
+    """All of them."""
+    return [TestFile(file.parent.name, file.stem) for file in sorted(SOURCES.glob("*/test_*.cc"))]
 
 
 def run(command: list[str], **variables: str) -> str:
@@ -111,20 +123,20 @@ class Gaps:
     def run_all(self, programs: Path) -> None:
         """Run one after the other, until told to stop."""
         _results(programs).mkdir()
-        for name in names():
+        for file in test_files():
             self._running.touch()
             try:
                 if self._stop.exists():
                     return
-                _run_early(programs, name)
+                _run_early(programs, file)
             finally:
                 self._running.unlink()
 
 
-def _run_early(programs: Path, name: str) -> None:
-    result = _results(programs) / f"{name}.txt"
+def _run_early(programs: Path, file: TestFile) -> None:
+    result = _results(programs) / f"{file.name}.txt"
     unfinished = result.with_suffix(".part")
-    unfinished.write_text(run([str(programs / name)]) or PASSED)
+    unfinished.write_text(run(file.command(programs)) or PASSED)
     unfinished.rename(result)
 
 

@@ -1,12 +1,13 @@
 #pragma once
 
 // A small test framework: TEST(name) { CHECK_EQ(1 + 1, 2); }. check_main.cc has main(): it runs
-// the tests whose name contains its first argument and fails if one fails or none matches.
+// the tests whose "file.name" contains its first argument and fails if one fails or none matches.
 
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -22,18 +23,21 @@ inline bool long_tests() {
 }
 
 struct TestCase {
+  const char* file;  ///< its path
   const char* name;
-  void (*body)();
+  std::function<void()> body;
 };
 
-/// Every TEST of the executable, in the order of their definition.
+/// Every TEST of the executable; those of a file in the order of their definition.
 inline std::vector<TestCase>& all_tests() {
   static std::vector<TestCase> tests;
   return tests;
 }
 
 struct Registration {
-  Registration(const char* name, void (*body)()) { all_tests().push_back({name, body}); }
+  Registration(const char* file, const char* name, void (*body)()) {
+    all_tests().push_back({file, name, body});
+  }
 };
 
 /// What a failed CHECK throws. A thread of a test must hand it to the test's own thread: see
@@ -62,9 +66,10 @@ std::string show(const T& value) {
 
 }  // namespace hvdtune::testing
 
-#define TEST(test_name)                                                                           \
-  static void test_##test_name();                                                                 \
-  static const hvdtune::testing::Registration register_##test_name(#test_name, test_##test_name); \
+#define TEST(test_name)                                                                  \
+  static void test_##test_name();                                                        \
+  static const hvdtune::testing::Registration register_##test_name(__FILE__, #test_name, \
+                                                                   test_##test_name);    \
   static void test_##test_name()
 
 #define CHECK(condition)                                                                   \

@@ -1,6 +1,7 @@
 #include <cstdio>
-#include <cstring>
 #include <exception>
+#include <filesystem>
+#include <string>
 
 #include "check.h"
 
@@ -26,19 +27,20 @@ extern "C" int pthread_mutex_clocklock(pthread_mutex_t* mutex, clockid_t clock,
 
 #endif
 
-/// Usage: test_X [TEXT]. Runs the tests whose name contains TEXT; 0 if all of them passed.
+/// Usage: PROGRAM [TEXT]. Runs the tests whose "file.name" contains TEXT; 0 if all of them passed.
 int main(int argc, char** argv) {
   const char* filter = argc > 1 ? argv[1] : "";
   int passed = 0;
   int failed = 0;
   for (const auto& test : hvdtune::testing::all_tests()) {
-    if (std::strstr(test.name, filter) == nullptr) continue;
+    const std::string name = std::filesystem::path(test.file).stem().string() + "." + test.name;
+    if (name.find(filter) == std::string::npos) continue;
     try {
       test.body();
       ++passed;
     } catch (const std::exception& error) {
       ++failed;
-      std::printf("FAILED %s: %s\n", test.name, error.what());
+      std::printf("FAILED %s: %s\n", name.c_str(), error.what());
     }
     std::fflush(stdout);
   }

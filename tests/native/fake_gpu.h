@@ -73,4 +73,25 @@ std::vector<T> get(const Device& device, CudaPointer from, std::size_t count) {
   return values;
 }
 
+/// Values on the GPU of `place`, whose `device` it is, and `room` bytes after them.
+template <class T>
+struct OnGpu {
+  template <class Place>
+  OnGpu(const Place& place, const std::vector<T>& values, std::size_t room = 0)
+      : device(place.device), count(values.size()), memory(device, count * sizeof(T) + room) {
+    put(*device, memory.pointer(), values);
+  }
+  [[nodiscard]] CudaPointer at(std::size_t index = 0) const {
+    return memory.pointer() + index * sizeof(T);
+  }
+  [[nodiscard]] DevicePiece piece(std::size_t first, std::size_t many) const {
+    return {at(first), many * sizeof(T)};
+  }
+  [[nodiscard]] std::vector<T> values() const { return get<T>(*device, memory.pointer(), count); }
+
+  std::shared_ptr<const Device> device;
+  std::size_t count;
+  DeviceMemory memory;
+};
+
 }  // namespace hvdtune::testing

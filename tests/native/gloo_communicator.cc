@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "collective/communicator_factory.h"
+#include "communicator_conformance.h"
 #include "threads.h"
 
 namespace hvdtune::testing {
@@ -49,13 +50,7 @@ class GlooWorld {
   std::vector<std::unique_ptr<Communicator>> ranks_;
 };
 
-using ConformanceWorld = GlooWorld;
-
-}  // namespace hvdtune::testing
-
-#include "communicator_conformance.h"
-
-namespace hvdtune::testing {
+CONFORMS(GlooWorld);
 namespace {
 
 TEST(a_process_set_is_connected_while_others_are_in_an_operation) {

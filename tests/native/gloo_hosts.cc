@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.h"
+#include "communicator_conformance.h"
 #include "hierarchical_world.h"
 
 namespace hvdtune::testing {
@@ -79,13 +80,7 @@ class FactoryWorld {
   std::vector<std::unique_ptr<Communicator>> ranks_;
 };
 
-using ConformanceWorld = FactoryWorld;
-
-}  // namespace hvdtune::testing
-
-#include "communicator_conformance.h"
-
-namespace hvdtune::testing {
+CONFORMS(FactoryWorld);
 namespace {
 
 void allreduce_floats(Communicator& communicator, std::vector<float>& data) {

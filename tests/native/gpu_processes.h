@@ -83,22 +83,8 @@ inline void in_gpu_processes(int size, int gpus, const GpuBody& body) {
 
 /// Values on a rank's GPU, with room for the rest of the last 16 bytes.
 template <class T>
-struct OnGpu {
-  OnGpu(const GpuRank& rank, const std::vector<T>& values)
-      : device(rank.device), count(values.size()), memory(device, count * sizeof(T) + 16) {
-    put(*device, memory.pointer(), values);
-  }
-  [[nodiscard]] CudaPointer at(std::size_t index = 0) const {
-    return memory.pointer() + index * sizeof(T);
-  }
-  [[nodiscard]] DevicePiece piece(std::size_t first, std::size_t many) const {
-    return {at(first), many * sizeof(T)};
-  }
-  [[nodiscard]] std::vector<T> values() const { return get<T>(*device, memory.pointer(), count); }
-
-  std::shared_ptr<const Device> device;
-  std::size_t count;
-  DeviceMemory memory;
+struct OnRank : OnGpu<T> {
+  OnRank(const GpuRank& rank, const std::vector<T>& values) : OnGpu<T>(rank, values, 16) {}
 };
 
 /// What `member` brings: bytes that any rank can make.

@@ -9,17 +9,12 @@
 #include <vector>
 
 #include "collective/adasum.h"
+#include "communicator_conformance.h"
 #include "mpi_world.h"
 
 namespace hvdtune::testing {
 
-using ConformanceWorld = MpiWorld;
-
-}  // namespace hvdtune::testing
-
-#include "communicator_conformance.h"
-
-namespace hvdtune::testing {
+CONFORMS(MpiWorld);
 namespace {
 
 /// Messages that are longer than what is on its way at once.

@@ -60,23 +60,4 @@ inline void on_members(int size, const std::function<void(Member&)>& body, NcclO
   CHECK_EQ(live().contexts, 0U);
 }
 
-template <class T>
-struct OnGpu {
-  OnGpu(const Member& member, std::vector<T> values)
-      : device(member.device), count(values.size()), memory(device, count * sizeof(T)) {
-    put(*device, memory.pointer(), values);
-  }
-  [[nodiscard]] CudaPointer at(std::size_t index = 0) const {
-    return memory.pointer() + index * sizeof(T);
-  }
-  [[nodiscard]] std::vector<T> values() const { return get<T>(*device, memory.pointer(), count); }
-  [[nodiscard]] DevicePiece piece(std::size_t first, std::size_t many) const {
-    return {at(first), many * sizeof(T)};
-  }
-
-  std::shared_ptr<const Device> device;
-  std::size_t count;
-  DeviceMemory memory;
-};
-
 }  // namespace hvdtune::testing

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
+import hvdtune
 import native_runs
 import pytest
 from mpis import MPIS, OPEN_MPI, Mpi
@@ -63,12 +64,12 @@ def test_native(sanitizer: str, programs: Callable[[str], Path]) -> None:
     early = native_runs.early(folder)
     if early.reports:
         pytest.fail("\n".join(early.reports), pytrace=False)
-    expected = native_runs.names()
+    expected = native_runs.test_files()
     assert expected
     # Two at once: their threads mostly wait for each other, and leave a CPU idle.
     with ThreadPoolExecutor(2) as pool:
-        left = [name for name in expected if name not in early.passed]
-        runs = [pool.submit(check_run, [str(folder / name)]) for name in left]
+        left = [file for file in expected if file.name not in early.passed]
+        runs = [pool.submit(check_run, file.command(folder)) for file in left]
         wait(runs, return_when=FIRST_EXCEPTION)
         pool.shutdown(wait=True, cancel_futures=True)
     for run in runs:
@@ -111,9 +112,9 @@ def test_messages_over_tcp(mpi: Mpi, programs: Callable[[str], Path]) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["gloo_communicator", "gloo_hosts"])
-def test_the_communicator_over_gloo(name: str, programs: Callable[[str], Path]) -> None:
-    program = programs("address,undefined") / name
-    if not program.exists():
-        pytest.skip("no Gloo was found (Debian: libgloo-dev), so its data plane is not built")
+def test_the_communicator_over_gloo(name: str, programs: Callable[..., Path]) -> None:
+    if not hvdtune.gloo_built():
+        pytest.skip("hvdtune was built without Gloo (Debian: libgloo-dev)")
+    program = programs("address,undefined", name) / name
     suppressions = Path(__file__).with_name("gloo.supp")
     check_run([str(program)], LSAN_OPTIONS=f"suppressions={suppressions}:print_suppressions=0")

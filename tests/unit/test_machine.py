@@ -1,4 +1,4 @@
-"""What the process may use; the quotas of control groups are tested in tests/native/test_cpu.cc."""
+"""What the process may use; the quotas of control groups are tested in tests/native/base/test_cpu.cc."""
 
 from __future__ import annotations
 

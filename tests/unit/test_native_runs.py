@@ -1,4 +1,4 @@
-"""Programs of the native tests that run in the gaps of other tests: what of it counts."""
+"""Native tests that run in the gaps of other tests: what of it counts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A build of six programs."""
-    scripts = {
+    """A build of six files of tests, three a room."""
+    bodies = {
         "test_a": "exit 0",
         "test_fails": "echo too late; exit 1",
         # Its report begins far before the part that is shown.
@@ -20,13 +20,18 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "test_without_memory": "echo 'SUMMARY: AddressSanitizer: out-of-memory'; exit 1",
         "test_silent": "kill -9 $$",
     }
+    cases = "".join(f"{name}.) {body} ;;\n" for name, body in bodies.items())
     sources, built = tmp_path / "sources", tmp_path / "built"
-    sources.mkdir()
     built.mkdir()
-    for name, body in scripts.items():
-        (sources / f"{name}.cc").touch()
-        (built / name).write_text(f"#!/bin/sh\necho {name} >> {tmp_path}/order\n{body}\n")
-        (built / name).chmod(0o755)
+    for room in ("upper", "lower"):
+        (sources / room).mkdir(parents=True)
+        program = built / f"{room}_tests"
+        program.write_text(
+            f"#!/bin/sh\necho {room} $1 >>{tmp_path}/order\ncase $1 in\n{cases}esac\n"
+        )
+        program.chmod(0o755)
+    for number, name in enumerate(bodies):
+        (sources / ("upper", "lower")[number % 2] / f"{name}.cc").touch()
     monkeypatch.setattr(native_runs, "SOURCES", sources)
     return built
 
@@ -39,7 +44,12 @@ def test_what_passed_and_what_a_sanitizer_found_count(programs: Path, tmp_path: 
     assert "test_races" in report
     assert report.endswith("9999\n")
     assert len(report) < 9999 * 4
-    assert (tmp_path / "order").read_text().split() == native_runs.names()
+    order = (tmp_path / "order").read_text().splitlines()
+    assert order == [f"{file.room} {file.name}." for file in native_runs.test_files()]
+    assert sorted(order) == [
+        "lower test_fails.", "lower test_runs_on.", "lower test_silent.",
+        "upper test_a.", "upper test_races.", "upper test_without_memory.",
+    ]  # fmt: skip
 
 
 def test_nothing_is_begun_when_it_was_stopped(programs: Path, tmp_path: Path) -> None:
@@ -52,5 +62,6 @@ def test_nothing_is_begun_when_it_was_stopped(programs: Path, tmp_path: Path) ->
 
 
 def test_a_run_says_what_was_wrong(programs: Path) -> None:
-    assert native_runs.run([str(programs / "test_a")]) == ""
-    assert native_runs.run([str(programs / "test_fails")]).endswith(": 1\ntoo late\n")
+    good, bad = native_runs.TestFile("upper", "test_a"), native_runs.TestFile("lower", "test_fails")
+    assert native_runs.run(good.command(programs)) == ""
+    assert native_runs.run(bad.command(programs)).endswith(": 1\ntoo late\n")
