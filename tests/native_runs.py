@@ -31,7 +31,7 @@ PASSED = "passed"
 
 @dataclass(frozen=True)
 class TestFile:
-    """A file of native tests that need nothing but themselves; each runs in a process of its own."""
+    """A file of native tests that need nothing but themselves; each runs in its own process."""
 
     room: str
     name: str

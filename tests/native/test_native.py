@@ -9,12 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
-import hvdtune
 import native_runs
 import pytest
 from mpis import MPIS, OPEN_MPI, Mpi
 from native_builds import COMPILER, SANITIZERS, BuildFailed, NativeBuilds
 from tiers import long_too
+
+import hvdtune
 
 
 def require_compiler(sanitizer: str, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the process may use; the quotas of control groups are tested in tests/native/base/test_cpu.cc."""
+"""What the process may use; tests/native/base/test_cpu.cc tests the quotas of control groups."""
 
 from __future__ import annotations
 
