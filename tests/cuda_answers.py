@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdtune.core import cuda_libraries
+from hvdtune.core.libraries import cuda
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 #: Of tests that need it.
@@ -27,8 +27,6 @@ def library(folder: Path, **defined: int) -> str:
 
 def forget_what_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if this process had loaded nothing yet: a PyTorch with CUDA loads an NCCL, for good."""
-    mapped = cuda_libraries._mapped
+    mapped = cuda._mapped
     known = set(mapped())
-    monkeypatch.setattr(
-        cuda_libraries, "_mapped", lambda: [path for path in mapped() if path not in known]
-    )
+    monkeypatch.setattr(cuda, "_mapped", lambda: [path for path in mapped() if path not in known])

@@ -216,7 +216,7 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.bench.progress import Display
     from hvdtune.bench.results import Report
     from hvdtune.bootstrap import python_command
-    from hvdtune.core.machine import usable_cpus
+    from hvdtune.core.libraries.machine import usable_cpus
     from hvdtune.launch.allocation import capacity
     from hvdtune.launch.allocation.hosts import Host
 

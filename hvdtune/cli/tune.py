@@ -236,7 +236,7 @@ def _memory(
 ) -> Any:
     from hvdtune.autotune.memory.identity import program_name
     from hvdtune.autotune.memory.recall import open_memory
-    from hvdtune.core.machine import usable_cpus
+    from hvdtune.core.libraries.machine import usable_cpus
 
     scripts = [word for word in command if word.endswith(".py")]
     program = args.workload or program_name(scripts or command)

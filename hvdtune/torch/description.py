@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from hvdtune.core import marks
+from hvdtune.core.observation import marks
 from hvdtune.torch.compression import Compression
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hvdtune.core import shared_memory
+from hvdtune.core import memory
 from hvdtune.torch.adapter import CODES
 
 _LINE = 64  # bytes; where types change, a new cache line begins
@@ -44,7 +44,7 @@ class GradientViews:
         new.sort(key=lambda parameter: CODES[parameter.dtype])
         offsets, size = _lay_out(new)
         try:
-            block = shared_memory.allocate(size)
+            block = memory.allocate_shared(size)
         except ValueError as error:
             self._refused = True
             _warn(error)

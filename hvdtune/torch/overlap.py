@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from hvdtune.core import job, log, marks, operations, tuning, world
+from hvdtune.core import job, operations, tuning, world
+from hvdtune.core.observation import log, marks
 from hvdtune.core.process_sets import ProcessSet, id_of
 from hvdtune.core.reduce_ops import Sum
 from hvdtune.torch import async_ops

@@ -22,7 +22,8 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 from torch.utils.hooks import RemovableHandle
 
-from hvdtune.core import job, marks, world
+from hvdtune.core import job, world
+from hvdtune.core.observation import marks
 
 INPUT, FORWARD, BACKWARD, UPDATE = "input", "forward", "backward", "update"
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"

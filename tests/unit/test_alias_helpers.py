@@ -15,7 +15,7 @@ import pytest
 from launcher import wait_until_gone
 
 import hvdtune.launch
-from hvdtune.core import built
+from hvdtune.core.libraries import built
 
 ALIAS = str(Path(hvdtune.launch.__file__).resolve().parents[1] / "_alias")
 

@@ -46,6 +46,11 @@ MAY_IMPORT_NATIVE = ("core", "autotune.session.online")
 
 # Rooms of a part, in order: each may import those before it. Names without a folder are files.
 ROOMS: dict[str, tuple[str, ...]] = {
+    "core": (
+        *("exceptions", "reduce_ops", "hooks", "topology", "world", "libraries", "observation"),
+        *("memory", "process_sets", "operations", "device_arrays", "tables", "objects"),
+        *("membership", "tuning", "job"),
+    ),
     "timeline": (
         *("words", "schema", "record", "analysis", "replay", "advice", "report", "horovod"),
         *("viewers", "api"),
@@ -63,7 +68,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 APART = {("viewers", "advice"), ("viewers", "report"), ("viewers", "horovod")}
 MOST_FILES = 17  # of a folder
 # One file a verb, one a question; the others still wait for their rooms.
-LISTS = {"cli", "timeline/advice", "core", "torch", "bench"}
+LISTS = {"cli", "timeline/advice", "torch", "bench"}
 
 # Whom each native directory may include, apart from itself.
 NATIVE_LAYERS: dict[str, set[str]] = {

@@ -12,7 +12,7 @@ from hvdtune.bench.cuda import Found, Unavailable
 from hvdtune.bench.metrics import Summary
 from hvdtune.bench.results import Measurement, Report, WorkloadRow
 from hvdtune.cli import main
-from hvdtune.core import cuda_libraries
+from hvdtune.core.libraries import cuda as cuda_libraries
 
 
 @pytest.fixture

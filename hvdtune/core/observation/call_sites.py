@@ -7,12 +7,12 @@ import math
 import os
 import sys
 
-from hvdtune.core import marks
+from hvdtune.core.observation import marks
 
 #: One of so many unnamed operations is looked at; prime, so that it meets every line of a loop.
 EVERY = 61
 _turns = itertools.cycle([True] + [False] * (EVERY - 1))
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE = os.path.abspath(__file__).rsplit(os.sep, 3)[0] + os.sep  # hvdtune/
 
 
 def is_next() -> bool:

@@ -6,7 +6,8 @@ Here libraries are found at run time.
 from __future__ import annotations
 
 from hvdtune import _native
-from hvdtune.core import cuda_libraries, data_plane, world
+from hvdtune.core import world
+from hvdtune.core.libraries import cuda, data_plane
 
 
 def mpi_threads_supported() -> bool:
@@ -48,7 +49,7 @@ def gloo_built() -> bool:
 
 def nccl_built() -> int:
     """The version code (21903 is 2.19.3) of the NCCL that tensors on GPUs use; 0 without."""
-    return cuda_libraries.nccl_built()
+    return cuda.nccl_built()
 
 
 def ddl_built() -> bool:
@@ -63,7 +64,7 @@ def ccl_built() -> bool:
 
 def cuda_built() -> bool:
     """Whether tensors on NVIDIA's GPUs can be reduced here: whether there is a driver."""
-    return cuda_libraries.cuda_built()
+    return cuda.cuda_built()
 
 
 def rocm_built() -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from hvdtune.core import gloo_library, mpi_library
+from hvdtune.core.libraries import gloo, mpi
 from hvdtune.core.topology import Topology
 from hvdtune.settings import knobs
 
@@ -28,9 +28,9 @@ def options(
     library = problem = ""
     try:
         if name == "mpi":
-            library = mpi_library.choose(environ, settings.mpi_library, topology.size).path
+            library = mpi.choose(environ, settings.mpi_library, topology.size).path
         elif name == "gloo":
-            library = gloo_library.choose()
+            library = gloo.choose()
         elif name == "ccl":
             raise ValueError(
                 "oneCCL is not supported; mpi and gloo are, and so is leaving it unset"
@@ -56,9 +56,9 @@ def describe(name: str | None) -> str:
 
 def mpi_is_there() -> bool:
     """Whether some MPI library is found."""
-    return bool(mpi_library.find_all(os.environ))
+    return bool(mpi.find_all(os.environ))
 
 
 def gloo_is_there() -> bool:
     """Whether hvdtune was built with Gloo."""
-    return bool(gloo_library.module_path())
+    return bool(gloo.module_path())

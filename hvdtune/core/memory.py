@@ -1,14 +1,18 @@
-"""Memory that all ranks can read and write, for tensors that are reduced often."""
+"""Memory that the engine gives out: for large results, and shared by all ranks."""
 
 from __future__ import annotations
 
-from hvdtune._native import SharedBlock
+from hvdtune._native import SharedBlock, result_memory
 from hvdtune.core import world
 
-__all__ = ["SharedBlock", "allocate"]
+__all__ = ["LARGE_RESULT_BYTES", "SharedBlock", "allocate_shared", "result_memory"]
+
+# From here on `result_memory`, which is used again once nobody holds the result, is faster than
+# new memory; native/base/large_blocks.h.
+LARGE_RESULT_BYTES = 2 << 20
 
 
-def allocate(size: int) -> SharedBlock:
+def allocate_shared(size: int) -> SharedBlock:
     """``size`` zeroed bytes as a writable buffer, which lives as long as anything views it.
 
     An allreduce in place of tensors that all ranks have in such memory copies nothing, from the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hvdtune.core import cuda_libraries
+from hvdtune.core.libraries import cuda
 from hvdtune.settings import knobs
 
 _POLICIES = ("DEFAULT", "EFFICIENCY", "ZERO")  # NCCL_CTA_POLICY_*, 0 to 2
@@ -17,7 +17,7 @@ def options(settings: knobs.Settings) -> dict[str, Any]:
     Libraries are looked for here and loaded when the first such tensor comes; what is missing is
     an error then, and not before.
     """
-    libraries = cuda_libraries.find(os.environ)
+    libraries = cuda.find(os.environ)
     return {
         "cuda_library": libraries.cuda.path or "",
         "cuda_problem": libraries.cuda.reason,

@@ -12,7 +12,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hvdtune.core import recording, world
+from hvdtune.core import world
+from hvdtune.core.observation import recording
 
 if TYPE_CHECKING:
     from hvdtune import _native
