@@ -66,7 +66,7 @@ def worker(args: Any) -> None:
 
     import hvdtune.torch as hvd
     from hvdtune.core import world
-    from hvdtune.torch import overlap
+    from hvdtune.torch.optimizer import overlap
 
     torch.set_num_threads(1)
     host_cpus = world.host_cpus

@@ -16,8 +16,8 @@ from tiers import long_too
 
 from hvdtune.core import world
 from hvdtune.core.operations import DTYPES, Buffer
-from hvdtune.torch import overlap
 from hvdtune.torch.adapter import as_buffer
+from hvdtune.torch.optimizer import overlap
 
 # Whichever test comes first waits for the libraries to be compiled: stand-ins for NVIDIA's.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]

@@ -30,7 +30,7 @@ def test_wire_names() -> None:
     """One name on the wire is one parameter, whenever parameters die."""
     import torch
 
-    from hvdtune.torch.parameter_names import wire_names as names
+    from hvdtune.torch.optimizer.parameter_names import wire_names as names
 
     first, second, third = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
     assert names.number_to_ask_for(first, "wire.w", 0) == 1

@@ -22,7 +22,7 @@ from rank_programs.torch_cases import error_of, run_checks
 from rank_programs.torch_training import backward, distributed, front, new_model
 
 import hvdtune.torch as hvd
-from hvdtune.torch import gradient_views
+from hvdtune.torch.optimizer import gradient_views
 
 Model = torch.nn.Module
 

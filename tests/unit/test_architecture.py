@@ -51,6 +51,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("memory", "process_sets", "operations", "device_arrays", "tables", "objects"),
         *("membership", "tuning", "job"),
     ),
+    "torch": (
+        *("compiled", "compression", "adapter", "async_ops", "autograd", "mpi_ops"),
+        *("sync_batch_norm", "tensor_broadcast", "optimizer_state", "functions", "phases"),
+        *("optimizer", "elastic"),
+    ),
     "timeline": (
         *("words", "schema", "record", "analysis", "replay", "advice", "report", "horovod"),
         *("viewers", "api"),
@@ -68,7 +73,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 APART = {("viewers", "advice"), ("viewers", "report"), ("viewers", "horovod")}
 MOST_FILES = 17  # of a folder
 # One file a verb, one a question; the others still wait for their rooms.
-LISTS = {"cli", "timeline/advice", "torch", "bench"}
+LISTS = {"cli", "timeline/advice", "bench"}
 
 # Whom each native directory may include, apart from itself.
 NATIVE_LAYERS: dict[str, set[str]] = {

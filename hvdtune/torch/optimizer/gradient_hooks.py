@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch.utils.hooks import RemovableHandle
 
-from hvdtune.torch.submission import Member, Unit
+from hvdtune.torch.optimizer.submission import Member, Unit
 
 
 def unless_gone(method: weakref.WeakMethod[Callable[[Member], None]]) -> Callable[[Member], None]:

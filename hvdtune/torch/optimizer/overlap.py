@@ -12,7 +12,7 @@ from hvdtune.core.observation import log, marks
 from hvdtune.core.process_sets import ProcessSet, id_of
 from hvdtune.core.reduce_ops import Sum
 from hvdtune.torch import async_ops
-from hvdtune.torch.overlap_trial import OverlapTrial, Place
+from hvdtune.torch.optimizer.overlap_trial import OverlapTrial, Place
 
 _trial: OverlapTrial | None = None  # of this job, once an optimizer takes part in one
 _joined = False  # all ranks have joined in this job: some may have missed what was found out

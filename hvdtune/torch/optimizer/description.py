@@ -11,7 +11,7 @@ from hvdtune.torch.compression import Compression
 if TYPE_CHECKING:
     import torch
 
-    from hvdtune.torch.reducer import GradientReducer
+    from hvdtune.torch.optimizer.reducer import GradientReducer
 
 
 def tell(reducer: GradientReducer, optimizer: torch.optim.Optimizer) -> None:

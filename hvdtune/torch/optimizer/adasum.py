@@ -23,12 +23,12 @@ from torch.autograd import _unsafe_preserve_version_counter
 
 from hvdtune.core import operations
 from hvdtune.core.process_sets import ProcessSet
-from hvdtune.torch.parameter_names import Names
-from hvdtune.torch.reducer import Copied, GradientReducer
-from hvdtune.torch.sending import Settings
-from hvdtune.torch.steps import step_ended
-from hvdtune.torch.submission import Member
-from hvdtune.torch.wrapping import DistributedBase
+from hvdtune.torch.optimizer.parameter_names import Names
+from hvdtune.torch.optimizer.reducer import Copied, GradientReducer
+from hvdtune.torch.optimizer.sending import Settings
+from hvdtune.torch.optimizer.submission import Member
+from hvdtune.torch.optimizer.wrapping import DistributedBase
+from hvdtune.torch.phases import step_ended
 
 
 def check_adasum(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> None:

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
+from hvdtune.torch.optimizer.reducer import GradientReducer
 from hvdtune.torch.phases import follow
-from hvdtune.torch.reducer import GradientReducer
 
 
 class DistributedBase(torch.optim.Optimizer):

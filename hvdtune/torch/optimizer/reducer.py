@@ -23,15 +23,16 @@ from hvdtune.core.reduce_ops import Adasum
 from hvdtune.faces.agreement import agree
 from hvdtune.faces.buckets import Groups, form_groups
 from hvdtune.faces.gradients import DENSE, UNKNOWN
-from hvdtune.torch import async_ops, overlap
-from hvdtune.torch.bystanders import Bystander
-from hvdtune.torch.gradient_hooks import take_apart, unless_gone
-from hvdtune.torch.gradient_layouts import is_view, layout_of
-from hvdtune.torch.gradient_views import GradientViews
-from hvdtune.torch.overlap_trial import OverlapTrial
-from hvdtune.torch.parameter_names import Names, default_name, wire_names
-from hvdtune.torch.sending import Sender, Settings, no_entries
-from hvdtune.torch.submission import NAMED_ERRORS, Member, Submission, Unit, named
+from hvdtune.torch import async_ops
+from hvdtune.torch.optimizer import overlap
+from hvdtune.torch.optimizer.bystanders import Bystander
+from hvdtune.torch.optimizer.gradient_hooks import take_apart, unless_gone
+from hvdtune.torch.optimizer.gradient_layouts import is_view, layout_of
+from hvdtune.torch.optimizer.gradient_views import GradientViews
+from hvdtune.torch.optimizer.overlap_trial import OverlapTrial
+from hvdtune.torch.optimizer.parameter_names import Names, default_name, wire_names
+from hvdtune.torch.optimizer.sending import Sender, Settings, no_entries
+from hvdtune.torch.optimizer.submission import NAMED_ERRORS, Member, Submission, Unit, named
 
 Copied = Callable[[torch.Tensor], torch.Tensor]
 ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them

@@ -14,14 +14,14 @@ from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
 from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from hvdtune.core.world import size
 from hvdtune.faces.buckets import Groups, check_groups
-from hvdtune.torch import description
-from hvdtune.torch.adasum_optimizer import DeltaMixin, DeltaReducer, check_adasum
 from hvdtune.torch.compression import Compression
-from hvdtune.torch.parameter_names import parameter_names
-from hvdtune.torch.reducer import GradientReducer
-from hvdtune.torch.sending import Settings
-from hvdtune.torch.steps import step_ended
-from hvdtune.torch.wrapping import DistributedBase, wrap
+from hvdtune.torch.optimizer import description
+from hvdtune.torch.optimizer.adasum import DeltaMixin, DeltaReducer, check_adasum
+from hvdtune.torch.optimizer.parameter_names import parameter_names
+from hvdtune.torch.optimizer.reducer import GradientReducer
+from hvdtune.torch.optimizer.sending import Settings
+from hvdtune.torch.optimizer.wrapping import DistributedBase, wrap
+from hvdtune.torch.phases import step_ended
 
 _OPS = {Average, Sum, Adasum, Min, Max, Product}
 
@@ -169,7 +169,7 @@ def DistributedOptimizer(
     compression: what gradients travel as, for example ``Compression.fp16``.
     backward_passes_per_step: gradients add up over this many backward passes and are then reduced.
     op: ``Adasum`` on several ranks (a power of two) combines the ranks' steps instead of their
-        gradients; of the other arguments it knows only those above. See adasum_optimizer.
+        gradients; of the other arguments it knows only those above. See `adasum`.
     gradient_predivide_factor: splits the averaging: 1/factor before the sum, factor/size after it.
     groups: a number, or lists of parameters: reduces the gradients of a group as one.
         ``num_groups`` is its deprecated name.

@@ -14,7 +14,7 @@ from hvdtune.core.reduce_ops import Adasum, Average, Sum
 from hvdtune.torch import async_ops
 from hvdtune.torch.adapter import CODES, as_buffer
 from hvdtune.torch.compression import Compression
-from hvdtune.torch.submission import Member, Submission, named
+from hvdtune.torch.optimizer.submission import Member, Submission, named
 
 
 @dataclass
