@@ -22,12 +22,12 @@ import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-# Ranks are started as tests start them; `ranks` is another module here.
+# Ranks are started as tests start them.
 sys.path[0] = str(Path(__file__).resolve().parents[1] / "tests")
 
 from rank_programs import timed_training  # noqa: E402
-from ranks import start_ranks  # noqa: E402
-from strangers import CONNECTIONS, Connect, disturb, to_the_port, to_the_socket  # noqa: E402
+from support.jobs.ranks import start_ranks  # noqa: E402
+from support.jobs.strangers import CONNECTIONS, Connect, disturb, to_the_port, to_the_socket  # noqa: E402
 
 from hvdtune.launch.remote.rendezvous import free_port  # noqa: E402
 from hvdtune.live import client  # noqa: E402

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_training import SimulatedSteps, short_cycle_is_best, tune
-from synthetic_capture import Job, Late, Tensor, recording
+from support.models.simulated_training import SimulatedSteps, short_cycle_is_best, tune
+from support.recordings.synthetic_capture import Job, Late, Tensor, recording
 from viewers import artefact, chromium
 
 from hvdtune.autotune.report import log

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from rank_programs import checked_training
-from ranks import Ranks, start_ranks
-from strangers import disturb, to_the_port, to_the_socket
+from support.jobs.ranks import Ranks, start_ranks
+from support.jobs.strangers import disturb, to_the_port, to_the_socket
 
 from hvdtune.launch.remote.rendezvous import free_port
 from hvdtune.live import client

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import fake_gpus
 import pytest
 import torch
 from rank_programs import device_arrays
-from ranks import run_ranks
-from tiers import long_too
+from support.gpus import fake_gpus
+from support.jobs.ranks import run_ranks
+from support.tiers import long_too
 
 from hvdtune.core import world
 from hvdtune.core.operations import DTYPES, Buffer

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_overlap
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 from hvdtune.core.libraries.machine import usable_cpus
 

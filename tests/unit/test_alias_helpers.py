@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from launcher import wait_until_gone
+from support.jobs.launcher import wait_until_gone
 
 import hvdtune.launch
 from hvdtune.core.libraries import built

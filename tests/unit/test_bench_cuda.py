@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 
 import pytest
-from cuda_answers import compiled, forget_what_is_loaded, library
+from support.gpus.cuda_answers import compiled, forget_what_is_loaded, library
 
 from hvdtune.bench import advice, cuda
 from hvdtune.bench.cuda import Found, Unavailable

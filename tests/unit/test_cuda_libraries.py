@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cuda_answers import forget_what_is_loaded
+from support.gpus.cuda_answers import forget_what_is_loaded
 
 from hvdtune.core.libraries import cuda
 from hvdtune.core.libraries.cuda import Library, Places, find

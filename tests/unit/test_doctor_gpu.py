@@ -7,7 +7,7 @@ import subprocess
 import sys
 import types
 
-from cuda_answers import compiled, forget_what_is_loaded, library
+from support.gpus.cuda_answers import compiled, forget_what_is_loaded, library
 
 from hvdtune.core.libraries import cuda
 from hvdtune.core.libraries.cuda import CudaLibraries, Library

@@ -14,12 +14,10 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.fixture
 def writing(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    # tests/ranks.py has the same name.
-    monkeypatch.delitem(sys.modules, "ranks", raising=False)
     import writing
 
     yield writing
-    for name in ("ranks", "writing", "phases"):
+    for name in ("writing", "phases"):
         sys.modules.pop(name, None)
 
 

@@ -20,8 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import rank_runner
-from nursery import MARK, NO_MARK
+sys.path[0] = str(Path(__file__).resolve().parents[2])  # tests/
+
+from support.jobs import rank_runner  # noqa: E402
+from support.jobs.nursery import MARK, NO_MARK  # noqa: E402
 
 
 def address_of_the_mark() -> int:

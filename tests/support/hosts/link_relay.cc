@@ -1,4 +1,4 @@
-// A switch with slow links, for kernels without netem: see tests/hosts_rig.py.
+// A switch with slow links, for kernels without netem: see tests/support/hosts/hosts_rig.py.
 //
 //   link_relay RATE DELAY LOSS NAMESPACE...
 //

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from synthetic_job import Call, Job, Late, Stall, Tensor, planted, tensors
 
 from hvdtune.timeline.record.layout import (
     BATCH,
@@ -46,6 +45,7 @@ from hvdtune.timeline.record.layout import (
     RankRecording,
     Recording,
 )
+from support.recordings.synthetic_job import Call, Job, Late, Stall, Tensor, planted, tensors
 
 __all__ = ["Call", "Job", "Late", "Stall", "Tensor", "planted", "tensors"]
 

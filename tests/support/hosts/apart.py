@@ -1,6 +1,6 @@
 """Makes a process of an mpirun on this machine one rank of a job whose ranks are kept apart:
 
-    mpirun -np 4 python tests/apart.py PLACES command…
+    mpirun -np 4 python tests/support/hosts/apart.py PLACES command…
 
 PLACES is a file of `write_places`: for every rank the variables that tell it its place, as if it
 were on a host of its own, or with some of the others. What they share no memory for goes over the
@@ -18,7 +18,7 @@ from pathlib import Path
 
 def write_places(path: Path, hosts: Sequence[int]) -> list[str]:
     """Write the places of ranks on hosts with so many each; the words to put before a command."""
-    from ranks import hosts_of, new_job, rank_environment
+    from support.jobs.ranks import hosts_of, new_job, rank_environment
 
     size, job, host_env = sum(hosts), new_job(), hosts_of(hosts)
     places = [{**job, **rank_environment(rank, size), **host_env(rank)} for rank in range(size)]

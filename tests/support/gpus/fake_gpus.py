@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 COMPILER = os.environ.get("CXX", "c++")
 TARGETS = ("fake_cuda", "fake_nccl", "fake_nvrtc", "fake_nvtx")
 

@@ -52,4 +52,5 @@ def main(call_file: str) -> None:
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[2])  # tests/
     main(sys.argv[1])

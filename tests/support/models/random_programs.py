@@ -20,7 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from reference_model import BOOL, FLOATS, HALVES, INTEGERS, Reduction
+
+from support.models.reference_model import BOOL, FLOATS, HALVES, INTEGERS, Reduction
 
 Shape = tuple[int, ...]
 

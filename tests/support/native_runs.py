@@ -23,7 +23,7 @@ ENVIRONMENT = {
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
 REPORTS = ("SUMMARY: ", "runtime error: ")
-SOURCES = Path(__file__).parent / "native"
+SOURCES = Path(__file__).parents[1] / "native"
 SECONDS = 600  # that a program may take
 LAST = 12_000  # characters of an output that are shown
 PASSED = "passed"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ranks import clean_environment, hvdtune_command
+from support.jobs.ranks import clean_environment, hvdtune_command
 
 TIMEOUT = 60.0
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from adasum_model import tree
-from random_programs import Operation, Program, Shape, Tensor
-from reference_model import (
+
+from support.models.adasum_model import tree
+from support.models.random_programs import Operation, Program, Shape, Tensor
+from support.models.reference_model import (
     BOOL,
     EPSILON,
     FLOATS,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from synthetic_capture import Job, recording
 
 from hvdtune.timeline.analysis.analyse import analyse
 from hvdtune.timeline.record.host_counters import ALLOWED, COUNTERS, PROGRAM, listed
@@ -19,6 +18,7 @@ from hvdtune.timeline.record.layout import (
     RankRecording,
     Recording,
 )
+from support.recordings.synthetic_capture import Job, recording
 
 #: CPUs that a batch keeps busy on a rank.
 BATCHES = 0.2

@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from hosts_rig import Rig, RigError
+from support.hosts.hosts_rig import Rig, RigError
 
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 START_SECONDS = 30.0

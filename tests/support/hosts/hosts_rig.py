@@ -1,6 +1,7 @@
 """Several hosts on one machine, for tests and by hand:
 
-    python tests/hosts_rig.py --hosts 2 --mbit 100 --delay-ms 5 -- hvdtune run -np 2 -H hostb:2 …
+    python tests/support/hosts/hosts_rig.py --hosts 2 --mbit 100 --delay-ms 5 -- \
+        hvdtune run -np 2 -H hostb:2 …
 
 Each host is a network namespace with an address, a hostname and an sshd of its own; everything
 else, files included, is shared. They are joined by a switch: a bridge in one more namespace, and
@@ -26,8 +27,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parent))
-import ssh_server
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from support.hosts import ssh_server
 
 LETTERS = "abcdefghijklmnop"
 NETWORK = "10.77.0"

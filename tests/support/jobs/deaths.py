@@ -6,7 +6,8 @@ import signal
 from typing import Any
 
 from rank_programs import training
-from ranks import start_ranks
+
+from support.jobs.ranks import start_ranks
 
 
 def answers_of_survivors(ranks: int, phase: str, victim: int, **job: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from ranks import Ranks
+from support.jobs.ranks import Ranks
 
 # Ends by itself when whoever started it is gone.
 BURNER = """

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import ranks
-from nursery import MARK
+
+from support.jobs import ranks
+from support.jobs.nursery import MARK
 
 SHARED_MEMORY = Path("/dev/shm")
 GRACE = 15.0  # seconds that killed processes and launchers' clean-up may take to disappear

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apart import write_places
-from mpis import OPEN_MPI, Mpi
 from rank_programs import data_planes
-from ranks import Program, RanksResult, run_ranks, run_under
 
 import hvdtune
+from support.hosts.apart import write_places
+from support.hosts.mpis import OPEN_MPI, Mpi
+from support.jobs.ranks import Program, RanksResult, run_ranks, run_under
 
 GLOO = "Gloo"
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ranks import clean_environment
+from support.jobs.ranks import clean_environment
 
 
 def run_client(folder: Path, packages: Path, command: list[str]) -> Any:

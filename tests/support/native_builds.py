@@ -21,9 +21,12 @@ import sysconfig
 import time
 from pathlib import Path
 
-from native_runs import SECONDS, Gaps
+ROOT = Path(__file__).parents[2]
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT / "tests")
 
-ROOT = Path(__file__).parents[1]
+from support.native_runs import SECONDS, Gaps  # noqa: E402
+
 COMPILER = os.environ.get("CXX", "c++")
 SANITIZERS = ("address,undefined", "thread")
 JOBS = "2"

@@ -28,9 +28,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nursery import MARK, Nurseries, Order, RankProcess, imports_torch
-
 from hvdtune.launch.remote import rendezvous
+from support.jobs.nursery import MARK, Nurseries, Order, RankProcess, imports_torch
 
 RUNNER = Path(__file__).with_name("rank_runner.py")
 DEFAULT_TIMEOUT = 120.0
