@@ -21,8 +21,8 @@ from typing import Any
 
 import ranks
 
-from hvdtune.bench.convnets import resnet50
-from hvdtune.bench.transformers import bert_base
+from hvdtune.bench.workloads.convnets import resnet50
+from hvdtune.bench.workloads.transformers import bert_base
 
 MODELS = {"resnet50": resnet50, "bert-base": bert_base}
 KINDS = {

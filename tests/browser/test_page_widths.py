@@ -18,10 +18,10 @@ from viewers import artefact, chromium
 from hvdtune.autotune.report import log
 from hvdtune.autotune.report import page as autotune_report
 from hvdtune.autotune.search.tuner import TunerConfig
-from hvdtune.bench import page as bench_page
-from hvdtune.bench import results
 from hvdtune.bench.memory import MemoryCurve, MemoryPoint
 from hvdtune.bench.metrics import Summary
+from hvdtune.bench.report import page as bench_page
+from hvdtune.bench.report import results
 from hvdtune.timeline import api
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse

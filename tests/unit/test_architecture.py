@@ -69,12 +69,16 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("allocation", "local", "remote", "worker", "job", "external", "start", "function"),
         "doctor",
     ),
+    "bench": (
+        *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),
+        *("plan", "timing", "workloads", "report", "worker", "runner"),
+    ),
 }
 # What rooms do not need, although they come later.
 APART = {("viewers", "advice"), ("viewers", "report"), ("viewers", "horovod")}
 MOST_FILES = 15  # of a folder
-# One file a verb, a question, a kind of finding; bench still waits for its rooms.
-LISTS = {"cli", "timeline/analysis", "timeline/advice", "bench"}
+# One file a verb, a question, a kind of finding.
+LISTS = {"cli", "timeline/analysis", "timeline/advice"}
 
 # Whom each native directory may include, apart from itself.
 NATIVE_LAYERS: dict[str, set[str]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hvdtune.bench.memory import MemoryCurve
-from hvdtune.bench.results import Measurement, Report, SweepRow, WorkloadRow
+from hvdtune.bench.report.results import Measurement, Report, SweepRow, WorkloadRow
 from hvdtune.bench.sizes import format_size
 
 #: (title, unit, width) of the columns before, in and after the two halves of the sweep's table.

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hvdtune.bench.workloads import WORKLOADS, Workload
+from hvdtune.bench.workloads.gradient_sets import WORKLOADS, Workload
 
 
 def main(arguments: Sequence[str]) -> int:

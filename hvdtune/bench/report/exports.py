@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hvdtune.bench.results import Measurement, Report, to_dict
+from hvdtune.bench.report.results import Measurement, Report, to_dict
 
 #: Columns of the CSV; sizes in bytes, times in µs, bandwidths in GB/s, share as a fraction.
 CSV_COLUMNS = (

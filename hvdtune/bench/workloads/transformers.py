@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hvdtune.bench.convnets import Parameter, linear
+from hvdtune.bench.workloads.convnets import Parameter, linear
 
 WIDTH = 768
 LAYERS = 12

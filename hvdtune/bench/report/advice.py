@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hvdtune.bench import metrics
-from hvdtune.bench.results import Report, SweepRow, WorkloadRow
+from hvdtune.bench.report.results import Report, SweepRow, WorkloadRow
 from hvdtune.bench.sizes import format_size
 
 #: A gradient set this many times slower per byte than one large allreduce loses its time

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from hvdtune.bench import convnets, transformers
-from hvdtune.bench.convnets import Parameter
+from hvdtune.bench.workloads import convnets, transformers
+from hvdtune.bench.workloads.convnets import Parameter
 from hvdtune.settings.spelling import hint
 
 

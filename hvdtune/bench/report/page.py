@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hvdtune import pages
-from hvdtune.bench import table
-from hvdtune.bench.results import Report
+from hvdtune.bench.report import table
+from hvdtune.bench.report.results import Report
 
 
 def write_html(report: Report, heading: list[str], path: Path) -> None:
