@@ -18,7 +18,7 @@ from hvdtune.launch.remote.rendezvous import free_port
 from hvdtune.live import client
 
 # Whoever says nothing is waited for for two seconds at the socket, where one is heard at a time;
-# benchmarks/strangers.py sends more of those.
+# benchmarks/experiments/strangers.py sends more of those.
 FEW = {"silent": 2}
 
 

@@ -315,7 +315,8 @@ def test_native_rooms_hold_a_dozen_names():
 
 def test_folders_hold_a_dozen_files():
     faults = []
-    programs = [*python_files(), *(TESTS / "support").rglob("*.py")]
+    others = (TESTS / "support", ROOT / "benchmarks")
+    programs = [*python_files(), *(path for folder in others for path in folder.rglob("*.py"))]
     for folder in sorted({path.parent for path in programs} - {PACKAGE}):
         count = sum(path.suffix == ".py" for path in folder.iterdir())
         name = relative(folder).removeprefix("hvdtune/")

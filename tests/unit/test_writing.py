@@ -1,4 +1,4 @@
-"""benchmarks/writing.py and phases.py without their jobs: what is made of what was measured."""
+"""Benchmarks writing.py and phases.py without their jobs: what is made of what was measured."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture
 def writing(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "experiments"))
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import writing
 

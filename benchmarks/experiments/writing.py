@@ -1,6 +1,6 @@
 """Two ways of writing what other ranks read: into the shared cache, or past the caches.
 
-    python benchmarks/writing.py --np 2
+    python benchmarks/experiments/writing.py --np 2
 
 How far apart the ranks' CPUs are can change from second to second (a virtual machine's are moved
 about on those of its host). So one job goes through the ways in turn, every size anew: it starts
@@ -31,9 +31,13 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import ranks
 
 from hvdtune.bench import memory, metrics

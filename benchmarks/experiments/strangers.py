@@ -1,6 +1,6 @@
 """What a training job notices of a thousand strangers at each of its doors.
 
-    python benchmarks/strangers.py [--np 2] [--rounds 5] [--seconds 10]
+    python benchmarks/experiments/strangers.py [--np 2] [--rounds 5] [--seconds 10]
 
 While ranks train, a process of its own opens a thousand connections in --seconds, evenly, to the
 socket that `hvdtune top` asks, to the port that Prometheus asks, and, to see what the strangers
@@ -23,7 +23,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 # Ranks are started as tests start them.
-sys.path[0] = str(Path(__file__).resolve().parents[1] / "tests")
+sys.path[0] = str(Path(__file__).resolve().parents[2] / "tests")
 
 from rank_programs import timed_training  # noqa: E402
 from support.jobs.ranks import start_ranks  # noqa: E402

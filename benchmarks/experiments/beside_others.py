@@ -1,6 +1,6 @@
 """A step's allreduces alone and beside another process that computes on one of the CPUs.
 
-    python benchmarks/beside_others.py [--np 4] [--mib 160] [--rounds 3] [--free]
+    python benchmarks/experiments/beside_others.py [--np 4] [--mib 160] [--rounds 3] [--free]
 
 Every rank is pinned to a CPU, several to one where there are more ranks; with --free the kernel
 may move them. Where the other process and the n ranks on its CPU have the same right to it, a step
@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import ranks
 
