@@ -2,9 +2,9 @@
 
     python benchmarks/between_hosts.py [--hosts 2] [--ranks 2] [--mbit 1000] [--delay-ms 0.2]
 
-The hosts are network namespaces of this machine (tests/hosts_rig.py; needs root) that share no
-memory; the link is what `--mbit` and `--delay-ms` (one way) say. Systems take turns, `--rounds`
-times:
+The hosts are network namespaces of this machine (tests/support/hosts/hosts_rig.py; needs root) that
+share no memory; the link is what `--mbit` and `--delay-ms` (one way) say. Systems take turns,
+`--rounds` times:
 
   sockets         hvdtune over its own TCP connections, flat
   hosts first     the same with HOROVOD_HIERARCHICAL_ALLREDUCE=1
@@ -36,10 +36,10 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.append(str(TESTS))
 
-from hosts_rig import Link, Rig, hosts_rig, why_not  # noqa: E402
 from peers import environments, works  # noqa: E402
 from peers.environments import SOURCES, Unavailable  # noqa: E402
 from peers.systems import MpiPeer, all_peers, hvdtune_job  # noqa: E402
+from support.hosts.hosts_rig import Link, Rig, hosts_rig, why_not  # noqa: E402
 
 FIRST = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
 # What hvdtune is told.

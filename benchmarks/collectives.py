@@ -225,7 +225,7 @@ def cases_of(
 
 def rates(hvd: Any, size: int) -> tuple[float, float, float]:
     """(B_copy, B_stream, B_new) with arrays of `size` bytes, on all CPUs at once; bytes/s."""
-    from hvdtune.core.machine import usable_cpus
+    from hvdtune.core.libraries.machine import usable_cpus
 
     workers = min(usable_cpus(), hvd.size())
 

@@ -2,13 +2,13 @@
 
     python benchmarks/soak.py --minutes 60 --np 4
 
-Jobs of about a minute follow each other. Each runs random programs (tests/random_programs.py) on
-one number of ranks, with random settings, from one thread of a rank or several, while other
-processes compute on the same CPUs, ranks are stopped for some milliseconds, sleep, or have unequal
-priorities. Every result is compared with NumPy's, and its bits with those of all other ranks; two
-jobs in a row run the same programs under other settings and loads, and their bits are compared,
-too. A job that prints nothing for --patience seconds counts as hanging: its ranks' stacks are
-printed.
+Jobs of about a minute follow each other. Each runs random programs
+(tests/support/models/random_programs.py) on one number of ranks, with random settings, from one
+thread of a rank or several, while other processes compute on the same CPUs, ranks are stopped for
+some milliseconds, sleep, or have unequal priorities. Every result is compared with NumPy's, and its
+bits with those of all other ranks; two jobs in a row run the same programs under other settings and
+loads, and their bits are compared, too. A job that prints nothing for --patience seconds counts as
+hanging: its ranks' stacks are printed.
 
 Ends with 0 when there was no difference and no hang. Otherwise each failure comes with the command
 that runs its job again (the same work and settings; what happens when is up to the machine). Needs
@@ -28,13 +28,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-# The generator and the way ranks are started are the tests'; `ranks` is another module here.
+# The generator and the way ranks are started are the tests'.
 sys.path[0] = str(Path(__file__).resolve().parents[1] / "tests")
 
-from load import Load, burning, pause_one, set_priorities  # noqa: E402
-from random_programs import SETS  # noqa: E402
 from rank_programs import soak  # noqa: E402
-from ranks import Ranks, RanksFailed, start_ranks  # noqa: E402
+from support.jobs.load import Load, burning, pause_one, set_priorities  # noqa: E402
+from support.jobs.ranks import Ranks, RanksFailed, start_ranks  # noqa: E402
+from support.models.random_programs import SETS  # noqa: E402
 
 PROGRAMS_OF_A_PAIR = 1_000_000  # seeds that are kept for the programs of two jobs
 LONGEST_LIST = 10  # failures printed for a job

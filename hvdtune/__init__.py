@@ -33,7 +33,13 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 if not _IS_HANDED_OVER:
     from hvdtune.core import job as _job
     from hvdtune.core import world as _world
-    from hvdtune.core.built import (
+    from hvdtune.core.exceptions import (
+        HorovodInternalError,
+        HorovodVersionMismatchError,
+        HostsUpdatedInterrupt,
+    )
+    from hvdtune.core.job import init, shutdown
+    from hvdtune.core.libraries.built import (
         ccl_built,
         cuda_built,
         ddl_built,
@@ -45,16 +51,10 @@ if not _IS_HANDED_OVER:
         nccl_built,
         rocm_built,
     )
-    from hvdtune.core.exceptions import (
-        HorovodInternalError,
-        HorovodVersionMismatchError,
-        HostsUpdatedInterrupt,
-    )
-    from hvdtune.core.job import init, shutdown
-    from hvdtune.core.marks import mark, mark_step
     from hvdtune.core.membership import add_process_set, remove_process_set
+    from hvdtune.core.observation.marks import mark, mark_step
+    from hvdtune.core.observation.recording import start_timeline, stop_timeline
     from hvdtune.core.process_sets import ProcessSet, global_process_set
-    from hvdtune.core.recording import start_timeline, stop_timeline
     from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
     from hvdtune.core.world import (
         cross_rank,
@@ -262,7 +262,7 @@ def _records_gpus() -> bool:
 
 def _start_cpu_counters() -> None:
     if _records():
-        from hvdtune.core import marks
+        from hvdtune.core.observation import marks
         from hvdtune.live import cpu_counters
 
         first = _world.local_rank() == 0
@@ -278,7 +278,7 @@ def _stop_cpu_counters() -> None:
 
 def _start_gpu_counters() -> None:
     if _records_gpus():
-        from hvdtune.core import marks
+        from hvdtune.core.observation import marks
         from hvdtune.live import gpu_counters
 
         gpu_counters.start(marks.are_recorded, marks.counter, _world.warn)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
-from native_builds import SANITIZERS, NativeBuilds
-from nursery import MARK, Nurseries
+from support.jobs.nursery import MARK, Nurseries
+from support.native_builds import SANITIZERS, NativeBuilds
 
 TESTS = Path(__file__).parent
 WITHOUT_PROCESSES = (TESTS / "unit",)
@@ -50,7 +50,7 @@ def native_builds(
 @pytest.fixture(scope="session", autouse=True)
 def nurseries() -> Iterator[None]:
     """Processes that ranks are forked from; started by the first test that needs one."""
-    import ranks
+    from support.jobs import ranks
 
     ranks.nurseries = Nurseries(ranks.clean_environment())
     yield
@@ -74,7 +74,7 @@ def nothing_left_behind(
         yield
         return
     # Imported here: unit tests run without psutil.
-    from leftovers import left_by_test, look
+    from support.jobs.leftovers import left_by_test, look
 
     mark = secrets.token_hex(16)
     monkeypatch.setenv(MARK, mark)

@@ -257,7 +257,7 @@ def summary(visits: list[tuple[int, float]], order: list[int]) -> dict[str, Any]
 
 def make_step(surface: Surface, hvd: Any, np: Any) -> Any:
     """A function that does one step of the workload."""
-    from hvdtune.bench.workloads import WORKLOADS
+    from hvdtune.bench.workloads.gradient_sets import WORKLOADS
 
     parameters = WORKLOADS[surface.workload].backward_order()
     sizes = [math.prod(shape) for _, shape in parameters]

@@ -29,7 +29,7 @@ import numpy as np
 from job import STEP_BYTES
 from scipy.interpolate import PchipInterpolator
 
-from hvdtune.bench.workloads import WORKLOADS
+from hvdtune.bench.workloads.gradient_sets import WORKLOADS
 
 FOLDER = Path(__file__).resolve().parent / "surfaces"
 MIB = 2**20

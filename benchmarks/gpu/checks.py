@@ -70,7 +70,7 @@ def machine_for(device: str) -> tuple[Machine, dict[str, str]]:
     if device == "cpu":
         return Machine(gpus=0, device="cpu"), {"GPUs": "none, tensors in CPU memory", **said}
     from hvdtune.bench import cuda
-    from hvdtune.core import cuda_libraries
+    from hvdtune.core.libraries import cuda as cuda_libraries
     from hvdtune.launch.doctor.gpu_checks import nccl_text
 
     found, libraries = cuda.look(os.environ), cuda_libraries.find()

@@ -116,7 +116,7 @@ def gradient_sizes() -> str:
     """Bytes of ResNet-50's gradients, in the order of a backward pass, one a line."""
     import math
 
-    from hvdtune.bench.workloads import WORKLOADS
+    from hvdtune.bench.workloads.gradient_sets import WORKLOADS
 
     shapes = (shape for _, shape in WORKLOADS["resnet50"].backward_order())
     return "".join(f"{4 * math.prod(shape)}\n" for shape in shapes)

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 import hvdtune.torch as hvd
-from hvdtune.bench.workloads import WORKLOADS
+from hvdtune.bench.workloads.gradient_sets import WORKLOADS
 
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
 WARM_UPS = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvdtune.bench.table import percent
+from hvdtune.bench.report.table import percent
 from peers.results import OWN, Case, Comparison
 
 _WIDTHS = (16, 12, 12, 12, 10, 8)

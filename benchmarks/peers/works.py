@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdtune.bench.sizes import format_size, parse_size
-from hvdtune.bench.workloads import WORKLOADS
+from hvdtune.bench.workloads.gradient_sets import WORKLOADS
 
 DEFAULT = "4,4K,64K,1M,16M,64M,resnet50,bert-base,tiny"
 QUICK = "4,64K,1M,64M,resnet50,tiny"

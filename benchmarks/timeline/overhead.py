@@ -144,7 +144,7 @@ def make_step(hvd: Any, workload: str) -> Callable[[], None]:
     """A training step's communication, and the mark behind it."""
     import torch
 
-    from hvdtune.bench.workloads import WORKLOADS as known
+    from hvdtune.bench.workloads.gradient_sets import WORKLOADS as known
 
     torch.set_num_threads(1)
     parameters = known[workload].backward_order()

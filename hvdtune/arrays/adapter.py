@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hvdtune.core import device_arrays, operations, results
+from hvdtune.core import device_arrays, memory, operations
 from hvdtune.core.operations import Buffer
 from hvdtune.faces import arguments
 
@@ -57,17 +57,17 @@ class ArrayAdapter:
         if rows is not None:
             shape = (rows, *tensor.shape[1:])
             size = math.prod(shape) * tensor.itemsize
-            if size < results.LARGE_RESULT_BYTES:
+            if size < memory.LARGE_RESULT_BYTES:
                 return np.empty(shape, tensor.dtype)
         else:
             shape = tensor.shape
             size = tensor.nbytes
-            if type(tensor) is not np.ndarray or size < results.LARGE_RESULT_BYTES:
+            if type(tensor) is not np.ndarray or size < memory.LARGE_RESULT_BYTES:
                 return np.empty_like(tensor)
         if tensor.dtype not in self.codes:
             return tensor  # refused by `buffer`, in words
-        memory: Array = results.result_memory(size)
-        return memory.view(tensor.dtype).reshape(shape)
+        block: Array = memory.result_memory(size)
+        return block.view(tensor.dtype).reshape(shape)
 
     def result(self, tensor: Array, output: Any) -> Array:
         """An output of the engine as an array of the library that `tensor` is of."""
@@ -77,7 +77,7 @@ class ArrayAdapter:
         """An uninitialised array like a contiguous one of NumPy's own; None for any other."""
         if type(tensor) is not np.ndarray or not tensor.flags.c_contiguous:
             return None
-        if tensor.nbytes < results.LARGE_RESULT_BYTES:
+        if tensor.nbytes < memory.LARGE_RESULT_BYTES:
             return np.empty_like(tensor)
         return self.fresh(tensor)
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdtune.core import cuda_libraries
+from hvdtune.core.libraries import cuda
 from hvdtune.launch.doctor import gpus
 
 _CPU_ONLY = "this version's engine reduces on the CPU only: measure with --device cpu"
@@ -33,19 +33,19 @@ def look(environ: Mapping[str, str]) -> Found:
     Raises `Unavailable` for the first that is missing. A missing NCCL is a note: tensors then pass
     through host memory.
     """
-    libraries = cuda_libraries.find(environ)
+    libraries = cuda.find(environ)
     if libraries.cuda.path is None:
         raise Unavailable(libraries.cuda.reason)
     answer = gpus.ask(libraries)
     if answer.cuda_problem:
-        raise Unavailable(f"{answer.cuda_problem}; get {cuda_libraries.DRIVER_ADVICE}")
+        raise Unavailable(f"{answer.cuda_problem}; get {cuda.DRIVER_ADVICE}")
     if not answer.gpus:
         raise Unavailable(
             "the CUDA driver shows no GPU: let CUDA_VISIBLE_DEVICES name one (in a container: "
             "--gpus all)"
         )
     _require_torch()
-    if not cuda_libraries.engine_knows_gpus():
+    if not cuda.engine_knows_gpus():
         raise Unavailable(_CPU_ONLY)
     notes: tuple[str, ...] = ()
     if answer.nccl_problem:

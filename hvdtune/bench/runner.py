@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdtune.bench import advice, results, table
 from hvdtune.bench.memory import MemoryCurve, MemoryPoint
 from hvdtune.bench.metrics import Summary
 from hvdtune.bench.plan import Plan
-from hvdtune.bench.progress import Display
-from hvdtune.bench.results import Measurement, Report, SweepRow, WorkloadRow
+from hvdtune.bench.report import advice, results, table
+from hvdtune.bench.report.progress import Display
+from hvdtune.bench.report.results import Measurement, Report, SweepRow, WorkloadRow
 from hvdtune.bootstrap import python_command
 
 WORKER = "hvdtune.bench.worker"

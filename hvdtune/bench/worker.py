@@ -21,7 +21,7 @@ from hvdtune.bench.collectives import COLLECTIVES, Collective
 from hvdtune.bench.plan import Plan
 from hvdtune.bench.sizes import format_size
 from hvdtune.bench.timing import Ranks, Timer, time_of
-from hvdtune.bench.workloads import WORKLOADS, Workload
+from hvdtune.bench.workloads.gradient_sets import WORKLOADS, Workload
 
 #: Fewest and most timed calls when the time decides: p50 needs a few, p99 some hundreds.
 _SWEEP_LIMITS = (3, 1000)

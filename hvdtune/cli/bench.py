@@ -61,7 +61,7 @@ def _size(text: str) -> int:
 
 
 def _workloads(text: str) -> tuple[str, ...]:
-    from hvdtune.bench.workloads import select
+    from hvdtune.bench.workloads.gradient_sets import select
 
     try:
         return select(text)
@@ -213,10 +213,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure and print; 0 when all was right, 1 for wrong results, 2 for bad arguments."""
     from hvdtune.bench import runner
-    from hvdtune.bench.progress import Display
-    from hvdtune.bench.results import Report
+    from hvdtune.bench.report.progress import Display
+    from hvdtune.bench.report.results import Report
     from hvdtune.bootstrap import python_command
-    from hvdtune.core.machine import usable_cpus
+    from hvdtune.core.libraries.machine import usable_cpus
     from hvdtune.launch.allocation import capacity
     from hvdtune.launch.allocation.hosts import Host
 
@@ -293,7 +293,7 @@ def _plan(args: argparse.Namespace, report: Any) -> Any:
     from hvdtune.bench.collectives import COLLECTIVES
     from hvdtune.bench.plan import Plan
     from hvdtune.bench.sizes import sweep_sizes
-    from hvdtune.bench.workloads import WORKLOADS
+    from hvdtune.bench.workloads.gradient_sets import WORKLOADS
 
     ranks, cpus = report.ranks, report.cpus
     granularity = COLLECTIVES[args.op].granularity(ranks, _DTYPES[args.dtype])
@@ -333,7 +333,7 @@ def _plan(args: argparse.Namespace, report: Any) -> Any:
 def _fitting(wanted: tuple[str, ...], report: Any) -> tuple[str, ...]:
     """Those gradient sets for which there is memory; the others are noted."""
     from hvdtune.bench.machine import available_memory
-    from hvdtune.bench.workloads import WORKLOADS
+    from hvdtune.bench.workloads.gradient_sets import WORKLOADS
     from hvdtune.settings.knobs import KNOBS
 
     available = available_memory()
@@ -386,7 +386,7 @@ def _processor() -> str:
 
 
 def _write_files(args: argparse.Namespace, report: Any, heading: list[str]) -> None:
-    from hvdtune.bench import exports, page
+    from hvdtune.bench.report import exports, page
 
     if args.json:
         exports.write_json(report, args.json)

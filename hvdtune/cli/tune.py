@@ -106,7 +106,7 @@ def _tune(args: argparse.Namespace, engine: Any, settings: Settings, command: li
     from hvdtune.autotune.report import log
     from hvdtune.autotune.session.session import Session
     from hvdtune.autotune.statistics.comparison import LOOKS
-    from hvdtune.bench.progress import Display
+    from hvdtune.bench.report.progress import Display
 
     began = time.monotonic()
     messenger = Messenger(settings.log_level, settings.log_hide_time)
@@ -181,7 +181,7 @@ def _command(args: argparse.Namespace) -> list[str]:
     if args.workload and command:
         raise ValueError("give a command or --workload, not both.")
     if args.workload:
-        return python_command("hvdtune.bench.training", args.workload)
+        return python_command("hvdtune.bench.workloads.training", args.workload)
     if not command:
         raise ValueError(
             f"give the command to run: hvdtune tune -np {args.np} -- python train.py, or --workload"
@@ -236,7 +236,7 @@ def _memory(
 ) -> Any:
     from hvdtune.autotune.memory.identity import program_name
     from hvdtune.autotune.memory.recall import open_memory
-    from hvdtune.core.machine import usable_cpus
+    from hvdtune.core.libraries.machine import usable_cpus
 
     scripts = [word for word in command if word.endswith(".py")]
     program = args.workload or program_name(scripts or command)
@@ -274,7 +274,7 @@ def _tail(output: IO[bytes]) -> str:
 
 
 def _workload(text: str) -> str:
-    from hvdtune.bench.workloads import WORKLOADS
+    from hvdtune.bench.workloads.gradient_sets import WORKLOADS
 
     if text not in WORKLOADS:
         raise argparse.ArgumentTypeError(

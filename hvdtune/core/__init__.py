@@ -1,7 +1,8 @@
 """The running job, whatever the framework: the only way to the native engine.
 
 `world` is its state, which everything here may know; `operations`, `process_sets`, `objects` and
-`membership` are what it does; `job` begins and ends it, and knows them all.
+`membership` are what it does; `job` begins and ends it, and knows them all, `libraries/` and
+`observation/` too.
 """
 
 try:

@@ -11,20 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from hvdtune import _native
-from hvdtune.core import (
-    control,
-    data_plane,
-    devices,
-    log,
-    membership,
-    mpi_library,
-    network,
-    recording,
-    stacks,
-    world,
-)
-from hvdtune.core import mpi_communicators as mpi
+from hvdtune.core import membership, world
 from hvdtune.core import process_sets as sets
+from hvdtune.core.libraries import data_plane, devices, mpi, mpi_communicators, network
+from hvdtune.core.observation import control, log, recording, stacks
 from hvdtune.core.topology import Topology, detect, sub_job
 from hvdtune.settings import knobs, variables
 
@@ -63,7 +53,7 @@ class _Place(NamedTuple):
     """Where init's `comm` puts this process."""
 
     topology: Topology
-    members: mpi.Members | None  # None where MPI does not know the job
+    members: mpi_communicators.Members | None  # None where MPI does not know the job
     has_communicators: bool  # some process of the job brings sets made from communicators
     listed: bool = False  # by a list of ranks
 
@@ -170,18 +160,18 @@ def _name_strange_variables(topology: Topology) -> None:
 
 def _find_place(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
     brings = any(process_set.mpi_comm is not None for process_set in given)
-    if mpi.is_communicator(comm):
-        topology, anybody_brings = mpi.place_in(comm, os.environ, brings)
-        return _Place(topology, mpi.Members(comm), anybody_brings)
+    if mpi_communicators.is_communicator(comm):
+        topology, anybody_brings = mpi_communicators.place_in(comm, os.environ, brings)
+        return _Place(topology, mpi_communicators.Members(comm), anybody_brings)
     whole = detect(os.environ)
     if comm is None:
-        return _Place(whole, mpi.Members.of_world(whole) if brings else None, brings)
+        return _Place(whole, mpi_communicators.Members.of_world(whole) if brings else None, brings)
     try:
         ranks = list(comm)
     except TypeError:
         raise ValueError(
-            f"init(comm=...) takes a list of ranks or an mpi4py communicator{mpi.absence()}, not "
-            f"{comm!r}"
+            "init(comm=...) takes a list of ranks or an mpi4py communicator"
+            f"{mpi_communicators.absence()}, not {comm!r}"
         ) from None
     if brings:
         raise NotImplementedError(
@@ -202,7 +192,7 @@ def _place_for_more(given: list[sets.ProcessSet]) -> _Place:
             "list of ranks"
         )
     if brings and _place.members is None:
-        _place = _place._replace(members=mpi.Members.of_world(_place.topology))
+        _place = _place._replace(members=mpi_communicators.Members.of_world(_place.topology))
     return _place._replace(has_communicators=brings)
 
 
@@ -329,7 +319,7 @@ def _finish_mpi() -> None:
             stream.flush()
     _native.finish_mpi(
         finalizes=getattr(sys, "last_type", None) is None,
-        hydra=mpi_library.hydra_connection(os.environ),
+        hydra=mpi.hydra_connection(os.environ),
     )
 
 

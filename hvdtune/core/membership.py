@@ -12,9 +12,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from hvdtune.core import mpi_communicators, world
 from hvdtune.core import process_sets as sets
+from hvdtune.core import world
 from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.libraries import mpi_communicators
 from hvdtune.core.process_sets import ProcessSet
 
 _INT32 = 2**31 - 1

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from hvdtune.core import marks, tables, world
+from hvdtune.core import tables, world
+from hvdtune.core.observation import marks
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from hvdtune import _native
 from hvdtune._native import AllreducePlan, DeviceDone, HotCalls, Pending, array_address
-from hvdtune.core import call_sites, reduce_ops, world
+from hvdtune.core import reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.observation import call_sites
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
 
 #: The engine's codes of dtypes, by name.

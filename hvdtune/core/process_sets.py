@@ -11,7 +11,8 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hvdtune.core import mpi_communicators, world
+from hvdtune.core import world
+from hvdtune.core.libraries import mpi_communicators
 
 
 class ProcessSet:

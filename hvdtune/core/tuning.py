@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hvdtune.core import cuda_libraries, world
+from hvdtune.core import world
 from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.libraries import cuda
 
 _BYPASS, _STREAMS = "nccl_bypass_limit", "num_nccl_streams"
 _WHOLE = ("fusion_threshold", "chunk_size", "one_shot_limit", _BYPASS)  # bytes
@@ -109,7 +110,7 @@ def _hosts_can_go_first() -> bool:
 
 def uses_gpus() -> bool:
     """Whether this process has come to use GPUs: whether it has loaded the CUDA driver."""
-    return cuda_libraries.driver_is_loaded()
+    return cuda.driver_is_loaded()
 
 
 def apply(values: Mapping[str, float]) -> int:

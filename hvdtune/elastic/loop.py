@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from hvdtune.core import log
 from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from hvdtune.core.observation import log
 from hvdtune.elastic.notifications import notification_manager
 from hvdtune.elastic.state import State
 

@@ -24,7 +24,7 @@ from functools import partial
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from hvdtune.core import recording
+from hvdtune.core.observation import recording
 from hvdtune.launch.allocation import capacity
 from hvdtune.launch.allocation.hosts import Slot
 from hvdtune.launch.errors import LaunchError

@@ -14,7 +14,7 @@ from hvdtune.lightning.gradients import GradientAverager
 from hvdtune.lightning.layers import SyncBatchNormLayers
 from hvdtune.lightning.metrics import connect_metrics
 from hvdtune.lightning.package import pl
-from hvdtune.torch.steps import step_ended
+from hvdtune.torch.phases import step_ended
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ except ImportError as error:
         f"({error}). Install it with: pip install 'hvdtune[torch]'"
     ) from error
 
-from hvdtune.core.marks import mark, mark_step
+from hvdtune.core.observation.marks import mark, mark_step
 from hvdtune.torch import compiled, elastic
 from hvdtune.torch.compression import Compression
 from hvdtune.torch.functions import (

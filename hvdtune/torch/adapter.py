@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hvdtune.core import results
+from hvdtune.core import memory
 from hvdtune.core.device_arrays import DeviceArray
 from hvdtune.core.operations import DTYPES, Buffer
 from hvdtune.faces import arguments
@@ -181,9 +181,9 @@ class TorchAdapter:
         if not tensor.is_cpu:
             return torch.empty(shape, dtype=dtype, device=tensor.device)
         size = math.prod(shape) * tensor.element_size()
-        if size < results.LARGE_RESULT_BYTES:
+        if size < memory.LARGE_RESULT_BYTES:
             return torch.empty(shape, dtype=dtype, device="cpu")
-        return torch.frombuffer(results.result_memory(size), dtype=dtype).view(shape)
+        return torch.frombuffer(memory.result_memory(size), dtype=dtype).view(shape)
 
     def result(self, tensor: torch.Tensor, output: Any) -> torch.Tensor:
         """`tensor_from`, with the type of ``tensor``."""

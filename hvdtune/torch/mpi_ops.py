@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from hvdtune.core.built import (
+from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.job import init, shutdown
+from hvdtune.core.libraries.built import (
     ccl_built,
     cuda_built,
     ddl_built,
@@ -26,11 +28,9 @@ from hvdtune.core.built import (
     nccl_built,
     rocm_built,
 )
-from hvdtune.core.exceptions import HorovodInternalError
-from hvdtune.core.job import init, shutdown
 from hvdtune.core.membership import add_process_set, remove_process_set
+from hvdtune.core.observation.recording import start_timeline, stop_timeline
 from hvdtune.core.process_sets import ProcessSet, global_process_set
-from hvdtune.core.recording import start_timeline, stop_timeline
 from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from hvdtune.core.world import (
     cross_rank,

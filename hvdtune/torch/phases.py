@@ -22,7 +22,8 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 from torch.utils.hooks import RemovableHandle
 
-from hvdtune.core import job, marks, world
+from hvdtune.core import job, world
+from hvdtune.core.observation import marks
 
 INPUT, FORWARD, BACKWARD, UPDATE = "input", "forward", "backward", "update"
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
@@ -191,6 +192,9 @@ def unfollow() -> None:
         hooks.remove()
 
 
+#: What tells the recording that an optimizer's step has ended.
+step_ended = marks.step_ended
+marks.after_each_step(follow)
 job.add_lifecycle_hook(follow, unfollow)
 # A child process records nothing, and its parent's hooks would look for an engine in it.
 os.register_at_fork(after_in_child=unfollow)

@@ -19,7 +19,7 @@ constexpr std::size_t kNamesShown = 6;
 constexpr std::size_t kGroupsShown = 6;
 constexpr std::size_t kStacksShown = 3;
 constexpr std::size_t kStackLines = 16;
-// How core/stacks.py begins each thread.
+// How core/observation/stacks.py begins each thread.
 constexpr std::string_view kThreadHeading = " (most recent call last):";
 
 std::string number_text(double value) {

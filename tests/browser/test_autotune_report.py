@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_training import SimulatedSteps, short_cycle_is_best, tune
+from support.models.simulated_training import SimulatedSteps, short_cycle_is_best, tune
 
 from hvdtune.autotune.report import log
 from hvdtune.autotune.report import page as report

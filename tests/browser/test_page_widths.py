@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_training import SimulatedSteps, short_cycle_is_best, tune
-from synthetic_capture import Job, Late, Tensor, recording
+from support.models.simulated_training import SimulatedSteps, short_cycle_is_best, tune
+from support.recordings.synthetic_capture import Job, Late, Tensor, recording
 from viewers import artefact, chromium
 
 from hvdtune.autotune.report import log
 from hvdtune.autotune.report import page as autotune_report
 from hvdtune.autotune.search.tuner import TunerConfig
-from hvdtune.bench import page as bench_page
-from hvdtune.bench import results
 from hvdtune.bench.memory import MemoryCurve, MemoryPoint
 from hvdtune.bench.metrics import Summary
+from hvdtune.bench.report import page as bench_page
+from hvdtune.bench.report import results
 from hvdtune.timeline import api
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse

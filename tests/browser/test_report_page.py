@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_capture import Job, Late, Stall, Tensor, planted, recording
+from support.recordings.synthetic_capture import Job, Late, Stall, Tensor, planted, recording
 from viewers import artefact, chromium
 
 from hvdtune.timeline import api

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_capture import Job, Late, Stall, planted, recording, tensors, write_capture
+from support.recordings.synthetic_capture import (
+    Job,
+    Late,
+    Stall,
+    planted,
+    recording,
+    tensors,
+    write_capture,
+)
 
 from hvdtune.timeline.record.load import read_recording
 from hvdtune.timeline.viewers.finish import finish

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from client_runs import run_client
-from ranks import hvdtune_command
+from support.jobs.client_runs import run_client
+from support.jobs.ranks import hvdtune_command
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from conformance.suite import FaceConformance, parameters
-from leftovers import left_by_test, look
-from nursery import MARK
+from support.jobs.leftovers import left_by_test, look
+from support.jobs.nursery import MARK
 
 # A job of so many ranks runs the table; those of a tuple are long, and leave nothing out.
 QUICK = (1, 2, 3)

@@ -11,8 +11,8 @@ import os
 from collections.abc import Sequence
 from functools import cache
 
-import adasum_model
 import numpy as np
+from support.models import adasum_model
 
 INTEGERS = ("uint8", "int8", "uint16", "int16", "int32", "int64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -14,7 +14,7 @@ from conformance import cases
 from conformance.face import ALL_REDUCING, DIFFERENTIABLE, GROUPED, Face, family
 from conformance.mistakes import DISAGREEMENTS, MISTAKES, NAMES_THE_MEMBER, applies
 from conformance.program import EVERYTHING, OF_MISTAKES, Report
-from ranks import RanksFailed, run_ranks
+from support.jobs.ranks import RanksFailed, run_ranks
 
 _told: set[tuple[str, int, bool]] = set()  # jobs whose failure a test has shown
 MISTAKEN = 3  # ranks that make mistakes

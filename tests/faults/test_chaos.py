@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from launcher import hear_signals
-from ranks import clean_environment, hvdtune_command
+from support.jobs.launcher import hear_signals
+from support.jobs.ranks import clean_environment, hvdtune_command
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 SECONDS = 60.0

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from rank_programs import training
-from ranks import start_ranks
+from support.jobs.ranks import start_ranks
 
 
 def test_interrupt_in_a_blocked_collective(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from rank_programs import training
-from ranks import Ranks, hvdtune_command, start_ranks, start_under
-from tiers import long_too
+from support.jobs.ranks import Ranks, hvdtune_command, start_ranks, start_under
+from support.tiers import long_too
 
 SIZE = 4
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from leftovers import left_by_test, look
-from nursery import MARK
-from ranks import clean_environment
+from support.jobs.leftovers import left_by_test, look
+from support.jobs.nursery import MARK
+from support.jobs.ranks import clean_environment
 
 
 def test_an_orphan_is_found_and_ended() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from rank_programs import training
-from ranks import start_ranks
-from tiers import long_too
+from support.jobs.ranks import start_ranks
+from support.tiers import long_too
 
 STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
 

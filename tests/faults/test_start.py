@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rank_programs import training
-from ranks import hvdtune_command, run_ranks, run_under, start_ranks
+from support.jobs.ranks import hvdtune_command, run_ranks, run_under, start_ranks
 
 QUICK = {"HOROVOD_START_TIMEOUT": "3"}
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from rank_programs import checked_training
-from ranks import Ranks, start_ranks
-from strangers import disturb, to_the_port, to_the_socket
+from support.jobs.ranks import Ranks, start_ranks
+from support.jobs.strangers import disturb, to_the_port, to_the_socket
 
 from hvdtune.launch.remote.rendezvous import free_port
 from hvdtune.live import client
 
 # Whoever says nothing is waited for for two seconds at the socket, where one is heard at a time;
-# benchmarks/strangers.py sends more of those.
+# benchmarks/experiments/strangers.py sends more of those.
 FEW = {"silent": 2}
 
 

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from launcher import TIMEOUT, wait_until_gone
-from ranks import clean_environment
+from support.jobs.launcher import TIMEOUT, wait_until_gone
+from support.jobs.ranks import clean_environment
 
 from hvdtune.bootstrap import python_command
 from hvdtune.launch.remote.frames import FrameReader, Kind, encode

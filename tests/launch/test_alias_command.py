@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ranks import clean_environment
+from support.jobs.ranks import clean_environment
 
 import hvdtune.launch
 from hvdtune.alias import installation

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ranks import clean_environment, hvdtune_command, new_directory
-from tiers import long_too
+from support.jobs.ranks import clean_environment, hvdtune_command, new_directory
+from support.tiers import long_too
 
 SIZES = [4, 4096, 4 << 20]
 SMALL = ("--np", "2", "-b", "4", "-e", "4M", "-f", "1024", "--iters", "3", "--warmup", "1")

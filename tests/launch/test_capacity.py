@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher import alive, launch
-from ranks import clean_environment, hvdtune_command
+from support.jobs.launcher import alive, launch
+from support.jobs.ranks import clean_environment, hvdtune_command
 
 import hvdtune
 from hvdtune.launch.allocation import capacity

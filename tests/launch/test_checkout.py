@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import clean_environment, hvdtune_command
+from support.jobs.ranks import clean_environment, hvdtune_command
 
 import hvdtune
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from launcher import SHOW_ENVIRONMENT, environments, launch
+from support.jobs.launcher import SHOW_ENVIRONMENT, environments, launch
 
 from hvdtune.launch.config_file import read_config_file
 from hvdtune.launch.errors import LaunchError

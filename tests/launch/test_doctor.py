@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher import launch
-from mpis import OPEN_MPI
+from support.hosts.mpis import OPEN_MPI
+from support.jobs.launcher import launch
 
 import hvdtune
 

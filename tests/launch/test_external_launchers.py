@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 from rank_programs import launched
-from ranks import RanksResult, hvdtune_command, mpirun_command, run_under, start_under, tool
+from support.jobs.ranks import (
+    RanksResult,
+    hvdtune_command,
+    mpirun_command,
+    run_under,
+    start_under,
+    tool,
+)
 
 
 def launcher(name: str, np: int) -> list[str]:

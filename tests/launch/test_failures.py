@@ -9,8 +9,8 @@ import signal
 import sys
 
 import pytest
-from launcher import SLEEP, launch, start, wait_until_gone
-from ranks import clean_environment, hvdtune_command
+from support.jobs.launcher import SLEEP, launch, start, wait_until_gone
+from support.jobs.ranks import clean_environment, hvdtune_command
 
 # Rank 1 ends in the way {way}, once all ranks have printed their pids; the others sleep.
 ONE_ENDS = """

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from launcher import launch
+from support.jobs.launcher import launch
 
 # Python's own way to run something in every process: here it ends one of hvdtune's.
 CUSTOMIZE = """

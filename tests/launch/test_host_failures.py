@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hosts_rig import Link, Rig, hosts_rig, why_not
-from launcher import wait_until_gone
 from rank_programs import launched, training
-from ranks import clean_environment, hvdtune_command, start_under
+from support.hosts.hosts_rig import Link, Rig, hosts_rig, why_not
+from support.jobs.launcher import wait_until_gone
+from support.jobs.ranks import clean_environment, hvdtune_command, start_under
 
 import hvdtune
 

@@ -1,4 +1,4 @@
-"""`hvdtune run` between hosts that do not share memory; see tests/hosts_rig.py."""
+"""`hvdtune run` between hosts that do not share memory; see tests/support/hosts/hosts_rig.py."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from hosts_rig import Link, hosts_rig, why_not
-from launcher import PRELUDE, SLEEP, wait_until_gone
 from rank_programs import hosts as programs
 from rank_programs import launched, training
-from ranks import clean_environment, hvdtune_command, start_under, tool
+from support.hosts.hosts_rig import Link, hosts_rig, why_not
+from support.jobs.launcher import PRELUDE, SLEEP, wait_until_gone
+from support.jobs.ranks import clean_environment, hvdtune_command, start_under, tool
 
 import hvdtune
 
@@ -366,7 +366,7 @@ def test_a_host_that_vanishes(rig, environment, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_hosts_that_are_ended_leave_nothing(tmp_path, number):
     """Namespaces, sshds, and what ran on the hosts."""
-    program = Path(__file__).parents[1] / "hosts_rig.py"
+    program = Path(__file__).parents[1] / "support" / "hosts" / "hosts_rig.py"
     script = (
         f"echo $$ > {tmp_path}/pid.tmp && mv {tmp_path}/pid.tmp {tmp_path}/pid && exec sleep 600"
     )

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from lsf_stand_ins import answers, place
-from ranks import clean_environment
+from support.hosts.lsf_stand_ins import answers, place
+from support.jobs.ranks import clean_environment
 
 # Two nodes, one of them this host: 22 cores for jobs, 4 threads each, 2 GPUs.
 TOOLS = {**answers("$NODES", 22), "fake-ssh": 'echo "Thread(s) per core:  4"'}

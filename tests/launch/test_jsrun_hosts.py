@@ -11,10 +11,10 @@ import shlex
 import sys
 
 import pytest
-from hosts_rig import hosts_rig, why_not
-from lsf_stand_ins import answers, place
 from rank_programs import launched
-from ranks import start_under
+from support.hosts.hosts_rig import hosts_rig, why_not
+from support.hosts.lsf_stand_ins import answers, place
+from support.jobs.ranks import start_under
 
 REASON = why_not()
 pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(REASON), reason=REASON)]

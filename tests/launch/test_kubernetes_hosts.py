@@ -13,9 +13,9 @@ import subprocess
 
 import pytest
 import yaml
-from hosts_rig import hosts_rig, why_not
 from rank_programs import launched
-from ranks import hvdtune_command, start_under
+from support.hosts.hosts_rig import hosts_rig, why_not
+from support.jobs.ranks import hvdtune_command, start_under
 
 from hvdtune.cli.main import main
 

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import slurm_cluster
-from hosts_rig import Rig, hosts_rig, why_not
-from mpis import MPIS, OPEN_MPI
 from rank_programs import data_planes, digits
 from rank_programs import hosts as programs
-from ranks import (
+from support.hosts import slurm_cluster
+from support.hosts.hosts_rig import Rig, hosts_rig, why_not
+from support.hosts.mpis import MPIS, OPEN_MPI
+from support.hosts.slurm_cluster import Slurm
+from support.jobs.ranks import (
     Program,
     Ranks,
     RanksResult,
@@ -34,7 +35,6 @@ from ranks import (
     run_ranks,
     tool,
 )
-from slurm_cluster import Slurm
 
 import hvdtune
 from hvdtune.launch.remote.rendezvous import free_port

@@ -14,7 +14,7 @@ pytest.importorskip("pytorch_lightning")
 pytest.importorskip("sklearn")
 
 from rank_programs import lightning_launched
-from ranks import clean_environment, hvdtune_command, mpirun_command, run_under
+from support.jobs.ranks import clean_environment, hvdtune_command, mpirun_command, run_under
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lightning_digits.py"
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher import SHOW_ENVIRONMENT, launch, start, wait_until_gone
 from rank_programs import launched
-from ranks import hvdtune_command, run_under, tool
+from support.jobs.launcher import SHOW_ENVIRONMENT, launch, start, wait_until_gone
+from support.jobs.ranks import hvdtune_command, run_under, tool
 
 # The tests' own mpirun first, whether or not their environment is active.
 PATH = f"{Path(tool('mpirun')).parent}:/usr/bin:/bin"

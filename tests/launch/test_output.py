@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from launcher import launch, start
-from ranks import clean_environment, hvdtune_command
+from support.jobs.launcher import launch, start
+from support.jobs.ranks import clean_environment, hvdtune_command
 
 
 def test_streams_keep_their_names(tmp_path):

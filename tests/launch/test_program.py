@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from launcher import launch
+from support.jobs.launcher import launch
 
 from hvdtune.launch.local.program import without_script
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ranks import clean_environment, hvdtune_command, new_directory, run_under
+from support.jobs.ranks import clean_environment, hvdtune_command, new_directory, run_under
 
 import hvdtune
 

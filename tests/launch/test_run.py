@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher import SHOW_ENVIRONMENT, SLEEP, environments, launch, start
+from support.jobs.launcher import SHOW_ENVIRONMENT, SLEEP, environments, launch, start
 
 import hvdtune
 
@@ -376,7 +376,7 @@ def test_a_job_in_a_job(tmp_path):
         "from ranks_command import command\n"
         "sys.exit(subprocess.call([*command, 'run', '-np', '2', sys.executable, sys.argv[1]]))\n"
     )
-    from ranks import hvdtune_command
+    from support.jobs.ranks import hvdtune_command
 
     (tmp_path / "ranks_command.py").write_text(f"command = {hvdtune_command()!r}\n")
     outer = tmp_path / "outer.py"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launcher import wait_until_gone
-from ranks import clean_environment
+from support.jobs.launcher import wait_until_gone
+from support.jobs.ranks import clean_environment
 
 import hvdtune
 from hvdtune.launch.function.call_site import run

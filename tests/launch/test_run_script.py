@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import clean_environment, mpirun_command
+from support.jobs.ranks import clean_environment, mpirun_command
 
 import hvdtune
 from hvdtune.launch.local.environment import PREFER_HOROVOD

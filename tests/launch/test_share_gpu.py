@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cuda_answers import forget_what_is_loaded
-from launcher import launch
+from support.gpus.cuda_answers import forget_what_is_loaded
+from support.jobs.launcher import launch
 
 from hvdtune.launch.doctor import share_gpu
 from hvdtune.launch.errors import LaunchError

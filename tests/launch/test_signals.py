@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher import hear_signals, launch
-from ranks import clean_environment
+from support.jobs.launcher import hear_signals, launch
+from support.jobs.ranks import clean_environment
 
 NUMBERS = [signal.SIGINT, signal.SIGTERM]
 SAYS = {signal.SIGINT: "interrupted.", signal.SIGTERM: "ended by SIGTERM."}

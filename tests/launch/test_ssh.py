@@ -16,10 +16,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import ssh_server
-from launcher import SHOW_ENVIRONMENT, SLEEP, environments, launch, start, wait_until_gone
 from rank_programs import launched
-from ranks import hvdtune_command, run_under
+from support.hosts import ssh_server
+from support.jobs.launcher import (
+    SHOW_ENVIRONMENT,
+    SLEEP,
+    environments,
+    launch,
+    start,
+    wait_until_gone,
+)
+from support.jobs.ranks import hvdtune_command, run_under
 
 REASON = ssh_server.why_not()
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from launcher import launch
+from support.jobs.launcher import launch
 
 TWICE = """\
 import hvdtune as hvd

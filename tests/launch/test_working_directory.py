@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launcher import launch
-from ranks import clean_environment, hvdtune_command
+from support.jobs.launcher import launch
+from support.jobs.ranks import clean_environment, hvdtune_command
 
 from hvdtune.bootstrap import own_path, python_command
 

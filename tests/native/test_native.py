@@ -9,11 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
-import native_runs
 import pytest
-from mpis import MPIS, OPEN_MPI, Mpi
-from native_builds import COMPILER, SANITIZERS, BuildFailed, NativeBuilds
-from tiers import long_too
+from support import native_runs
+from support.hosts.mpis import MPIS, OPEN_MPI, Mpi
+from support.native_builds import COMPILER, SANITIZERS, BuildFailed, NativeBuilds
+from support.tiers import long_too
 
 import hvdtune
 

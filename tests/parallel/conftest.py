@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fake_gpus
 import pytest
+from support.gpus import fake_gpus
 
 
 @pytest.fixture(scope="session")

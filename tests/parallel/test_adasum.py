@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_adasum
-from ranks import run_checks_on
+from support.jobs.ranks import run_checks_on
 
 
 @pytest.mark.parametrize(

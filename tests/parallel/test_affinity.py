@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rank_programs import affinity
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 
 def test_one_rank_bound_to_one_cpu() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from rank_programs import at_once
-from ranks import run_ranks
-from tiers import long_too
+from support.jobs.ranks import run_ranks
+from support.tiers import long_too
 
 
 @pytest.mark.parametrize("np", long_too(2, long=[1, 3, 8]))

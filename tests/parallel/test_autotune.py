@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rank_programs import tuned
-from ranks import RanksResult, hvdtune_command, run_ranks, run_under
+from support.jobs.ranks import RanksResult, hvdtune_command, run_ranks, run_under
 
 from hvdtune.autotune.memory.store import Store
 from hvdtune.autotune.report import log

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from rank_programs import bench_torch
-from ranks import run_ranks
-from tiers import long_too
+from support.jobs.ranks import run_ranks
+from support.tiers import long_too
 
 DTYPES = {"allreduce": "float32", "allgather": "int64", "broadcast": "bool",
           "alltoall": "uint8", "reducescatter": "float16"}  # fmt: skip

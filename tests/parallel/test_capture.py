@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captures import RankCapture, files_of, read_capture
 from rank_programs import capture, training
-from ranks import hvdtune_command, run_ranks, run_under, start_ranks
-from tiers import long_too
+from support.jobs.ranks import hvdtune_command, run_ranks, run_under, start_ranks
+from support.recordings.captures import RankCapture, files_of, read_capture
+from support.tiers import long_too
 
 from hvdtune.timeline.analysis.analyse import analyse
 from hvdtune.timeline.record.layout import DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark

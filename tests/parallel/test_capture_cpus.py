@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captures import RankCapture, read_capture
 from rank_programs import capture
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
+from support.recordings.captures import RankCapture, read_capture
 
 from hvdtune.timeline.record.layout import CPUS_IN_USE, CPUS_WAITED_FOR, Mark
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rank_programs import capture
-from ranks import start_ranks
+from support.jobs.ranks import start_ranks
 
 from hvdtune.timeline.record.clock import LARGEST_BOUND_NS
 from hvdtune.timeline.record.load import read_recording

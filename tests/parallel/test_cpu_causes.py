@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from rank_programs import cpu_causes
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings

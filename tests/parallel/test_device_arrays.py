@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import fake_gpus
 import pytest
 import torch
 from rank_programs import device_arrays
-from ranks import run_ranks
-from tiers import long_too
+from support.gpus import fake_gpus
+from support.jobs.ranks import run_ranks
+from support.tiers import long_too
 
 from hvdtune.core import world
 from hvdtune.core.operations import DTYPES, Buffer
-from hvdtune.torch import overlap
 from hvdtune.torch.adapter import as_buffer
+from hvdtune.torch.optimizer import overlap
 
 # Whichever test comes first waits for the libraries to be compiled: stand-ins for NVIDIA's.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fake_gpus
 import pytest
 from rank_programs import device_arrays, device_hierarchy
-from ranks import RanksResult, run_ranks
-from tiers import long_too
-from timelines import carried_by
+from support.gpus import fake_gpus
+from support.jobs.ranks import RanksResult, run_ranks
+from support.recordings.timelines import carried_by
+from support.tiers import long_too
 
 import hvdtune
 

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import elastic_torch
-from ranks import run_checks_on, run_ranks
-from tiers import long_too
+from support.jobs.ranks import run_checks_on, run_ranks
+from support.tiers import long_too
 
 
 @pytest.mark.parametrize("np", long_too(3, long=[2]))

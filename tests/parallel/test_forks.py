@@ -2,7 +2,7 @@
 
 import pytest
 from rank_programs import forks
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 SENTENCE = (
     "This process (pid CHILD) is a fork of rank {rank} (pid PARENT), such as a DataLoader's "

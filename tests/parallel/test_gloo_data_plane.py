@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from planes import in_shared_memory
 from rank_programs import data_planes
-from ranks import run_ranks, start_ranks
+from support.hosts.planes import in_shared_memory
+from support.jobs.ranks import run_ranks, start_ranks
 
 import hvdtune
 

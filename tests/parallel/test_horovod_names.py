@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import horovod_names
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 
 def test_remaining_names() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from conformance import numpy_face
 from conformance.suite import assert_conform
-from deaths import answers_of_survivors
 from rank_programs import capture, handles, sets, torch_join, training
 from rank_programs import hosts as programs
-from ranks import run_checks_on, run_ranks, start_ranks
-from tiers import long_too
+from support.jobs.deaths import answers_of_survivors
+from support.jobs.ranks import run_checks_on, run_ranks, start_ranks
+from support.tiers import long_too
 
 # One host passes on to one other: rank 0's host hears the last by way of all others.
 CHAIN = {"HVDTUNE_HOST_FANOUT": "1"}

@@ -15,11 +15,18 @@ from pathlib import Path
 import pytest
 from conformance import numpy_face
 from conformance.suite import assert_conform
-from deaths import answers_of_survivors
 from rank_programs import capture, data_planes, handles, live, sets, torch_join, training
 from rank_programs import hosts as programs
-from ranks import Ranks, clean_environment, hvdtune_command, run_checks_on, run_ranks, start_ranks
-from tiers import long_too
+from support.jobs.deaths import answers_of_survivors
+from support.jobs.ranks import (
+    Ranks,
+    clean_environment,
+    hvdtune_command,
+    run_checks_on,
+    run_ranks,
+    start_ranks,
+)
+from support.tiers import long_too
 
 # Ranks of each host.
 LAYOUTS = {"2x1": [1, 1], "2x2": [2, 2], "1+3": [1, 3], "4x1": [1, 1, 1, 1]}

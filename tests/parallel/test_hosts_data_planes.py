@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from conformance import numpy_face
 from conformance.suite import assert_conform
-from mpis import MPIS, OPEN_MPI, Mpi
-from planes import GLOO, require_gloo, run_on
 from rank_programs import data_planes, sets, torch_join
 from rank_programs import hosts as programs
-from ranks import run_ranks, start_ranks
-from tiers import long_too
+from support.hosts.mpis import MPIS, OPEN_MPI, Mpi
+from support.hosts.planes import GLOO, require_gloo, run_on
+from support.jobs.ranks import run_ranks, start_ranks
+from support.tiers import long_too
 
 HIERARCHY = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
 WAYS: dict[str, dict[str, str]] = {"flat": {}, "hosts first": HIERARCHY}

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from conformance import numpy_face
 from conformance.suite import assert_conform
-from deaths import answers_of_survivors
 from rank_programs import hosts as programs
 from rank_programs import sets, torch_adasum, torch_join, tuned
 from rank_programs.data_planes import WITHIN_HOSTS_FIRST
-from ranks import run_checks_on, run_ranks, start_ranks
-from tiers import long_too
+from support.jobs.deaths import answers_of_survivors
+from support.jobs.ranks import run_checks_on, run_ranks, start_ranks
+from support.tiers import long_too
 
 from hvdtune.autotune.report import log
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from conformance.suite import assert_conform
-from mpis import MPIS, Mpi
-from planes import GLOO, run_on
 from rank_programs import data_planes
-from ranks import run_ranks
+from support.hosts.mpis import MPIS, Mpi
+from support.hosts.planes import GLOO, run_on
+from support.jobs.ranks import run_ranks
 
 pytestmark = pytest.mark.long
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from rank_programs import idle
-from ranks import start_ranks
+from support.jobs.ranks import start_ranks
 
 SECONDS = 10.0
 SHARE = 0.01

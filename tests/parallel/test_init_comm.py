@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rank_programs import init_comm
-from ranks import RanksResult, mpirun_command, run_ranks, run_under
+from support.jobs.ranks import RanksResult, mpirun_command, run_ranks, run_under
 
 
 def under_mpirun(np: int, program: Any) -> RanksResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rank_programs import lifecycle
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 SIZE = 3
 

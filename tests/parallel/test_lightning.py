@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("lightning")
 
 from rank_programs import lightning_services
-from ranks import run_checks_on
-from tiers import long_too
+from support.jobs.ranks import run_checks_on
+from support.tiers import long_too
 
 
 @pytest.mark.parametrize("np", long_too(2, long=[1]))

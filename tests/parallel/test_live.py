@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from rank_programs import live, training
-from ranks import Ranks, clean_environment, hvdtune_command, start_ranks
-from tiers import long_too
+from support.jobs.ranks import Ranks, clean_environment, hvdtune_command, start_ranks
+from support.tiers import long_too
 
 
 def hvdtune(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mpis import MPIS, OPEN_MPI, Mpi
-from planes import in_shared_memory
 from rank_programs import data_planes
-from ranks import hvdtune_command, run_ranks, run_under
-from tiers import long_too
+from support.hosts.mpis import MPIS, OPEN_MPI, Mpi
+from support.hosts.planes import in_shared_memory
+from support.jobs.ranks import hvdtune_command, run_ranks, run_under
+from support.tiers import long_too
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 CHOSEN = {"HOROVOD_CPU_OPERATIONS": "MPI"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fake_gpus
 import pytest
 from rank_programs import device_arrays, nccl_bypass
-from ranks import run_ranks
-from timelines import carried_by
+from support.gpus import fake_gpus
+from support.jobs.ranks import run_ranks
+from support.recordings.timelines import carried_by
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import ranks as ranks_module
-from leftovers import left_by_test, look
-from nursery import MARK, Nurseries, Nursery, NurseryFailed, Order, imports_torch
 from rank_programs import processes
-from ranks import clean_environment, new_job, run_ranks, start_ranks
+from support.jobs import ranks as ranks_module
+from support.jobs.leftovers import left_by_test, look
+from support.jobs.nursery import MARK, Nurseries, Nursery, NurseryFailed, Order, imports_torch
+from support.jobs.ranks import clean_environment, new_job, run_ranks, start_ranks
 
-TESTS = Path(ranks_module.__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 def is_forked(parent: int) -> bool:
@@ -148,7 +148,7 @@ def test_what_a_rank_leaves_behind_is_found() -> None:
 
 WITH_NURSERIES = """
 import os, sys
-import nursery, ranks
+from support.jobs import nursery, ranks
 ranks.nurseries = nursery.Nurseries(ranks.clean_environment())
 from rank_programs import processes
 ranks.run_ranks(1, processes.parent)

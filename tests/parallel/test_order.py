@@ -9,8 +9,8 @@ import os
 
 import pytest
 from rank_programs import order
-from ranks import run_ranks
-from tiers import long_too
+from support.jobs.ranks import run_ranks
+from support.tiers import long_too
 
 LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
 STEPS = 10_000 if LONG else 300

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from captures import read_capture
 from rank_programs import owned, pairs
-from ranks import run_ranks
-from tiers import long_too
+from support.jobs.ranks import run_ranks
+from support.recordings.captures import read_capture
+from support.tiers import long_too
 
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import numpy_phases, phases
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from rank_programs import plans
-from ranks import run_ranks
-from tiers import long_too
+from support.jobs.ranks import run_ranks
+from support.tiers import long_too
 
 
 @pytest.mark.parametrize("np", long_too(3, long=[2]))

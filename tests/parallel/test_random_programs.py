@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import random_program
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 SEED = os.environ.get("HVDTUNE_TEST_SEED")
 PROGRAMS = int(os.environ.get("HVDTUNE_TEST_PROGRAMS", "1" if SEED else "100"))

@@ -6,8 +6,8 @@ import pytest
 from conformance import cases, numpy_face
 from conformance.suite import assert_conform
 from rank_programs import reduction_threads
-from ranks import run_ranks
-from tiers import long_too
+from support.jobs.ranks import run_ranks
+from support.tiers import long_too
 
 from hvdtune import _native
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 from rank_programs import startup, training
-from ranks import run_ranks, start_ranks
+from support.jobs.ranks import run_ranks, start_ranks
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from rank_programs import timeline, training
-from ranks import hvdtune_command, run_ranks, run_under, start_ranks
+from support.jobs.ranks import hvdtune_command, run_ranks, run_under, start_ranks
 
 from hvdtune.timeline.horovod.analysis import batches, operations, rank_lateness
 from hvdtune.timeline.horovod.model import Trace

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from captures import read_capture
-from launcher import Ended, start
 from rank_programs import capture
-from ranks import hvdtune_command, start_ranks
-from tiers import long_too
+from support.jobs.launcher import Ended, start
+from support.jobs.ranks import hvdtune_command, start_ranks
+from support.recordings.captures import read_capture
+from support.tiers import long_too
 
 from hvdtune.cli.main import main
 

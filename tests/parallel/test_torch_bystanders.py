@@ -1,7 +1,7 @@
 """Several optimizers over one backward pass, and the attributes by which clients know one."""
 
 from rank_programs import torch_bystanders
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 HOROVODS = (
     "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "

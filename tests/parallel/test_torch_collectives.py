@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_finite_differences, torch_gradients, torch_mistakes, torch_values
-from ranks import run_checks_on
-from tiers import long_too
+from support.jobs.ranks import run_checks_on
+from support.tiers import long_too
 
 
 @pytest.mark.parametrize("np", long_too(2, long=[1, 3]))

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_compiled
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 
 def test_compiled_functions_and_models() -> None:

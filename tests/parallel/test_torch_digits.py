@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from ranks import hvdtune_command, run_under
+from support.jobs.ranks import hvdtune_command, run_under
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_errors
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 SIZE = 3
 

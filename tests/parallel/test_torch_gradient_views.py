@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_gradient_views as programs
-from ranks import run_checks_on, start_ranks
+from support.jobs.ranks import run_checks_on, start_ranks
 
 ENVIRONMENT = {"HOROVOD_TIMELINE": "DYNAMIC", "HVDTUNE_TIMELINE_FORMAT": "horovod"}
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_forms, torch_join
-from ranks import run_checks_on, run_once, run_ranks
+from support.jobs.ranks import run_checks_on, run_once, run_ranks
 
 SIZE = 3
 REFUSED = (

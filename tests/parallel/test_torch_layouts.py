@@ -1,7 +1,7 @@
 """Layouts that no collective takes: one sentence that names the layout and what to do."""
 
 from rank_programs import torch_layouts
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
 # Words of the sentence: what the tensor is, and what to do.
 WORDS = {

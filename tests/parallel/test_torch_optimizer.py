@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_optimizer_programs as programs
-from ranks import run_checks_on
+from support.jobs.ranks import run_checks_on
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_wire_names() -> None:
     """One name on the wire is one parameter, whenever parameters die."""
     import torch
 
-    from hvdtune.torch.parameter_names import wire_names as names
+    from hvdtune.torch.optimizer.parameter_names import wire_names as names
 
     first, second, third = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
     assert names.number_to_ask_for(first, "wire.w", 0) == 1

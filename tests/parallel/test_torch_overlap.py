@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_overlap
-from ranks import run_ranks
+from support.jobs.ranks import run_ranks
 
-from hvdtune.core.machine import usable_cpus
+from hvdtune.core.libraries.machine import usable_cpus
 
 
 def test_when_gradients_are_reduced() -> None:

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_state
-from ranks import run_checks_on
-from tiers import long_too
+from support.jobs.ranks import run_checks_on
+from support.tiers import long_too
 
 
 @pytest.mark.parametrize("np", long_too(3, long=[2]))

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rank_programs import torch_threads
-from ranks import run_ranks, start_ranks
+from support.jobs.ranks import run_ranks, start_ranks
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ pytest.importorskip("sklearn")
 
 import torch
 from rank_programs import training_scripts
-from ranks import hvdtune_command, run_under
-from tiers import long_too
+from support.jobs.ranks import hvdtune_command, run_under
+from support.tiers import long_too
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOLERANCE = 1e-5

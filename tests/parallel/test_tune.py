@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ranks import clean_environment, hvdtune_command
+from support.jobs.ranks import clean_environment, hvdtune_command
 
 from hvdtune.autotune.memory.store import Store
 from hvdtune.autotune.report import log

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from fake_gpus import (
+from support.gpus.fake_gpus import (
     GpuArray,
     await_stream,
     capturing,

@@ -8,8 +8,8 @@ import threading
 import time
 
 import numpy as np
-from fake_gpus import GpuArray, set_faults
 from rank_programs.device_arrays import same, values
+from support.gpus.fake_gpus import GpuArray, set_faults
 
 import hvdtune as hvd
 from hvdtune.core import tuning, world

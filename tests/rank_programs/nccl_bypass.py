@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from fake_gpus import GpuArray
 from rank_programs.device_arrays import same, values
+from support.gpus.fake_gpus import GpuArray
 
 import hvdtune as hvd
 from hvdtune.core import tuning

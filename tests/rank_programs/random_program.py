@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from random_inputs import (
+from support.models.random_inputs import (
     Expected,
     difference,
     entries_of,
@@ -20,8 +20,8 @@ from random_inputs import (
     input_of,
     splits_of,
 )
-from random_programs import SETS, Operation, Program, actions_of, generate
-from reference_model import BOOL, FLOATS, INTEGERS
+from support.models.random_programs import SETS, Operation, Program, actions_of, generate
+from support.models.reference_model import BOOL, FLOATS, INTEGERS
 
 import hvdtune.torch as hvd
 

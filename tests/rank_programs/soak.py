@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from random_programs import LARGE, SETS, Profile, generate
 from rank_programs.random_program import DTYPES, Runner
+from support.models.random_programs import LARGE, SETS, Profile, generate
 
 import hvdtune.torch as hvd
 

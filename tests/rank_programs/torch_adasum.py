@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from adasum_model import tree
 from rank_programs import torch_forms as forms
 from rank_programs.torch_cases import FLOATS, error_of, run_checks, same
+from support.models.adasum_model import tree
 
 import hvdtune.torch as hvd
 

@@ -16,7 +16,7 @@ from rank_programs.torch_training import (
 )
 
 import hvdtune.torch as hvd
-from hvdtune.torch.reducer import GradientReducer
+from hvdtune.torch.optimizer.reducer import GradientReducer
 
 
 class Counter:

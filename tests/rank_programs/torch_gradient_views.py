@@ -22,7 +22,7 @@ from rank_programs.torch_cases import error_of, run_checks
 from rank_programs.torch_training import backward, distributed, front, new_model
 
 import hvdtune.torch as hvd
-from hvdtune.torch import gradient_views
+from hvdtune.torch.optimizer import gradient_views
 
 Model = torch.nn.Module
 
@@ -236,14 +236,14 @@ def without_memory() -> None:
     def refuse(size: int) -> Any:
         raise ValueError("no memory to share")
 
-    allocate = gradient_views.shared_memory.allocate
-    gradient_views.shared_memory.allocate = refuse
+    allocate = gradient_views.memory.allocate_shared
+    gradient_views.memory.allocate_shared = refuse
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             trained(new_model, plain_steps)
     finally:
-        gradient_views.shared_memory.allocate = allocate
+        gradient_views.memory.allocate_shared = allocate
         gradient_views._warned = False
     texts = [str(warning.message) for warning in caught]
     assert [t for t in texts if "has no effect: no memory to share" in t], texts

@@ -12,7 +12,7 @@ import rank_programs.torch_training as training
 from rank_programs.torch_cases import run_checks
 
 import hvdtune.torch as hvd
-from hvdtune.torch import overlap
+from hvdtune.torch.optimizer import overlap
 
 
 def reduce_in_backward_pass(during: bool) -> None:

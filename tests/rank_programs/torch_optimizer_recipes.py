@@ -30,7 +30,7 @@ from rank_programs.torch_training import (
 )
 
 import hvdtune.torch as hvd
-from hvdtune.torch import overlap
+from hvdtune.torch.optimizer import overlap
 
 
 def fused_and_foreach() -> None:

@@ -12,7 +12,7 @@ import torch
 
 import hvdtune.torch as hvd
 from hvdtune.core import tuning, world
-from hvdtune.torch import overlap
+from hvdtune.torch.optimizer import overlap
 
 VARIABLE = "HVDTUNE_OVERLAP"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from synthetic_capture import Job, Late, recording, tensors
+from support.recordings.synthetic_capture import Job, Late, recording, tensors
 
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse

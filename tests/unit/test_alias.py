@@ -24,7 +24,7 @@ FILES = {
     "hvdtune/core/exceptions.py": "class HorovodInternalError(RuntimeError): pass\n",
     "hvdtune/core/process_sets.py": "class ProcessSet: pass\nglobal_process_set = ProcessSet()\n",
     "hvdtune/core/membership.py": "def add_process_set(): pass\ndef remove_process_set(): pass\n",
-    "hvdtune/core/built.py": "def mpi_built(): return 0\ndef gloo_built(): return 0\n",
+    "hvdtune/core/libraries/built.py": "def mpi_built(): return 0\ndef gloo_built(): return 0\n",
     "hvdtune/core/world.py": "",
     "hvdtune/bench.py": "",
     "hvdtune/elastic/__init__.py": "class State: pass\n",

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from launcher import wait_until_gone
+from support.jobs.launcher import wait_until_gone
 
 import hvdtune.launch
-from hvdtune.core import built
+from hvdtune.core.libraries import built
 
 ALIAS = str(Path(hvdtune.launch.__file__).resolve().parents[1] / "_alias")
 

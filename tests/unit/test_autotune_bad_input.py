@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from simulated_training import SimulatedStep, flat, short_cycle_is_best
+from support.models.simulated_training import SimulatedStep, flat, short_cycle_is_best
 from test_autotune_session import SimulatedEngine, is_in_phase, session
 
 from hvdtune.autotune.report import log

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 import pytest
-from simulated_training import SimulatedStep
+from support.models.simulated_training import SimulatedStep
 
 from hvdtune.autotune.statistics.cycle import EQUAL, LEAST, Joiner, Step
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from simulated_training import SimulatedStep
+from support.models.simulated_training import SimulatedStep
 from test_autotune_session import SimulatedEngine, session
 
 from hvdtune.autotune.statistics.harm import Harm

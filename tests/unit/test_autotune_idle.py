@@ -8,16 +8,12 @@ from pathlib import Path
 import pytest
 
 HARNESS = Path(__file__).resolve().parents[2] / "benchmarks" / "autotune"
-# The benchmarks have a module `ranks`, and so have the tests.
-_path, _ranks = list(sys.path), sys.modules.pop("ranks", None)
+_path = list(sys.path)
 sys.path.insert(0, str(HARNESS))
 
 import idle  # noqa: E402
 
 sys.path[:] = _path
-del sys.modules["ranks"]
-if _ranks is not None:
-    sys.modules["ranks"] = _ranks
 
 
 def looked(threads: list[str], switches: int) -> dict[str, object]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from simulated_training import MIB
+from support.models.simulated_training import MIB
 
 from hvdtune.autotune.report import log, runs
 from hvdtune.autotune.statistics.score import Sample

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from simulated_training import Landscape, flat, short_cycle_is_best
+from support.models.simulated_training import Landscape, flat, short_cycle_is_best
 from test_autotune_session import DirectOptimiser, SimulatedEngine
 
 from hvdtune.autotune.memory import identity

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 import pytest
-from simulated_training import SimulatedStep
+from support.models.simulated_training import SimulatedStep
 
 from hvdtune.autotune.session import agent
 from hvdtune.autotune.session.agent import Agent, address_of

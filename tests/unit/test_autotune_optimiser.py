@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from simulated_training import MIB, full_space, scattered
+from support.models.simulated_training import MIB, full_space, scattered
 
 from hvdtune.autotune.search import space
 from hvdtune.autotune.search.optimiser import Observation, Problem, propose

@@ -11,16 +11,12 @@ from typing import Any
 import pytest
 
 HARNESS = Path(__file__).resolve().parents[2] / "benchmarks" / "autotune"
-# The benchmarks have a module `ranks`, and so have the tests.
-_path, _ranks = list(sys.path), sys.modules.pop("ranks", None)
+_path = list(sys.path)
 sys.path.insert(0, str(HARNESS))
 
 import real  # noqa: E402
 
 sys.path[:] = _path
-del sys.modules["ranks"]
-if _ranks is not None:
-    sys.modules["ranks"] = _ranks
 
 MIB = 2**20
 RUNS = [real.tune_name("tiny", 2, start, 1) for start in real.STARTS]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from simulated_training import short_cycle_is_best
+from support.models.simulated_training import short_cycle_is_best
 from test_autotune_session import SimulatedEngine, session
 
 from hvdtune.autotune.report import figures, log, page, runs

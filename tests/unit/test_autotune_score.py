@@ -5,7 +5,7 @@ import random
 import statistics
 
 import pytest
-from simulated_training import SimulatedStep
+from support.models.simulated_training import SimulatedStep
 
 from hvdtune.autotune.statistics.score import Window, summarise, trimmed_mean
 

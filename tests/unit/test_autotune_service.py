@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from simulated_training import answer, full_space, scattered
+from support.models.simulated_training import answer, full_space, scattered
 
 from hvdtune.autotune.search import space
 from hvdtune.autotune.search.question import Answer, Request

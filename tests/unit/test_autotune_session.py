@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from simulated_training import (
+from support.models.simulated_training import (
     LANDSCAPES,
     Landscape,
     SimulatedStep,

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from simulated_training import KEYS, MIB, full_space
+from support.models.simulated_training import KEYS, MIB, full_space
 
 from hvdtune.autotune.search import space
 from hvdtune.autotune.search.space import OFF_CELL, Dimension, Space

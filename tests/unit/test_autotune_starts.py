@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import pytest
-from simulated_training import MIB, SimulatedStep, SimulatedSteps, flat, tune
+from support.models.simulated_training import MIB, SimulatedStep, SimulatedSteps, flat, tune
 
 from hvdtune.autotune.search.tuner import TunerConfig
 from hvdtune.autotune.statistics import score

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from simulated_training import MIB
+from support.models.simulated_training import MIB
 
 from hvdtune.autotune.memory import identity
 from hvdtune.autotune.memory.identity import Signature

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from simulated_training import (
+from support.models.simulated_training import (
     LANDSCAPES,
     MIB,
     SimulatedSteps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from simulated_training import flat, short_cycle_is_best
+from support.models.simulated_training import flat, short_cycle_is_best
 from test_autotune_session import DirectOptimiser, SimulatedEngine, session
 
 from hvdtune.autotune.report import log

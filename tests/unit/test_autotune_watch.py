@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from simulated_training import SimulatedStep, flat, short_cycle_is_best
+from support.models.simulated_training import SimulatedStep, flat, short_cycle_is_best
 from test_autotune_session import SimulatedEngine, session
 
 from hvdtune.autotune.report import log

@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.machinery
 
 import pytest
-from cuda_answers import compiled, forget_what_is_loaded, library
+from support.gpus.cuda_answers import compiled, forget_what_is_loaded, library
 
-from hvdtune.bench import advice, cuda
+from hvdtune.bench import cuda
 from hvdtune.bench.cuda import Found, Unavailable
 from hvdtune.bench.metrics import Summary
-from hvdtune.bench.results import Measurement, Report, WorkloadRow
+from hvdtune.bench.report import advice
+from hvdtune.bench.report.results import Measurement, Report, WorkloadRow
 from hvdtune.cli import main
-from hvdtune.core import cuda_libraries
+from hvdtune.core.libraries import cuda as cuda_libraries
 
 
 @pytest.fixture

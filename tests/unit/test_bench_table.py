@@ -9,11 +9,11 @@ import json
 
 import pytest
 
-from hvdtune.bench import advice, exports, page, results, table
 from hvdtune.bench.memory import MemoryCurve, MemoryPoint
 from hvdtune.bench.metrics import Summary
-from hvdtune.bench.progress import Display
-from hvdtune.bench.results import Report, SweepRow, WorkloadRow
+from hvdtune.bench.report import advice, exports, page, results, table
+from hvdtune.bench.report.progress import Display
+from hvdtune.bench.report.results import Report, SweepRow, WorkloadRow
 from hvdtune.cli import bench as cli
 
 MIB = 1 << 20

@@ -17,7 +17,7 @@ import pytest
 
 from hvdtune.bench import metrics
 from hvdtune.bench.memory import MemoryCurve, MemoryPoint
-from hvdtune.bench.workloads import WORKLOADS
+from hvdtune.bench.workloads.gradient_sets import WORKLOADS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

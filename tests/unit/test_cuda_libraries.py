@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from cuda_answers import forget_what_is_loaded
+from support.gpus.cuda_answers import forget_what_is_loaded
 
-from hvdtune.core import cuda_libraries
-from hvdtune.core.cuda_libraries import Library, Places, find
+from hvdtune.core.libraries import cuda
+from hvdtune.core.libraries.cuda import Library, Places, find
 from hvdtune.settings import knobs
 
 
@@ -40,7 +40,7 @@ class Machine:
         (self.site / f"nvidia_nccl_cu{cuda}-{version}.dist-info").mkdir()
         return self.library("site/nvidia/nccl/lib/libnccl.so.2")
 
-    def find(self, **named: str) -> cuda_libraries.CudaLibraries:
+    def find(self, **named: str) -> cuda.CudaLibraries:
         places = Places(
             self.mapped,
             [str(self.site), ""],
@@ -251,11 +251,11 @@ def test_who_uses_gpus_has_loaded_the_driver(tmp_path):
     module = mathematics()
     copy = tmp_path / "libcuda.so.1"
     copy.write_bytes(Path(module).read_bytes())
-    before = cuda_libraries.driver_is_loaded()
+    before = cuda.driver_is_loaded()
     loaded = ctypes.CDLL(str(copy))
-    assert cuda_libraries.driver_is_loaded()
+    assert cuda.driver_is_loaded()
     ctypes.CDLL(None).dlclose(ctypes.c_void_p(loaded._handle))
-    assert cuda_libraries.driver_is_loaded() is before
+    assert cuda.driver_is_loaded() is before
 
 
 def test_the_settings_are_named_by_the_variables(machine):

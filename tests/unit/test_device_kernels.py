@@ -1,8 +1,8 @@
 """The kernels for GPUs, through NVIDIA's compilers: no registers are spilled, and enough are left.
 
-Compilers run without a GPU. Where there are none, these tests skip: `tests/device_kernels.sh`
-installs NVIDIA's from PyPI and runs them. What the kernels compute is tested on the host, by
-tests/native.
+Compilers run without a GPU. Where there are none, these tests skip:
+`tests/support/gpus/device_kernels.sh` installs NVIDIA's from PyPI and runs them. What the kernels
+compute is tested on the host, by tests/native.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long
 
 NATIVE = Path(__file__).parents[2] / "native"
 SOURCE = NATIVE / "device" / "kernels.cu"
-NVRTC = Path(__file__).parents[1] / "nvrtc_compile.py"
+NVRTC = Path(__file__).parents[1] / "support" / "gpus" / "nvrtc_compile.py"
 ARCHITECTURES = (80, 90, 100)
 #: So that at least 3 blocks of 256 threads are on a multiprocessor, which has 65 536 registers.
 MOST_REGISTERS = 85
@@ -54,7 +54,9 @@ def tool(*names: str) -> Path:
         for name in names:
             for path in sorted(folder.glob(name)):
                 return path
-    pytest.skip(f"there is no {names[0]} of CUDA's; tests/device_kernels.sh installs one")
+    pytest.skip(
+        f"there is no {names[0]} of CUDA's; tests/support/gpus/device_kernels.sh installs one"
+    )
 
 
 class Kernel(NamedTuple):

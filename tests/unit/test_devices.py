@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdtune.core import devices
+from hvdtune.core.libraries import devices
 from hvdtune.settings import knobs
 
 WITHOUT = {"HVDTUNE_CUDA_LIBRARY": "none", "HVDTUNE_NCCL_LIBRARY": "none"}

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from ranks import hvdtune_command
+from support.jobs.ranks import hvdtune_command
 
 from hvdtune.settings.knobs import KNOBS
 

@@ -7,16 +7,14 @@ import subprocess
 import sys
 import types
 
-from cuda_answers import compiled, forget_what_is_loaded, library
+from support.gpus.cuda_answers import compiled, forget_what_is_loaded, library
 
-from hvdtune.core import cuda_libraries
-from hvdtune.core.cuda_libraries import CudaLibraries, Library
+from hvdtune.core.libraries import cuda
+from hvdtune.core.libraries.cuda import CudaLibraries, Library
 from hvdtune.launch.doctor import doctor, gpu_checks, gpus
 from hvdtune.launch.doctor.gpus import Answer, Gpu
 
-MISSING = cuda_libraries.find(
-    {}, places=cuda_libraries.Places([], [], [], "/none", "/none"), everything=True
-)
+MISSING = cuda.find({}, places=cuda.Places([], [], [], "/none", "/none"), everything=True)
 
 
 def all_of(path: str) -> CudaLibraries:
@@ -98,8 +96,8 @@ def test_without_any_library_no_process_is_started(monkeypatch):
     said = told(MISSING, answer)
     assert said["CUDA driver"][1].startswith("there is no NVIDIA driver on this machine")
     assert said["CUDA driver"][2].startswith("NVIDIA's driver for Linux")
-    assert said["NCCL"] == ("missing", "NCCL was not found", cuda_libraries.NCCL_ADVICE)
-    assert said["NVRTC"][2] == cuda_libraries.NVRTC_ADVICE
+    assert said["NCCL"] == ("missing", "NCCL was not found", cuda.NCCL_ADVICE)
+    assert said["NVRTC"][2] == cuda.NVRTC_ADVICE
 
 
 def test_an_engine_that_knows_no_gpus_says_so(tmp_path):
@@ -177,7 +175,7 @@ def test_the_topology_is_nvml_s(monkeypatch):
 def test_the_whole_report_keeps_sections_together(tmp_path, monkeypatch):
     path = library(tmp_path)
     forget_what_is_loaded(monkeypatch)
-    monkeypatch.setattr(cuda_libraries, "engine_knows_gpus", lambda: True)
+    monkeypatch.setattr(cuda, "engine_knows_gpus", lambda: True)
     environ = {f"HVDTUNE_{name}_LIBRARY": path for name in ("CUDA", "NCCL", "NVRTC")}
     findings = doctor.examine("1", environ)
     sections = [finding.section for finding in findings]
@@ -196,13 +194,13 @@ def test_what_is_built_follows_the_libraries(tmp_path, monkeypatch):
     forget_what_is_loaded(monkeypatch)
     for name in ("CUDA", "NCCL"):
         monkeypatch.setenv(f"HVDTUNE_{name}_LIBRARY", path)
-    monkeypatch.setattr(cuda_libraries, "engine_knows_gpus", lambda: False)
-    assert cuda_libraries.nccl_built() == 0
-    assert cuda_libraries.cuda_built() is False
-    monkeypatch.setattr(cuda_libraries, "engine_knows_gpus", lambda: True)
-    assert cuda_libraries.nccl_built() == 22707
-    assert cuda_libraries.cuda_built() is True
+    monkeypatch.setattr(cuda, "engine_knows_gpus", lambda: False)
+    assert cuda.nccl_built() == 0
+    assert cuda.cuda_built() is False
+    monkeypatch.setattr(cuda, "engine_knows_gpus", lambda: True)
+    assert cuda.nccl_built() == 22707
+    assert cuda.cuda_built() is True
     monkeypatch.setenv("HVDTUNE_NCCL_LIBRARY", "none")
-    assert cuda_libraries.nccl_built() == 0
+    assert cuda.nccl_built() == 0
     monkeypatch.setenv("HVDTUNE_CUDA_LIBRARY", "none")
-    assert cuda_libraries.cuda_built() is False
+    assert cuda.cuda_built() is False

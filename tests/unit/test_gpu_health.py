@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, recording
+from support.recordings.synthetic_capture import Job, recording
 
 from hvdtune.timeline.advice import gpus as gpu_health
 from hvdtune.timeline.advice.verdict import findings

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from live_samples import sample_status
+from support.recordings.live_samples import sample_status
 
 from hvdtune.live import client
 

@@ -10,8 +10,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from live_samples import sample_status, status_at_start
 from prometheus_client.parser import text_string_to_metric_families
+from support.recordings.live_samples import sample_status, status_at_start
 
 from hvdtune.live import metrics
 from hvdtune.live.exporter import Exporter

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 
 import pytest
-from live_samples import sample_status, status_at_start
 from rich.console import Console
+from support.recordings.live_samples import sample_status, status_at_start
 
 from hvdtune.live import view
 

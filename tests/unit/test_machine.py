@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hvdtune.core.machine import usable_cpus
+from hvdtune.core.libraries.machine import usable_cpus
 
 
 def test_usable_cpus_are_at_most_those_of_the_affinity_mask() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvdtune.core import marks, world
+from hvdtune.core import world
+from hvdtune.core.observation import marks
 
 
 class Engine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hvdtune.core.mpi_library import MPICH, OPEN_MPI, hydra_connection, launcher_family
+from hvdtune.core.libraries.mpi import MPICH, OPEN_MPI, hydra_connection, launcher_family
 
 
 @pytest.mark.parametrize(

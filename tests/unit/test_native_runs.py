@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import native_runs
 import pytest
+from support import native_runs
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdtune.core import network
+from hvdtune.core.libraries import network
 from hvdtune.core.topology import detect
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.remote import interfaces, rendezvous

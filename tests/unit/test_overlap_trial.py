@@ -9,7 +9,15 @@ from functools import partial
 
 import pytest
 
-from hvdtune.torch.overlap_trial import BLOCK, FIRST, LATER, LOOK, MOST_PAIRS, OverlapTrial, Place
+from hvdtune.torch.optimizer.overlap_trial import (
+    BLOCK,
+    FIRST,
+    LATER,
+    LOOK,
+    MOST_PAIRS,
+    OverlapTrial,
+    Place,
+)
 
 MS = 1_000_000
 DECIDED = FIRST + LOOK + 2 * BLOCK * MOST_PAIRS + 2  # steps after which everything is decided

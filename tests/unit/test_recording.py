@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdtune.core import recording
+from hvdtune.core.observation import recording
 from hvdtune.settings.knobs import KNOBS, KnobError, from_environ, parse, to_text
 
 FINISHER = """

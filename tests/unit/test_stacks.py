@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvdtune.core import stacks
+from hvdtune.core.observation import stacks
 
 
 def deep(left: int) -> str:

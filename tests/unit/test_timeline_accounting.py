@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, Stall, Tensor, planted, recording, step_seconds
+from support.recordings.synthetic_capture import (
+    Job,
+    Late,
+    Stall,
+    Tensor,
+    planted,
+    recording,
+    step_seconds,
+)
 
 from hvdtune.timeline import api
 from hvdtune.timeline.advice import accounting

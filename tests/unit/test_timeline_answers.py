@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, Stall, Tensor, recording, tensors
+from support.recordings.synthetic_capture import Job, Late, Stall, Tensor, recording, tensors
 
 from hvdtune.timeline import api
 from hvdtune.timeline.advice.verdict import findings

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_capture import Job, Late, recording, step_seconds
+from support.recordings.synthetic_capture import Job, Late, recording, step_seconds
 
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding

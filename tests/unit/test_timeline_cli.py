@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from synthetic_capture import Job, write_capture
+from support.recordings.synthetic_capture import Job, write_capture
 
 from hvdtune.cli.main import main
 

@@ -6,8 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cpu_readings import add, crowded
-from synthetic_capture import Call, Job, Late, Tensor, recording, step_seconds, tensors
+from support.recordings.cpu_readings import add, crowded
+from support.recordings.synthetic_capture import (
+    Call,
+    Job,
+    Late,
+    Tensor,
+    recording,
+    step_seconds,
+    tensors,
+)
 
 from hvdtune.timeline.advice import cpus
 from hvdtune.timeline.advice.case import Case

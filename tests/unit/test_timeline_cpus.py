@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, recording, step_seconds, tensors
+from support.recordings.synthetic_capture import Job, Late, recording, step_seconds, tensors
 
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding

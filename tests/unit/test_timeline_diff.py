@@ -9,8 +9,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import synthetic_capture
-from synthetic_capture import Job, recording, step_seconds, tensors, write_capture
+from support.recordings import synthetic_capture
+from support.recordings.synthetic_capture import (
+    Job,
+    recording,
+    step_seconds,
+    tensors,
+    write_capture,
+)
 
 from hvdtune.cli.main import main
 from hvdtune.timeline.analysis.analyse import analyse

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from synthetic_capture import Job, Late, planted, recording
+from support.recordings.synthetic_capture import Job, Late, planted, recording
 
 from hvdtune.timeline.analysis.analyse import analyse
 from hvdtune.timeline.analysis.answers import Analysis

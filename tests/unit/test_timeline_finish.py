@@ -16,8 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import synthetic_capture
-from synthetic_capture import Job, capture_lines, recording, simulate, write_capture, write_lines
+from support.recordings import synthetic_capture
+from support.recordings.synthetic_capture import (
+    Job,
+    capture_lines,
+    recording,
+    simulate,
+    write_capture,
+    write_lines,
+)
 
 from hvdtune.timeline.record.events import TimelineError
 from hvdtune.timeline.record.layout import STREAMS, Identity

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, capture_lines, event, simulate, write_capture, write_lines
+from support.recordings.synthetic_capture import (
+    Job,
+    capture_lines,
+    event,
+    simulate,
+    write_capture,
+    write_lines,
+)
 
 from hvdtune.cli.main import main
 from hvdtune.timeline import api

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, recording, step_seconds, tensors
+from support.recordings.synthetic_capture import Job, Late, recording, step_seconds, tensors
 
 from hvdtune.timeline.advice import cure, overlap, ranks, traffic, turns
 from hvdtune.timeline.advice.case import MIB, Case

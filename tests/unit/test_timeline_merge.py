@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_capture import (
+from support.recordings.synthetic_capture import (
     START_WALL_US,
     Job,
     capture_lines,

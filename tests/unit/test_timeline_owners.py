@@ -7,7 +7,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-from synthetic_capture import Call, Job, Late, Tensor, describing, recording, step_seconds, tensors
+from support.recordings.synthetic_capture import (
+    Call,
+    Job,
+    Late,
+    Tensor,
+    describing,
+    recording,
+    step_seconds,
+    tensors,
+)
 
 from hvdtune.timeline import api
 from hvdtune.timeline.advice.finding import Finding

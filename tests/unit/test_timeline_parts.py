@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_capture import Job, Late, Tensor, recording, tensors
+from support.recordings.synthetic_capture import Job, Late, Tensor, recording, tensors
 
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse

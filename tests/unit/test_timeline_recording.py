@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_capture import (
+from support.recordings.synthetic_capture import (
     Job,
     block,
     capture_lines,

@@ -10,8 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import synthetic_capture
-from synthetic_capture import Job, Late, Tensor, recording, tensors, write_capture
+from support.recordings import synthetic_capture
+from support.recordings.synthetic_capture import (
+    Job,
+    Late,
+    Tensor,
+    recording,
+    tensors,
+    write_capture,
+)
 
 from hvdtune.cli.main import main
 from hvdtune.timeline import api, words

@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, capture_lines, event, recording, simulate, write_lines
+from support.recordings.synthetic_capture import (
+    Job,
+    capture_lines,
+    event,
+    recording,
+    simulate,
+    write_lines,
+)
 
 from hvdtune.timeline.record.layout import NONE, TENSOR
 from hvdtune.timeline.record.load import read_recording

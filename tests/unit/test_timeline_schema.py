@@ -14,8 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 import numpy as np
 import pytest
-from cpu_readings import crowded
-from synthetic_capture import Job, Late, Stall, recording, tensors
+from support.recordings.cpu_readings import crowded
+from support.recordings.synthetic_capture import Job, Late, Stall, recording, tensors
 
 from hvdtune.timeline import api, schema
 from hvdtune.timeline.advice.verdict import findings

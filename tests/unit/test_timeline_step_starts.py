@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, Stall, recording, tensors
+from support.recordings.synthetic_capture import Job, Late, Stall, recording, tensors
 
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, recording, step_seconds
+from support.recordings.synthetic_capture import Job, Late, recording, step_seconds
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings

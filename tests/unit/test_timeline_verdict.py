@@ -7,7 +7,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, Stall, Tensor, planted, recording, step_seconds, tensors
+from support.recordings.synthetic_capture import (
+    Job,
+    Late,
+    Stall,
+    Tensor,
+    planted,
+    recording,
+    step_seconds,
+    tensors,
+)
 
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings

@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_capture import Job, Late, Stall, Tensor, planted, recording, simulate, tensors
+from support.recordings.synthetic_capture import (
+    Job,
+    Late,
+    Stall,
+    Tensor,
+    planted,
+    recording,
+    simulate,
+    tensors,
+)
 
 from hvdtune.timeline.record.events import TimelineError
 from hvdtune.timeline.record.layout import Mark, Recording

@@ -26,7 +26,7 @@ def names_in_product() -> Iterator[tuple[str, Path]]:
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and path.suffix in ("", ".py", ".sh")
     ]
-    for path in [*programs, ROOT / "conftest.py", ROOT / "tests" / "ranks.py"]:
+    for path in [*programs, ROOT / "conftest.py", ROOT / "tests/support/jobs/ranks.py"]:
         text = path.read_text(encoding="utf-8", errors="replace")
         if path.suffix == ".py":
             strings = (

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hvdtune.bench.workloads import WORKLOADS, select
+from hvdtune.bench.workloads.gradient_sets import WORKLOADS, select
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""benchmarks/writing.py and phases.py without their jobs: what is made of what was measured."""
+"""Benchmarks writing.py and phases.py without their jobs: what is made of what was measured."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture
 def writing(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "experiments"))
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    # tests/ranks.py has the same name.
-    monkeypatch.delitem(sys.modules, "ranks", raising=False)
     import writing
 
     yield writing
-    for name in ("ranks", "writing", "phases"):
+    for name in ("writing", "phases"):
         sys.modules.pop(name, None)
 
 

@@ -17,7 +17,8 @@ took some ranks more CPU time than others (UNEVEN) says that the CPUs were not e
 virtual machine whose neighbours are busy. Without --busy-host such a run does not count, and there
 is another one, up to TRIES. Printed are a line for each program, the totals
 and the confusion matrix. The exit status is 1 if a goal is missed (95 % right, 90 % inside) or a
-job fails. Programs on two hosts need root and sshd (tests/hosts_rig.py), and are left out without.
+job fails. Programs on two hosts need root and sshd (tests/support/hosts/hosts_rig.py), and are left
+out without.
 """
 
 from __future__ import annotations

@@ -94,7 +94,8 @@ _logs_begun: set[str] = set()
 
 def start() -> None:
     """Begin tuning the job (on rank 0, when the engine is up)."""
-    from hvdtune.core import machine, tuning, world
+    from hvdtune.core import tuning, world
+    from hvdtune.core.libraries import machine
 
     if _running is not None:
         stop()
@@ -129,7 +130,7 @@ def start() -> None:
 
 
 def _record(text: str) -> None:
-    from hvdtune.core import marks
+    from hvdtune.core.observation import marks
 
     marks.record(marks.AUTOTUNE, 0, text)
 

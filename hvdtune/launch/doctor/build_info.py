@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-from hvdtune.core import cuda_libraries, gloo_library, mpi_library
+from hvdtune.core.libraries import cuda, gloo, mpi
 
 #: The release of Horovod whose interface this is.
 HOROVOD_VERSION = "0.28.1"
@@ -16,8 +16,6 @@ _FRAMEWORKS = (("TensorFlow", "tensorflow"), ("PyTorch", "torch"), ("MXNet", "mx
 def check_build(version: str) -> str:
     """Describe the build: a framework is ticked when it and hvdtune's module for it are there."""
     engine = find_spec("._native", "hvdtune") is not None
-    mpi = bool(mpi_library.find_all(os.environ))
-    gloo = bool(gloo_library.module_path())
     frameworks = [
         (title, _installed(f".{module}", "hvdtune") and _installed(module))
         for title, module in _FRAMEWORKS
@@ -32,10 +30,10 @@ def check_build(version: str) -> str:
         _section(
             "Available Tensor Operations",
             [
-                ("NCCL", cuda_libraries.nccl_built() > 0),
+                ("NCCL", cuda.nccl_built() > 0),
                 *((name, False) for name in ("DDL", "CCL")),
-                ("MPI", mpi),
-                ("Gloo", gloo),
+                ("MPI", bool(mpi.find_all(os.environ))),
+                ("Gloo", bool(gloo.module_path())),
                 ("Shared memory", engine),
             ],
         ),

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdtune.core import gloo_library, machine, mpi_library
+from hvdtune.core.libraries import gloo, machine, mpi
 from hvdtune.launch.doctor import gpu_checks
 from hvdtune.settings import variables
 
@@ -220,9 +220,9 @@ def _sockets(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def _mpi(environ: Mapping[str, str]) -> list[Finding]:
-    libraries = mpi_library.find_all(environ)
+    libraries = mpi.find_all(environ)
     if not libraries:
-        return [Finding("Data planes", "MPI", "missing", "no libmpi was found", mpi_library.ADVICE)]
+        return [Finding("Data planes", "MPI", "missing", "no libmpi was found", mpi.ADVICE)]
     # A library takes the variables of a launcher for its own job's.
     plain = {key: value for key, value in environ.items() if not key.startswith(("OMPI_", "PMI"))}
     found = []
@@ -234,12 +234,12 @@ def _mpi(environ: Mapping[str, str]) -> list[Finding]:
             found.append(Finding("Data planes", "MPI", "ok", detail))
         else:
             detail = f"{library.path} cannot be loaded: {answer}"
-            found.append(Finding("Data planes", "MPI", "missing", detail, mpi_library.ADVICE))
+            found.append(Finding("Data planes", "MPI", "missing", detail, mpi.ADVICE))
     return found
 
 
 def _gloo(environ: Mapping[str, str]) -> list[Finding]:
-    path = gloo_library.module_path()
+    path = gloo.module_path()
     if not path:
         return [
             Finding(
@@ -247,7 +247,7 @@ def _gloo(environ: Mapping[str, str]) -> list[Finding]:
                 "Gloo",
                 "missing",
                 "this hvdtune was built without it",
-                gloo_library.ADVICE,
+                gloo.ADVICE,
             )
         ]
     works, answer = _ask(
@@ -265,7 +265,7 @@ def _gloo(environ: Mapping[str, str]) -> list[Finding]:
 def _launchers(environ: Mapping[str, str]) -> list[Finding]:
     rows = (
         ("ssh", ["-V"], "several hosts", "the distribution's openssh-client"),
-        ("mpirun", ["--version"], "hvdtune run --mpi", mpi_library.ADVICE),
+        ("mpirun", ["--version"], "hvdtune run --mpi", mpi.ADVICE),
         ("srun", ["--version"], "Slurm", "a Slurm cluster has it"),
         ("jsrun", ["--version"], "hvdtune run --jsrun", "an LSF cluster has it"),
     )

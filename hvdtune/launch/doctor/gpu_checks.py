@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import NamedTuple
 
-from hvdtune.core import cuda_libraries
-from hvdtune.core.cuda_libraries import CudaLibraries, Library
+from hvdtune.core.libraries import cuda
+from hvdtune.core.libraries.cuda import CudaLibraries, Library
 from hvdtune.launch.doctor import gpus
 from hvdtune.launch.doctor.gpus import Answer
 
@@ -28,8 +28,8 @@ class Line(NamedTuple):
 
 def examine(environ: Mapping[str, str]) -> list[Line]:
     """All lines. The libraries are loaded by a child process, if any was found."""
-    libraries = cuda_libraries.find(environ, everything=True)
-    return report(libraries, gpus.ask(libraries), cuda_libraries.engine_knows_gpus())
+    libraries = cuda.find(environ, everything=True)
+    return report(libraries, gpus.ask(libraries), cuda.engine_knows_gpus())
 
 
 def report(libraries: CudaLibraries, answer: Answer, engine: bool) -> list[Line]:
@@ -59,12 +59,12 @@ def _nccl(library: Library, answer: Answer, engine: bool) -> Line:
         reason, _, advice = library.reason.partition(": ")
         return line("missing", reason, advice)
     if answer.nccl_problem:
-        return line("missing", answer.nccl_problem, cuda_libraries.NCCL_ADVICE)
+        return line("missing", answer.nccl_problem, cuda.NCCL_ADVICE)
     version = nccl_text(answer.nccl_version)
-    if answer.nccl_version < cuda_libraries.nccl_code(cuda_libraries.OLDEST_NCCL):
-        oldest = ".".join(map(str, cuda_libraries.OLDEST_NCCL))
+    if answer.nccl_version < cuda.nccl_code(cuda.OLDEST_NCCL):
+        oldest = ".".join(map(str, cuda.OLDEST_NCCL))
         detail = f"{version} is too old, {oldest} or newer is needed: {where}"
-        return line("missing", detail, cuda_libraries.NCCL_ADVICE)
+        return line("missing", detail, cuda.NCCL_ADVICE)
     return line("ok", f"{version}: {where}")
 
 
@@ -79,7 +79,7 @@ def _driver(library: Library, answer: Answer) -> Line:
         reason, _, advice = library.reason.partition("; get ")
         return Line(SECTION, name, "missing", reason, advice)
     if answer.cuda_problem:
-        return Line(SECTION, name, "missing", answer.cuda_problem, cuda_libraries.DRIVER_ADVICE)
+        return Line(SECTION, name, "missing", answer.cuda_problem, cuda.DRIVER_ADVICE)
     number = f"{library.version_text}, " if library.version else ""
     major, minor = answer.cuda_version
     count = len(answer.gpus)
@@ -122,7 +122,7 @@ def _paths(answer: Answer) -> Line:
 def _nvrtc(library: Library, answer: Answer) -> Line:
     if library.path is None:
         reason, _, advice = library.reason.rpartition(": ")
-        if advice != cuda_libraries.NVRTC_ADVICE:
+        if advice != cuda.NVRTC_ADVICE:
             reason, advice = library.reason, ""
         return Line(
             SECTION,
@@ -132,6 +132,6 @@ def _nvrtc(library: Library, answer: Answer) -> Line:
             advice,
         )
     if answer.nvrtc_problem:
-        return Line(SECTION, "NVRTC", "missing", answer.nvrtc_problem, cuda_libraries.NVRTC_ADVICE)
+        return Line(SECTION, "NVRTC", "missing", answer.nvrtc_problem, cuda.NVRTC_ADVICE)
     major, minor = answer.nvrtc_version
     return Line(SECTION, "NVRTC", "ok", f"{major}.{minor}: {library.path} ({library.found})")

@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from hvdtune.bootstrap import python_command
-from hvdtune.core.cuda_libraries import CudaLibraries
+from hvdtune.core.libraries.cuda import CudaLibraries
 
 # cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY = (75, 76)

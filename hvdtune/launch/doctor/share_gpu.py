@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hvdtune.core import cuda_libraries
+from hvdtune.core.libraries import cuda
 from hvdtune.launch.errors import LaunchError
 
 #: The first NCCL that takes several ranks of a communicator on one GPU.
-OLDEST_NCCL: cuda_libraries.Version = (2, 30)
+OLDEST_NCCL: cuda.Version = (2, 30)
 
 _ENABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 
@@ -29,10 +29,10 @@ def variables(environ: Mapping[str, str], ranks: int, *, here: bool) -> dict[str
     Without NCCL by choice (HVDTUNE_NCCL_LIBRARY=none) nothing is to be said: the ranks then read
     each other's memory, or, on several hosts, tensors pass through host memory.
     """
-    if environ.get("HVDTUNE_NCCL_LIBRARY", "").strip().lower() == cuda_libraries.NONE:
+    if environ.get("HVDTUNE_NCCL_LIBRARY", "").strip().lower() == cuda.NONE:
         return {}
     if here:
-        _require(cuda_libraries.find(environ, everything=True).nccl)
+        _require(cuda.find(environ, everything=True).nccl)
     ctas = 4 if ranks <= 2 else 2 if ranks <= 4 else 1
     least = environ.get("NCCL_MIN_CTAS", "").strip()
     ctas = max(ctas, int(least)) if least.isdecimal() else ctas
@@ -40,7 +40,7 @@ def variables(environ: Mapping[str, str], ranks: int, *, here: bool) -> dict[str
     return {name: value for name, value in wanted.items() if name == _ENABLE or name not in environ}
 
 
-def _require(nccl: cuda_libraries.Library) -> None:
+def _require(nccl: cuda.Library) -> None:
     oldest = ".".join(map(str, OLDEST_NCCL))
     if nccl.path is None:
         raise LaunchError(f"--share-gpu needs NCCL {oldest} or newer: {nccl.reason}")

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hvdtune.core.network import FIRST_PORT, PORTS
+from hvdtune.core.libraries.network import FIRST_PORT, PORTS
 from hvdtune.launch.allocation.hosts import is_local
 from hvdtune.launch.errors import LaunchError
 
@@ -63,7 +63,7 @@ def by_names(hosts: Sequence[str], interfaces: Sequence[str], dry: bool = False)
 
 
 def variables(address: str, port: int, interfaces: Sequence[str]) -> dict[str, str]:
-    """What workers read; see `hvdtune.core.network`."""
+    """What workers read; see `hvdtune.core.libraries.network`."""
     chosen = {"HOROVOD_GLOO_IFACE": ",".join(interfaces)} if interfaces else {}
     return {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,

@@ -91,8 +91,10 @@ class Case:
 
     @cached_property
     def program(self) -> dict[str, Any]:
-        """What the program said last of how it reduces gradients (torch/description.py); {} if
-        nothing: it has no DistributedOptimizer, or an earlier version recorded."""
+        """What the program said last of how it reduces gradients (torch/optimizer/description.py).
+
+        {} if nothing: it has no DistributedOptimizer, or an earlier version recorded.
+        """
         for one in self.analysis.recording.ranks.values():
             marks = one.marks[one.marks["kind"] == int(Mark.PROGRAM)]
             texts = [one.texts[at] for at in marks["text"] if at < len(one.texts)]

@@ -127,7 +127,7 @@ class Mark(IntEnum):
     WINDOW = 8  # value: 1 recording begins here, 0 it ends
     ERROR = 9  # value 1, text: why the job ends; value 0, text: why an operation was refused
     PHASE = 10  # text: what the program does; value 1 it begins, 2 the same on a device, 0 it ends
-    PROGRAM = 11  # text: how the program reduces gradients, as JSON (torch/description.py)
+    PROGRAM = 11  # text: how it reduces gradients, as JSON (torch/optimizer/description.py)
     CALL_SITE = 12  # text: operation|process set|line that called it, value: its elements
 
 

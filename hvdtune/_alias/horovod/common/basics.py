@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdtune.core import built, job, recording, world
+from hvdtune.core import job, world
+from hvdtune.core.libraries import built
+from hvdtune.core.observation import recording
 
 
 class HorovodBasics:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from hvdtune.core import built
+from hvdtune.core.libraries import built
 
 from .. import _absent
 

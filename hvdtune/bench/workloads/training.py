@@ -1,0 +1,50 @@
+"""Endless steps of one gradient set: `main([WORKLOAD])` on each rank, for `hvdtune tune`.
+
+A step is what a training step of the model allreduces: every tensor submitted in backward order,
+then all waited for. It ends with the process.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hvdtune.bench.workloads.gradient_sets import WORKLOADS, Workload
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Step until the engine or the process is ended; the exit status."""
+    import hvdtune as hvd
+    from hvdtune.core.exceptions import HorovodInternalError
+
+    [key] = arguments
+    try:
+        hvd.init()
+        tensors = _tensors(WORKLOADS[key])
+        while True:
+            _step(hvd, tensors)
+    except (HorovodInternalError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _tensors(workload: Workload) -> list[tuple[str, Any]]:
+    import numpy as np
+
+    flat = np.ones(workload.elements(), np.float32)
+    tensors = []
+    offset = 0
+    for name, shape in workload.backward_order():
+        size = math.prod(shape)
+        tensors.append((f"bench.{workload.key}.{name}", flat[offset : offset + size]))
+        offset += size
+    return tensors
+
+
+def _step(hvd: Any, tensors: list[tuple[str, Any]]) -> None:
+    # Averages, so that the numbers stay what they are however many steps there are.
+    handles = [hvd.allreduce_async_(tensor, op=hvd.Average, name=name) for name, tensor in tensors]
+    for handle in reversed(handles):
+        hvd.synchronize(handle)

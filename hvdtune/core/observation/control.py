@@ -1,0 +1,60 @@
+"""Rank 0's ear for other processes of this user: `hvdtune top`, `stacks`, `timeline start|stop`.
+
+The engine answers what it knows by itself, on a native thread, also while Python is busy
+(`Engine.serve`). The rest comes here, on that thread, when it has got the interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from hvdtune.core import world
+from hvdtune.core.observation import recording
+
+if TYPE_CHECKING:
+    from hvdtune import _native
+    from hvdtune.core.topology import Topology
+
+
+def serve(engine: _native.Engine, topology: Topology) -> None:
+    """Let the job be asked, on rank 0."""
+    if topology.rank != 0:
+        return
+    number = os.urandom(4).hex()  # process ids are not unique between containers
+    identity = {
+        "job": topology.job_id,
+        "program": os.path.basename(sys.argv[0]) or "python",
+        "size": topology.size,
+        "launcher": topology.launcher,
+        "pid": os.getpid(),
+        "started": time.time(),
+    }
+    inside = json.dumps(identity, ensure_ascii=False).strip()[1:-1]
+    engine.serve(f"hvdtune-control/{os.getuid()}/{os.getpid()}/{number}", inside, answer)
+
+
+def answer(question: str) -> str:
+    """Do what was asked; a sentence about it. Raises ValueError for what cannot be done.
+
+    The engine passes on what begins with "timeline-" (`Engine::serve`), and answers the rest.
+    """
+    verb, _, rest = question.partition(" ")
+    if verb == "timeline-start":
+        asked = json.loads(rest)
+        path = str(asked["path"])
+        problem = recording.begin_timeline(path, bool(asked.get("mark_cycles", False)))
+        if problem:
+            raise ValueError(f"{problem}; nothing is recorded")
+        file = world.engine().recorded_file() or path  # another one, if that is in use
+        return f"recording to {recording.files(file, world.settings(), world.size())}"
+    if verb == "timeline-stop":
+        file = world.engine().recorded_file()
+        recording.stop_timeline()
+        if not file:
+            return "no recording was under way"
+        return f"recorded to {recording.files(file, world.settings(), world.size())}"
+    raise ValueError(f"this job does not know {verb!r}: it runs another version of hvdtune")

@@ -1,0 +1,39 @@
+"""What a recording says of the optimizer, so that advice fits what the program does already."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from hvdtune.core.observation import marks
+from hvdtune.torch.compression import Compression
+
+if TYPE_CHECKING:
+    import torch
+
+    from hvdtune.torch.optimizer.reducer import GradientReducer
+
+
+def tell(reducer: GradientReducer, optimizer: torch.optim.Optimizer) -> None:
+    """Tell the recording, once in a while, how gradients are reduced and what is done with them."""
+    if marks.is_time_to_describe():
+        settings = reducer.settings
+        compression = settings.compression
+        described = {
+            "optimizer": "DistributedOptimizer",
+            "groups": any(member.unit.grouped for member in reducer.members.values()),
+            "compression": ""
+            if compression is Compression.none
+            else getattr(compression, "__name__", type(compression).__name__),
+            "passes": reducer.passes,
+            "views": settings.views,
+            "update": _update(optimizer),
+            "fused": any(group.get("fused") for group in optimizer.param_groups),
+        }
+        marks.record(marks.PROGRAM, 0, json.dumps(described))
+
+
+def _update(optimizer: torch.optim.Optimizer) -> str:
+    """The class of torch.optim that it is, or is derived from; "" for one of its own kind."""
+    every = [one for one in type(optimizer).__mro__ if one.__module__.startswith("torch.optim.")]
+    return every[0].__name__ if len(every) > 1 else ""  # the last is Optimizer

@@ -1,0 +1,607 @@
+"""Reduces the gradients of an optimizer's parameters over the ranks.
+
+A hook on every parameter sees its gradient become final. Where the host has CPUs left, it submits
+the gradient at once, so that the engine reduces while the backward pass goes on. ``synchronize``
+submits what the backward pass left out, waits, and leaves the results in the gradients. The unit
+is a group of parameters reduced together; a parameter that is in no group is a unit of its own.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from hvdtune.core import job, operations
+from hvdtune.core.hooks import StepState, begin_step, gather_gradients, is_changed
+from hvdtune.core.reduce_ops import Adasum
+from hvdtune.faces.agreement import agree
+from hvdtune.faces.buckets import Groups, form_groups
+from hvdtune.faces.gradients import DENSE, UNKNOWN
+from hvdtune.torch import async_ops
+from hvdtune.torch.optimizer import overlap
+from hvdtune.torch.optimizer.bystanders import Bystander
+from hvdtune.torch.optimizer.gradient_hooks import take_apart, unless_gone
+from hvdtune.torch.optimizer.gradient_layouts import is_view, layout_of
+from hvdtune.torch.optimizer.gradient_views import GradientViews
+from hvdtune.torch.optimizer.overlap_trial import OverlapTrial
+from hvdtune.torch.optimizer.parameter_names import Names, default_name, wire_names
+from hvdtune.torch.optimizer.sending import Sender, Settings, no_entries
+from hvdtune.torch.optimizer.submission import NAMED_ERRORS, Member, Submission, Unit, named
+
+Copied = Callable[[torch.Tensor], torch.Tensor]
+ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
+
+_jobs = 0  # how often this process has become part of a job
+_events = 0  # the same, and how often all ranks of one have joined
+_steps: weakref.WeakSet[StepState] = weakref.WeakSet()  # of all reducers
+
+
+def _count_job() -> None:
+    global _jobs
+    _jobs += 1
+    _count_join()
+
+
+def _count_join() -> None:
+    global _events
+    _events += 1
+    for step in list(_steps):
+        step.only_notes = False
+
+
+job.add_lifecycle_hook(_count_job, lambda: None)
+operations.add_join_hook(_count_join)
+
+
+class GradientReducer:
+    """Submits gradients during the backward pass and writes the results back.
+
+    ``names`` are the parameters' own; the ``groups`` are those of DistributedOptimizer. Making one
+    with groups is collective over the process set.
+    """
+
+    def __init__(
+        self,
+        param_groups: ParamGroups,
+        names: Names,
+        settings: Settings,
+        *,
+        backward_passes_per_step: int,
+        groups: Groups | None = None,
+        kind: str = "",
+    ) -> None:
+        self.names = names
+        self.settings = settings
+        self._sender = Sender(settings)
+        self._overlaps = False  # the ranks have agreed to reduce during the backward pass
+        self._trial: OverlapTrial | None = None  # … to find out by a trial whether to do so
+        self._views = GradientViews() if settings.views else None
+        self.members: dict[torch.Tensor, Member] = {}
+        self._in_order: list[Member] = []  # the same
+        self._watched: list[list[torch.Tensor]] = []  # parameters by group, if all are members
+        self._units: dict[Unit, None] = {}  # in the order of their making
+        self._submissions: dict[Unit, Submission] = {}
+        self._given_up: dict[Unit, Submission] = {}  # by give_up(); the engine may still run them
+        # Parameters that nobody has had a gradient of yet; synchronize() submits these.
+        self._undecided: dict[Member, None] = {}
+        # If all units are plain, for all of them.
+        self._plan: operations.AllreducePlan | None = None
+        # For those that are, of the last step in which others were not, and their names.
+        self._last_plan: tuple[tuple[str, ...], operations.AllreducePlan] | None = None
+        self._hooks: list[RemovableHandle] = []
+        self._step = StepState(
+            torch.is_grad_enabled, unless_gone(weakref.WeakMethod(self._on_gradient))
+        )
+        _steps.add(self._step)
+        self.bystander = Bystander(kind, list(names.values()), self._step)
+        self._label = ""  # begins the names of what is not a gradient
+        self._job, self._event = _jobs, _events
+        self._alone = settings.process_set.size() == 1  # so the gradients are the results
+        self._warned = False  # of what was given up
+        self._warned_of_change = False
+        self._counts_units = False  # some unit's `ready` is not 0
+        self.set_backward_passes_per_step(backward_passes_per_step)
+        self._begin_step()
+        if settings.communicates:
+            self._watch(param_groups, groups)
+        # The hooks are on the parameters and must not outlive this object; nor may the parameters
+        # have to wait for the garbage collector because members and units know each other.
+        weakref.finalize(self, take_apart, self._hooks, self._units)
+
+    @property
+    def communicates(self) -> bool:
+        """Whether gradients are reduced at all."""
+        return self.settings.communicates
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a backward pass ran that ``synchronize`` has not seen."""
+        return self._step.pending
+
+    @property
+    def is_reducing(self) -> bool:
+        """Whether a gradient had its last backward pass of the step, and waits for synchronize."""
+        return self.is_pending and any(not member.passes_left for member in self._in_order)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Submit gradients at every ``passes``-th backward pass. Raises ValueError unless > 0."""
+        if not isinstance(passes, SupportsIndex) or operator.index(passes) <= 0:
+            raise ValueError(f"backward_passes_per_step must be > 0, not {passes!r}.")
+        self.passes = passes
+        self._count_anew()
+
+    def synchronize(self, param_groups: ParamGroups) -> None:
+        """Submit what is missing, wait for everything, and put the results into the gradients.
+
+        ``param_groups`` are the optimizer's, which may have grown. When a reduction fails, all of
+        them are waited for and the first error is raised.
+        """
+        if not self.communicates:
+            return
+        self.notice_events()
+        self._watch(param_groups, None)
+        trial = self._trial
+        try:
+            if trial is not None:
+                self._overlaps = trial.begin(self, self._spoils_overlap)
+            if not self._alone:
+                self._submit_missing()
+                self._collect()
+            if trial is not None:
+                trial.end(self)
+        finally:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Begin a new step whatever is under way, without waiting for the other ranks.
+
+        A ``synchronize`` without a backward pass before it then takes what was under way;
+        ``drop_given_up`` or a new backward pass drops it.
+        """
+        for unit, submission in self._submissions.items():
+            for member, payload in zip(submission.members, submission.payloads, strict=True):
+                if payload is member.parameter.grad and not submission.is_done():
+                    # The engine goes on writing into this one.
+                    member.parameter.grad = payload.clone()
+            self._given_up[unit] = submission
+        if self._submissions:
+            self._warned = False
+            self._submissions.clear()
+        self._begin_step()
+
+    def drop_given_up(self) -> None:
+        """The gradients are being cleared: what ``give_up`` left is not wanted any more."""
+        for submission in self._given_up.values():
+            submission.dropped = True
+
+    def submit_alone(self, parameter: torch.Tensor) -> tuple[Any, Any]:
+        """See ``_allreduce_grad_async``. Raises ValueError for a parameter that is not watched."""
+        if not self.communicates or self._alone:
+            return None, None
+        self.notice_events()
+        member = self.members.get(parameter)
+        if member is None:
+            raise ValueError(
+                f"a tensor of shape {tuple(parameter.shape)} is no parameter of this optimizer "
+                "that requires a gradient"
+            )
+        self._settle()
+        submission = self._sender.single(member, self._payload(member))
+        handle = submission.wait if submission.handle is None else submission.handle
+        return handle, submission.contexts[0]
+
+    def reduce_loss(self, loss: Any) -> Any:
+        """A scalar, reduced as the gradients are: its gradient is theirs."""
+        value = torch.as_tensor(loss).detach().to(torch.float64).reshape(1).clone()
+        settings = self.settings
+        handle = async_ops.allreduce_async_(
+            value, name=f"{self._label}.loss", op=settings.op, process_set=settings.process_set
+        )
+        async_ops.synchronize(handle)
+        if isinstance(loss, torch.Tensor):
+            return value.reshape(loss.shape).to(loss.dtype)
+        return value.item()
+
+    def copy_with(self, copied: Copied, owner: Any) -> GradientReducer:
+        """One that does the same for the copied parameters of ``owner``, beginning a step."""
+        twin = type(self).__new__(type(self))
+        GradientReducer.__init__(
+            twin,
+            (),
+            {copied(parameter): name for parameter, name in self.names.items()},
+            self.settings,
+            backward_passes_per_step=self.passes,
+            kind=self.bystander.kind,
+        )
+        for unit in self._units:
+            parameters = [copied(member.parameter) for member in unit.members]
+            twin._add_unit(parameters, unit.grouped)
+        twin._label = self._label
+        return twin
+
+    # ---- parameters ----
+
+    def _watch(self, param_groups: ParamGroups, groups: Groups | None) -> None:
+        """Take up the parameters that require gradients and were not known yet.
+
+        Later ones are those unfrozen or added to the optimizer after its construction.
+        """
+        watched = self._watched
+        if len(watched) == len(param_groups) and all(
+            len(parameters) == len(param_group["params"])
+            and all(map(operator.is_, parameters, param_group["params"]))
+            for parameters, param_group in zip(watched, param_groups, strict=True)
+        ):
+            return
+        members, names = self.members, self.names
+        new: Names = {}
+        for i, param_group in enumerate(param_groups):
+            for j, parameter in enumerate(param_group["params"]):
+                if parameter not in members and parameter.requires_grad:
+                    new[parameter] = names.setdefault(parameter, default_name(i, j))
+        if groups is None:
+            for parameter in new:
+                self._add_unit([parameter], grouped=False)
+        elif new:
+            for group in form_groups(groups, new, self.settings.process_set):
+                self._add_unit(group, grouped=True)
+        if not self._label and members:
+            self._label = min(member.name for member in self._in_order)
+        given = [list(param_group["params"]) for param_group in param_groups]
+        self._watched = given if all(p in members for group in given for p in group) else []
+
+    def _add_unit(self, parameters: Sequence[torch.Tensor], grouped: bool) -> None:
+        unit = Unit(grouped)
+        for parameter in parameters:
+            member = Member(parameter, self._step, self.passes, self.names[parameter], unit)
+            unit.members.append(member)
+            self.members[parameter] = member
+            self._in_order.append(member)
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(member))
+            self._undecided[member] = None
+        self._units[unit] = None
+        self._plan = None
+
+    # ---- the backward pass ----
+
+    def _on_gradient(self, member: Member) -> None:
+        """Runs in the backward pass when the gradient of a parameter is complete.
+
+        Unless the hook has nothing to do but to note it: that it does by itself.
+        """
+        if self._event != _events:
+            self.notice_events()
+        left = member.passes_left
+        if left == 0:
+            raise AssertionError(
+                f"The gradient of parameter {member.name!r} was computed more than "
+                f"{self.passes} time(s) before step() or synchronize(). Increase "
+                "backward_passes_per_step to accumulate gradients over several backward passes. "
+                f"{self.bystander.advice()}".rstrip()
+            )
+        if torch.is_grad_enabled():  # the pass was asked for a graph; looking at grad costs more
+            self._refuse_graph(member)
+        if self._given_up and member.unit in self._given_up:
+            self._given_up[member.unit].dropped = True
+        self._step.pending = True
+        member.passes_left = left - 1
+        if left == 1:
+            unit = member.unit
+            unit.ready += 1
+            self._counts_units = True
+            if not member.settled:
+                return
+            if not self._overlaps:
+                if self._views is not None and not self._given_up:
+                    # While it is in the cache.
+                    self._views.move_in(member.parameter)
+                member.note_gradient()
+            elif unit.ready == len(unit.members):
+                self._submit(unit, patient=False)
+
+    def _refuse_graph(self, member: Member) -> None:
+        gradient = member.parameter.grad
+        if gradient is not None and gradient.requires_grad:
+            raise AssertionError(
+                f"The gradient of parameter {member.name!r} is part of a graph "
+                "(backward with create_graph=True); it cannot be reduced in place."
+            )
+
+    def notice_events(self) -> None:
+        """After a join and after another init other ranks may know less: agree anew.
+
+        They have not taken part in what was agreed on meanwhile. After another init, also nothing
+        is under way any more.
+        """
+        if self._event == _events:
+            return
+        self._event = _events
+        self._plan = self._trial = None
+        for member in self._in_order:
+            member.layout = UNKNOWN
+            member.settled = member.unit.plain = False
+            self._undecided[member] = None
+        if self._job != _jobs:
+            self._job = _jobs
+            self._alone = self.settings.process_set.size() == 1
+            self._submissions.clear()
+            self._given_up.clear()
+            if self._views is not None:
+                self._views.clear()
+            self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._count_anew()
+        step = self._step
+        step.pending = False
+        self.bystander.passed_by = ""
+        step.only_notes = (
+            not self._overlaps
+            and self._views is None
+            and not self._given_up
+            and self._event == _events
+        )
+
+    def _count_anew(self) -> None:
+        begin_step(self._in_order, self.passes)
+        if self._counts_units:
+            self._counts_units = False
+            for unit in self._units:
+                unit.ready = 0
+
+    # ---- submitting ----
+
+    def _submit_missing(self) -> None:
+        """Submit what the backward pass did not: this rank's graph may differ from the others'."""
+        for unit, submission in list(self._given_up.items()):
+            if not submission.dropped:
+                self._submissions[unit] = self._given_up.pop(unit)
+        if self._undecided:
+            self._settle()
+        if self._plan is not None and not self._given_up and not self._submissions:
+            gathered = gather_gradients(self._in_order)
+            if gathered is not None:
+                payloads, changed = gathered
+                if changed is not None:
+                    self._warn_changed(changed)
+                self._reduce_now(self._in_order, self._plan, payloads)
+                return
+        missing = [unit for unit in self._units if unit not in self._submissions]
+        plain = []
+        for unit in missing:
+            for member in unit.members:
+                if is_changed(member):
+                    self._warn_changed(member)
+            if unit.plain and not self._given_up:
+                plain.append(unit.members[0])
+            else:
+                self._submit(unit, patient=True)
+        if members := [member for member in plain if member.parameter.requires_grad]:
+            plan = self._plan_of(tuple([member.wire_name for member in members]))
+            self._reduce_now(members, plan, [self._payload(member) for member in members])
+
+    def _plan_of(self, names: tuple[str, ...]) -> operations.AllreducePlan:
+        """For what is mostly the same from one step to the next."""
+        if self._last_plan is None or self._last_plan[0] != names:
+            self._last_plan = (names, self._sender.plan(names))
+        return self._last_plan[1]
+
+    def _reduce_now(
+        self,
+        members: Sequence[Member],
+        plan: operations.AllreducePlan,
+        payloads: list[torch.Tensor],
+    ) -> None:
+        """Reduce the gradients of plain units, which costs less together, and wait.
+
+        What does not work becomes a submission like any other, for ``_collect`` or ``give_up``.
+        """
+        outcomes: list[Any] = []
+        done = False
+        try:
+            done = plan.reduce(payloads, outcomes)
+        except NAMED_ERRORS as error:
+            if len(outcomes) == len(members):
+                raise  # not of a submission: a signal's handler raised it during the wait
+            raise named(error, [members[len(outcomes)]]) from error
+        finally:
+            if not done:
+                self._take_over(members, payloads, outcomes)
+        if not done:
+            for member, handle in zip(members, outcomes, strict=True):
+                if handle is False:
+                    self._submit(member.unit, patient=True)
+
+    def _take_over(
+        self, members: Sequence[Member], payloads: Sequence[torch.Tensor], outcomes: Sequence[Any]
+    ) -> None:
+        for member, payload, outcome in zip(members, payloads, outcomes, strict=False):
+            if outcome is None or outcome is False:
+                continue
+            submission = Submission((member,), (payload,), (None,), (payload._version,))
+            submission.handle = outcome
+            self._submissions[member.unit] = submission
+
+    def _settle(self) -> None:
+        """Agree with the other ranks on what nobody had a gradient of before.
+
+        All ranks know which parameters these are: those that required no gradient, or of which no
+        rank had one, in all steps before.
+        """
+        undecided = [member for member in self._undecided if member.parameter.requires_grad]
+        if not undecided:
+            return
+        undecided.sort(key=lambda member: member.name)
+        seen = [layout_of(self._own_gradient(member)) for member in undecided]
+        # What op=Adasum does in the hooks takes the learning rate of that time.
+        triable = self._views is None and self.settings.op != Adasum
+        group = self.settings.process_set
+        on_gpu = any(member.parameter.is_cuda for member in undecided)
+        overlaps, tries = agree(
+            undecided,
+            seen,
+            wire_names,
+            self._label,
+            group,
+            overlaps=overlap.wanted_on_gpu() if on_gpu else overlap.wanted(),
+            tries=triable and not on_gpu and overlap.may_be_tried(group),
+        )
+        if not tries or self._trial is None:
+            self._overlaps = overlaps
+            self._trial = overlap.trial() if tries and not overlaps else None
+        for member in undecided:
+            if self.settings.sparse_as_dense:
+                member.layout = DENSE
+            if member.layout.known or member.unit.grouped:
+                del self._undecided[member]
+                unit = member.unit
+                unit.settle(all(m not in self._undecided for m in unit.members))
+                unit.plain = self._sender.sends_as_is and not unit.grouped and member.layout.dense
+        if self._views is None and all(unit.plain for unit in self._units):
+            self._plan = self._sender.plan(tuple([member.wire_name for member in self._in_order]))
+        if self._views is not None:
+            # Unknown are only those of groups, which hold nothing sparse.
+            self._views.add(
+                [
+                    member.parameter
+                    for member, own in zip(undecided, seen, strict=True)
+                    if not own.sparse and (member.layout.dense or member.unit.grouped)
+                ]
+            )
+
+    def _own_gradient(self, member: Member) -> torch.Tensor | None:
+        """The gradient, unless it is only what this class put there for want of one."""
+        gradient = member.parameter.grad
+        filler = member.filler() if member.filler is not None else None
+        return None if gradient is filler else gradient
+
+    def _submit(self, unit: Unit, *, patient: bool) -> None:
+        """Start reducing the gradients of ``unit``; parameters frozen by now are left out.
+
+        Where a reduction that was given up still has the name, ``patient`` waits for it, else the
+        unit is left for ``synchronize``.
+        """
+        if self._given_up and not self._is_free(unit, patient):
+            return
+        members = unit.members
+        try:
+            if not unit.grouped:
+                member = members[0]
+                if member.parameter.requires_grad:
+                    self._submissions[unit] = self._sender.single(member, self._payload(member))
+                return
+            members = [member for member in members if member.parameter.requires_grad]
+            if members:
+                payloads = [self._payload(member) for member in members]
+                self._submissions[unit] = self._sender.group(members, payloads)
+        except NAMED_ERRORS as error:
+            raise named(error, members) from error
+
+    def _is_free(self, unit: Unit, patient: bool) -> bool:
+        """Whether nothing is left of a reduction of ``unit`` that was given up."""
+        earlier = self._given_up.get(unit)
+        if earlier is None:
+            return True
+        if not patient and not earlier.is_done():
+            if self._warned:
+                return False
+            self._warned = True
+            warnings.warn(
+                f"The reduction of {earlier.label} was given up (by load_state_dict(), or by an "
+                "error in step()), and not all ranks had begun it by the next backward pass. Those "
+                "that never do the pass given up reduce their next gradient with this one: "
+                "every rank must do the same number of backward passes.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return False
+        del self._given_up[unit]
+        earlier.discard()
+        return True
+
+    def _payload(self, member: Member) -> torch.Tensor:
+        """What is to be reduced: the gradient; zeros when this rank did not compute it."""
+        gradient = member.parameter.grad
+        if self._views is not None and self._views.move_in(member.parameter):
+            place = member.parameter.grad
+            assert place is not None
+            if gradient is None:
+                member.filler = weakref.ref(place)
+            return place
+        if gradient is None:
+            # Another rank may have one: control flow may depend on the data.
+            with torch.inference_mode(False):
+                if member.layout.sparse:
+                    gradient = no_entries(member.parameter, member.layout.sparse_dims)
+                else:
+                    gradient = torch.zeros_like(member.parameter.detach())
+            member.parameter.grad = gradient
+            member.filler = weakref.ref(gradient)
+        return gradient
+
+    # ---- results ----
+
+    def _collect(self) -> None:
+        """Wait for all submissions and write their results; raise the first error at the end."""
+        first_error: Exception | None = None
+        # The last one first: a blocked wait makes the engine close its batch, and by then
+        # everything before it has been submitted and can share that batch.
+        for unit in reversed(list(self._submissions)):
+            submission = self._submissions[unit]
+            try:
+                self._store_all(submission)
+            except NAMED_ERRORS as error:
+                first_error = first_error or named(error, submission.members)
+            del self._submissions[unit]
+        if first_error is not None:
+            raise first_error
+
+    def _store_all(self, submission: Submission) -> None:
+        results = submission.results()
+        for index, member in enumerate(submission.members):
+            payload, result = submission.payloads[index], results[index]
+            if payload is member.parameter.grad:
+                if payload._version != submission.versions[index]:
+                    self._warn_changed(member)
+                if result is payload:
+                    continue
+            self._store(member, result, submission.contexts[index])
+
+    def _store(self, member: Member, result: torch.Tensor, context: Any) -> None:
+        """Make the reduced tensor the gradient of the parameter."""
+        parameter = member.parameter
+        gradient = parameter.grad
+        if result.is_sparse:
+            parameter.grad = result
+            return
+        restored = self.settings.compression.decompress(result, context)
+        if gradient is None:  # the user removed it meanwhile
+            parameter.grad = restored
+        elif gradient.is_sparse:
+            parameter.grad = restored.to_sparse(gradient.sparse_dim())
+        elif restored is not gradient:
+            gradient.copy_(restored)
+
+    def _spoils_overlap(self) -> bool:
+        """Whether gradients are changed before they are reduced, or nobody could tell."""
+        return self._warned_of_change or any(is_view(m.parameter.grad) for m in self._in_order)
+
+    def _warn_changed(self, member: Member) -> None:
+        # Gradients that are views of one tensor count the changes of all of them.
+        if self._warned_of_change or is_view(member.parameter.grad):
+            return
+        self._warned_of_change = True
+        warnings.warn(
+            f"The gradient of parameter {member.name!r} was changed while it was being reduced, "
+            "which loses the change or spoils the result. Between backward() and step(), call "
+            "optimizer.synchronize() first, then clip or unscale, then step() inside "
+            "optimizer.skip_synchronize(). (Further parameters are not reported.)",
+            RuntimeWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,150 @@
+"""Handing gradients to the engine in the form that the settings ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hvdtune.core import operations
+from hvdtune.core.process_sets import ProcessSet
+from hvdtune.core.reduce_ops import Adasum, Average, Sum
+from hvdtune.torch import async_ops
+from hvdtune.torch.adapter import CODES, as_buffer
+from hvdtune.torch.compression import Compression
+from hvdtune.torch.optimizer.submission import Member, Submission, named
+
+
+@dataclass
+class Settings:
+    """How gradients are reduced; see DistributedOptimizer.
+
+    If not ``communicates``, nothing is ever submitted and ``synchronize`` does nothing.
+    """
+
+    communicates: bool
+    process_set: ProcessSet
+    op: int = Average
+    compression: Any = Compression.none
+    predivide: float = 1.0
+    sparse_as_dense: bool = False
+    views: bool = False  # gradients lie in memory that the ranks share
+    prescale: float = field(init=False)
+    postscale: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        split = self.predivide if self.op == Average else 1.0
+        self.prescale = 1.0 / split
+        self.postscale = split
+
+
+class Sender:
+    """Starts reductions of payloads: gradients, or whatever else is reduced in their place."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._compresses = settings.compression is not Compression.none
+
+    @property
+    def sends_as_is(self) -> bool:
+        """Whether dense gradients are sent as they are, and reduced in place."""
+        return not self._compresses and self._settings.op != Adasum
+
+    def plan(self, names: tuple[str, ...]) -> operations.AllreducePlan:
+        """To reduce plain payloads in place, and wait: cheaper than each on its own.
+
+        ``names``: the members' ``wire_name``.
+        """
+        settings = self._settings
+        return operations.plan_allreduces(
+            CODES,
+            names,
+            settings.op,
+            settings.prescale,
+            settings.postscale,
+            settings.process_set,
+        )
+
+    def single(self, member: Member, payload: torch.Tensor) -> Submission:
+        """Start reducing the payload of one parameter, in the layout that the others use."""
+        layout = member.layout
+        if payload.is_sparse:
+            if not (layout.dense or self._settings.sparse_as_dense):
+                return self._sparse(member, payload)
+        elif layout.sparse:
+            return self._sparse(member, payload.to_sparse(layout.sparse_dims))
+        return self._dense(member, payload)
+
+    def group(self, members: Sequence[Member], payloads: Sequence[torch.Tensor]) -> Submission:
+        """Start reducing the payloads of several parameters as one. Raises ValueError if sparse."""
+        settings = self._settings
+        tensors, contexts = [], []
+        for member, payload in zip(members, payloads, strict=True):
+            if (payload.is_sparse or member.layout.sparse) and not settings.sparse_as_dense:
+                sentence = (
+                    "it is sparse, which a group cannot hold; use sparse_as_dense=True or no groups"
+                )
+                raise named(ValueError(sentence), [member])
+            tensor, context = self._compress(payload)
+            tensors.append(tensor)
+            contexts.append(context)
+        handle = async_ops.grouped_allreduce_async_(
+            tensors,
+            name=members[0].wire_name,
+            op=settings.op,
+            prescale_factor=settings.prescale,
+            postscale_factor=settings.postscale,
+            process_set=settings.process_set,
+        )
+        versions = [payload._version for payload in payloads]
+        return Submission(members, payloads, contexts, versions, handle)
+
+    def _dense(self, member: Member, payload: torch.Tensor) -> Submission:
+        settings = self._settings
+        if self._compresses or payload.layout is not torch.strided or not payload.is_contiguous():
+            tensor, context = self._compress(payload)
+        else:
+            tensor, context = payload, None
+        handle = async_ops.allreduce_async_(
+            tensor,
+            None,
+            member.wire_name,
+            settings.op,
+            settings.prescale,
+            settings.postscale,
+            settings.process_set,
+        )
+        return Submission((member,), (payload,), (context,), (payload._version,), handle)
+
+    def _sparse(self, member: Member, payload: torch.Tensor) -> Submission:
+        op = self._settings.op
+        if op not in (Average, Sum):
+            raise ValueError(
+                "sparse gradients can only be averaged or added; use sparse_as_dense=True for "
+                "other reductions."
+            )
+        wait = async_ops.sparse_allreduce_async(
+            payload, member.wire_name, op, self._settings.process_set
+        )
+        versions = (payload._version,)
+        return Submission((member,), (payload,), (None,), versions, wait=lambda: (wait(),))
+
+    def _compress(self, payload: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """What is sent for ``payload``: compressed, dense and contiguous."""
+        if payload.layout not in (torch.strided, torch.sparse_coo):
+            as_buffer(payload, "allreduce")  # which says what to do
+        dense = payload.to_dense() if payload.is_sparse else payload
+        return self._settings.compression.compress(dense.contiguous())
+
+
+def no_entries(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
+    """A sparse gradient of ``parameter`` that is zero everywhere."""
+    shape = parameter.shape
+    return torch.sparse_coo_tensor(
+        torch.empty((sparse_dims, 0), dtype=torch.int64),
+        torch.empty((0, *shape[sparse_dims:]), dtype=parameter.dtype),
+        shape,
+        check_invariants=False,
+    )

@@ -1,0 +1,1 @@
+"""Several hosts on one machine, and what starts jobs there: ssh, MPI, Slurm, LSF. Knows `jobs`."""

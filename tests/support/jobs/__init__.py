@@ -1,0 +1,3 @@
+"""Jobs of real processes: ranks and what they are forked from, the launcher, what disturbs them,
+what they leave behind.
+"""
