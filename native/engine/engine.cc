@@ -10,7 +10,7 @@
 #include "base/signals_blocked.h"
 #include "base/time_slice.h"
 #include "base/time_space.h"
-#include "engine/blocked.h"
+#include "engine/job/blocked.h"
 
 namespace hvdtune {
 namespace {

@@ -1,5 +1,5 @@
 /* Who is told of an announcement, and when: announce, push_announcement, HeldRings and wait in
- * engine/engine.cc; flush_backlogs, coordinate, publish and read_schedule in engine/progress.cc.
+ * engine/engine.cc; flush_backlogs, coordinate, publish and read_schedule in engine/drive/progress.cc.
  * See README.md.
  *
  * Two ranks, of which rank 0 coordinates, submit TENSORS tensors. Thread 1 of each submits all of

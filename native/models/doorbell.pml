@@ -1,4 +1,4 @@
-/* Who sleeps on a doorbell, and who wakes them: transport/arena/doorbell.h and engine/drive.cc.
+/* Who sleeps on a doorbell, and who wakes them: transport/arena/doorbell.h and engine/drive/drive.cc.
  * See README.md.
  *
  * The rank's own thread and CALLERS blocked callers share one doorbell. Each of POSTERS others
@@ -99,7 +99,7 @@ inline wake(who) {
 
 inline arm(threshold, who) { armed = threshold + 4 * who }
 
-/* ---- engine/progress.cc, as far as it matters ---- */
+/* ---- engine/drive/progress.cc, as far as it matters ---- */
 
 /* Under drive_mutex_. What was posted is done at once, or held back. */
 inline look_for_work() {
@@ -147,7 +147,7 @@ inline tell() {
 #define threshold() (has_ready -> URGENT : NORMAL)
 #define next_deadline() (has_ready -> deadline : 0)
 
-/* ---- engine/drive.cc ---- */
+/* ---- engine/drive/drive.cc ---- */
 
 #define lock drive = true
 #define unlock drive = false

@@ -1,4 +1,4 @@
-/* Small operations past the coordinator, and by way of it: transport/arena/slot_round.h, engine/direct.cc,
+/* Small operations past the coordinator, and by way of it: transport/arena/slot_round.h, engine/submission/direct.cc,
  * and what engine.cc, progress.cc and coordinator.cc do about slots. See README.md.
  *
  * MEMBERS ranks reduce one tensor ROUNDS times. Each time, each of them tries the direct way, or
@@ -6,7 +6,7 @@
  * coordinator may take the tensor's slot away once, and gives it back when nobody can mean it any
  * more. It sleeps until it is rung, but for LOOKS times.
  *
- * With STAGE, what is direct is published on a stage (engine/direct_stage.h) that has room for one
+ * With STAGE, what is direct is published on a stage (engine/submission/direct_stage.h) that has room for one
  * round's data: a rank that cannot tell that the others have read them announces the next one.
  *
  * With ROOT, only member 0 publishes anything, as in a broadcast. */
@@ -120,7 +120,7 @@ inline do_it(how) {
   }
 }
 
-/* engine/direct.cc */
+/* engine/submission/direct.cc */
 inline finish_direct() {
   d_step {
     for (k : 0 .. PUBLISHERS - 1) { assert(get_data(mine, k) == op + 1) }
