@@ -8,15 +8,10 @@
 
 #include "base/clock.h"
 #include "engine/coordination/coordinator.h"
+#include "engine/job/stall_options.h"
 #include "transport/meeting/host_session.h"
 
 namespace hvdtune {
-
-struct StallOptions {
-  bool enabled = true;
-  Nanos warning = 60 * kSecond;
-  Nanos shutdown = 0;  ///< 0 = never
-};
 
 /// What is to be done about tensors that some ranks wait for and others do not submit.
 struct StallVerdict {

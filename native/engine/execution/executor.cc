@@ -9,6 +9,7 @@
 #include "engine/operation/averaging.h"
 #include "engine/operation/registration.h"
 #include "engine/operation/results.h"
+#include "engine/operation/timeline_rows.h"
 
 namespace hvdtune {
 namespace {
@@ -63,14 +64,6 @@ bool is_short(const std::vector<OperationPtr>& batch) {
 }
 
 }  // namespace
-
-std::string timeline_row(const wire::Request& request, std::size_t tensor) {
-  std::string row = request.tensors.empty() ? request.name : wire::tensor_name(request, tensor);
-  if (request.process_set != 0) {
-    row += " (process set " + std::to_string(request.process_set) + ")";
-  }
-  return row;
-}
 
 Executor::Executor(const ProcessSets& sets, int rank, Timeline& timeline, HelperPool& helpers)
     : sets_(sets), rank_(rank), timeline_(timeline), helpers_(helpers) {}

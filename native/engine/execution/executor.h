@@ -101,7 +101,4 @@ class Executor {
   bool timing_ = false;  // the last batch was run with `timed`
 };
 
-/// The timeline's row of a tensor: its name, and its process set unless that is the whole job.
-std::string timeline_row(const wire::Request& request, std::size_t tensor);
-
 }  // namespace hvdtune

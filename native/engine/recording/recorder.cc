@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 namespace hvdtune {
 namespace {
@@ -30,6 +32,27 @@ std::string_view without_number(std::string_view name) {
 template <typename T>
 void append_bytes(std::string& out, const T& value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+constexpr std::size_t kLongestStallText = 4000;
+
+const char* json_flag(bool flag) { return flag ? "true" : "false"; }
+
+std::string settings_text(const wire::RuntimeSettings& settings) {
+  // to_chars knows no locale.
+  std::array<char, 32> cycle{};
+  const auto end =
+      std::to_chars(cycle.data(), cycle.data() + cycle.size(),
+                    static_cast<double>(settings.cycle_time) / static_cast<double>(kMillisecond))
+          .ptr;
+  return "{\"fusion_threshold\":" + std::to_string(settings.fusion_threshold) +
+         ",\"cycle_time_ms\":" + std::string(cycle.data(), end) +
+         ",\"chunk_size\":" + std::to_string(settings.chunk_size) +
+         ",\"one_shot_limit\":" + std::to_string(settings.one_shot_limit) +
+         ",\"nccl_bypass_limit\":" + std::to_string(settings.nccl_bypass_limit) +
+         ",\"hierarchical_allreduce\":" + json_flag(settings.hierarchical_allreduce) +
+         ",\"hierarchical_allgather\":" + json_flag(settings.hierarchical_allgather) +
+         ",\"num_nccl_streams\":" + std::to_string(settings.nccl_streams) + "}";
 }
 
 }  // namespace
@@ -114,6 +137,15 @@ void Recorder::announced(const TensorEntry& entry, int rank, Nanos time) {
 
 void Recorder::refused(const wire::Request& request, const std::string& why) {
   capture_.mark(capture::MarkKind::kError, 0, request.name + ": " + why);
+}
+
+void Recorder::settings(const wire::RuntimeSettings& settings) {
+  capture_.settings(settings.epoch, settings_text(settings));
+}
+
+void Recorder::stall(const std::string& report) {
+  capture_.mark(capture::MarkKind::kStall, 0,
+                std::string_view(report).substr(0, kLongestStallText));
 }
 
 void Recorder::waited(const Operation& operation, Nanos begin) {

@@ -13,8 +13,8 @@
 
 namespace hvdtune {
 
-/// What the engine leaves in the capture: operations become records here. All functions but
-/// waited() are called under the progress lock.
+/// What the engine leaves in the capture: operations become records here. Whoever calls holds a
+/// DriveLock, unless a function says that any thread may call it.
 class Recorder {
  public:
   Recorder(std::size_t bytes, capture::Capture::Ended ended) : capture_(bytes, std::move(ended)) {}
@@ -35,6 +35,12 @@ class Recorder {
 
   /// All ranks got an error instead of a result.
   void refused(const wire::Request& request, const std::string& why);
+
+  /// The settings of the job, from now on. Any thread.
+  void settings(const wire::RuntimeSettings& settings);
+
+  /// Somebody is waited for too long. Any thread.
+  void stall(const std::string& report);
 
   /// A caller was blocked until now. Any thread.
   void waited(const Operation& operation, Nanos begin);

@@ -3,7 +3,7 @@
 // memory as seldom as it can.
 #include <algorithm>
 
-#include "engine/engine.h"
+#include "engine/submission/submissions.h"
 
 namespace hvdtune {
 namespace {
@@ -14,18 +14,18 @@ constexpr std::size_t kAhead = 4;
 
 }  // namespace
 
-KnownOperation Engine::known(std::int64_t handle) {
-  const std::lock_guard lock(table_mutex_);
+KnownOperation Submissions::known(std::int64_t handle) {
+  const TableLock lock(mutex_);
   const OperationPtr* found = handles_.find(handle);
   if (found == nullptr || (*found)->agreement == 0) return {};
   if ((*found)->request.kind != OpKind::kAllreduce) return {};  // others need more than memory
   return {(*found)->slot, (*found)->agreement};
 }
 
-void Engine::submit_again(std::span<const KnownOperation> operations,
-                          std::span<const TensorMemory> memory,
-                          std::vector<std::int64_t>& handles) {
-  const std::lock_guard lock(table_mutex_);
+void Submissions::submit_again(std::span<const KnownOperation> operations,
+                               std::span<const TensorMemory> memory,
+                               std::vector<std::int64_t>& handles) {
+  const TableLock lock(mutex_);
   const Nanos now = monotonic_now();
   std::uint32_t checked = UINT32_MAX;  // process set
   for (std::size_t i = 0; i < std::min(2 * kAhead, operations.size()); ++i) {
@@ -37,19 +37,17 @@ void Engine::submit_again(std::span<const KnownOperation> operations,
     const wire::Request* agreed = table_.known(operations[i]);
     if (agreed == nullptr) return;
     if (checked != agreed->process_set) {
-      check(*agreed);
+      check(lock, *agreed);
       checked = agreed->process_set;
     }
     const OperationPtr operation = table_.begin_known(memory[i]);
-    operation->handle = next_handle_++;
-    handles_.add(operation->handle, operation);
-    announce_entered(operation, operation->slot, now);
+    add_handle(lock, operation);
+    announce_entered(lock, operation, operation->slot, now);
     handles.push_back(operation->handle);
   }
 }
 
-/// The caller holds table_mutex_.
-bool Engine::retire_locked(std::int64_t handle) {
+bool Submissions::retire(const TableLock& /*held*/, std::int64_t handle) {
   const OperationPtr* found = handles_.find(handle);
   if (found == nullptr) return false;
   const Operation& operation = **found;
@@ -60,15 +58,15 @@ bool Engine::retire_locked(std::int64_t handle) {
   return true;
 }
 
-bool Engine::retire(std::int64_t handle) {
-  const std::lock_guard lock(table_mutex_);
-  return retire_locked(handle);
+bool Submissions::retire(std::int64_t handle) {
+  const TableLock lock(mutex_);
+  return retire(lock, handle);
 }
 
-void Engine::retire(std::span<std::int64_t> handles) {
-  const std::lock_guard lock(table_mutex_);
+void Submissions::retire(std::span<std::int64_t> handles) {
+  const TableLock lock(mutex_);
   for (std::int64_t& handle : handles) {
-    if (handle > 0 && retire_locked(handle)) handle = 0;
+    if (handle > 0 && retire(lock, handle)) handle = 0;
   }
 }
 
