@@ -22,8 +22,8 @@
 
 namespace hvdtune {
 
-/// What an engine consists of. Each part knows only parts before it, and calls later ones through a
-/// function that it is given; parts that are not listed under a lock may be used by any thread.
+/// What an engine consists of. Each part knows only parts before it; but RecordingControl calls
+/// Watch by a function that it is given. Which lock a method needs, its parameters say.
 struct Engine::Parts {
   /// Meets the other ranks; starts no thread but helpers.
   explicit Parts(EngineOptions given);
@@ -43,11 +43,9 @@ struct Engine::Parts {
   const std::unique_ptr<Coordination> coordination;  // rank 0
   StepLog no_steps;                                  // of other ranks
   std::optional<JobAnswers> answers;                 // rank 0
-  // Under the DriveLock.
   GpuBatches gpu_batches;
   ScheduleReader reader;
   Progress progress;
-
   Drive drive;
   std::atomic<bool> end_announced{false};  // by this rank
 };

@@ -1,5 +1,6 @@
-/* Small operations past the coordinator, and by way of it: transport/arena/slot_round.h, engine/submission/direct.cc,
- * and what engine.cc, progress.cc and coordinator.cc do about slots. See README.md.
+/* Small operations past the coordinator, and by way of it: transport/arena/slot_round.h,
+ * engine/submission/direct_rounds.cc, and what Submissions, Coordination and Coordinator do about slots.
+ * See README.md.
  *
  * MEMBERS ranks reduce one tensor ROUNDS times. Each time, each of them tries the direct way, or
  * announces the tensor to the coordinator, as it likes; a direct one gives up when it likes. The
@@ -120,7 +121,7 @@ inline do_it(how) {
   }
 }
 
-/* engine/submission/direct.cc */
+/* engine/submission/direct_rounds.cc */
 inline finish_direct() {
   d_step {
     for (k : 0 .. PUBLISHERS - 1) { assert(get_data(mine, k) == op + 1) }
@@ -180,7 +181,7 @@ inline leave_direct() {
   complete = false
 }
 
-/* Engine::announce, under table_mutex_: nothing else happens on this rank meanwhile. */
+/* Submissions::announce, under its mutex: nothing else happens on this rank meanwhile. */
 inline announce() {
 #ifdef MUTANT_COUNTS_BEFORE_ANNOUNCING
   if
@@ -202,7 +203,7 @@ inline announce() {
   fi
 }
 
-/* Engine::read_schedule: effects first, then the position. */
+/* ScheduleReader::read: effects first, then the position. */
 inline read_entry() {
   if
   :: schedule[passed[me]] == EVICT ->

@@ -12,9 +12,9 @@
 namespace hvdtune {
 
 /// What a rank publishes of an operation that goes past the coordinator
-/// (engine/submission/direct.cc), and how it makes its result of what all members have published.
-/// Short data lie next to the slot, longer ones on the rank's stage. Members of an allgather or
-/// alltoall may bring different lengths: each publishes its own.
+/// (engine/submission/direct_rounds.h), and how it makes its result of what all members have
+/// published. Short data lie next to the slot, longer ones on the rank's stage. Members of an
+/// allgather or alltoall may bring different lengths: each publishes its own.
 ///
 /// Not thread-safe: the engine locks.
 class DirectData {

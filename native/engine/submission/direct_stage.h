@@ -32,7 +32,8 @@ StagePart stage_for_results();
 const std::byte* staged_data(Arena& arena, wire::Slot slot, std::uint32_t round, int rank);
 
 /// This rank's part of the stage: where it publishes tensors that go past the coordinator
-/// (engine/submission/direct.cc) and are too large for the memory of their slots. A ring of pieces.
+/// (engine/submission/direct_rounds.h) and are too large for the memory of their slots. A ring of
+/// pieces.
 ///
 /// Its own rank alone decides when a piece is written over: once nobody reads it any more. That
 /// shows in the slot's word, where the tensor has come round again: a rank that arrives in a round

@@ -13,9 +13,9 @@
 
 namespace hvdtune {
 
-/// The sum of a direct round (engine/submission/direct.cc) of a tensor that is too long for every
-/// member to read everybody's data, where ranks take turns on a CPU. Every step that ranks take
-/// together costs a turn of all of them there, so there is but one: when the last has arrived,
+/// The sum of a direct round (engine/submission/direct_rounds.h) of a tensor that is too long for
+/// every member to read everybody's data, where ranks take turns on a CPU. Every step that ranks
+/// take together costs a turn of all of them there, so there is but one: when the last has arrived,
 /// whoever runs sums up pieces (transport/arena/shared_work.h) into memory of the set's first
 /// member, and each rank copies the result when its turn comes. No rank depends on another: what
 /// all have published stays until all have the result, and a member that has waited for too long
