@@ -5,7 +5,6 @@
 namespace hvdtune {
 namespace {
 
-constexpr std::size_t kMaxName = 4096;
 constexpr std::size_t kMaxRequestBytes = 448 << 10;
 
 std::vector<std::vector<int>> with_global_set(int size, std::vector<std::vector<int>> sets) {
@@ -41,80 +40,18 @@ std::shared_ptr<SharedBlock> Submissions::allocate_shared(std::size_t bytes) {
                         : "this system gives the ranks no memory to share for tensors");
 }
 
-// ---- whether it can be submitted ----------------------------------------------------------------
+// ---- submitting ---------------------------------------------------------------------------------
 
-/// "3, which has the ranks [0, 2]"
-std::string Submissions::members_text(const TableLock& /*held*/, std::uint32_t set) const {
-  return std::to_string(set) + ", which has the ranks " + wire::ranks_text(sets_.ranks(set));
-}
-
-void Submissions::check(const TableLock& lock, const wire::Request& request) const {
-  if (request.name.empty() || request.name.size() > kMaxName) {
-    refuse("the name of a tensor must have 1 to " + std::to_string(kMaxName) +
-           " bytes; this one has " + std::to_string(request.name.size()));
-  }
-  const auto refuse_it = [&request](const std::string& why) {
-    refuse("tensor " + request.name + ": " + why);
-  };
-  const std::uint32_t set = request.process_set;
-  if (joined_ && set == 0) {
-    refuse_it("rank " + std::to_string(job_.rank) +
-              " has joined; until all ranks have, it can submit nothing to the whole job");
-  }
-  if (!sets_.exists(set)) {
-    refuse_it("process set " + std::to_string(set) + " does not exist or has not been registered");
-  }
-  if (sets_.index_of(set, job_.rank) < 0) {
-    refuse_it("rank " + std::to_string(job_.rank) +
-              " is not a member of the provided process set " + members_text(lock, set));
-  }
-  if (request.kind == OpKind::kBroadcast && sets_.index_of(set, request.root) < 0) {
-    refuse_it("invalid root rank " + std::to_string(request.root) + ": not a rank of process set " +
-              members_text(lock, set));
-  }
-  const bool scatters = request.kind == OpKind::kReducescatter;
-  if (scatters && request.reduce_op != ReduceOp::kSum && request.reduce_op != ReduceOp::kAverage) {
-    throw Error(ErrorKind::kMismatch,
-                "tensor " + request.name + ": reducescatter only supports AVERAGE and SUM");
-  }
+void Submissions::check(const TableLock& /*held*/, const wire::Request& request) const {
+  check_request(request, sets_, job_.rank, joined_);
   if (!ended_.ok()) throw Error(ended_);
 }
-
-/// Whether what comes with the request fits it.
-void Submissions::check_fit(const TableLock& /*held*/, const Submission& submission) const {
-  const wire::Request& request = submission.request;
-  const auto refuse_it = [&request](const std::string& why) {
-    refuse("tensor " + request.name + ": " + why);
-  };
-  if (submission.memory.size() != request.tensors.size()) {
-    refuse_it("every tensor of a request needs its memory");
-  }
-  if (request.kind != OpKind::kAlltoall) return;
-  const auto members = sets_.ranks(request.process_set).size();
-  if (submission.splits.size() != members) {
-    refuse_it("Number of entries in splits (" + std::to_string(submission.splits.size()) +
-              ") does not equal the number of processes in the set (" + std::to_string(members) +
-              ")");
-  }
-  std::int64_t sum = 0;
-  for (const std::int64_t split : submission.splits) {
-    if (split < 0) refuse_it("splits must not be negative");
-    sum += split;
-  }
-  const auto& shape = request.tensors.front().shape;
-  if (!shape.empty() && sum > shape[0]) {
-    refuse_it("Sum of splits entries is greater than the first dimension: " + std::to_string(sum) +
-              " > " + std::to_string(shape[0]));
-  }
-}
-
-// ---- submitting ---------------------------------------------------------------------------------
 
 /// Enters an operation into the table.
 OperationPtr Submissions::enter(const TableLock& lock, Submission submission,
                                 wire::Slot& known_slot) {
   check(lock, submission.request);
-  check_fit(lock, submission);
+  check_fit(submission, sets_);
   auto operation = std::make_shared<Operation>();
   operation->request = std::move(submission.request);
   operation->memory = std::move(submission.memory);
@@ -134,22 +71,14 @@ OperationPtr Submissions::enter(const TableLock& lock, const TensorOperation& wa
   if (const wire::Request* agreed = table_.known(wanted)) {
     check(lock, *agreed);
     OperationPtr operation = table_.begin_known(wanted.memory);
-    if (wanted.kind == OpKind::kAlltoall) operation->splits = equal_splits(lock, wanted);
+    if (wanted.kind == OpKind::kAlltoall) operation->splits = equal_splits(wanted, sets_);
     known_slot = operation->slot;
     add_handle(lock, operation);
     return operation;
   }
   Submission submission{wanted.request(), {wanted.memory}, {}};
-  if (wanted.kind == OpKind::kAlltoall) submission.splits = equal_splits(lock, wanted);
+  if (wanted.kind == OpKind::kAlltoall) submission.splits = equal_splits(wanted, sets_);
   return enter(lock, std::move(submission), known_slot);
-}
-
-/// Rows for each member; those that are left over stay.
-std::vector<std::int64_t> Submissions::equal_splits(const TableLock& /*held*/,
-                                                    const TensorOperation& alltoall) const {
-  if (!sets_.exists(alltoall.process_set) || alltoall.shape.empty()) return {};  // refused
-  const std::size_t members = sets_.ranks(alltoall.process_set).size();
-  return std::vector<std::int64_t>(members, alltoall.shape[0] / static_cast<std::int64_t>(members));
 }
 
 std::int64_t Submissions::submit(const TensorOperation& wanted) {

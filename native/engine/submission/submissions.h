@@ -115,13 +115,9 @@ class Submissions {
 
  private:
   // submissions.cc
-  [[nodiscard]] std::string members_text(const TableLock& lock, std::uint32_t set) const;
   void check(const TableLock& lock, const wire::Request& request) const;
-  void check_fit(const TableLock& lock, const Submission& submission) const;
   OperationPtr enter(const TableLock& lock, Submission submission, wire::Slot& known_slot);
   OperationPtr enter(const TableLock& lock, const TensorOperation& wanted, wire::Slot& known_slot);
-  [[nodiscard]] std::vector<std::int64_t> equal_splits(const TableLock& lock,
-                                                       const TensorOperation& alltoall) const;
   void add_handle(const TableLock& /*held*/, const OperationPtr& operation) {
     operation->handle = next_handle_++;
     handles_.add(operation->handle, operation);
