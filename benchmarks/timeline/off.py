@@ -40,7 +40,7 @@ REPEATS = 3
 KINDS = ("never recorded", "recorded and stopped", "recording")
 OFF = KINDS[:2]
 #: What there would not be if nothing could be recorded.
-FUNCTIONS = re.compile(r"hvdtune::(Recorder|Timeline|capture)::|hvdtune::Engine::watch_traffic")
+FUNCTIONS = re.compile(r"hvdtune::(Recorder|RecordingControl|Timeline|capture)::")
 FILES = re.compile(
     r"/native/(engine/record(er|ing)|observe/(capture|timeline|trace_|base64|tensor_runs|\w+_ring))"
 )

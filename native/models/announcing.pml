@@ -1,5 +1,6 @@
-/* Who is told of an announcement, and when: announce, push_announcement, HeldRings and wait in
- * engine/engine.cc; flush_backlogs, coordinate, publish and read_schedule in engine/progress.cc.
+/* Who is told of an announcement, and when: engine/submission/announcements.cc, Submissions::announce,
+ * HeldRings and wait in engine/engine.cc; flush_backlogs in engine/drive/progress.cc; coordinate and
+ * publish in engine/coordination/coordination.cc; ScheduleReader::read.
  * See README.md.
  *
  * Two ranks, of which rank 0 coordinates, submit TENSORS tensors. Thread 1 of each submits all of
@@ -26,7 +27,7 @@ chan schedule[RANKS] = [CAPACITY] of { byte }; /* what each has still to read */
 chan schedule_backlog = [TENSORS] of { byte };
 
 bool rung[RANKS];    /* since the driver's last look */
-bool table[RANKS];   /* table_mutex_ */
+bool table[RANKS];   /* the mutex of Submissions */
 byte holder[RANKS];  /* ring_holder_: 0 for none, or the thread */
 bool held[RANKS];
 byte arrived[TENSORS]; /* in the slot's round */
@@ -40,7 +41,7 @@ bool later; /* thread 1 of rank POLLER begins when thread 2 has its result */
 
 #define arrive(t) arrived[t]++; last = (arrived[t] == RANKS)
 
-/* Engine::announce, under table_mutex_. */
+/* Submissions::announce, under its mutex. */
 inline submit(t) {
   d_step {
     !table[r];

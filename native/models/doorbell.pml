@@ -1,4 +1,4 @@
-/* Who sleeps on a doorbell, and who wakes them: transport/arena/doorbell.h and engine/drive.cc.
+/* Who sleeps on a doorbell, and who wakes them: transport/arena/doorbell.h and engine/drive/drive.cc.
  * See README.md.
  *
  * The rank's own thread and CALLERS blocked callers share one doorbell. Each of POSTERS others
@@ -41,7 +41,7 @@ bool has_ready;  /* something is held back */
 bool collecting; /* what the other ranks are told of it */
 byte blocked_on; /* item + 1 */
 
-bool drive; /* drive_mutex_ */
+bool drive; /* DriveMutex */
 byte callers;
 byte here; /* callers that have not ended */
 bool stop;
@@ -99,9 +99,9 @@ inline wake(who) {
 
 inline arm(threshold, who) { armed = threshold + 4 * who }
 
-/* ---- engine/progress.cc, as far as it matters ---- */
+/* ---- Progress and Coordination, as far as they matter ---- */
 
-/* Under drive_mutex_. What was posted is done at once, or held back. */
+/* Under the DriveMutex. What was posted is done at once, or held back. */
 inline look_for_work() {
   d_step {
     worked = false;
@@ -147,7 +147,7 @@ inline tell() {
 #define threshold() (has_ready -> URGENT : NORMAL)
 #define next_deadline() (has_ready -> deadline : 0)
 
-/* ---- engine/drive.cc ---- */
+/* ---- engine/drive/drive.cc ---- */
 
 #define lock drive = true
 #define unlock drive = false
@@ -163,7 +163,7 @@ inline sleep(i, until) {
   atomic { !asleep[i] -> timed[i] = false }
 }
 
-/* What only the holder of drive_mutex_ touches is done in one step with what others can see. */
+/* What only the holder of the DriveMutex touches is done in one step with what others can see. */
 proctype Thread() {
   byte k, until;
   bool worked, flush, fresh;

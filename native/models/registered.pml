@@ -1,5 +1,5 @@
 /* Reductions in place, whose blocks go to whoever runs: collective/shm/shm_registered.cc, and what
- * engine/registration.cc does before. See README.md.
+ * engine/operation/registration.cc does before. See README.md.
  *
  * MEMBERS ranks reduce REDUCTIONS tensors in turn, of BLOCKS blocks each; reduction r and
  * r + TENSORS are of the same tensor. A rank fills its copy, publishes where it is and announces it

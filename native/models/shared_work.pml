@@ -1,5 +1,5 @@
 /* Who may take part in work that is shared, and when its memory is free: SharedWork in
- * transport/arena/shared_work.h and SharedSum in engine/shared_sum.h. See README.md.
+ * transport/arena/shared_work.h and SharedSum in engine/submission/shared_sum.h. See README.md.
  *
  * MEMBERS ranks do ROUNDS direct rounds of one slot. Each publishes its data in a place that nobody
  * reads any more, arrives, and waits for all. Then whoever runs claims pieces of the sum and writes

@@ -1,12 +1,13 @@
-/* Small operations past the coordinator, and by way of it: transport/arena/slot_round.h, engine/direct.cc,
- * and what engine.cc, progress.cc and coordinator.cc do about slots. See README.md.
+/* Small operations past the coordinator, and by way of it: transport/arena/slot_round.h,
+ * engine/submission/direct_rounds.cc, and what Submissions, Coordination and Coordinator do about slots.
+ * See README.md.
  *
  * MEMBERS ranks reduce one tensor ROUNDS times. Each time, each of them tries the direct way, or
  * announces the tensor to the coordinator, as it likes; a direct one gives up when it likes. The
  * coordinator may take the tensor's slot away once, and gives it back when nobody can mean it any
  * more. It sleeps until it is rung, but for LOOKS times.
  *
- * With STAGE, what is direct is published on a stage (engine/direct_stage.h) that has room for one
+ * With STAGE, what is direct is published on a stage (engine/submission/direct_stage.h) that has room for one
  * round's data: a rank that cannot tell that the others have read them announces the next one.
  *
  * With ROOT, only member 0 publishes anything, as in a broadcast. */
@@ -120,7 +121,7 @@ inline do_it(how) {
   }
 }
 
-/* engine/direct.cc */
+/* engine/submission/direct_rounds.cc */
 inline finish_direct() {
   d_step {
     for (k : 0 .. PUBLISHERS - 1) { assert(get_data(mine, k) == op + 1) }
@@ -180,7 +181,7 @@ inline leave_direct() {
   complete = false
 }
 
-/* Engine::announce, under table_mutex_: nothing else happens on this rank meanwhile. */
+/* Submissions::announce, under its mutex: nothing else happens on this rank meanwhile. */
 inline announce() {
 #ifdef MUTANT_COUNTS_BEFORE_ANNOUNCING
   if
@@ -202,7 +203,7 @@ inline announce() {
   fi
 }
 
-/* Engine::read_schedule: effects first, then the position. */
+/* ScheduleReader::read: effects first, then the position. */
 inline read_entry() {
   if
   :: schedule[passed[me]] == EVICT ->

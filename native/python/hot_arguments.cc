@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "engine/results.h"
+#include "engine/operation/results.h"
 #include "python/running.h"
 
 namespace py = pybind11;

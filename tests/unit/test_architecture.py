@@ -112,6 +112,41 @@ NATIVE_ROOMS: dict[str, set[str]] = {
     },
     "collective/hierarchy": {"collective", "collective/kernels", "collective/shm"},
     "collective/gpu": {"collective", "transport/meeting"},
+    "engine/job": {"transport/arena", "transport/meeting"},
+    "engine/operation": {"collective/shm", "transport/arena"},
+    "engine/execution": {
+        *("collective", "collective/gpu", "collective/kernels", "collective/shm"),
+        *("engine/job", "engine/operation"),
+    },
+    "engine/submission": {
+        *("collective", "collective/kernels", "collective/shm", "transport/arena"),
+        *("engine/job", "engine/operation"),
+    },
+    "engine/recording": {
+        *("engine/job", "engine/operation", "engine/execution", "engine/submission"),
+    },
+    "engine/coordination": {
+        *("collective", "transport/arena", "transport/control", "transport/meeting"),
+        *("engine/job", "engine/operation", "engine/recording"),
+    },
+    "engine/watch": {
+        *("transport/control", "engine/job", "engine/operation", "engine/submission"),
+        *("engine/recording", "engine/coordination"),
+    },
+    "engine/schedule": {
+        *("collective", "engine/job", "engine/operation", "engine/execution"),
+        *("engine/submission", "engine/recording", "engine/watch"),
+    },
+    "engine/drive": {
+        *("engine/job", "engine/submission", "engine/recording", "engine/coordination"),
+        *("engine/watch", "engine/schedule"),
+    },
+    # The engine itself, which owns parts of all rooms.
+    "engine": {
+        *("collective", "transport/arena", "transport/meeting", "engine/job"),
+        *("engine/submission", "engine/execution", "engine/recording", "engine/coordination"),
+        *("engine/watch", "engine/schedule", "engine/drive"),
+    },
 }
 MOST_NATIVE_NAMES = 12  # of a room: a .h and its .cc have one name
 

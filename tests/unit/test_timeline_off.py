@@ -43,7 +43,7 @@ cfn=(3) hvdtune::Recorder::closed(unsigned long, long, long)
 calls=2 30
 -1 40
 
-fl=(4) /src/native/engine/recorder.cc
+fl=(4) /src/native/engine/recording/recorder.cc
 fn=(3)
 30 33
 fl=(3)
@@ -65,7 +65,7 @@ def test_instructions_are_where_they_were_executed_not_where_they_were_called() 
         ("hvdtune::Engine::wait(long, long)", "/src/native/engine/engine.cc"): 3013,
         ("hvdtune::Engine::wait(long, long)", "/src/native/observe/capture.h"): 12,
         ("hvdtune::Recorder::closed(unsigned long, long, long)",
-         "/src/native/engine/recorder.cc"): 33,
+         "/src/native/engine/recording/recorder.cc"): 33,
         ("futex", "???"): 942,
     }  # fmt: skip
     assert sum(places.values()) == 4000

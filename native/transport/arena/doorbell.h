@@ -65,7 +65,7 @@ class Doorbell {
     futex_wake(&rings_, kWakeAll);
   }
 
-  /// What this rank's user thread is blocked on: 0 = nothing, see engine/blocked.h.
+  /// What this rank's user thread is blocked on: 0 = nothing, see engine/job/blocked.h.
   std::atomic<std::uint64_t> blocked_on{0};
 
  private:

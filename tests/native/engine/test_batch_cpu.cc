@@ -1,5 +1,5 @@
 // The CPU time of batches: all of it for long ones, a sample for short ones.
-#include "engine/batch_cpu.h"
+#include "engine/execution/batch_cpu.h"
 
 #include "check.h"
 

@@ -1,4 +1,4 @@
-#include "engine/coordinator.h"
+#include "engine/coordination/coordinator.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "check.h"
-#include "engine/blocked.h"
-#include "engine/operation_table.h"
+#include "engine/job/blocked.h"
+#include "engine/submission/operation_table.h"
 
 namespace hvdtune::testing::test_coordinator {
 namespace {

@@ -1,6 +1,6 @@
 // Where tensors are published that go past the coordinator: nothing is written over that a peer may
 // still read, and nothing is kept for longer than that.
-#include "engine/direct_stage.h"
+#include "engine/submission/direct_stage.h"
 
 #include <cstdint>
 #include <deque>

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "check.h"
-#include "engine/results.h"
+#include "engine/operation/results.h"
 #include "engine_job.h"
 #include "threads.h"
 

@@ -1,5 +1,5 @@
 // What the executor tells of the CPU time of batches.
-#include "engine/executor.h"
+#include "engine/execution/executor.h"
 
 #include <atomic>
 #include <memory>

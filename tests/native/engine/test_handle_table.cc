@@ -1,4 +1,4 @@
-#include "engine/handle_table.h"
+#include "engine/submission/handle_table.h"
 
 #include <map>
 #include <random>

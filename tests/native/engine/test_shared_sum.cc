@@ -1,6 +1,6 @@
 // Work that whoever runs does, and sums that are made so: everything once, by anybody, and by each
 // for itself when somebody does not come back with its piece.
-#include "engine/shared_sum.h"
+#include "engine/submission/shared_sum.h"
 
 #include <atomic>
 #include <barrier>

@@ -1,4 +1,4 @@
-#include "engine/stack_query.h"
+#include "engine/watch/stack_query.h"
 
 #include <atomic>
 #include <memory>

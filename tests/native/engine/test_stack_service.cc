@@ -1,5 +1,5 @@
 // Stacks asked of other ranks, over connections that the test holds up.
-#include "engine/stack_service.h"
+#include "engine/watch/stack_service.h"
 
 #include <atomic>
 #include <map>

@@ -1,5 +1,5 @@
 // Which waiting tensors the stall check tells of, and whose stacks it asks for.
-#include "engine/stall_watch.h"
+#include "engine/coordination/stall_watch.h"
 
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 // Batches that a (fake) GPU works on, and what can happen to them meanwhile.
-#include "engine/device_completions.h"
+#include "engine/execution/device_completions.h"
 
 #include <atomic>
 #include <mutex>

@@ -21,6 +21,7 @@
 #include "socket_world.h"
 #include "transport/meeting/meet_on_host.h"
 #include "transport/sockets/handshake.h"
+#include "transport/sockets/unix_socket.h"
 #include "wire/meeting.h"
 
 namespace hvdtune::testing::test_meeting_fuzz {

@@ -1,0 +1,118 @@
+#include "engine/drive/drive.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "base/cpu.h"
+#include "base/cpu_wait.h"
+#include "base/log.h"
+#include "base/time_slice.h"
+
+namespace hvdtune {
+namespace {
+
+// While a caller drives, the thread only looks now and then whether it is needed again.
+constexpr Nanos kStandBack = 100 * kMillisecond;
+
+}  // namespace
+
+/// No other thread has to be woken for it.
+void Drive::until(const std::function<bool()>& done, Nanos deadline) {
+  // A blocked caller does not compute, whatever it waits for a CPU as it drives. Asking takes a
+  // microsecond, so it is asked only where ranks take turns, and waits take many times as long.
+  const std::optional<Nanos> waited =
+      job_.arena.oversubscribed() && recorder_.active() ? cpu_wait_of_this_thread() : std::nullopt;
+  callers_.come();
+  while (!done() && monotonic_now() < deadline) {
+    DriveLock lock(mutex_, std::defer_lock);
+    // Another thread is in the middle of a batch, perhaps the one this caller waits for.
+    if (!lock.try_lock_for(std::chrono::milliseconds(50))) continue;
+    job_.doorbell.arm(Urgency::kNone, Sleeper::kCaller);
+    while (!done() && progress_.make(lock)) {
+    }
+    if (done()) break;
+    std::uint32_t seen = job_.doorbell.rings();
+    if (progress_.make(lock)) continue;
+    lock.unlock();
+    if (poll_doorbell(seen)) continue;
+    lock.lock();
+    seen = job_.doorbell.rings();
+    job_.doorbell.arm(progress_.wake_threshold(lock), Sleeper::kCaller);
+    // Another caller may have finished this one's operation while it polled.
+    if (done() || progress_.make(lock)) continue;
+    const Nanos wake_at = std::min(deadline, progress_.next_deadline(lock));
+    lock.unlock();
+    job_.doorbell.sleep(seen, Sleeper::kCaller, wake_at);
+  }
+  if (callers_.go()) {
+    leave_to_thread();
+  } else {
+    job_.doorbell.wake(Sleeper::kCaller);  // another caller sleeps on: it arms the doorbell anew
+  }
+  if (waited)
+    capture::Capture::waited_while_blocked(cpu_wait_of_this_thread().value_or(*waited) - *waited);
+}
+
+/// The last caller goes: rings are for the thread again. If it sleeps, work that came meanwhile has
+/// not woken it, and it knows nothing of an earlier deadline.
+void Drive::leave_to_thread() {
+  bool work = false;
+  {
+    const DriveLock lock(mutex_);
+    if (callers_.any()) return;  // a new one arms it for itself
+    job_.doorbell.arm(progress_.wake_threshold(lock), Sleeper::kThread);
+    work = progress_.make(lock) || progress_.next_deadline(lock) < thread_deadline_;
+  }
+  if (work) wake_thread();
+}
+
+void Drive::start(int cpu) {
+  thread_ = std::thread([this, cpu] {
+    give_way_to_others();
+    run(cpu);
+  });
+  pthread_setname_np(thread_.native_handle(), "hvdtune");
+}
+
+bool Drive::stop() {
+  if (!thread_.joinable()) return false;
+  stop_ = true;
+  wake_thread();
+  thread_.join();
+  return true;
+}
+
+void Drive::run(int cpu) {
+  if (cpu >= 0 && !pin_this_thread(cpu)) {
+    HVD_LOG_RANK(kError, job_.rank)
+        << "cannot pin the communication thread to CPU " << cpu << " (HOROVOD_THREAD_AFFINITY)";
+  }
+  while (!stop_) {
+    // Before the look for callers: the last of them sees it when it goes, and hands its deadline
+    // over.
+    thread_deadline_ = kForever;
+    std::uint32_t seen = job_.doorbell.rings();
+    if (callers_.any()) {
+      job_.doorbell.sleep(seen, Sleeper::kThread, monotonic_now() + kStandBack);
+      continue;
+    }
+    DriveLock lock(mutex_);
+    // Under the lock: a caller that came meanwhile may already sleep on what it has armed.
+    if (callers_.any()) continue;
+    job_.doorbell.arm(Urgency::kNone, Sleeper::kThread);
+    while (!callers_.any() && progress_.make(lock)) {
+    }
+    if (callers_.any()) continue;
+    seen = job_.doorbell.rings();
+    job_.doorbell.arm(progress_.wake_threshold(lock), Sleeper::kThread);
+    if (stop_ || progress_.make(lock)) continue;
+    thread_deadline_ = progress_.next_deadline(lock);
+    lock.unlock();
+    job_.doorbell.sleep(seen, Sleeper::kThread, thread_deadline_);
+  }
+}
+
+}  // namespace hvdtune

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "engine/drive/progress.h"
+#include "engine/job/blocked_callers.h"
+#include "engine/job/drive_lock.h"
+#include "engine/job/job.h"
+#include "engine/recording/recorder.h"
+
+namespace hvdtune {
+
+/// Who makes progress, and how that thread sleeps: a caller who is blocked does it himself,
+/// otherwise the engine's thread, which sleeps on the rank's doorbell while there is nothing to do.
+class Drive {
+ public:
+  /// All references outlive it.
+  Drive(const Job& job, DriveMutex& mutex, BlockedCallers& callers, Progress& progress,
+        const Recorder& recorder)
+      : job_(job), mutex_(mutex), callers_(callers), progress_(progress), recorder_(recorder) {}
+
+  /// Makes progress until done() or the deadline. Its caller holds no lock; any thread.
+  void until(const std::function<bool()>& done, Nanos deadline);
+
+  /// Starts the thread. `cpu`: to which it is pinned; negative: to none. One call, from the thread
+  /// that later calls stop().
+  void start(int cpu);
+  /// Ends the thread, and waits for that. False if it does not run.
+  bool stop();
+  /// The thread has something to look at. Any thread.
+  void wake_thread() { job_.doorbell.wake(Sleeper::kThread); }
+
+ private:
+  void leave_to_thread();
+  void run(int cpu);
+  [[nodiscard]] bool poll_doorbell(std::uint32_t seen) const {
+    return job_.patience.wait([this, seen] { return job_.doorbell.rings() != seen; });
+  }
+
+  const Job& job_;
+  DriveMutex& mutex_;
+  BlockedCallers& callers_;
+  Progress& progress_;
+  const Recorder& recorder_;
+  // Until when the thread sleeps; kForever while it does not, or stands back for callers.
+  std::atomic<Nanos> thread_deadline_{kForever};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace hvdtune

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/execution/device_batch.h"
+
+namespace hvdtune {
+
+/// Watches over batches that GPUs work on: one thread looks whether they are done, whether what
+/// carries them has failed and whether the job is over, so that nobody else has to wait for a GPU.
+/// All methods may be called from any thread.
+class DeviceCompletions {
+ public:
+  struct Hooks {
+    /// Some batches are done: take() has them. On the thread of this object, as all of these.
+    std::function<void()> done;
+    /// Why the job is over, if it is.
+    std::function<std::optional<std::string>()> aborted;
+    /// The job cannot go on; afterwards aborted() says why.
+    std::function<void(const std::string& why)> fail;
+    /// A batch has been under way for `patience`, or that much longer than the last time.
+    std::function<void(const DeviceBatch& batch, Nanos waited)> slow;
+    /// Everything is to end that carries batches, whether they are known here or not; none: only
+    /// what carries those that are.
+    std::function<void()> abort = {};
+  };
+
+  /// `patience`: 0 = without limit.
+  DeviceCompletions(Hooks hooks, Nanos patience);
+  ~DeviceCompletions() { stop(); }
+  DeviceCompletions(const DeviceCompletions&) = delete;
+  DeviceCompletions& operator=(const DeviceCompletions&) = delete;
+
+  void add(std::unique_ptr<DeviceBatch> batch);
+
+  /// Whether take() would give anything: one load.
+  [[nodiscard]] bool any_done() const { return any_done_.load(std::memory_order_acquire); }
+  /// What is done, in the order in which it was, with its status.
+  std::vector<std::unique_ptr<DeviceBatch>> take();
+
+  /// Ends the thread; no add() may follow. Batches under way have kGrace to end; then they
+  /// have failed. take() gives the last of them. Again: does nothing.
+  void stop();
+
+  /// Waits until nothing is under way, which take() may still have; false at the deadline.
+  bool wait_until_idle(Nanos deadline);
+
+  /// How long what is under way may take when the job is over.
+  static constexpr Nanos kGrace = 5 * kSecond;
+
+ private:
+  using Batches = std::vector<std::unique_ptr<DeviceBatch>>;
+
+  void run();
+  void look(Batches& batches, bool closely);
+  static std::string failure_of(const Batches& batches);
+  void report_slow(const Batches& batches);
+  void give_up(Batches& batches, const std::string& why);
+  void hand_over(Batches finished);
+
+  const Hooks hooks_;
+  const Nanos patience_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Batches added_;
+  Batches done_;
+  std::size_t under_way_ = 0;
+  bool stop_ = false;
+  std::atomic<bool> any_done_{false};
+  std::thread thread_;
+};
+
+}  // namespace hvdtune

@@ -1,0 +1,177 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/large_blocks.h"
+#include "engine/operation/on_device.h"
+#include "wire/messages.h"
+
+namespace hvdtune {
+
+/// Deleter of an OwnedBuffer's memory.
+struct ReleaseResult {
+  std::size_t capacity = 0;  ///< of a large block; 0 = from the heap
+
+  void operator()(void* data) const {
+    if (capacity > 0) {
+      release_large_block({data, capacity});
+    } else {
+      std::free(data);
+    }
+  }
+};
+
+/// Memory that the engine allocates for results whose size is known only when all ranks have
+/// spoken. Aligned to a cache line. Large ones are used again when they are released.
+class OwnedBuffer {
+ public:
+  OwnedBuffer() = default;
+  /// Throws Error(kInvalidArgument) when there is not enough memory.
+  OwnedBuffer(std::size_t bytes, std::vector<std::int64_t> shape)
+      : data_(allocate(bytes)), bytes_(bytes), shape_(std::move(shape)) {}
+
+  [[nodiscard]] void* data() const { return data_.get(); }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  [[nodiscard]] const std::vector<std::int64_t>& shape() const { return shape_; }
+
+ private:
+  using Memory = std::unique_ptr<void, ReleaseResult>;
+
+  static Memory allocate(std::size_t bytes) {
+    Memory memory;
+    if (bytes >= kLeastLargeBlock) {
+      const LargeBlock block = allocate_large_block(bytes);
+      memory = Memory(block.data, ReleaseResult{block.capacity});
+    } else {
+      const std::size_t lines = std::max<std::size_t>((bytes + 63) / 64, 1);
+      memory = Memory(std::aligned_alloc(64, lines * 64), ReleaseResult{});
+    }
+    if (!memory) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "cannot allocate " + std::to_string(bytes) + " bytes for a result");
+    }
+    return memory;
+  }
+
+  Memory data_;
+  std::size_t bytes_ = 0;
+  std::vector<std::int64_t> shape_;
+};
+
+/// Where a tensor is: contiguous memory, on the host or on the request's GPU, which the submitter
+/// keeps alive until the operation is done.
+struct TensorMemory {
+  const void* in = nullptr;
+  /// Where the result goes. Allgather, alltoall, reducescatter: null, or room for what it comes to
+  /// when every rank brings as many rows as this one; if they do not, and where it is null, the
+  /// engine allocates the result (Operation::outputs). On a GPU it always does.
+  void* out = nullptr;
+};
+
+/// An operation on one tensor, as its submitter has it; nothing is copied. What is submitted for
+/// every gradient: usually all but the memory is as the last time. An alltoall sends equal parts.
+struct TensorOperation {
+  OpKind kind = OpKind::kAllreduce;
+  std::int32_t root = 0;  ///< global rank; broadcast only
+  std::string_view name;
+  std::uint32_t process_set = 0;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  DType dtype = DType::kFloat32;
+  std::span<const std::int64_t> shape;
+  TensorMemory memory;
+
+  [[nodiscard]] wire::Request request() const {
+    wire::Request request;
+    request.process_set = process_set;
+    request.kind = kind;
+    request.root = root;
+    request.reduce_op = reduce_op;
+    request.prescale = prescale;
+    request.postscale = postscale;
+    request.name = name;
+    request.tensors.push_back({dtype, {shape.begin(), shape.end()}});
+    return request;
+  }
+
+  /// Whether request() would be this one, whose name and process set are known to be the same.
+  [[nodiscard]] bool is(const wire::Request& agreed) const {
+    return agreed.kind == kind && agreed.reduce_op == reduce_op && !agreed.grouped &&
+           agreed.cacheable && agreed.prescale == prescale && agreed.postscale == postscale &&
+           agreed.root == root && agreed.on_host() && agreed.tensors.size() == 1 &&
+           agreed.tensors.front().dtype == dtype &&
+           std::ranges::equal(agreed.tensors.front().shape, shape);
+  }
+};
+
+/// An operation on one tensor that all ranks know, by the agreement that it has: enough to submit
+/// it once more without comparing names and descriptions. Agreements are never numbered twice in a
+/// process, so that of another engine, or of a name that means something else by now, fits nothing.
+struct KnownOperation {
+  wire::Slot slot = wire::kNoSlot;
+  std::uint64_t agreement = 0;  ///< as Operation::agreement
+};
+
+/// What an operation is called in a recording.
+struct RecordedAs {
+  std::uint32_t first_name = UINT32_MAX;  ///< of its tensors, whose names follow each other
+  std::uint32_t tensors = 0;
+  std::int64_t bytes = 0;
+  std::uint32_t generation = 0;  ///< of the recording; 0: of none
+};
+
+/// One submitted operation, from submit() until its result is taken.
+struct Operation {
+  std::int64_t handle = 0;
+  wire::Request request;
+  std::vector<TensorMemory> memory;  ///< one a tensor
+  std::vector<std::int64_t> splits;  ///< alltoall: rows for each member
+  /// Of tensors on a GPU, whose addresses `memory` has; null on the host, and for what a rank that
+  /// has joined contributes.
+  std::shared_ptr<OnDevice> on_device;
+  wire::Ticket ticket = 0;
+  /// It has arrived in this round of the slot without the coordinator, and waits for the others.
+  std::atomic<bool> direct{false};
+  std::uint32_t direct_round = 0;
+  std::size_t direct_bytes = 0;  ///< that this rank brings there
+
+  // Results; written before `done` is set, read after it is seen.
+  std::vector<OwnedBuffer> outputs;
+  /// alltoall: rows from each member. Join: the last rank to join. A new process set: its number.
+  std::vector<std::int64_t> numbers;
+
+  // What is looked at when a batch is over: of a thousand small tensors, none is in the cache by
+  // then, and each costs one line of it.
+  /// When this rank announced it; 0 for what a rank that has joined contributes.
+  alignas(64) Nanos submitted = 0;
+  /// What the recorder calls it; written before `done` is set, but on a GPU. As long as the
+  /// operation is used again, it stays.
+  RecordedAs recorded;
+  wire::Slot slot = wire::kNoSlot;  ///< it was announced by this slot
+  std::atomic<bool> done{false};
+  /// OperationTable's number of the agreement that `request` equals; 0 = none.
+  std::uint64_t agreement = 0;
+  Status status;  // a result, too
+};
+
+/// Asks for what is looked at of a batch's operations when it is over, ahead of operation `at`.
+inline void prefetch_end(const std::vector<std::shared_ptr<Operation>>& batch, std::size_t at) {
+  constexpr std::size_t kAhead = 24;
+  if (at + kAhead < batch.size()) __builtin_prefetch(&batch[at + kAhead]->submitted, 1);
+}
+
+using OperationPtr = std::shared_ptr<Operation>;
+
+}  // namespace hvdtune

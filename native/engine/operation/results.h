@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/operation/operation.h"
+
+namespace hvdtune {
+
+/// Bytes of one row (all dimensions but the first) of a tensor that has one.
+std::int64_t row_bytes(const wire::TensorSpec& spec);
+
+/// Rows that member `index` of `members` gets of `rows` by reducescatter: the first
+/// `rows % members` members get one more.
+std::int64_t scattered_rows(std::int64_t rows, int index, int members);
+/// … and how many rows the members before it get.
+std::int64_t rows_before(std::int64_t rows, int index, int members);
+
+/// Where the `rows` rows that an operation results in for its tensor `index` are to be written: the
+/// submitter's memory if it has given some and they are `as_expected` (see TensorMemory), else a
+/// new output. Asked once a tensor, in order. Throws Error(kInvalidArgument) when there is not
+/// enough memory.
+std::byte* place_rows(Operation& operation, std::size_t index, std::int64_t rows, bool as_expected);
+
+}  // namespace hvdtune

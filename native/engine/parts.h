@@ -1,0 +1,53 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "engine/coordination/coordination.h"
+#include "engine/drive/drive.h"
+#include "engine/drive/progress.h"
+#include "engine/engine.h"
+#include "engine/job/blocked_callers.h"
+#include "engine/job/drive_lock.h"
+#include "engine/job/job.h"
+#include "engine/recording/recording_control.h"
+#include "engine/schedule/gpu_batches.h"
+#include "engine/schedule/schedule_reader.h"
+#include "engine/submission/submissions.h"
+#include "engine/watch/job_answers.h"
+#include "engine/watch/stall_reports.h"
+#include "engine/watch/watch.h"
+#include "observe/job_status.h"
+
+namespace hvdtune {
+
+/// What an engine consists of. Each part knows only parts before it; but RecordingControl calls
+/// Watch by a function that it is given. Which lock a method needs, its parameters say.
+struct Engine::Parts {
+  /// Meets the other ranks; starts no thread but helpers.
+  explicit Parts(EngineOptions given);
+
+  [[nodiscard]] StepLog& steps() { return coordination ? coordination->steps() : no_steps; }
+
+  const EngineOptions options;
+  Job job;
+  DriveMutex drive_mutex;
+  BlockedCallers callers;
+  JobStatus status;
+  Gpus gpus;
+  Submissions submissions;
+  RecordingControl recording;
+  StallReports stall_reports;
+  Watch watch;
+  const std::unique_ptr<Coordination> coordination;  // rank 0
+  StepLog no_steps;                                  // of other ranks
+  std::optional<JobAnswers> answers;                 // rank 0
+  GpuBatches gpu_batches;
+  ScheduleReader reader;
+  Progress progress;
+  Drive drive;
+  std::atomic<bool> end_announced{false};  // by this rank
+};
+
+}  // namespace hvdtune

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/job/process_sets.h"
+#include "engine/operation/operation.h"
+
+namespace hvdtune {
+
+/// What one rank submits.
+struct Submission {
+  wire::Request request;
+  std::vector<TensorMemory> memory;
+  std::vector<std::int64_t> splits;  ///< alltoall only
+  /// Of tensors on a GPU: they can be used after these streams' work up to now.
+  std::vector<CudaStream> streams = {};
+};
+
+/// Throws Error(kInvalidArgument) if `rank` cannot submit this; kMismatch if nobody can. `joined`:
+/// it has joined, and not all ranks have.
+void check_request(const wire::Request& request, const ProcessSets& sets, int rank, bool joined);
+/// Throws Error(kInvalidArgument) if what comes with the request does not fit it. After
+/// check_request().
+void check_fit(const Submission& submission, const ProcessSets& sets);
+/// Rows for each member of an alltoall of equal parts; those that are left over stay. Nothing for
+/// what check_request() refuses.
+std::vector<std::int64_t> equal_splits(const TensorOperation& alltoall, const ProcessSets& sets);
+
+}  // namespace hvdtune

@@ -1,0 +1,231 @@
+#include "engine/submission/submissions.h"
+
+#include "engine/job/blocked.h"
+
+namespace hvdtune {
+namespace {
+
+constexpr std::size_t kMaxRequestBytes = 448 << 10;
+
+std::vector<std::vector<int>> with_global_set(int size, std::vector<std::vector<int>> sets) {
+  std::vector<int> everybody(static_cast<std::size_t>(size));
+  for (int rank = 0; rank < size; ++rank) everybody[static_cast<std::size_t>(rank)] = rank;
+  sets.insert(sets.begin(), std::move(everybody));
+  return sets;
+}
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(ErrorKind::kInvalidArgument, text);
+}
+
+}  // namespace
+
+Submissions::Submissions(const Job& job, std::vector<std::vector<int>> process_sets,
+                         const wire::RuntimeSettings& settings, Writing writing,
+                         DriveMutex& drive_mutex, BlockedCallers& callers)
+    : job_(job),
+      callers_(callers),
+      sets_(with_global_set(job.size, std::move(process_sets))),
+      applied_(settings),
+      announcements_(job),
+      direct_(job, sets_, registration_, applied_, writing, drive_mutex) {
+  if (job.session.heap) registration_.emplace(job.session.heap, job.rank);
+}
+
+std::shared_ptr<SharedBlock> Submissions::allocate_shared(std::size_t bytes) {
+  if (registration_) return registration_->allocate(bytes);
+  if (job_.session.across_hosts()) refuse("the ranks of several hosts share no memory");
+  if (!job_.in_shared_memory) refuse("tensors of this job do not travel through shared memory");
+  refuse(job_.size == 1 ? "a job of one process shares no memory"
+                        : "this system gives the ranks no memory to share for tensors");
+}
+
+// ---- submitting ---------------------------------------------------------------------------------
+
+void Submissions::check(const TableLock& /*held*/, const wire::Request& request) const {
+  check_request(request, sets_, job_.rank, joined_);
+  if (!ended_.ok()) throw Error(ended_);
+}
+
+/// Enters an operation into the table.
+OperationPtr Submissions::enter(const TableLock& lock, Submission submission,
+                                wire::Slot& known_slot) {
+  check(lock, submission.request);
+  check_fit(submission, sets_);
+  auto operation = std::make_shared<Operation>();
+  operation->request = std::move(submission.request);
+  operation->memory = std::move(submission.memory);
+  operation->splits = std::move(submission.splits);
+  if (!table_.begin(operation, known_slot)) {
+    refuse("tensor " + operation->request.name +
+           " was submitted with the same name as another tensor that is still being processed; "
+           "names in flight must be different");
+  }
+  add_handle(lock, operation);
+  return operation;
+}
+
+/// The same for what all ranks know already.
+OperationPtr Submissions::enter(const TableLock& lock, const TensorOperation& wanted,
+                                wire::Slot& known_slot) {
+  if (const wire::Request* agreed = table_.known(wanted)) {
+    check(lock, *agreed);
+    OperationPtr operation = table_.begin_known(wanted.memory);
+    if (wanted.kind == OpKind::kAlltoall) operation->splits = equal_splits(wanted, sets_);
+    known_slot = operation->slot;
+    add_handle(lock, operation);
+    return operation;
+  }
+  Submission submission{wanted.request(), {wanted.memory}, {}};
+  if (wanted.kind == OpKind::kAlltoall) submission.splits = equal_splits(wanted, sets_);
+  return enter(lock, std::move(submission), known_slot);
+}
+
+std::int64_t Submissions::submit(const TensorOperation& wanted) {
+  const TableLock lock(mutex_);
+  wire::Slot known_slot = wire::kNoSlot;
+  const OperationPtr operation = enter(lock, wanted, known_slot);
+  announce_entered(lock, operation, known_slot, monotonic_now());
+  return operation->handle;
+}
+
+std::int64_t Submissions::submit(Submission submission, std::shared_ptr<OnDevice> on_device) {
+  const TableLock lock(mutex_);
+  wire::Slot known_slot = wire::kNoSlot;
+  const OperationPtr operation = enter(lock, std::move(submission), known_slot);
+  operation->on_device = std::move(on_device);
+  const bool joins = operation->request.kind == OpKind::kJoin;
+  // The others go on without this rank: direct rounds of its other threads must not wait.
+  if (joins) {
+    for (const OperationPtr& pending : table_.pending()) settle(lock, pending);
+  }
+  announce_entered(lock, operation, known_slot, monotonic_now());
+  // After everything that this rank has announced before: the coordinator reads it in this order.
+  if (joins) joined_ = true;
+  return operation->handle;
+}
+
+template <typename Submitted>
+std::int64_t Submissions::submit_and_settle(Submitted&& submitted) {
+  OperationPtr operation;
+  const SlotRound* round = nullptr;
+  {
+    const TableLock lock(mutex_);
+    wire::Slot known_slot = wire::kNoSlot;
+    operation = enter(lock, std::forward<Submitted>(submitted), known_slot);
+    round = direct_.arrive(lock, *operation);
+    if (round == nullptr) announce_entered(lock, operation, known_slot, monotonic_now());
+  }
+  if (round != nullptr) {
+    const Nanos began = direct_.wait(*operation, *round);
+    {
+      const TableLock lock(mutex_);
+      settle(lock, operation);
+    }
+    // As wait() does: rank 0's status says how long its callers are blocked.
+    if (job_.is_coordinator()) callers_.add_time(monotonic_now() - began);
+  }
+  return operation->handle;
+}
+
+std::int64_t Submissions::submit_blocking(const TensorOperation& wanted) {
+  return submit_and_settle(wanted);
+}
+
+std::int64_t Submissions::submit_blocking(Submission submission) {
+  return submit_and_settle(std::move(submission));
+}
+
+/// A direct round is complete, or the operation is announced after all.
+void Submissions::settle(const TableLock& lock, const OperationPtr& operation) {
+  if (!operation->direct || operation->done) return;  // evicted, or the job has ended
+  if (direct_.settle(lock, *operation)) return finish(lock, operation, true);
+  operation->ticket = next_ticket_++;
+  operation->submitted = monotonic_now();
+  announcements_.push(
+      lock, wire::encode_announce_slot(operation->slot, operation->ticket, operation->submitted));
+  // Always: another rank may have been counted as the last while this was not in the ring yet.
+  job_.coordinator_bell.ring(Urgency::kUrgent);
+}
+
+// ---- announcing ---------------------------------------------------------------------------------
+
+/// Tells the coordinator of an operation, or takes it back.
+void Submissions::announce_entered(const TableLock& lock, const OperationPtr& operation,
+                                   wire::Slot known_slot, Nanos now) {
+  try {
+    announce(lock, operation, known_slot, now);
+  } catch (...) {
+    table_.finish(operation, false);
+    handles_.take(operation->handle);
+    throw;
+  }
+}
+
+void Submissions::announce(const TableLock& lock, const OperationPtr& operation,
+                           wire::Slot known_slot, Nanos now) {
+  operation->ticket = next_ticket_++;
+  operation->submitted = now;
+  if (operation->slot != wire::kNoSlot) {
+    const bool registered = registration_ && registration_->publish(*operation);
+    announcements_.push(
+        lock, wire::encode_announce_slot(operation->slot, operation->ticket, now, registered));
+  } else {
+    const std::string bytes =
+        wire::encode_announce_request(operation->request, operation->ticket, now);
+    if (bytes.size() > kMaxRequestBytes) {
+      refuse("the group " + operation->request.name + " of " +
+             std::to_string(operation->request.tensors.size()) +
+             " tensors is too large to describe in one message; split it");
+    }
+    announcements_.push(lock, bytes);
+  }
+  announcements_.ring(lock, arrival_urgency(lock, operation->request, known_slot));
+}
+
+/// Whether the coordinator has anything to do now. A tensor that others still miss needs no
+/// wake-up; the last to arrive causes it.
+Urgency Submissions::arrival_urgency(const TableLock& /*held*/, const wire::Request& request,
+                                     wire::Slot known_slot) {
+  // Who is the last, a word of one host's arena cannot tell where there are others.
+  if (known_slot != wire::kNoSlot && !job_.session.spans_hosts(sets_.ranks(request.process_set))) {
+    const auto members = static_cast<std::uint32_t>(sets_.ranks(request.process_set).size());
+    const bool last = job_.arena.slot_round(known_slot).announce(members).last;
+    if (!last && job_.arena.joined().load(std::memory_order_seq_cst) == 0) return Urgency::kNone;
+  }
+  for (int rank = 0; rank < job_.size; ++rank) {
+    if (job_.arena.doorbell(rank).blocked_on.load(std::memory_order_seq_cst) != blocked::kNothing) {
+      return Urgency::kUrgent;
+    }
+  }
+  return Urgency::kNormal;
+}
+
+bool Submissions::hold_rings() {
+  const TableLock lock(mutex_);
+  return announcements_.hold_rings(lock);
+}
+
+void Submissions::release_rings(bool then_waits) {
+  const TableLock lock(mutex_);
+  const Urgency held = announcements_.release_rings(lock);
+  // Who waits on the coordinator's rank, drives; if all is done by then, all has been read.
+  if (!then_waits || !job_.is_coordinator()) announcements_.ring(lock, held);
+}
+
+void Submissions::announce(std::string_view bytes) {
+  const TableLock lock(mutex_);
+  announcements_.push(lock, bytes);
+}
+
+bool Submissions::flush(const DriveLock& /*held*/) {
+  const TableLock lock(mutex_);
+  return announcements_.flush(lock);
+}
+
+bool Submissions::has_backlog(const DriveLock& /*held*/) {
+  const TableLock lock(mutex_);
+  return announcements_.waiting(lock);
+}
+
+}  // namespace hvdtune
