@@ -95,15 +95,23 @@ def given(environ: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def _of_launcher(environ: Mapping[str, str], topology: Topology) -> tuple[str, int] | None:
-    """What torchrun says, or whoever speaks its language, and what Slurm says."""
+    """What torchrun says, or whoever speaks its language, and what Azure and Slurm say."""
     master = environ.get("MASTER_ADDR", "").strip()
     if master:
         # At MASTER_PORT itself torchrun listens.
-        return master, _port_of(f"{master}/{environ.get('MASTER_PORT', '')}/{topology.job_id}")
-    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or ""
-    if topology.launcher in ("slurm", "pmi") and nodes:
-        return first_node(nodes), _port_of(topology.job_id)
+        return master, port_of(f"{master}/{environ.get('MASTER_PORT', '')}/{topology.job_id}")
+    azure, _, _ = environ.get("AZ_BATCH_MASTER_NODE", "").partition(":")
+    if topology.launcher == "openmpi" and azure:
+        return azure, port_of(topology.job_id)
+    node = first_of_slurm(environ)
+    if topology.launcher in ("slurm", "pmi") and node:
+        return node, port_of(topology.job_id)
     return None
+
+
+def first_of_slurm(environ: Mapping[str, str]) -> str:
+    """The first node of the step that srun has started; "" without srun."""
+    return first_node(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or "")
 
 
 def first_node(nodes: str) -> str:
@@ -112,7 +120,8 @@ def first_node(nodes: str) -> str:
     return "".join(part or "" for part in match.groups()) if match else nodes
 
 
-def _port_of(text: str) -> int:
+def port_of(text: str) -> int:
+    """A port made from a text: the same for all who have the text."""
     import hashlib
 
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
@@ -121,7 +130,7 @@ def _port_of(text: str) -> int:
 
 def _launcher_name(topology: Topology) -> str:
     names = {
-        "openmpi": "mpirun", "pmi": "mpirun", "torchrun": "torchrun", "slurm": "srun",
-        "mpi4py": "MPI",
+        "openmpi": "mpirun", "pmi": "mpirun", "jsm": "jsrun", "torchrun": "torchrun",
+        "slurm": "srun", "mpi4py": "MPI",
     }  # fmt: skip
     return names.get(topology.launcher, "its launcher")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import slurm_cluster
 from hosts_rig import Rig, hosts_rig, why_not
 from mpis import MPIS, OPEN_MPI, Mpi
 from rank_programs import meeting
@@ -138,6 +140,61 @@ def test_torchrun(rig: Rig) -> None:
     commands = {f"host{letter}": [*words, "--node-rank", str(node)]
                 for node, letter in enumerate("ab")}  # fmt: skip
     check(run(commands, rig, {}, meeting.meet), "torchrun's store")
+
+
+@pytest.fixture(scope="module")
+def slurm_environment(rig: Rig) -> Iterator[dict[str, str]]:
+    """For commands of a running Slurm, whose munge does not listen at the usual place."""
+    missing = slurm_cluster.why_not()
+    if missing:
+        pytest.skip(missing)
+    with slurm_cluster.slurm_cluster(rig) as running:
+        programs = running.folder / "programs"
+        programs.mkdir()
+        for name in ("munge", "unmunge"):
+            path = shutil.which(name)
+            text = f'#!/bin/sh\nexec {path} --socket={running.folder}/munge.socket "$@"\n'
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        yield {**running.environment, "PATH": f"{programs}:{slurm_cluster.PATH}"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("kind", "mpi4py", "without", "means"),
+    [
+        ("none", "", (), "munge"),
+        ("pmi2", "", (), "munge"),
+        ("pmi2", "last", (), "munge"),
+        ("pmi2", "first", (), RUNS),
+        ("pmi2", "last", ("munge",), NEW_MPI),
+        ("pmi2", "", ("munge", NEW_MPI), ""),
+    ],
+)
+def test_srun(
+    rig: Rig,
+    slurm_environment: Mapping[str, str],
+    tmp_path: Path,
+    kind: str,
+    mpi4py: str,
+    without: Sequence[str],
+    means: str,
+) -> None:
+    command = ["srun", f"--mpi={kind}", "-N", "2", "--ntasks-per-node", "2"]
+    environment = {**slurm_environment}
+    if mpi4py or NEW_MPI in without:
+        pytest.importorskip("mpi4py")
+        MPICH.require()
+        environment |= {**environment_of(MPICH, tmp_path), "HVDTUNE_MPI_LIBRARY": MPICH.library}
+    if not means:
+        with pytest.raises(AssertionError, match="Slurm lets a process begin it once"):
+            run({"hosta": command}, rig, environment, meeting.meet, mpi4py, without)
+        return
+    values = run({"hosta": command}, rig, environment, meeting.meet, mpi4py, without)
+    check(values, means)
+    if mpi4py == "last":
+        assert [seen["mpi4py"] for seen in values] == [4] * 4
 
 
 @pytest.mark.timeout(100)

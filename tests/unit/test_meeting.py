@@ -20,6 +20,7 @@ from hvdtune.core.meeting import (
     key_value,
     means,
     mpi,
+    munge,
     place,
     places,
     pmi,
@@ -214,6 +215,15 @@ def test_pmi_is_left_at_the_end_unless_mpi_or_a_failure_does(
     assert mpirun.commands[0][-1] == "finalize"
 
 
+def test_slurms_pmi_is_left_to_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, _ = socket.socketpair()
+    own = seeker(0, PMI_FD=str(inner.fileno()), PMI_RANK="0", SLURM_STEP_ID="0")
+    monkeypatch.setattr(mpi, "absence", lambda seeker: "")
+    assert "an MPI_Init would do" in pmi.absence(own)
+    monkeypatch.setattr(mpi, "absence", lambda seeker: "there is none")
+    assert pmi.absence(own) == ""
+
+
 @pytest.mark.parametrize(
     ("environ", "reason"),
     [
@@ -337,6 +347,64 @@ def test_something_else_is_no_server() -> None:
         with pytest.raises(Failed, match="no HTTP server"):
             key_value.exchange(of_server(1, other.getsockname()[1]), "")
         thread.join()
+
+
+# ---- munge --------------------------------------------------------------------------------------
+
+MUNGE = """#!/bin/sh
+[ "$1" = --no-input ] && exec echo "$PROBE"
+echo "$1:$(cat)"
+"""
+UNMUNGE = """#!/bin/sh
+read -r credential
+printf 'UID: %s\\n\\n%s\\n' "$MADE_BY" "${credential#*:}"
+"""
+
+
+@pytest.fixture
+def munge_environment(tmp_path: Path) -> dict[str, str]:
+    """Programs that do as munge's, without its secrecy."""
+    for name, script in (("munge", MUNGE), ("unmunge", UNMUNGE)):
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    return {"PATH": path, "SLURM_STEP_NODELIST": "127.0.0.1", "MADE_BY": str(os.getuid())}
+
+
+def in_a_step(one: Seeker) -> Seeker:
+    job = f"job-{os.getpid()}-{time.monotonic_ns()}"
+    return one._replace(topology=one.topology._replace(launcher="slurm", job_id=job))
+
+
+def test_munge_brings_the_text(munge_environment: dict[str, str]) -> None:
+    first = in_a_step(seeker(0, 3, seconds=2.0, **munge_environment))
+    others = [first._replace(rank=rank) for rank in (1, 2)]
+    assert munge.absence(first) == ""
+    assert [one.strip() for one in together(munge.exchange, [*others, first])] == [TEXT] * 3
+
+
+def test_munge_believes_nobody_else(munge_environment: dict[str, str]) -> None:
+    first = in_a_step(seeker(0, seconds=1.0, **munge_environment))
+    other = first._replace(rank=1, environ={**munge_environment, "MADE_BY": "12345"})
+    with pytest.raises(Failed, match="user 12345 listens in rank 0's place"):
+        together(munge.exchange, [first, other])
+    with pytest.raises(Failed, match="another job's credential") as caught:
+        munge._read(first, "x:0123 hidden")
+    assert "hidden" not in str(caught.value)
+
+
+def test_munge_does_not_wait_for_ever(munge_environment: dict[str, str]) -> None:
+    with pytest.raises(TooLate, match=r"127\.0\.0\.1:\d+: Connection refused"):
+        munge.exchange(in_a_step(seeker(1, seconds=0.1, **munge_environment)), "")
+
+
+def test_why_there_is_no_munge(munge_environment: dict[str, str], tmp_path: Path) -> None:
+    assert "no srun" in munge.absence(seeker(0, **munge_environment))
+    nowhere = {**munge_environment, "PATH": str(tmp_path / "empty")}
+    assert munge.absence(in_a_step(seeker(0, **nowhere))) == "munge is not on PATH"
+    (tmp_path / "munge").write_text("#!/bin/sh\necho 'munge: Error: no munged' >&2; exit 1\n")
+    with pytest.raises(Failed, match=r"^no munged$"):
+        munge.exchange(in_a_step(seeker(0, **munge_environment)), TEXT)
 
 
 # ---- torchrun -----------------------------------------------------------------------------------

@@ -66,6 +66,13 @@ def test_torchrun_and_srun_say_it() -> None:
     assert found.host == "gpu07"
 
 
+def test_azure_says_it() -> None:
+    found = place({**MPIRUN, "PMIX_NAMESPACE": "n", "AZ_BATCH_MASTER_NODE": "10.0.0.4:6000"})
+    assert found is not None
+    assert found.host == "10.0.0.4"
+    assert found.port != 6000
+
+
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [("a", "a"), ("a,b", "a"), ("gpu[07-09,12],cpu1", "gpu07"), ("n[3,5]-ib", "n3-ib"),

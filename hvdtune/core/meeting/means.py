@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hvdtune.core.meeting import key_value, mpi, pmi, pmix, torch_store
+from hvdtune.core.meeting import key_value, mpi, munge, pmi, pmix, torch_store
 from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
 
 
@@ -23,6 +23,8 @@ class Means(NamedTuple):
 
 MEANS = (
     Means("MPI, which runs already", mpi.absence_of_running, mpi.exchange),
+    # Before PMIx and PMI, which under srun belong to whatever MPI the script may begin.
+    Means(munge.NAME, munge.absence, munge.exchange),
     Means("PMIx", pmix.absence, pmix.exchange),
     Means("PMI", pmi.absence, pmi.exchange),
     Means("MPI", mpi.absence, mpi.exchange),

@@ -21,6 +21,7 @@ _SUCCESS = 0
 _LENGTH = 1024  # of the message: a rank that waits does not know the text's
 _SERIALIZED, _MULTIPLE = 2, 3
 _PAUSE = 0.001
+_FINALIZE_SECONDS = 3.0
 # MPICH's handles and its MPI_STATUS_IGNORE; Open MPI's handles are addresses in the library.
 _MPICH_WORLD, _MPICH_BYTE, _MPICH_IGNORE = 0x44000000, 0x4C00010D, 1
 
@@ -158,5 +159,16 @@ class _Mpi:
     def _finalize(self, process: int) -> None:
         """A process that fails leaves MPI without a word: its mpirun ends the others then."""
         failed = getattr(sys, "last_type", None) is not None
-        if os.getpid() == process and not failed and _state(self._path) == (True, False):
+        if os.getpid() != process or failed or _state(self._path) != (True, False):
+            return
+        if mpi_library.family_of(self._path) == mpi_library.OPEN_MPI:
             self._library.MPI_Finalize()
+            return
+        # MPICH before 4.2 sometimes hangs there, between hosts.
+        thread = threading.Thread(target=self._library.MPI_Finalize, daemon=True)
+        thread.start()
+        thread.join(_FINALIZE_SECONDS)
+        if thread.is_alive():
+            # Destructors of libraries that the thread is still in must not run.
+            libc = ctypes.CDLL(None)
+            libc.on_exit(libc._exit, None)

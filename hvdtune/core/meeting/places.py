@@ -10,7 +10,7 @@ from hvdtune.core import network
 from hvdtune.core.meeting import key_value, means, place
 from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
 from hvdtune.core.network import MeetingPlace
-from hvdtune.core.topology import Topology
+from hvdtune.core.topology import Topology, detect
 from hvdtune.settings import knobs
 
 #: Gives rank 0's text to all processes of a job that a communicator describes.
@@ -47,6 +47,46 @@ def find(
     return _told[topology.job_id]
 
 
+def explain(environ: Mapping[str, str]) -> tuple[bool, str]:
+    """Whether this process would learn the meeting place of several hosts, and how or why not."""
+    topology, settings = detect(environ), knobs.from_environ(environ)
+    if topology.launcher == "single":
+        return True, (
+            "no launcher has started this process; under mpirun and srun, ranks meet through "
+            "munge, PMIx, PMI or MPI"
+        )
+    if not network.needs_place(environ, topology):
+        return True, "not needed: the job is on one host"
+    if network.told_place(environ, topology, settings.secret):
+        return True, "rank 0's address and the key are in the environment"
+    seeker = _seeker(environ, topology, settings, topology, 0, 0)
+    name, reasons = means.first_there(seeker)
+    if not name:
+        return False, "; ".join(reasons)
+    return True, f"by {name}" + (f" ({'; '.join(reasons)})" if reasons else "")
+
+
+def _seeker(
+    environ: Mapping[str, str],
+    topology: Topology,
+    settings: knobs.Settings,
+    launched: Topology,
+    root: int,
+    number: int,
+) -> Seeker:
+    return Seeker(
+        environ,
+        topology,
+        rank=launched.rank,
+        size=launched.size,
+        root=root,
+        number=number,
+        deadline=time.monotonic() + float(settings.start_timeout),
+        mpi_library=settings.mpi_library or "",
+        mpi_multiple=not settings.mpi_threads_disable,
+    )
+
+
 def _learn(
     environ: Mapping[str, str],
     topology: Topology,
@@ -55,17 +95,8 @@ def _learn(
     root: int,
     share: Share | None,
 ) -> MeetingPlace:
-    seeker = Seeker(
-        environ,
-        topology,
-        rank=launched.rank,
-        size=launched.size,
-        root=root,
-        number=0 if share else next(_numbers),
-        deadline=time.monotonic() + float(settings.start_timeout),
-        mpi_library=settings.mpi_library or "",
-        mpi_multiple=not settings.mpi_threads_disable,
-    )
+    number = 0 if share else next(_numbers)
+    seeker = _seeker(environ, topology, settings, launched, root, number)
     own = None
     if topology.rank == 0:
         own = place.of_this_process([name for name in settings.gloo_iface.split(",") if name])

@@ -2,8 +2,9 @@
 
 Requests and answers are lines such as "cmd=get kvsname=job key=port". The MPI library uses the same
 connection, from MPI_Init to MPI_Finalize, and may begin behind us: what is asked here changes
-nothing for it. Once a process has spoken, its mpirun takes an end without "finalize" for a failure;
-MPI_Finalize says so, or else this module when Python ends.
+nothing for it, except under `srun --mpi=pmi2`, where this module speaks only if there is no MPI.
+Once a process has spoken, its mpirun takes an end without "finalize" for a failure; MPI_Finalize
+says so, or else this module when Python ends.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 
 from hvdtune.core.meeting import mpi
 from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
+from hvdtune.core.topology import slurm_step
 
 _LONGEST = 4096  # of an answer
 _LEAVE_SECONDS = 10.0
@@ -35,6 +37,8 @@ def absence(seeker: Seeker) -> str:
         os.fstat(_descriptor(environ))
     except OSError:
         return f"PMI_FD={environ['PMI_FD']} is closed in this process"
+    if slurm_step(environ) and not mpi.absence(seeker):
+        return "Slurm lets a process begin it once, which an MPI_Init would do"
     return ""
 
 
