@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 
 from hvdtune.core import network
-from hvdtune.core.meeting import key_value, means, place
 from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
 from hvdtune.core.network import MeetingPlace
 from hvdtune.core.topology import Topology, detect
@@ -59,6 +58,8 @@ def explain(environ: Mapping[str, str]) -> tuple[bool, str]:
         return True, "not needed: the job is on one host"
     if network.told_place(environ, topology, settings.secret):
         return True, "rank 0's address and the key are in the environment"
+    from hvdtune.core.meeting import means
+
     seeker = _seeker(environ, topology, settings, topology, 0, 0)
     name, reasons = means.first_there(seeker)
     if not name:
@@ -95,6 +96,8 @@ def _learn(
     root: int,
     share: Share | None,
 ) -> MeetingPlace:
+    from hvdtune.core.meeting import key_value, means, place  # a job on one host needs none
+
     number = 0 if share else next(_numbers)
     seeker = _seeker(environ, topology, settings, launched, root, number)
     own = None

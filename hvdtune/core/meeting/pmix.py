@@ -132,6 +132,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,  # the rank decides what Ctrl-C means
         )
 
     def ask(self, question: str, seconds: float) -> str:

@@ -91,9 +91,6 @@ def main(library: str) -> None:
 
 
 if __name__ == "__main__":
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank decides what Ctrl-C means
     main(sys.argv[1])
     # Destructors of PMIx's plugins are nobody's concern here.
     os._exit(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -43,6 +42,8 @@ class Seeker(NamedTuple):
 
     def job_key(self) -> str:
         """A name for the text, if the launcher's name for the job is the same on all hosts."""
+        import hashlib  # only here: it loads OpenSSL
+
         return hashlib.sha256(self.topology.job_id.encode()).hexdigest()[:16]
 
     def seconds_left(self) -> float:
