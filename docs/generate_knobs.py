@@ -38,8 +38,9 @@ came from.
 - **Tunable** settings are moved by the autotuner ([`HOROVOD_AUTOTUNE`](#horovod_autotune)), except
   those that are fixed because their variable is present.
 - Settings are read once, when `init` is called. Give every rank the same ones.
-- Jobs on several hosts that `hvdtune run` does not start need `HVDTUNE_SECRET` as well, and under
-  mpirun `HOROVOD_GLOO_RENDEZVOUS_ADDR` and `_PORT`: see [mpirun](running/mpirun.md).
+- Jobs on several hosts that `hvdtune run` does not start [find rank 0 by
+  themselves](running/mpirun.md#how-ranks-of-several-hosts-find-each-other); `HVDTUNE_SECRET` and
+  `HOROVOD_GLOO_RENDEZVOUS_ADDR` and `_PORT` are for those that cannot.
 """
 
 SECTIONS = (

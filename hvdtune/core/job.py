@@ -14,6 +14,7 @@ from hvdtune import _native
 from hvdtune.core import membership, world
 from hvdtune.core import process_sets as sets
 from hvdtune.core.libraries import data_plane, devices, mpi, mpi_communicators, network
+from hvdtune.core.meeting import places
 from hvdtune.core.observation import control, log, recording, stacks
 from hvdtune.core.topology import Topology, detect, sub_job
 from hvdtune.settings import knobs, variables
@@ -56,6 +57,7 @@ class _Place(NamedTuple):
     members: mpi_communicators.Members | None  # None where MPI does not know the job
     has_communicators: bool  # some process of the job brings sets made from communicators
     listed: bool = False  # by a list of ranks
+    root: int = 0  # the launcher's number of the job's rank 0
 
 
 def init(
@@ -115,13 +117,16 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
     knobs.check_together(settings.as_dict())
     topology = place.topology
     _check_size(topology)
-    # Before this process counts the init: what is missing here is missing everywhere.
-    where = network.meeting_place(os.environ, topology, settings.secret, 0)
-    if where is not None and place.listed and topology.size < detect(os.environ).size:
+    launched = detect(os.environ)
+    several = network.needs_place(os.environ, topology)
+    if several and place.listed and topology.size < launched.size:
         raise ValueError(
             "Horovod initialization failed: init(comm=[...]): the ranks of a list must be all of "
             "the launcher's, or all on one host"
         )
+    share = mpi_communicators.sharing(comm) if mpi_communicators.is_communicator(comm) else None
+    # Before this process counts the init: what is missing here is missing everywhere.
+    where = places.find(os.environ, topology, settings, launched, place.root, share)
     static, problem = _planned_sets(given, place)
     _native.configure_logging(settings.log_level, settings.log_hide_time)
     if problem:
@@ -131,7 +136,7 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
         agreed = f"init(process_sets={static}{flag})"
     _generations[topology.job_id] = _generations.get(topology.job_id, 0) + 1
     try:
-        engine = _native.Engine(_engine_options(topology, settings, static, agreed))
+        engine = _native.Engine(_engine_options(topology, settings, where, static, agreed))
     except Exception as error:
         raise problem or ValueError(f"Horovod initialization failed: {error}") from None
     if problem:
@@ -178,7 +183,8 @@ def _find_place(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Pla
             "init(): process sets made from communicators need comm to be a communicator or None, "
             "not a list of ranks"
         )
-    return _Place(sub_job(whole, ranks) if ranks else whole, None, False, listed=True)
+    topology = sub_job(whole, ranks) if ranks else whole
+    return _Place(topology, None, False, listed=True, root=ranks[0] if ranks else 0)
 
 
 def _place_for_more(given: list[sets.ProcessSet]) -> _Place:
@@ -221,9 +227,13 @@ def _check_size(topology: Topology) -> None:
 
 
 def _engine_options(
-    topology: Topology, settings: knobs.Settings, static: list[list[int]], agreed_sets: str
+    topology: Topology,
+    settings: knobs.Settings,
+    where: network.MeetingPlace | None,
+    static: list[list[int]],
+    agreed_sets: str,
 ) -> _native.EngineOptions:
-    meeting = _network_options(topology, settings)
+    meeting = _network_options(topology, settings, where)
     agreed = (*_AGREED, *(_AGREED_BETWEEN_HOSTS if meeting["network_host"] else ()))
     agreement = [f"{knobs.KNOBS[key].env}={getattr(settings, key)}" for key in agreed]
     agreement.append(f"HOROVOD_TIMELINE={'set' if settings.timeline else 'unset'}")
@@ -269,14 +279,16 @@ def _reduction_threads(settings: knobs.Settings) -> int:
     return -1 if settings.reduction_threads == "auto" else int(settings.reduction_threads)
 
 
-def _network_options(topology: Topology, settings: knobs.Settings) -> dict[str, Any]:
-    generation = _generations[topology.job_id]
-    place = network.meeting_place(os.environ, topology, settings.secret, generation)
+def _network_options(
+    topology: Topology, settings: knobs.Settings, where: network.MeetingPlace | None
+) -> dict[str, Any]:
+    place = where.of_generation(_generations[topology.job_id]) if where else None
+    named = [name for name in settings.gloo_iface.split(",") if name]
     return {
         "network_host": place.host if place else "",
         "network_port": place.port if place else 0,
         "network_secret": place.secret if place else "",
-        "interfaces": [name for name in settings.gloo_iface.split(",") if name],
+        "interfaces": named or list(place.interfaces if place else ()),
         "host_salt": settings.host_salt or "",
         "version": recording.version(),
     }

@@ -1,9 +1,9 @@
 """Who am I: rank, size and host of this process, read from the environment of its launcher.
 
-`hvdtune run` (and horovodrun), Open MPI, MPICH and Intel MPI, torchrun and Slurm each describe a
-process by variables of their own. No launcher's variables means a job of one process. Nothing is
-contacted: this is a pure function of the environment (and of the parent's identity where a
-launcher names its job no other way).
+`hvdtune run` (and horovodrun), Open MPI, MPICH and Intel MPI, IBM's jsrun, torchrun and Slurm each
+describe a process by variables of their own. No launcher's variables means a job of one process.
+Nothing is contacted: this is a pure function of the environment (and of the parent's identity where
+a launcher names its job no other way).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Topology(NamedTuple):
 
     `local_*` count the processes on the same host, `cross_*` the processes with the same local
     rank on other hosts. `job_id` is the same on all ranks of a job and differs between jobs that
-    run at the same time. `launcher` is "hvdtune", "openmpi", "pmi", "torchrun", "slurm",
+    run at the same time. `launcher` is "hvdtune", "openmpi", "pmi", "jsm", "torchrun", "slurm",
     "single", or "mpi4py" for a job that a communicator describes.
     """
 
@@ -51,7 +51,7 @@ def detect(environ: Environ = os.environ) -> Topology:
     Raises `TopologyError` when only one of rank and size is present, when a value is no whole
     number, or when a rank is not below its size.
     """
-    for find in (_from_horovod, _from_open_mpi, _from_pmi, _from_torchrun, _from_slurm):
+    for find in _LAUNCHERS:
         topology = find(environ)
         if topology is not None:
             return topology
@@ -150,6 +150,17 @@ def _from_pmi(environ: Environ) -> Topology | None:
     return _build(environ, "pmi", pair, local, job_id, cross)
 
 
+def _from_jsm(environ: Environ) -> Topology | None:
+    """A process of jsrun's, if jsrun was told to start no MPI (`--smpiargs=off`)."""
+    pair = _rank_and_size(environ, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")
+    if pair is None:
+        return None
+    local = None
+    if _has(environ, "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"):
+        local = _rank_and_size(environ, "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE")
+    return _build(environ, "jsm", pair, local, _joined(environ, "PMIX_NAMESPACE", "LSB_JOBID"))
+
+
 def _from_torchrun(environ: Environ) -> Topology | None:
     # RANK and WORLD_SIZE are common words: one of them alone is a fault only where torchrun (or
     # something that speaks its language) left another trace.
@@ -233,6 +244,11 @@ def _build(
         rank, size, local_rank, local_size, *cross,
         hostname=hostname_of(environ), job_id=job_id, launcher=launcher,
     )  # fmt: skip
+
+
+_LAUNCHERS = (
+    _from_horovod, _from_open_mpi, _from_pmi, _from_jsm, _from_torchrun, _from_slurm,
+)  # fmt: skip
 
 
 def _rank_and_size(environ: Environ, rank_name: str, size_name: str) -> tuple[int, int] | None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hvdtune.core.meeting.addresses import present_interfaces
 from hvdtune.launch.allocation import capacity
 from hvdtune.launch.allocation.hosts import Host, Slot, assign_ranks, is_local
 from hvdtune.launch.errors import LaunchError
@@ -127,7 +128,7 @@ def _slots(request: Request) -> list[Slot]:
     capacity.require_room(request.hosts, request.processes, files=files)
     slots = assign_ranks(request.hosts, request.processes)
     if request.interfaces and any(is_local(slot.hostname) for slot in slots):
-        network.require_interfaces(request.interfaces, network.present_interfaces())
+        network.require_interfaces(request.interfaces, present_interfaces())
     return slots
 
 

@@ -48,8 +48,16 @@ MAY_IMPORT_NATIVE = ("core", "autotune.session.online")
 # Rooms of a part, in order: each may import those before it. Names without a folder are files.
 ROOMS: dict[str, tuple[str, ...]] = {
     "core": (
-        *("exceptions", "reduce_ops", "hooks", "topology", "world", "libraries", "observation"),
-        *("memory", "process_sets", "operations", "device_arrays", "tables", "objects"),
+        *("exceptions", "reduce_ops", "hooks", "topology", "world", "libraries", "meeting"),
+        *(
+            "observation",
+            "memory",
+            "process_sets",
+            "operations",
+            "device_arrays",
+            "tables",
+            "objects",
+        ),
         *("membership", "tuning", "job"),
     ),
     "torch": (

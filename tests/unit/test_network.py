@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvdtune.core.libraries import network
+from hvdtune.core.meeting import addresses
 from hvdtune.core.topology import detect
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.remote import interfaces, rendezvous
@@ -32,26 +33,24 @@ MPIRUN = {
 
 
 def place(environ: dict[str, str], secret: str | None = "key") -> network.MeetingPlace | None:
-    return network.meeting_place(environ, detect(environ), secret, 1)
+    topology = detect(environ)
+    if not network.needs_place(environ, topology):
+        return None
+    return network.told_place(environ, topology, secret)
 
 
 def test_the_launcher_says_it() -> None:
-    assert place({**HOROVOD, **ADDRESS}) == ("10.0.0.1", 4711, "key/1")
-
-
-def test_each_init_has_a_secret_of_its_own() -> None:
-    environ = {**HOROVOD, **ADDRESS}
-    secrets = {network.meeting_place(environ, detect(environ), "key", n) for n in range(3)}
-    assert len(secrets) == 3
+    assert place({**HOROVOD, **ADDRESS}) == ("10.0.0.1", 4711, "key", ())
 
 
 def test_one_host_needs_none() -> None:
     environ = {**HOROVOD, **ADDRESS, "HOROVOD_SIZE": "2", "HOROVOD_RANK": "1"}
-    assert place(environ, None) is None
+    assert not network.needs_place(environ, detect(environ))
 
 
 def test_several_names_of_one_machine_need_none() -> None:
-    assert place({**HOROVOD, "HVDTUNE_JOB_ID": "j"}, None) is None
+    environ = {**HOROVOD, "HVDTUNE_JOB_ID": "j"}
+    assert not network.needs_place(environ, detect(environ))
 
 
 def test_torchrun_and_srun_say_it() -> None:
@@ -67,6 +66,13 @@ def test_torchrun_and_srun_say_it() -> None:
     assert found.host == "gpu07"
 
 
+def test_azure_says_it() -> None:
+    found = place({**MPIRUN, "PMIX_NAMESPACE": "n", "AZ_BATCH_MASTER_NODE": "10.0.0.4:6000"})
+    assert found is not None
+    assert found.host == "10.0.0.4"
+    assert found.port != 6000
+
+
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [("a", "a"), ("a,b", "a"), ("gpu[07-09,12],cpu1", "gpu07"), ("n[3,5]-ib", "n3-ib"),
@@ -76,23 +82,42 @@ def test_the_first_of_slurms_nodes(nodes: str, first: str) -> None:
     assert network.first_node(nodes) == first
 
 
+@pytest.mark.parametrize("environ", [MPIRUN, {**MPIRUN, **ADDRESS}, TORCHRUN, SRUN])
+def test_without_a_key_nothing_is_told(environ: dict[str, str]) -> None:
+    assert place(environ, None) is None
+
+
 @pytest.mark.parametrize(
-    ("environ", "secret", "words"),
+    ("environ", "secret", "sets"),
     [
-        (MPIRUN, "key", "mpirun does not tell where rank 0 is: set HOROVOD_GLOO_RENDEZVOUS_ADDR"),
-        ({**MPIRUN, **ADDRESS}, "", "need a key in common: set HVDTUNE_SECRET"),
-        (TORCHRUN, None, "need a key in common: set HVDTUNE_SECRET"),
-        ({**HOROVOD, "HOROVOD_GLOO_RENDEZVOUS_ADDR": "a"}, "key", "_PORT is not: set both"),
-        ({**HOROVOD, "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}, "key", "_ADDR is not: set both"),
-        ({**HOROVOD, **ADDRESS, "HOROVOD_GLOO_RENDEZVOUS_PORT": "x"}, "key", "is no port"),
-        ({**HOROVOD, **ADDRESS, "HOROVOD_GLOO_RENDEZVOUS_PORT": "70000"}, "key", "is no port"),
+        (MPIRUN, "key", "set HOROVOD_GLOO_RENDEZVOUS_ADDR to the address of its host, "
+         "HOROVOD_GLOO_RENDEZVOUS_PORT to a free port there, for all processes"),
+        (MPIRUN, None, "and HVDTUNE_SECRET to the same random text, for all processes"),
+        ({**MPIRUN, **ADDRESS}, None, "set HVDTUNE_SECRET to the same random text, for all"),
+    ],
+)  # fmt: skip
+def test_what_to_set_is_what_is_missing(
+    environ: dict[str, str], secret: str | None, sets: str
+) -> None:
+    text = str(network.absence(environ, detect(environ), secret, "PMIx: the reason"))
+    assert text.startswith("Horovod initialization failed: the job has 4 processes, 2 of them on")
+    assert "(PMIx: the reason)" in text
+    assert sets in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({**HOROVOD, "HOROVOD_GLOO_RENDEZVOUS_ADDR": "a"}, "_PORT is not: set both"),
+        ({**HOROVOD, "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}, "_ADDR is not: set both"),
+        ({**HOROVOD, **ADDRESS, "HOROVOD_GLOO_RENDEZVOUS_PORT": "x"}, "is no port"),
+        ({**HOROVOD, **ADDRESS, "HOROVOD_GLOO_RENDEZVOUS_PORT": "70000"}, "is no port"),
     ],
 )
-def test_what_is_missing_is_one_sentence(
-    environ: dict[str, str], secret: str | None, words: str
-) -> None:
+def test_an_address_that_is_none_is_one_sentence(environ: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match="Horovod initialization failed: ") as caught:
-        place(environ, secret)
+        place(environ)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -143,11 +168,11 @@ def test_an_interface_without_ipv4_is_known_by_ipv6(
         "fd770000000000000000000000000003 03 40 00 80    eth0\n"
         "fe800000000000000000000000000004 04 40 20 80    eth1\n"
     )
-    monkeypatch.setattr(interfaces, "_IPV6_ADDRESSES", str(kernel))
+    monkeypatch.setattr(addresses, "_IPV6_ADDRESSES", str(kernel))
     monkeypatch.setattr(interfaces, "present_interfaces", lambda: ["ib0", "eth0", "eth1"])
-    monkeypatch.setattr(interfaces, "_address", {"eth0": "10.0.0.1"}.get)
+    monkeypatch.setattr(addresses, "ipv4_address", {"eth0": "10.0.0.1"}.get)
     assert interfaces.addresses() == {"ib0": "fd77::2", "eth0": "10.0.0.1"}
-    monkeypatch.setattr(interfaces, "_IPV6_ADDRESSES", str(tmp_path / "no IPv6"))
+    monkeypatch.setattr(addresses, "_IPV6_ADDRESSES", str(tmp_path / "no IPv6"))
     assert interfaces.addresses() == {"eth0": "10.0.0.1"}
 
 

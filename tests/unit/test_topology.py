@@ -99,6 +99,15 @@ def test_mpich_and_intel_mpi():
     assert topology.job_id == detect({"PMI_RANK": "0", "PMI_SIZE": "4"}).job_id
 
 
+def test_jsrun_without_mpi():
+    own = {"JSM_NAMESPACE_RANK": "3", "JSM_NAMESPACE_SIZE": "4", "PMIX_NAMESPACE": "j"}
+    local = {"JSM_NAMESPACE_LOCAL_RANK": "1", "JSM_NAMESPACE_LOCAL_SIZE": "2"}
+    topology = detect({**own, **local})
+    assert topology[:6] == (3, 4, 1, 2, 1, 2)
+    assert (topology.job_id, topology.launcher) == ("j", "jsm")
+    assert detect(own).local_size == 4
+
+
 def test_torchrun_jobs_with_the_default_run_id_differ():
     topology = detect(TORCHRUN)
     assert place(topology) == (1, 2, 1, 2, 0, 1)

@@ -136,7 +136,7 @@ def choose(environ: Mapping[str, str], named: str, processes: int) -> MpiLibrary
 def _candidates(environ: Mapping[str, str], named: str) -> Iterator[tuple[str, str]]:
     if named:
         yield named, "HVDTUNE_MPI_LIBRARY"
-    for path in _loaded():
+    for path in loaded():
         yield path, "loaded"
     for directory, how in _directories(environ):
         for name in _NAMES:
@@ -145,8 +145,8 @@ def _candidates(environ: Mapping[str, str], named: str) -> Iterator[tuple[str, s
                 yield path, how
 
 
-def _loaded() -> list[str]:
-    """Those that this process has mapped already."""
+def loaded() -> list[str]:
+    """The paths of those that this process has mapped already."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

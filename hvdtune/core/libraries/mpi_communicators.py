@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hvdtune.core.topology import Topology, detect, hostname_of
@@ -78,6 +78,19 @@ def place_in(comm: Any, environ: Mapping[str, str], brings_sets: bool) -> tuple[
         hostname=hostname_of(environ), job_id=f"mpi-{name}", launcher="mpi4py",
     )  # fmt: skip
     return topology, somebody_brings_sets
+
+
+def sharing(comm: Any) -> Callable[[str], str]:
+    """A function that gives the text of the communicator's first process to all, collectively."""
+
+    def share(text: str) -> str:
+        own = comm.Dup()
+        try:
+            return str(own.bcast(text))
+        finally:
+            own.Free()
+
+    return share
 
 
 def _check_launcher(comm: Any, environ: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """Where the ranks of several hosts meet: the address of rank 0, and the key that admits to it.
 
-`hvdtune run` tells its workers both. Under other launchers the address is found in what they tell
-their processes, where they tell it, and the key is the user's to give. Nothing is contacted here.
+`hvdtune run` tells its workers both. Under other launchers the user may give them; otherwise rank 0
+makes them up and tells the others (`hvdtune.core.meeting`). Nothing is contacted here.
 """
 
 from __future__ import annotations
@@ -21,43 +21,68 @@ FIRST_PORT, PORTS = 20000, 10000
 
 
 class MeetingPlace(NamedTuple):
-    """Rank 0 listens at `host` and `port`, for processes that know `secret`."""
+    """Rank 0 listens at `host` and `port`, for processes that know `secret`.
+
+    `interfaces`: where rank 0 itself listens, if not at `host` alone.
+    """
 
     host: str
     port: int
     secret: str
+    interfaces: tuple[str, ...] = ()
+
+    def of_generation(self, generation: int) -> MeetingPlace:
+        """For the `generation`-th init of a job: each has a secret of its own."""
+        return self._replace(secret=f"{self.secret}/{generation}")
 
 
-def meeting_place(
-    environ: Mapping[str, str], topology: Topology, secret: str | None, generation: int
-) -> MeetingPlace | None:
-    """Find the meeting place of the `generation`-th init of a job, or None for one host.
-
-    Raises ValueError, in one sentence, where the job is on several hosts and address or key is
-    missing.
-    """
+def needs_place(environ: Mapping[str, str], topology: Topology) -> bool:
+    """Whether a job's ranks meet over a network: they may be on several hosts."""
     if topology.local_size == topology.size:
-        return None
-    found = _given(environ) or _of_launcher(environ, topology)
-    if found is None:
-        # Our own launcher tells no address where all hosts' names are this machine's.
-        if topology.launcher == "hvdtune" and environ.get("HVDTUNE_JOB_ID"):
-            return None
-        raise ValueError(
-            f"{_FAILED}the job has {topology.size} processes, {topology.local_size} of them on "
-            f"{topology.hostname}, and {_launcher_name(topology)} does not tell where rank 0 is: "
-            f"set {ADDRESS} to the address of its host, and {PORT} to a free port there, for all "
-            "processes"
-        )
-    if not secret:
-        raise ValueError(
-            f"{_FAILED}the job has processes on several hosts, which need a key in common: set "
-            f"{SECRET} to the same random text for all of them"
-        )
-    return MeetingPlace(*found, secret=f"{secret}/{generation}")
+        return False
+    # Our own launcher tells no address if all hosts' names are this machine's.
+    own = topology.launcher == "hvdtune" and bool(environ.get("HVDTUNE_JOB_ID"))
+    return not own or given(environ) is not None
 
 
-def _given(environ: Mapping[str, str]) -> tuple[str, int] | None:
+def told_place(
+    environ: Mapping[str, str], topology: Topology, secret: str | None
+) -> MeetingPlace | None:
+    """The meeting place, as far as user and launcher have told it; None if anything is missing.
+
+    Raises ValueError, in one sentence, for an address that is none.
+    """
+    found = given(environ)
+    if secret and found is None:
+        found = _of_launcher(environ, topology)
+    return MeetingPlace(*found, secret) if secret and found else None
+
+
+def absence(
+    environ: Mapping[str, str], topology: Topology, secret: str | None, reasons: str
+) -> ValueError:
+    """Why there is no meeting place, and what to set."""
+    address = given(environ) or (secret and _of_launcher(environ, topology))
+    missing = [
+        *(
+            []
+            if address
+            else [f"{ADDRESS} to the address of its host, {PORT} to a free port there"]
+        ),
+        *([] if secret else [f"{SECRET} to the same random text"]),
+    ]
+    return ValueError(
+        f"{_FAILED}the job has {topology.size} processes, {topology.local_size} of them on "
+        f"{topology.hostname}, and {_launcher_name(topology)} gives them no way to learn where "
+        f"rank 0 is ({reasons}): set {' and '.join(missing)}, for all processes"
+    )
+
+
+def given(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    """The address and port that the environment names; None if it does not.
+
+    Raises ValueError if one of them is missing, or is no port.
+    """
     host, port = environ.get(ADDRESS, "").strip(), environ.get(PORT, "").strip()
     if not host and not port:
         return None
@@ -70,15 +95,23 @@ def _given(environ: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def _of_launcher(environ: Mapping[str, str], topology: Topology) -> tuple[str, int] | None:
-    """What torchrun says, or whoever speaks its language, and what Slurm says."""
+    """What torchrun says, or whoever speaks its language, and what Azure and Slurm say."""
     master = environ.get("MASTER_ADDR", "").strip()
     if master:
         # At MASTER_PORT itself torchrun listens.
-        return master, _port_of(f"{master}/{environ.get('MASTER_PORT', '')}/{topology.job_id}")
-    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or ""
-    if topology.launcher in ("slurm", "pmi") and nodes:
-        return first_node(nodes), _port_of(topology.job_id)
+        return master, port_of(f"{master}/{environ.get('MASTER_PORT', '')}/{topology.job_id}")
+    azure, _, _ = environ.get("AZ_BATCH_MASTER_NODE", "").partition(":")
+    if topology.launcher == "openmpi" and azure:
+        return azure, port_of(topology.job_id)
+    node = first_of_slurm(environ)
+    if topology.launcher in ("slurm", "pmi") and node:
+        return node, port_of(topology.job_id)
     return None
+
+
+def first_of_slurm(environ: Mapping[str, str]) -> str:
+    """The first node of the step that srun has started; "" without srun."""
+    return first_node(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or "")
 
 
 def first_node(nodes: str) -> str:
@@ -87,7 +120,8 @@ def first_node(nodes: str) -> str:
     return "".join(part or "" for part in match.groups()) if match else nodes
 
 
-def _port_of(text: str) -> int:
+def port_of(text: str) -> int:
+    """A port made from a text: the same for all who have the text."""
     import hashlib
 
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
@@ -96,7 +130,7 @@ def _port_of(text: str) -> int:
 
 def _launcher_name(topology: Topology) -> str:
     names = {
-        "openmpi": "mpirun", "pmi": "mpirun", "torchrun": "torchrun", "slurm": "srun",
-        "mpi4py": "MPI",
+        "openmpi": "mpirun", "pmi": "mpirun", "jsm": "jsrun", "torchrun": "torchrun",
+        "slurm": "srun", "mpi4py": "MPI",
     }  # fmt: skip
     return names.get(topology.launcher, "its launcher")

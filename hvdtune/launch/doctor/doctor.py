@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtune.core.libraries import gloo, machine, mpi
+from hvdtune.core.meeting import places
 from hvdtune.launch.doctor import gpu_checks
 from hvdtune.settings import variables
 
@@ -281,6 +282,17 @@ def _launchers(environ: Mapping[str, str]) -> list[Finding]:
     return found
 
 
+def _meeting(environ: Mapping[str, str]) -> list[Finding]:
+    """How ranks on several hosts would learn where rank 0 is, in this very environment."""
+    try:
+        there, detail = places.explain(environ)
+    except ValueError as error:
+        there, detail = False, str(error)
+    state = "ok" if there else "missing"
+    advice = "" if there else "start with hvdtune run, mpirun or srun, or set HVDTUNE_SECRET"
+    return [Finding("Launchers", "several hosts", state, detail, advice)]
+
+
 # ---- the machine ----
 
 
@@ -328,6 +340,7 @@ _CHECKS: tuple[Callable[[Mapping[str, str]], list[Finding]], ...] = (
     _mpi,
     _gloo,
     _launchers,
+    _meeting,
     _cpus,
     _huge_pages,
     _gpus,

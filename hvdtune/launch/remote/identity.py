@@ -11,7 +11,8 @@ import os
 import sys
 from typing import Any
 
-from hvdtune.launch.remote.interfaces import addresses, present_interfaces
+from hvdtune.core.meeting.addresses import present_interfaces
+from hvdtune.launch.remote.interfaces import addresses
 
 
 def facts() -> dict[str, Any]:

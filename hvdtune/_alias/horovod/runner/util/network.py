@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hvdtune.core.meeting.addresses import present_interfaces
 from hvdtune.launch.allocation import hosts
 from hvdtune.launch.remote import interfaces
 
 
 def get_local_host_intfs() -> set[str]:
     """The names of this host's interfaces."""
-    return set(interfaces.present_interfaces())
+    return set(present_interfaces())
 
 
 def get_local_host_addresses() -> set[str]:

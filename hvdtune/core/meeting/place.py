@@ -1,0 +1,122 @@
+"""What rank 0 tells the others: its addresses, a free port, and a secret, in one short text."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from hvdtune.core.libraries.network import FIRST_PORT, PORTS
+from hvdtune.core.meeting import addresses
+
+_FORM = "hvdtune1"
+# The texts of PMI-1 are 1024 bytes at most, names included.
+_MOST_ADDRESSES = 12
+_TRIES = 50
+_SETTLED = 0.05  # s after which an address that did not answer is not waited for any more
+_PAUSE = 0.01
+
+
+class Place(NamedTuple):
+    """Rank 0 listens at `port` of its `addresses`; those who know `secret` may come.
+
+    `interfaces` are rank 0's own, for itself: the ones that have the addresses.
+    """
+
+    addresses: tuple[str, ...]
+    port: int
+    secret: str
+    interfaces: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """For the others. Without blanks, "=" and ";", which PMI's messages use themselves."""
+        return ",".join((_FORM, str(self.port), self.secret, *self.addresses))
+
+
+def of_this_process(interfaces: Sequence[str] = ()) -> Place:
+    """Rank 0's: at the named interfaces, or at all that lead to other hosts."""
+    found = addresses.addresses_of(interfaces) if interfaces else addresses.reachable()
+    named = dict(list(found.items())[:_MOST_ADDRESSES])
+    # Without a network there are no other hosts, but containers of this one.
+    host = tuple(dict.fromkeys(named.values())) or ("127.0.0.1",)
+    return Place(host, free_port(), os.urandom(16).hex(), tuple(named))
+
+
+def read(text: str) -> Place:
+    """What `Place.text` has written. Raises ValueError, which does not quote it."""
+    form, *rest = text.split(",")
+    if form != _FORM or len(rest) < 3 or not rest[0].isdecimal():
+        raise ValueError("rank 0 told something that this version of hvdtune does not understand")
+    port, secret, *hosts = rest
+    return Place(tuple(hosts), int(port), secret)
+
+
+def free_port() -> int:
+    """One of this host's that nobody uses, and that no outgoing connection will be given."""
+    import socket
+
+    for _ in range(_TRIES):
+        port = FIRST_PORT + int.from_bytes(os.urandom(4), "big") % PORTS
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+    raise ValueError(f"none of {_TRIES} ports from {FIRST_PORT} on was free")
+
+
+def way_to(place: Place, deadline: float) -> str:
+    """The address by which this process reaches rank 0, of those that rank 0 has told.
+
+    If there are several, rank 0 is asked at all of them until it listens. Raises ValueError if it
+    does not until the `deadline` of time.monotonic().
+    """
+    own = addresses.addresses_of(addresses.present_interfaces()).values()
+    # An address that this host has, too, such as that of a bridge to containers, leads to itself.
+    others = [address for address in place.addresses if address not in own]
+    if len(others) < 2:
+        return (others or place.addresses)[0]
+    while True:
+        found, reasons = _first_to_answer(others, place.port)
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            tried = "; ".join(f"{address}: {reasons[address]}" for address in others)
+            raise ValueError(f"rank 0 cannot be reached at port {place.port} of {tried}")
+        time.sleep(_PAUSE)
+
+
+def _first_to_answer(hosts: Collection[str], port: int) -> tuple[str, dict[str, str]]:
+    """The first of these that accepts a connection; otherwise "" and why each did not."""
+    import selectors
+    import socket
+
+    reasons: dict[str, str] = {}
+    answered: set[str] = set()
+    end = time.monotonic() + _SETTLED
+    with contextlib.ExitStack() as opened:
+        waiting = opened.enter_context(selectors.DefaultSelector())
+        for host in hosts:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            probe = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            probe.setblocking(False)
+            code = probe.connect_ex((host, port))
+            if code in (0, errno.EINPROGRESS):
+                waiting.register(probe, selectors.EVENT_WRITE, host)
+            else:
+                reasons[host] = os.strerror(code)
+        while waiting.get_map() and time.monotonic() < end:
+            for key, _ in waiting.select(max(0.0, end - time.monotonic())):
+                assert isinstance(key.fileobj, socket.socket)
+                code = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                waiting.unregister(key.fileobj)
+                if code:
+                    reasons[key.data] = os.strerror(code)
+                else:
+                    answered.add(key.data)
+            # All ranks should take the same way: an earlier one may still answer.
+            if next((host for host in hosts if host not in reasons), None) in answered:
+                break
+    first = next((host for host in hosts if host in answered), "")
+    return first, {host: reasons.get(host, "no answer") for host in hosts}

@@ -1,0 +1,123 @@
+"""The meeting place of a job on several hosts: as user and launcher tell it, or as rank 0 does."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+
+from hvdtune.core.libraries import network
+from hvdtune.core.libraries.network import MeetingPlace
+from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
+from hvdtune.core.topology import Topology, detect
+from hvdtune.settings import knobs
+
+#: Gives rank 0's text to all processes of a job that a communicator describes.
+Share = Callable[[str], str]
+
+# What rank 0 has told is true for every init of a job.
+_told: dict[str, MeetingPlace] = {}
+_numbers = itertools.count()  # of the exchanges between all that the launcher started
+
+
+def find(
+    environ: Mapping[str, str],
+    topology: Topology,
+    settings: knobs.Settings,
+    launched: Topology,
+    root: int = 0,
+    share: Share | None = None,
+) -> MeetingPlace | None:
+    """Find the meeting place, or None for a job on one host.
+
+    All processes of the job call it; they wait for each other if user and launcher have not told
+    everything. `launched` is this process's place among those that were started, and `root` the
+    number there of the job's rank 0.
+
+    Raises ValueError, in one sentence, if there is no way to learn it.
+    """
+    if not network.needs_place(environ, topology):
+        return None
+    told = network.told_place(environ, topology, settings.secret)
+    if told is not None:
+        return told
+    if topology.job_id not in _told:
+        _told[topology.job_id] = _learn(environ, topology, settings, launched, root, share)
+    return _told[topology.job_id]
+
+
+def explain(environ: Mapping[str, str]) -> tuple[bool, str]:
+    """Whether this process would learn the meeting place of several hosts, and how or why not."""
+    topology, settings = detect(environ), knobs.from_environ(environ)
+    if topology.launcher == "single":
+        return True, (
+            "no launcher has started this process; under mpirun and srun, ranks meet through "
+            "munge, PMIx, PMI or MPI"
+        )
+    if not network.needs_place(environ, topology):
+        return True, "not needed: the job is on one host"
+    if network.told_place(environ, topology, settings.secret):
+        return True, "rank 0's address and the key are in the environment"
+    from hvdtune.core.meeting import means
+
+    seeker = _seeker(environ, topology, settings, topology, 0, 0)
+    name, reasons = means.first_there(seeker)
+    if not name:
+        return False, "; ".join(reasons)
+    return True, f"by {name}" + (f" ({'; '.join(reasons)})" if reasons else "")
+
+
+def _seeker(
+    environ: Mapping[str, str],
+    topology: Topology,
+    settings: knobs.Settings,
+    launched: Topology,
+    root: int,
+    number: int,
+) -> Seeker:
+    return Seeker(
+        environ,
+        topology,
+        rank=launched.rank,
+        size=launched.size,
+        root=root,
+        number=number,
+        deadline=time.monotonic() + float(settings.start_timeout),
+        mpi_library=settings.mpi_library or "",
+        mpi_multiple=not settings.mpi_threads_disable,
+    )
+
+
+def _learn(
+    environ: Mapping[str, str],
+    topology: Topology,
+    settings: knobs.Settings,
+    launched: Topology,
+    root: int,
+    share: Share | None,
+) -> MeetingPlace:
+    from hvdtune.core.meeting import key_value, means, place  # a job on one host needs none
+
+    number = 0 if share else next(_numbers)
+    seeker = _seeker(environ, topology, settings, launched, root, number)
+    own = None
+    if topology.rank == 0:
+        own = place.of_this_process([name for name in settings.gloo_iface.split(",") if name])
+    text = own.text() if own else ""
+    try:
+        used, text = ("", share(text)) if share else means.exchange(seeker, text)
+    except TooLate as error:
+        raise ValueError(
+            "Horovod initialization failed: not all processes of the job came within "
+            f"{float(settings.start_timeout):g} s (HOROVOD_START_TIMEOUT): {error}"
+        ) from None
+    except Failed as error:
+        raise network.absence(environ, topology, settings.secret, str(error)) from None
+    found = own or place.read(text)
+    secret = settings.secret or found.secret
+    given = network.given(environ)
+    if given and used != key_value.NAME:
+        return MeetingPlace(*given, secret)
+    if own:
+        return MeetingPlace(own.addresses[0], own.port, secret, own.interfaces)
+    return MeetingPlace(place.way_to(found, seeker.deadline), found.port, secret)

@@ -1,0 +1,39 @@
+"""torchrun's store of keys and texts, which its agent on the first node serves."""
+
+from __future__ import annotations
+
+import datetime
+from importlib.util import find_spec
+
+from hvdtune.core.meeting.seeker import Failed, Seeker
+
+_SERVED = "TORCHELASTIC_USE_AGENT_STORE"
+
+
+def absence(seeker: Seeker) -> str:
+    """Why this process cannot ask the store; "" if it can."""
+    environ = seeker.environ
+    if environ.get(_SERVED) != "True" or not environ.get("MASTER_ADDR"):
+        return f"no torchrun serves its store ({_SERVED})"
+    if not environ.get("MASTER_PORT", "").isdecimal():
+        return "MASTER_PORT is no port"
+    return "" if find_spec("torch") else "torch cannot be imported"
+
+
+def exchange(seeker: Seeker, text: str) -> str:
+    """Rank 0's text. `text` is it on rank 0."""
+    from torch.distributed import TCPStore
+
+    environ = seeker.environ
+    key = f"hvdtune/{seeker.job_key()}"
+    limit = datetime.timedelta(seconds=max(1.0, seeker.seconds_left()))
+    address = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+    try:
+        store = TCPStore(*address, is_master=False, wait_for_workers=False, timeout=limit)
+        if seeker.tells:
+            store.set(key, text)
+            return text
+        return store.get(key).decode()
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise Failed(f"the store at {address[0]}:{address[1]}: {reason}") from None
