@@ -1,9 +1,10 @@
 """Plays recorded steps again by the engine's rules: what would they have taken, if …?
 
 The rules are those of native/engine/coordination/coordinator.cc: a tensor is ready when all ranks
-have submitted it; what is ready leaves in a batch when a rank waits for one of them, when all of the step are
-there, when the oldest has waited for a cycle time, or when the threshold is reached; batches run
-one after another, on all ranks together. How long they run is from the recording (program.Costs).
+have submitted it; what is ready leaves in a batch when a rank waits for one of them, when all of
+the step are there, when the oldest has waited for a cycle time, or when the threshold is reached;
+batches run one after another, on all ranks together. How long they run is from the recording
+(program.Costs).
 """
 
 from __future__ import annotations

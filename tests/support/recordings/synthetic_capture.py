@@ -3,8 +3,8 @@
 A Job says how many ranks compute for how long, which tensors they submit, and what is wrong: who is
 late and when, how slow the coordinator's cycle is, what is not overlapped. `simulate` plays it with
 the engine's rules (native/engine/coordination/coordinator.cc): a tensor is ready once all ranks
-have submitted it; ready tensors leave in a batch that is full, or whose cycle is over, or because somebody waits;
-batches run one after another, on all ranks together.
+have submitted it; ready tensors leave in a batch that is full, or whose cycle is over, or because
+somebody waits; batches run one after another, on all ranks together.
 
 `recording(job)` is what a reader should make of it; `write_capture(job, folder)` writes the files
 that the recorder would have written, every rank by its own clock. `step_seconds(job)` of the same
