@@ -23,8 +23,8 @@ constexpr Nanos kStandBack = 100 * kMillisecond;
 void Drive::until(const std::function<bool()>& done, Nanos deadline) {
   // A blocked caller does not compute, whatever it waits for a CPU as it drives. Asking takes a
   // microsecond, so it is asked only where ranks take turns, and waits take many times as long.
-  const std::optional<Nanos> waited =
-      job_.arena.oversubscribed() && recorder_.active() ? cpu_wait_of_this_thread() : std::nullopt;
+  std::optional<Nanos> waited;
+  if (job_.arena.oversubscribed() && recorder_.active()) waited = cpu_wait_of_this_thread();
   callers_.come();
   while (!done() && monotonic_now() < deadline) {
     DriveLock lock(mutex_, std::defer_lock);
@@ -52,8 +52,10 @@ void Drive::until(const std::function<bool()>& done, Nanos deadline) {
   } else {
     job_.doorbell.wake(Sleeper::kCaller);  // another caller sleeps on: it arms the doorbell anew
   }
-  if (waited)
-    capture::Capture::waited_while_blocked(cpu_wait_of_this_thread().value_or(*waited) - *waited);
+  if (waited) {
+    const std::optional<Nanos> after = cpu_wait_of_this_thread();
+    if (after) capture::Capture::waited_while_blocked(*after - *waited);
+  }
 }
 
 /// The last caller goes: rings are for the thread again. If it sleeps, work that came meanwhile has
