@@ -79,7 +79,7 @@ def run(
     [
         ("script", ""),
         ("script", "import hvdtune.torch"),
-        ("module", "from hvdtune.core import marks"),
+        ("module", "from hvdtune.core.observation import marks"),
         ("code", "import hvdtune.elastic as elastic"),
         ("stdin", ""),
         ("below", "from hvdtune import *"),

@@ -159,7 +159,7 @@ def test_while_ranks_are_started(tmp_path, number, at):
 RECORDS = """echo '[{"name":"hvdtune_identity","args":{"job":"'$HVDTUNE_JOB_ID'/1"}}]' >t.json"""
 WHILE_JOINING = """
 import os, sys
-from hvdtune.core import recording
+from hvdtune.core.observation import recording
 number = int(sys.argv.pop(1))
 
 slow = f"import os, time; os.kill(os.getppid(), {number}); time.sleep(60)"
