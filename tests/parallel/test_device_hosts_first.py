@@ -44,10 +44,9 @@ def gpus(request: pytest.FixtureRequest, fakes: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(
-    ("streams", "asynchronous"), [pytest.param(1, 0, marks=pytest.mark.long), (2, 1)]
-)
-@pytest.mark.parametrize("gpus", long_too("nccl", long=["nccl", "hosts"]), indirect=True)
+@pytest.mark.long
+@pytest.mark.parametrize(("streams", "asynchronous"), [(1, 0), (2, 1)])
+@pytest.mark.parametrize("gpus", ["nccl", "hosts"], indirect=True)
 def test_all_operations(streams: int, asynchronous: int, gpus: dict[str, str]) -> None:
     gpus["HOROVOD_NUM_NCCL_STREAMS"] = str(streams)
     gpus["HOROVOD_ENABLE_ASYNC_COMPLETION"] = str(asynchronous)

@@ -19,6 +19,7 @@ needs_gloo = pytest.mark.skipif(
 
 
 @needs_gloo
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_results_are_those_of_shared_memory_bit_for_bit() -> None:
     ours = in_shared_memory()

@@ -34,7 +34,8 @@ STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("layout", long_too("1+3", long=LAYOUTS))
+@pytest.mark.long
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_against_numpy(layout: str) -> None:
     hosts = LAYOUTS[layout]
     blocks = data_planes.ALL
