@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from math import inf
 
 import numpy as np
 
@@ -196,13 +196,13 @@ def computing_longer(program: Program, delay: float) -> Program:
         return program
     factor = max(0.1, 1 + delay / (last - first))
 
-    def moved(time: Any) -> Any:
-        within = np.clip(time, first, last) - first
-        return time + within * (factor - 1)
+    def moved(time: float) -> float:
+        return time + (min(max(time, first), last) - first) * (factor - 1)
 
-    waits = tuple((float(moved(at)), needs) for at, needs in program.waits)
-    submit = np.where(finite, moved(np.where(finite, program.submit, first)), np.inf)
-    return replace(program, submit=submit, waits=waits, compute=float(moved(program.compute)))
+    waits = tuple((moved(at), needs) for at, needs in program.waits)
+    # What a rank has no part in is submitted at infinity, and stays there.
+    submit = program.submit + (np.clip(program.submit, first, last) - first) * (factor - 1)
+    return Program(submit, waits, moved(program.compute))
 
 
 def recorded_durations(stretches: Sequence[Sequence[Play]]) -> dict[tuple[int, ...], float]:
@@ -232,21 +232,21 @@ class _Step:
         self.shift = list(clocks)  # real time − own time of each rank
         self.programs = one.programs
         count = len(one.name)
-        self.submitted = np.stack(
-            [np.where(np.isinf(p.submit), -np.inf, np.inf) for p in self.programs]
-        )
+        self.submitted = np.stack([np.where(np.isinf(p.submit), -inf, inf) for p in self.programs])
         self.orders = [np.argsort(p.submit, kind="stable") for p in self.programs]
         self.sorted = [p.submit[order] for p, order in zip(self.programs, self.orders, strict=True)]
+        self.own = [times[np.isfinite(times)].tolist() for times in self.sorted]
         self.sent = [0] * len(self.programs)
         self.position = [0] * len(self.programs)
         self.blocked: dict[int, tuple[float, np.ndarray]] = {}
         self.missing: dict[int, set[int]] = {}  # what each blocked rank still waits for
-        self.done = np.full(count, np.inf)
-        self.done[~np.isfinite(np.stack([p.submit for p in self.programs])).any(axis=0)] = -np.inf
+        self.done = np.full(count, inf)
+        self.done[~np.isfinite(np.stack([p.submit for p in self.programs])).any(axis=0)] = -inf
         self.waiting = np.ones(count, bool)  # not in a batch yet
         self.waiting[np.isneginf(self.done)] = False
         self.left = int(self.waiting.sum())
-        self.ready = np.full(count, np.inf)
+        self.queue: list[int] = []  # what is ready and in no batch yet, in order
+        self.since: list[float] = []  # and since when
         self.running: deque[tuple[float, list[int]]] = deque()
         self.ran: list[tuple[float, float]] = []  # batches, begin and end
         self.stood: list[list[tuple[float, float]]] = [[] for _ in self.programs]  # blocked
@@ -305,7 +305,7 @@ class _Step:
             if free:
                 self._look()
                 return True
-        if np.isfinite(time):
+        if time < inf:
             self._close(time, everything)
             return True
         if self.blocked:  # what they wait for never comes: the recording does not say all
@@ -325,8 +325,8 @@ class _Step:
             at, needs = program.waits[self.position[rank]]
             self._submit(rank, at)
             time = at + self.shift[rank]
-            complete = float(self.done[needs].max(initial=-np.inf))
-            if np.isposinf(complete):
+            complete = float(self.done[needs].max(initial=-inf))
+            if complete == inf:
                 self.blocked[rank] = time, needs
                 self.missing[rank] = set(needs[np.isposinf(self.done[needs])].tolist())
                 return
@@ -334,36 +334,34 @@ class _Step:
                 self.stood[rank].append((time, complete))
                 self.shift[rank] += complete + self.rules.costs.waking - time
             self.position[rank] += 1
-        self._submit(rank, np.inf)
+        self._submit(rank, inf)
 
     def _submit(self, rank: int, until: float) -> None:
-        times, order = self.sorted[rank], self.orders[rank]
-        upto = int(np.searchsorted(times, min(until, np.finfo(float).max), side="right"))
-        part = slice(self.sent[rank], upto)
-        if upto > self.sent[rank]:
-            self.submitted[rank, order[part]] = times[part] + self.shift[rank]
+        sent, upto = self.sent[rank], bisect_right(self.own[rank], until)
+        if upto > sent:
+            times = self.sorted[rank][sent:upto]
+            self.submitted[rank, self.orders[rank][sent:upto]] = times + self.shift[rank]
             self.sent[rank] = upto
 
     def _look(self) -> None:
-        """What is ready, in order, and since when."""
-        self.ready = np.where(self.waiting, self.submitted.max(axis=0), np.inf)
-        order = np.argsort(self.ready, kind="stable")[: int(np.isfinite(self.ready).sum())]
-        self.queue, self.since = order.tolist(), self.ready[order].tolist()
+        """Find what is ready."""
+        ready = np.where(self.waiting, self.submitted.max(axis=0), inf)
+        order = np.argsort(ready, kind="stable")[: int(np.isfinite(ready).sum())]
+        self.queue, self.since = order.tolist(), ready[order].tolist()
 
     def _closing(self) -> tuple[float, bool]:
         """When the coordinator closes a batch next, and whether it closes all that is ready."""
         if not self.queue:
-            return np.inf, False
+            return inf, False
         # A coordinator that runs a batch hears of the others when that is done.
-        hears = -np.inf if self.rules.costs.while_busy else self.free
+        hears = -inf if self.rules.costs.while_busy else self.free
         head = max(self.since[0], hears)
         time = head + self.rules.cycle
-        for since, needs in self.blocked.values():
-            soonest = float(self.ready[needs].min(initial=np.inf))
-            time = min(time, max(since, soonest))
+        for rank, (since, _) in self.blocked.items():
+            time = min(time, max(since, self._soonest(rank)))
         # One that collects tensors sleeps until the cycle is over or a rank is blocked: it does not
         # notice before that it has enough of them. The first one wakes it.
-        looks = min((since for since, _ in self.blocked.values()), default=np.inf)
+        looks = min((since for since, _ in self.blocked.values()), default=inf)
         if len(self.queue) == self.left:
             done = self.since[-1]
             time = min(time, max(done, hears if done <= head else looks))
@@ -372,6 +370,15 @@ class _Step:
         time = max(time, hears)
         return min(time, max(full, hears)), time <= full
 
+    def _soonest(self, rank: int) -> float:
+        """When the first tensor that the blocked rank waits for, and that is in no batch yet, is
+        ready."""
+        missing = self.missing[rank]
+        for index, since in zip(self.queue, self.since, strict=True):
+            if index in missing:
+                return since
+        return inf
+
     def _full(self) -> float:
         """When the threshold is reached."""
         head = self.queue[0]
@@ -379,14 +386,14 @@ class _Step:
         if size >= self.rules.threshold:
             return self.since[0]
         if not self.reaches:
-            return np.inf
+            return inf
         for index, since in zip(self.queue[1:], self.since[1:], strict=True):
             if self.alike[index] != self.alike[head]:
                 continue
             size += self.sizes[index]
             if size >= self.rules.threshold:
                 return since
-        return np.inf
+        return inf
 
     def _close(self, time: float, everything: bool) -> None:
         count = bisect_right(self.since, time)
@@ -444,5 +451,4 @@ class _Step:
         self.running.append((self.free, batch))
         self.ran.append((begin, self.free))
         self.waiting[batch] = False
-        self.ready[batch] = np.inf
         self.left -= len(batch)
