@@ -125,7 +125,7 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
             "the launcher's, or all on one host"
         )
     share = mpi_communicators.sharing(comm) if mpi_communicators.is_communicator(comm) else None
-    # Before this process counts the init: what is missing here is missing everywhere.
+    _generations[topology.job_id] = _generations.get(topology.job_id, 0) + 1
     where = places.find(os.environ, topology, settings, launched, place.root, share)
     static, problem = _planned_sets(given, place)
     _native.configure_logging(settings.log_level, settings.log_hide_time)
@@ -134,7 +134,6 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
     else:
         flag = " and communicators" if comm is None and place.has_communicators else ""
         agreed = f"init(process_sets={static}{flag})"
-    _generations[topology.job_id] = _generations.get(topology.job_id, 0) + 1
     try:
         engine = _native.Engine(_engine_options(topology, settings, where, static, agreed))
     except Exception as error:

@@ -301,7 +301,7 @@ end_asleep:
       :: !rung && !evicted && looks < LOOKS -> looks++
       fi
     };
-    /* Engine::coordinate */
+    /* Coordination::coordinate */
 #ifndef MUTANT_LOOKS_WHO_HAS_PASSED_AFTER_READING
     d_step {
       released = evicted;

@@ -57,7 +57,7 @@ struct Named {
 /// appends them to a file, which is valid JSON at every moment. When a buffer is full, records are
 /// lost and counted, and nobody waits. Nothing is formatted but names and texts, when they are new.
 ///
-/// Threads: "one at a time" are the calls that the engine makes under its progress lock; the others
+/// Threads: "one at a time" are the calls that the engine makes under its DriveLock; the others
 /// may be made from anywhere. Times are CLOCK_MONOTONIC nanoseconds.
 class Capture {
  public:

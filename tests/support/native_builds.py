@@ -110,7 +110,9 @@ class NativeBuilds:
         a test leaves is checked."""
         words = [sys.executable, __file__, str(self.directory), *sanitizers]
         command = f"{shlex.join(words)} >/dev/null 2>&1 &"
-        shell = subprocess.Popen(["sh", "-c", command], start_new_session=True)
+        # What runs there holds the lock, too: it may outlive a test run that is killed.
+        kept = [self._lock.fileno()] if self._lock else []
+        shell = subprocess.Popen(["sh", "-c", command], start_new_session=True, pass_fds=kept)
         self._group = shell.pid
         shell.wait()
 

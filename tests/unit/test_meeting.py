@@ -86,6 +86,16 @@ def test_an_address_that_this_host_has_too_leads_nowhere(monkeypatch: pytest.Mon
     assert place.way_to(told._replace(addresses=("172.17.0.1",)), 0.0) == "172.17.0.1"
 
 
+def test_addresses_of_own_making_are_told_only_if_there_are_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = {"usb0": "169.254.3.1", "eth0": "10.0.0.5"}
+    monkeypatch.setattr(addresses, "addresses_of", lambda names: both)
+    assert addresses.reachable() == {"eth0": "10.0.0.5"}
+    del both["eth0"]
+    assert addresses.reachable() == {"usb0": "169.254.3.1"}
+
+
 def test_of_several_addresses_the_one_that_answers_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -352,11 +362,11 @@ def test_something_else_is_no_server() -> None:
 # ---- munge --------------------------------------------------------------------------------------
 
 MUNGE = """#!/bin/sh
-[ "$1" = --no-input ] && exec echo "$PROBE"
 echo "$1:$(cat)"
 """
 UNMUNGE = """#!/bin/sh
 read -r credential
+case $credential in *:probe) MADE_BY=$(id -u) ;; esac
 printf 'UID: %s\\n\\n%s\\n' "$MADE_BY" "${credential#*:}"
 """
 
@@ -368,7 +378,8 @@ def munge_environment(tmp_path: Path) -> dict[str, str]:
         (tmp_path / name).write_text(script)
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    return {"PATH": path, "SLURM_STEP_NODELIST": "127.0.0.1", "MADE_BY": str(os.getuid())}
+    slurm = {"SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "127.0.0.1"}
+    return {"PATH": path, **slurm, "MADE_BY": str(os.getuid())}
 
 
 def in_a_step(one: Seeker) -> Seeker:
@@ -400,6 +411,8 @@ def test_munge_does_not_wait_for_ever(munge_environment: dict[str, str]) -> None
 
 def test_why_there_is_no_munge(munge_environment: dict[str, str], tmp_path: Path) -> None:
     assert "no srun" in munge.absence(seeker(0, **munge_environment))
+    hydra = {**munge_environment, "MPI_LOCALRANKID": "0"}
+    assert "no srun" in munge.absence(in_a_step(seeker(0, **hydra)))
     nowhere = {**munge_environment, "PATH": str(tmp_path / "empty")}
     assert munge.absence(in_a_step(seeker(0, **nowhere))) == "munge is not on PATH"
     (tmp_path / "munge").write_text("#!/bin/sh\necho 'munge: Error: no munged' >&2; exit 1\n")
@@ -491,6 +504,17 @@ def test_rank_0_tells_what_it_has_and_remembers_it(told: list[str]) -> None:
 
 def test_the_others_take_it(told: list[str]) -> None:
     assert find(of_mpirun(1)) == ("10.0.0.1", 20123, "0123456789abcdef", ())
+
+
+def test_a_neighbour_of_rank_0_listens_at_all_that_rank_0_has(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot know which of these networks connects the hosts."""
+    here = {"lo2": "10.9.0.1", "eth0": "10.0.0.1", "eth1": "10.1.0.1"}
+    monkeypatch.setattr(addresses, "reachable", lambda: here)
+    text = place.Place(("10.0.0.1", "10.1.0.1"), 20001, "s").text()
+    monkeypatch.setattr(means, "exchange", lambda seeker, own: ("PMI", text))
+    assert find(of_mpirun(1)) == ("10.0.0.1", 20001, "s", ("eth0", "eth1"))
 
 
 def test_what_the_user_sets_wins(told: list[str]) -> None:

@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hvdtune.core.topology import Topology
+from hvdtune.core.topology import Topology, slurm_step
 
 ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
 SECRET = "HVDTUNE_SECRET"
-_FAILED = "Horovod initialization failed: "
+FAILED = "Horovod initialization failed: "
 #: Where rank 0 may listen: below the ports that kernels give to outgoing connections.
 FIRST_PORT, PORTS = 20000, 10000
 
@@ -62,7 +62,7 @@ def absence(
     environ: Mapping[str, str], topology: Topology, secret: str | None, reasons: str
 ) -> ValueError:
     """Why there is no meeting place, and what to set."""
-    address = given(environ) or (secret and _of_launcher(environ, topology))
+    address = given(environ) or _of_launcher(environ, topology)
     missing = [
         *(
             []
@@ -72,9 +72,9 @@ def absence(
         *([] if secret else [f"{SECRET} to the same random text"]),
     ]
     return ValueError(
-        f"{_FAILED}the job has {topology.size} processes, {topology.local_size} of them on "
-        f"{topology.hostname}, and {_launcher_name(topology)} gives them no way to learn where "
-        f"rank 0 is ({reasons}): set {' and '.join(missing)}, for all processes"
+        f"{FAILED}the job has {topology.size} processes, {topology.local_size} of them on "
+        f"{topology.hostname}, and {_launcher_name(environ, topology)} gives them no way to learn "
+        f"where rank 0 is ({reasons}): set {' and '.join(missing)}, for all processes"
     )
 
 
@@ -88,9 +88,9 @@ def given(environ: Mapping[str, str]) -> tuple[str, int] | None:
         return None
     if not host or not port:
         present, absent = (ADDRESS, PORT) if host else (PORT, ADDRESS)
-        raise ValueError(f"{_FAILED}{present} is set but {absent} is not: set both or neither")
+        raise ValueError(f"{FAILED}{present} is set but {absent} is not: set both or neither")
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
-        raise ValueError(f"{_FAILED}{PORT}={port!r} is no port; give one from 1 to 65535")
+        raise ValueError(f"{FAILED}{PORT}={port!r} is no port; give one from 1 to 65535")
     return host, int(port)
 
 
@@ -128,9 +128,9 @@ def port_of(text: str) -> int:
     return FIRST_PORT + number % PORTS
 
 
-def _launcher_name(topology: Topology) -> str:
+def _launcher_name(environ: Mapping[str, str], topology: Topology) -> str:
     names = {
-        "openmpi": "mpirun", "pmi": "mpirun", "jsm": "jsrun", "torchrun": "torchrun",
-        "slurm": "srun", "mpi4py": "MPI",
+        "openmpi": "mpirun", "pmi": "srun" if slurm_step(environ) else "mpirun", "jsm": "jsrun",
+        "torchrun": "torchrun", "slurm": "srun", "mpi4py": "MPI",
     }  # fmt: skip
     return names.get(topology.launcher, "its launcher")

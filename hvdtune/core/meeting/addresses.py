@@ -10,6 +10,7 @@ _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
 # scope, flags, name of the interface.
 _IPV6_ADDRESSES = "/proc/net/if_inet6"
 _LINK_SCOPE = 0x20
+_OWN_MAKING = "169.254."  # RFC 3927
 
 
 def present_interfaces() -> list[str]:
@@ -27,7 +28,10 @@ def addresses_of(names: Collection[str]) -> dict[str, str]:
 
 def reachable() -> dict[str, str]:
     """An address of each interface by which other hosts may reach this one."""
-    return addresses_of([name for name in present_interfaces() if _leads_out(name)])
+    found = addresses_of([name for name in present_interfaces() if _leads_out(name)])
+    # Addresses that interfaces give themselves, such as a board controller's, lead nowhere else.
+    known = {name: text for name, text in found.items() if not text.startswith(_OWN_MAKING)}
+    return known or found
 
 
 def ipv4_address(interface: str) -> str | None:

@@ -17,6 +17,7 @@ NAME = "a key-value server"
 _SCOPE = "hvdtune"
 _PAUSE = 0.01
 _MOST_SECONDS = 5.0  # of one request
+_LONGEST = 4096  # bytes of an answer
 _OK, _NOT_FOUND = 200, 404
 
 
@@ -46,7 +47,10 @@ def exchange(seeker: Seeker, text: str) -> str:
         if status and status != _NOT_FOUND:
             raise Failed(f"{host}: {answer}")
         if seeker.seconds_left() <= 0:
-            raise TooLate(f"{host}: {reason or 'rank 0 has not told its address there'}")
+            raise TooLate(
+                f"{host}: {reason or 'rank 0 has not told its address there'}; if it is rank 0's "
+                f"own address, set {network.SECRET}, too"
+            )
         time.sleep(_PAUSE)
 
 
@@ -59,7 +63,7 @@ def _request(place: tuple[str, int], verb: str, path: str, body: str | None) -> 
         try:
             connection.request(verb, path, body)
             answer = connection.getresponse()
-            said = answer.read().decode(errors="replace")
+            said = answer.read(_LONGEST).decode(errors="replace")
         except OSError as error:
             return 0, error.strerror or str(error)
         except http.client.HTTPException:

@@ -21,7 +21,7 @@ _SUCCESS = 0
 _LENGTH = 1024  # of the message: a rank that waits does not know the text's
 _SERIALIZED, _MULTIPLE = 2, 3
 _PAUSE = 0.001
-_FINALIZE_SECONDS = 3.0
+_FINALIZE_SECONDS = 10.0
 # MPICH's handles and its MPI_STATUS_IGNORE; Open MPI's handles are addresses in the library.
 _MPICH_WORLD, _MPICH_BYTE, _MPICH_IGNORE = 0x44000000, 0x4C00010D, 1
 

@@ -2,9 +2,9 @@
 
 Rank 0 listens on the first node of the step, at a port made from the job's number, and gives
 everybody who comes rank 0's text in a credential of munge's. It is encrypted with the cluster's
-key; munge decrypts it for processes of this user alone, and says who has made it. Others may come,
-or listen in rank 0's place: the ones learn nothing, and the others are not believed. A credential
-of an earlier job is not, either, for the job's name is in it.
+key; munge decrypts it for processes of this user alone, and says who has made it. Strangers who
+come learn nothing. If a stranger listens in rank 0's place, nobody believes it, nor a credential of
+an earlier job, for the job's name is in it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 
 from hvdtune.core.libraries import network
 from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
+from hvdtune.core.topology import slurm_step
 
 NAME = "munge"
 _PAUSE = 0.01
@@ -29,7 +30,13 @@ _MOST_SECONDS = 5.0  # of one question
 def absence(seeker: Seeker) -> str:
     """Why this process cannot use munge; "" if it can."""
     environ, topology = seeker.environ, seeker.topology
-    if topology.launcher not in ("slurm", "pmi") or not network.first_of_slurm(environ):
+    # Hydra, too, may run inside of an allocation of Slurm's; it sets MPI_LOCALRANKID.
+    by_srun = slurm_step(environ) and "MPI_LOCALRANKID" not in environ
+    if (
+        topology.launcher not in ("slurm", "pmi")
+        or not by_srun
+        or not network.first_of_slurm(environ)
+    ):
         return "no srun has started the processes"
     if seeker.root != 0:
         return "init() got a list whose first rank is not on the first node"
@@ -41,24 +48,28 @@ def absence(seeker: Seeker) -> str:
 
 def exchange(seeker: Seeker, text: str) -> str:
     """Rank 0's text. `text` is it on rank 0."""
-    _run(seeker, ["munge", "--no-input"], "")  # all ranks learn here if munge does not work
+    # Every rank finds out here if munge does not work, for this user or at all.
+    user, _ = _open(seeker, _run(seeker, _making(), "probe"))
+    if user != str(os.getuid()):
+        raise Failed(f"it takes user {os.getuid()} for {user}")
     place = network.first_of_slurm(seeker.environ), network.port_of(seeker.topology.job_id)
     if not seeker.tells:
         return _learn(seeker, place)
+    both = socket.has_dualstack_ipv6()
     try:
+        # At all addresses: on its own host, the node's name may mean the loopback interface.
         listener = socket.create_server(
-            place, family=socket.AF_INET6 if _is_ipv6(place) else socket.AF_INET, backlog=1024
+            ("", place[1]),
+            family=socket.AF_INET6 if both else socket.AF_INET,
+            backlog=1024,
+            dualstack_ipv6=both,
         )
     except OSError as error:
-        raise Failed(f"{place[0]}:{place[1]}: {error.strerror}") from None
+        raise Failed(f"port {place[1]}: {error.strerror}") from None
     threading.Thread(
         target=_serve, args=(seeker, listener, text), name="hvdtune munge", daemon=True
     ).start()
     return text
-
-
-def _is_ipv6(place: tuple[str, int]) -> bool:
-    return socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0][0] == socket.AF_INET6
 
 
 def _serve(seeker: Seeker, listener: socket.socket, text: str) -> None:
@@ -95,16 +106,26 @@ def _learn(seeker: Seeker, place: tuple[str, int]) -> str:
 
 def _ask(place: tuple[str, int], seconds: float) -> str:
     said = b""
-    with socket.create_connection(place, timeout=min(max(seconds, _PAUSE), _MOST_SECONDS)) as asked:
-        while len(said) < _LONGEST and (more := asked.recv(_LONGEST)):
+    end = time.monotonic() + min(max(seconds, _PAUSE), _MOST_SECONDS)
+    with socket.create_connection(place, timeout=end - time.monotonic()) as asked:
+        while len(said) < _LONGEST and time.monotonic() < end:
+            asked.settimeout(max(_PAUSE, end - time.monotonic()))
+            more = asked.recv(_LONGEST)
+            if not more:
+                break
             said += more
     return said.decode(errors="replace")
 
 
-def _read(seeker: Seeker, credential: str) -> str:
+def _open(seeker: Seeker, credential: str) -> tuple[str, str]:
+    """Who has made the credential, and what is in it."""
     shown = _run(seeker, ["unmunge", "--numeric", "--keys=UID"], credential)
     head, _, payload = shown.partition("\n\n")
-    user = head.partition(":")[2].strip()
+    return head.partition(":")[2].strip(), payload
+
+
+def _read(seeker: Seeker, credential: str) -> str:
+    user, payload = _open(seeker, credential)
     if user != str(os.getuid()):
         raise Failed(f"user {user} listens in rank 0's place")
     job, _, text = payload.partition(" ")

@@ -42,7 +42,11 @@ def find(
     if told is not None:
         return told
     if topology.job_id not in _told:
-        _told[topology.job_id] = _learn(environ, topology, settings, launched, root, share)
+        try:
+            _told[topology.job_id] = _learn(environ, topology, settings, launched, root, share)
+        except ValueError as error:
+            said = str(error).removeprefix(network.FAILED)
+            raise ValueError(f"{network.FAILED}{said}") from None
     return _told[topology.job_id]
 
 
@@ -96,7 +100,7 @@ def _learn(
     root: int,
     share: Share | None,
 ) -> MeetingPlace:
-    from hvdtune.core.meeting import key_value, means, place  # a job on one host needs none
+    from hvdtune.core.meeting import addresses, key_value, means, place  # one host needs none
 
     number = 0 if share else next(_numbers)
     seeker = _seeker(environ, topology, settings, launched, root, number)
@@ -108,7 +112,7 @@ def _learn(
         used, text = ("", share(text)) if share else means.exchange(seeker, text)
     except TooLate as error:
         raise ValueError(
-            "Horovod initialization failed: not all processes of the job came within "
+            "not all processes of the job came within "
             f"{float(settings.start_timeout):g} s (HOROVOD_START_TIMEOUT): {error}"
         ) from None
     except Failed as error:
@@ -120,4 +124,10 @@ def _learn(
         return MeetingPlace(*given, secret)
     if own:
         return MeetingPlace(own.addresses[0], own.port, secret, own.interfaces)
+    reach = addresses.reachable()
+    if not settings.gloo_iface and set(found.addresses) <= set(reach.values()):
+        # On rank 0's host any of its addresses will do to reach it. This rank itself listens at
+        # all of them, for it cannot know by which one the other hosts come.
+        names = tuple(name for name, address in reach.items() if address in found.addresses)
+        return MeetingPlace(found.addresses[0], found.port, secret, names)
     return MeetingPlace(place.way_to(found, seeker.deadline), found.port, secret)

@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import os
 import select
+import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -34,9 +35,11 @@ def absence(seeker: Seeker) -> str:
     if environ.get("PMI_RANK", "") != str(seeker.rank):
         return f"PMI_RANK={environ.get('PMI_RANK', '')} is not this process's rank, {seeker.rank}"
     try:
-        os.fstat(_descriptor(environ))
+        mode = os.fstat(_descriptor(environ)).st_mode
     except OSError:
         return f"PMI_FD={environ['PMI_FD']} is closed in this process"
+    if not (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):  # it was closed, and used again
+        return f"PMI_FD={environ['PMI_FD']} is no connection in this process"
     if slurm_step(environ) and not mpi.absence(seeker):
         return "Slurm lets a process begin it once, which an MPI_Init would do"
     return ""

@@ -10,6 +10,7 @@ earlier, MPI_Init would fail or hang.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import select
@@ -64,6 +65,7 @@ def exchange(seeker: Seeker, text: str) -> str:
         if word == "absent":
             reasons.append(f"{library}: {rest}")
             session.end()
+            _session = None
             continue
         if _session is None:
             _session = session
@@ -81,7 +83,7 @@ def _begin(library: str, environ: Mapping[str, str]) -> _Session:
 
 
 def _leave(process: int) -> None:
-    """A process that fails leaves PMIx without a word: its mpirun ends the others then."""
+    """Sign off, unless the script has failed: its mpirun ends the others then."""
     failed = getattr(sys, "last_type", None) is not None
     if _session is not None and os.getpid() == process and not failed:
         _session.end()
@@ -126,14 +128,21 @@ class _Child:
     """PMIx in a child of this process."""
 
     def __init__(self, library: str, environ: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", pmix_client.__file__, library],
-            env=dict(environ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # the rank decides what Ctrl-C means
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", pmix_client.__file__, library],
+                env=dict(environ),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # the rank decides what Ctrl-C means
+            )
+        except OSError as error:
+            raise Failed(f"{sys.executable}: {error.strerror}") from None
+        assert self._process.stdin is not None
+        # Forks, such as a DataLoader's workers, may outlive this process: the child must see that
+        # it ends.
+        os.register_at_fork(after_in_child=self._process.stdin.close)
 
     def ask(self, question: str, seconds: float) -> str:
         assert self._process.stdin is not None
@@ -143,8 +152,11 @@ class _Child:
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # it says why
-        if not select.select([self._process.stdout], [], [], seconds)[0]:
+        waiting = select.poll()
+        waiting.register(self._process.stdout, select.POLLIN)
+        if not waiting.poll(seconds * 1000):
             self._process.kill()
+            self._process.wait()
             raise TooLate("not all came to it")
         said = self._process.stdout.readline().decode(errors="replace").rstrip("\n")
         return said or "absent its process has died"
@@ -152,12 +164,17 @@ class _Child:
     def end(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.stdout.close()
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
 
 
 def libraries(environ: Mapping[str, str]) -> list[str]:

@@ -85,6 +85,8 @@ def main(library: str) -> None:
         print(f"absent {error}", flush=True)
         return
     for line in sys.stdin:
+        if not line.strip():
+            break
         root, key, text = line.rstrip("\n").split(" ")
         print(client.answer(int(root), key, text), flush=True)
     client.end()

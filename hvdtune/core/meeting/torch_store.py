@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from importlib.util import find_spec
 
-from hvdtune.core.meeting.seeker import Failed, Seeker
+from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
 
 _SERVED = "TORCHELASTIC_USE_AGENT_STORE"
 
@@ -22,10 +22,13 @@ def absence(seeker: Seeker) -> str:
 
 def exchange(seeker: Seeker, text: str) -> str:
     """Rank 0's text. `text` is it on rank 0."""
-    from torch.distributed import TCPStore
+    try:
+        from torch.distributed import TCPStore
+    except (ImportError, OSError) as error:
+        raise Failed(f"torch cannot be imported: {error}") from None
 
     environ = seeker.environ
-    key = f"hvdtune/{seeker.job_key()}"
+    key = f"hvdtune/{seeker.job_key()}/{seeker.size}"
     limit = datetime.timedelta(seconds=max(1.0, seeker.seconds_left()))
     address = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
     try:
@@ -36,4 +39,5 @@ def exchange(seeker: Seeker, text: str) -> str:
         return store.get(key).decode()
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
-        raise Failed(f"the store at {address[0]}:{address[1]}: {reason}") from None
+        kind = Failed if seeker.seconds_left() > 0 else TooLate
+        raise kind(f"the store at {address[0]}:{address[1]}: {reason}") from None

@@ -19,8 +19,8 @@
 namespace hvdtune {
 
 /// Rank 0's part of progress: reads what all ranks announce, has Coordinator decide, and publishes
-/// the schedule, which all ranks read, this one included. Any thread may call
-/// what takes no DriveLock.
+/// the schedule, which all ranks read, this one included. Any thread may call what takes no
+/// DriveLock.
 class Coordination final : private CoordinatorObserver {
  public:
   /// All references outlive it.

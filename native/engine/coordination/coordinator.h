@@ -21,8 +21,8 @@
 
 namespace hvdtune {
 
-/// What the coordinator reports of its work; the engine listens. Called from the
-/// coordinator's thread, in order; must not call back.
+/// What the coordinator reports of its work; Coordination listens. Called by whoever makes
+/// progress, in order; must not call back.
 class CoordinatorObserver {
  public:
   virtual ~CoordinatorObserver() = default;

@@ -24,10 +24,9 @@ class Drive {
   /// Makes progress until done() or the deadline. Its caller holds no lock; any thread.
   void until(const std::function<bool()>& done, Nanos deadline);
 
-  /// Starts the thread. `cpu`: to which it is pinned; negative: to none. One call, from the thread
-  /// that later calls stop().
+  /// Starts the thread. `cpu`: to which it is pinned; negative: to none. One call, before stop().
   void start(int cpu);
-  /// Ends the thread, and waits for that. False if it does not run.
+  /// Ends the thread, and waits for that. False if it does not run. One thread at a time.
   bool stop();
   /// The thread has something to look at. Any thread.
   void wake_thread() { job_.doorbell.wake(Sleeper::kThread); }

@@ -11,8 +11,9 @@ namespace hvdtune {
 
 class Bridge;
 
-/// The job as this rank sees it, from the moment on when the ranks have met. Nothing of it changes
-/// once the engine's threads have started, so any thread may read it.
+/// The job as this rank sees it, from the moment on when the ranks have met. Any thread may read
+/// it: while the engine's threads run, nothing of it changes. Its bridge goes after they have
+/// ended.
 struct Job {
   /// Meets the other ranks; throws what meet() throws. `in_shared_memory`: tensors travel through
   /// memory that ranks share, if they have some in common. `spin`: how long a blocked caller stays

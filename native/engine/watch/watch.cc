@@ -48,8 +48,8 @@ void Watch::stop() {
 
 void Watch::disconnect() {
   liveness_.stop();  // it sends by the bridge
-  bridge_.reset();
   job_.bridge = nullptr;
+  bridge_.reset();
 }
 
 void Watch::set_stack_source(std::function<std::string()> source) {

@@ -21,7 +21,7 @@ namespace hvdtune {
 
 /// What goes on between ranks besides operations: who has died, whether rank 0 still runs, how far
 /// clocks are apart, where Python is. Works on threads of its own, also while the engine is in the
-/// middle of an operation. Any thread may call any method.
+/// middle of an operation. Any thread may call any method but start(), stop() and disconnect().
 class Watch {
  public:
   /// `fanout`: see HostTree; `clock_shift` is added to this rank's clock. Starts nothing, but
