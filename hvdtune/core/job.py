@@ -138,6 +138,7 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
         engine = _native.Engine(_engine_options(topology, settings, where, static, agreed))
     except Exception as error:
         raise problem or ValueError(f"Horovod initialization failed: {error}") from None
+    places.met(topology)
     if problem:
         engine.shutdown()
         raise problem

@@ -329,6 +329,9 @@ def test_a_key_value_server_brings_the_text() -> None:
         seekers = [of_server(rank, server.server_address[1]) for rank in (1, 0)]
         assert together(key_value.exchange, seekers) == [TEXT] * 2
         assert len(server.texts) == 1
+        key_value.forget(seekers[1])
+        with pytest.raises(TooLate, match="rank 0 has not told"):
+            key_value.exchange(of_server(1, server.server_address[1], 0.1), "")
 
 
 def test_a_key_value_server_is_not_waited_for_for_ever() -> None:
@@ -434,6 +437,9 @@ def test_torchruns_store_brings_the_text() -> None:
     assert torch_store.absence(seeker(0, **environ)) == ""
     seekers = [seeker(rank, **environ) for rank in (1, 0)]
     assert together(torch_store.exchange, seekers) == [TEXT] * 2
+    torch_store.forget(seekers[1])
+    with pytest.raises(TooLate, match="the store at"):
+        torch_store.exchange(seeker(1, seconds=0.0, **environ), "")
 
 
 def test_no_torchrun_no_store() -> None:
@@ -515,6 +521,21 @@ def test_a_neighbour_of_rank_0_listens_at_all_that_rank_0_has(
     text = place.Place(("10.0.0.1", "10.1.0.1"), 20001, "s").text()
     monkeypatch.setattr(means, "exchange", lambda seeker, own: ("PMI", text))
     assert find(of_mpirun(1)) == ("10.0.0.1", 20001, "s", ("eth0", "eth1"))
+
+
+def test_what_told_them_is_forgotten_once_all_have_met(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[str] = []
+    monkeypatch.setattr(means, "forget", lambda seeker, name: forgotten.append(name))
+    for rank in (0, 1):
+        find(of_mpirun(rank))
+        assert forgotten == []
+        places.met(detect(of_mpirun(rank)))
+        places.met(detect(of_mpirun(rank)))
+        assert forgotten == (["PMIx"] if rank == 0 else [])
+        forgotten.clear()
+        places._told.clear()
 
 
 def test_what_the_user_sets_wins(told: list[str]) -> None:

@@ -13,12 +13,14 @@ class Means(NamedTuple):
     """A way by which rank 0's text reaches the other ranks.
 
     `absence` says why a process does not have it ("" if it does), asking nobody else; `exchange`
-    takes the text on rank 0 (any on others), and gives it on every rank.
+    takes the text on rank 0 (any on others), and gives it on every rank. `forget`, on rank 0 after
+    all ranks have met, takes away what would otherwise outlive the job.
     """
 
     name: str
     absence: Callable[[Seeker], str]
     exchange: Callable[[Seeker, str], str]
+    forget: Callable[[Seeker], None] = lambda seeker: None
 
 
 MEANS = (
@@ -28,8 +30,8 @@ MEANS = (
     Means("PMIx", pmix.absence, pmix.exchange),
     Means("PMI", pmi.absence, pmi.exchange),
     Means("MPI", mpi.absence, mpi.exchange),
-    Means("torchrun's store", torch_store.absence, torch_store.exchange),
-    Means(key_value.NAME, key_value.absence, key_value.exchange),
+    Means("torchrun's store", torch_store.absence, torch_store.exchange, torch_store.forget),
+    Means(key_value.NAME, key_value.absence, key_value.exchange, key_value.forget),
 )
 
 
@@ -51,6 +53,13 @@ def exchange(seeker: Seeker, text: str) -> tuple[str, str]:
                 reason = str(error)
         reasons.append(f"{means.name}: {reason}")
     raise Failed("; ".join(reasons))
+
+
+def forget(seeker: Seeker, name: str) -> None:
+    """On rank 0: all ranks have met by the means of that name."""
+    for means in MEANS:
+        if means.name == name:
+            means.forget(seeker)
 
 
 def first_there(seeker: Seeker) -> tuple[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ Share = Callable[[str], str]
 
 # What rank 0 has told is true for every init of a job.
 _told: dict[str, MeetingPlace] = {}
+# What rank 0 does once all ranks of that job have met for the first time.
+_afterwards: dict[str, Callable[[], None]] = {}
 _numbers = itertools.count()  # of the exchanges between all that the launcher started
 
 
@@ -48,6 +51,11 @@ def find(
             said = str(error).removeprefix(network.FAILED)
             raise ValueError(f"{network.FAILED}{said}") from None
     return _told[topology.job_id]
+
+
+def met(topology: Topology) -> None:
+    """All ranks of the job have met: what told them where is not needed any more."""
+    _afterwards.pop(topology.job_id, lambda: None)()
 
 
 def explain(environ: Mapping[str, str]) -> tuple[bool, str]:
@@ -123,6 +131,8 @@ def _learn(
     if given and used != key_value.NAME:
         return MeetingPlace(*given, secret)
     if own:
+        if used:
+            _afterwards[topology.job_id] = functools.partial(means.forget, seeker, used)
         return MeetingPlace(own.addresses[0], own.port, secret, own.interfaces)
     reach = addresses.reachable()
     if not settings.gloo_iface and set(found.addresses) <= set(reach.values()):
