@@ -108,8 +108,8 @@ def init(
 
 def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
     global _place, _launched_as
-    launched_as = detect(os.environ).job_id
-    if world.is_fork() and launched_as == _launched_as:
+    launched = detect(os.environ)
+    if world.is_fork() and launched.job_id == _launched_as:
         raise ValueError(f"init(): {world.absence()}")
     place = _find_place(comm, given)
     settings = knobs.from_environ()
@@ -117,7 +117,6 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
     knobs.check_together(settings.as_dict())
     topology = place.topology
     _check_size(topology)
-    launched = detect(os.environ)
     several = network.needs_place(os.environ, topology)
     if several and place.listed and topology.size < launched.size:
         raise ValueError(
@@ -144,7 +143,7 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
         raise problem
     sets.start(static, topology.size)
     world.begin(engine, topology, settings)
-    _place, _launched_as = place, launched_as
+    _place, _launched_as = place, launched.job_id
     engine.set_stack_source(stacks.format_stacks)
     control.serve(engine, topology)
     _register_exit()

@@ -51,6 +51,7 @@ class GlooWorld {
 };
 
 CONFORMS(GlooWorld);
+
 namespace {
 
 TEST(a_process_set_is_connected_while_others_are_in_an_operation) {

@@ -81,6 +81,7 @@ class FactoryWorld {
 };
 
 CONFORMS(FactoryWorld);
+
 namespace {
 
 void allreduce_floats(Communicator& communicator, std::vector<float>& data) {

@@ -15,6 +15,7 @@
 namespace hvdtune::testing {
 
 CONFORMS(MpiWorld);
+
 namespace {
 
 /// Messages that are longer than what is on its way at once.

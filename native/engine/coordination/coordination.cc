@@ -10,8 +10,6 @@
 namespace hvdtune {
 namespace {
 
-// A full ring: the reader is busy; there is no doorbell for "room again".
-constexpr Nanos kRetryFullSchedule = 200 * kMicrosecond;
 // Until evicted slots are released, announcements may come without a ring (Submissions::announce);
 // and nothing rings when the slowest rank has come past the removal of a process set.
 constexpr Nanos kEvictionPoll = 5 * kMillisecond;
@@ -53,7 +51,7 @@ Coordination::Coordination(const Job& job, RecordingControl& recording, JobStatu
 Nanos Coordination::deadline(const DriveLock& /*held*/) const {
   Nanos deadline = std::min(coordinator_.deadline(), stalls_.deadline());
   const Nanos now = monotonic_now();
-  if (!backlog_.empty()) deadline = std::min(deadline, now + kRetryFullSchedule);
+  if (!backlog_.empty()) deadline = std::min(deadline, now + kRetryFullRing);
   if (coordinator_.awaits_release()) deadline = std::min(deadline, now + kEvictionPoll);
   return deadline;
 }

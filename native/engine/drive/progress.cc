@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace hvdtune {
-namespace {
-
-// A full ring: the reader is busy; there is no doorbell for "room again".
-constexpr Nanos kRetryFullRing = 200 * kMicrosecond;
-
-}  // namespace
 
 bool Progress::make(const DriveLock& lock) noexcept {
   try {

@@ -1,15 +1,9 @@
 #include "engine/submission/submission.h"
 
-#include <string>
-
 namespace hvdtune {
 namespace {
 
 constexpr std::size_t kMaxName = 4096;
-
-[[noreturn]] void refuse_submission(const std::string& text) {
-  throw Error(ErrorKind::kInvalidArgument, text);
-}
 
 /// "3, which has the ranks [0, 2]"
 std::string members_text(const ProcessSets& sets, std::uint32_t set) {
@@ -18,13 +12,15 @@ std::string members_text(const ProcessSets& sets, std::uint32_t set) {
 
 }  // namespace
 
+void refuse(const std::string& text) { throw Error(ErrorKind::kInvalidArgument, text); }
+
 void check_request(const wire::Request& request, const ProcessSets& sets, int rank, bool joined) {
   if (request.name.empty() || request.name.size() > kMaxName) {
-    refuse_submission("the name of a tensor must have 1 to " + std::to_string(kMaxName) +
-                      " bytes; this one has " + std::to_string(request.name.size()));
+    refuse("the name of a tensor must have 1 to " + std::to_string(kMaxName) +
+           " bytes; this one has " + std::to_string(request.name.size()));
   }
   const auto refuse_it = [&request](const std::string& why) {
-    refuse_submission("tensor " + request.name + ": " + why);
+    refuse("tensor " + request.name + ": " + why);
   };
   const std::uint32_t set = request.process_set;
   if (joined && set == 0) {
@@ -52,7 +48,7 @@ void check_request(const wire::Request& request, const ProcessSets& sets, int ra
 void check_fit(const Submission& submission, const ProcessSets& sets) {
   const wire::Request& request = submission.request;
   const auto refuse_it = [&request](const std::string& why) {
-    refuse_submission("tensor " + request.name + ": " + why);
+    refuse("tensor " + request.name + ": " + why);
   };
   if (submission.memory.size() != request.tensors.size()) {
     refuse_it("every tensor of a request needs its memory");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "engine/job/process_sets.h"
@@ -17,6 +18,8 @@ struct Submission {
   std::vector<CudaStream> streams = {};
 };
 
+/// Throws Error(kInvalidArgument) with that text.
+[[noreturn]] void refuse(const std::string& text);
 /// Throws Error(kInvalidArgument) if `rank` cannot submit this; kMismatch if nobody can. `joined`:
 /// it has joined, and not all ranks have.
 void check_request(const wire::Request& request, const ProcessSets& sets, int rank, bool joined);

@@ -14,10 +14,6 @@ std::vector<std::vector<int>> with_global_set(int size, std::vector<std::vector<
   return sets;
 }
 
-[[noreturn]] void refuse(const std::string& text) {
-  throw Error(ErrorKind::kInvalidArgument, text);
-}
-
 }  // namespace
 
 Submissions::Submissions(const Job& job, std::vector<std::vector<int>> process_sets,

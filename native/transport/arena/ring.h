@@ -8,8 +8,12 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace hvdtune {
+
+/// How long after a full ring a writer tries again: no doorbell says that there is room.
+inline constexpr Nanos kRetryFullRing = 200 * kMicrosecond;
 
 /// Positions of a byte ring in shared memory. Both only grow; the offset is position mod capacity.
 struct RingHead {

@@ -26,7 +26,6 @@ using wire::NewsType;
 constexpr Nanos kFirstPause = kMillisecond;
 constexpr Nanos kLongestPause = 100 * kMillisecond;
 constexpr Nanos kRetrySend = 500 * kMicrosecond;
-constexpr Nanos kRetryFullRing = 200 * kMicrosecond;
 // How long stop() waits for others to have got, and read, the end of the job.
 constexpr Nanos kEndPatience = 3 * kSecond;
 constexpr Nanos kLeavePatience = 500 * kMillisecond;

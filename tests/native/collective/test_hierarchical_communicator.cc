@@ -21,6 +21,7 @@
 namespace hvdtune::testing::test_hierarchical_communicator {
 
 CONFORMS(HierarchicalWorld);
+
 namespace {
 
 SegmentList whole(Bytes& data) {

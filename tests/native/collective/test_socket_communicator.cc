@@ -23,6 +23,7 @@
 namespace hvdtune::testing::test_socket_communicator {
 
 CONFORMS(SocketWorld);
+
 namespace {
 
 void allreduce_floats(Communicator& communicator, std::vector<float>& data) {
