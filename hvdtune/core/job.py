@@ -287,7 +287,7 @@ def _network_options(
         "network_host": place.host if place else "",
         "network_port": place.port if place else 0,
         "network_secret": place.secret if place else "",
-        "interfaces": named or list(place.interfaces if place else ()),
+        "interfaces": named or list(place.listens if place else ()),
         "host_salt": settings.host_salt or "",
         "version": recording.version(),
     }

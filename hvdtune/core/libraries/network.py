@@ -23,13 +23,14 @@ FIRST_PORT, PORTS = 20000, 10000
 class MeetingPlace(NamedTuple):
     """Rank 0 listens at `host` and `port`, for processes that know `secret`.
 
-    `interfaces`: where rank 0 itself listens, if not at `host` alone.
+    `listens`: the addresses at which this rank itself listens; empty: rank 0 at `host` alone, and
+    others where they have reached it from.
     """
 
     host: str
     port: int
     secret: str
-    interfaces: tuple[str, ...] = ()
+    listens: tuple[str, ...] = ()
 
     def of_generation(self, generation: int) -> MeetingPlace:
         """For the `generation`-th init of a job: each has a secret of its own."""

@@ -21,15 +21,11 @@ _PAUSE = 0.01
 
 
 class Place(NamedTuple):
-    """Rank 0 listens at `port` of its `addresses`; those who know `secret` may come.
-
-    `interfaces` are rank 0's own, for itself: the ones that have the addresses.
-    """
+    """Rank 0 listens at `port` of its `addresses`; those who know `secret` may come."""
 
     addresses: tuple[str, ...]
     port: int
     secret: str
-    interfaces: tuple[str, ...] = ()
 
     def text(self) -> str:
         """For the others. Without blanks, "=" and ";", which PMI's messages use themselves."""
@@ -39,10 +35,9 @@ class Place(NamedTuple):
 def of_this_process(interfaces: Sequence[str] = ()) -> Place:
     """Rank 0's: at the named interfaces, or at all that lead to other hosts."""
     found = addresses.addresses_of(interfaces) if interfaces else addresses.reachable()
-    named = dict(list(found.items())[:_MOST_ADDRESSES])
     # Without a network there are no other hosts, but containers of this one.
-    host = tuple(dict.fromkeys(named.values())) or ("127.0.0.1",)
-    return Place(host, free_port(), os.urandom(16).hex(), tuple(named))
+    told = tuple(dict.fromkeys(found.values()))[:_MOST_ADDRESSES] or ("127.0.0.1",)
+    return Place(told, free_port(), os.urandom(16).hex())
 
 
 def read(text: str) -> Place:

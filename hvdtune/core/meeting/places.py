@@ -133,11 +133,9 @@ def _learn(
     if own:
         if used:
             _afterwards[topology.job_id] = functools.partial(means.forget, seeker, used)
-        return MeetingPlace(own.addresses[0], own.port, secret, own.interfaces)
-    reach = addresses.reachable()
-    if not settings.gloo_iface and set(found.addresses) <= set(reach.values()):
+        return MeetingPlace(own.addresses[0], own.port, secret, own.addresses)
+    if set(found.addresses) <= set(addresses.reachable().values()):
         # On rank 0's host any of its addresses will do to reach it. This rank itself listens at
         # all of them, for it cannot know by which one the other hosts come.
-        names = tuple(name for name, address in reach.items() if address in found.addresses)
-        return MeetingPlace(found.addresses[0], found.port, secret, names)
+        return MeetingPlace(found.addresses[0], found.port, secret, found.addresses)
     return MeetingPlace(place.way_to(found, seeker.deadline), found.port, secret)

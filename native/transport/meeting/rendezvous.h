@@ -30,8 +30,9 @@ struct RendezvousOptions {
   std::string version;
   /// Settings that must be equal on all ranks, as "NAME=value" lines; compared with rank 0's.
   std::string agreement;
-  /// Network interfaces to listen at, and nowhere else. Empty: rank 0 listens at `host`, and the
-  /// others where they have reached it from: on that way they are reached, too.
+  /// Network interfaces, or addresses in digits, to listen at, and nowhere else. Empty: rank 0
+  /// listens at `host`, and the others where they have reached it from: on that way they are
+  /// reached, too.
   std::vector<std::string> interfaces;
   Nanos timeout = 30 * kSecond;
   /// Rank 0: after the meeting has failed, how long those who still come are told why.

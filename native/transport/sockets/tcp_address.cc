@@ -128,15 +128,20 @@ std::vector<TcpAddress> interface_addresses(const std::vector<std::string>& inte
   std::set<std::string> without(interfaces.begin(), interfaces.end());
   for (const ifaddrs* entry = found; entry != nullptr; entry = entry->ifa_next) {
     present.insert(entry->ifa_name);
-    const bool chosen =
-        std::find(interfaces.begin(), interfaces.end(), entry->ifa_name) != interfaces.end();
-    if (!chosen || entry->ifa_addr == nullptr) continue;
+    if (entry->ifa_addr == nullptr) continue;
     const int family = entry->ifa_addr->sa_family;
     if ((family != AF_INET && family != AF_INET6) || is_link_local(entry->ifa_addr)) continue;
-    addresses.emplace_back(
+    const TcpAddress address(
         entry->ifa_addr,
         static_cast<socklen_t>(family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
+    const std::string digits = address.host();
+    const bool chosen = std::ranges::any_of(interfaces, [&](const std::string& wanted) {
+      return wanted == entry->ifa_name || wanted == digits;
+    });
+    if (!chosen) continue;
+    addresses.push_back(address);
     without.erase(entry->ifa_name);
+    without.erase(digits);
   }
   if (!without.empty()) {
     const std::string& name = *without.begin();

@@ -42,9 +42,10 @@ class TcpAddress {
 /// nobody knows.
 std::vector<TcpAddress> resolve(const std::string& host, int port);
 
-/// The addresses, with port 0, of these network interfaces of this host, IPv4 first. Addresses that
-/// mean nothing to other hosts (IPv6 link-local) are left out. Throws Error(kInvalidArgument) for
-/// an interface that is not there, or has no address.
+/// The addresses, with port 0, of these network interfaces of this host, IPv4 first. An entry may
+/// also be a single address, in digits. Addresses that mean nothing to other hosts (IPv6
+/// link-local) are left out. Throws Error(kInvalidArgument) for what is not there, or has no
+/// address.
 std::vector<TcpAddress> interface_addresses(const std::vector<std::string>& interfaces);
 
 }  // namespace hvdtune

@@ -355,6 +355,14 @@ TEST(addresses_that_cannot_be_had_are_named) {
                     "this host has no network interface nowhere0; it has ");
 }
 
+TEST(an_address_stands_for_itself_alone) {
+  const auto addresses = interface_addresses({"127.0.0.1"});
+  CHECK_EQ(addresses.size(), std::size_t{1});
+  CHECK_EQ(addresses[0].host(), std::string("127.0.0.1"));
+  CHECK_THROWS_WITH(interface_addresses({"127.0.0.1", "192.0.2.1"}), Error,
+                    "this host has no network interface 192.0.2.1; it has ");
+}
+
 TEST(the_loopback_interface_has_its_addresses) {
   bool found = false;
   for (const TcpAddress& address : interface_addresses({"lo"})) {
