@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 MAX_RANKS: int
+MAX_RANKS_PER_HOST: int
 MAX_PROCESS_SETS: int
 gpus: bool  # whether tensors on GPUs can be submitted, given the libraries
 

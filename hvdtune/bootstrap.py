@@ -80,7 +80,7 @@ def _programs_folder() -> str | None:
         is_ours = word == "hvdtune" or (word[:1] == "-" and word.endswith("mhvdtune"))
         return "" if is_ours or word.startswith("hvdtune.") else None
     if os.path.basename(argv[0]) in _COMMANDS:
-        return os.path.dirname(os.path.realpath(argv[0]))
+        return os.path.dirname(_real(argv[0]))
     return None
 
 

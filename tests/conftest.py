@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -17,6 +18,7 @@ WITHOUT_PROCESSES = (TESTS / "unit",)
 NATIVE = TESTS / "native"
 # From so many tests on, their gaps are long enough to build the native ones.
 MANY = 200
+BUILDS = pytest.StashKey[NativeBuilds]()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -31,20 +33,63 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: NATIVE in item.path.parents)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def native_builds(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[NativeBuilds]:
-    """Builds of the native tests; begun at once where there are many other tests before them."""
-    builds = NativeBuilds.kept() or NativeBuilds(tmp_path_factory.mktemp("native"))
-    items = request.session.items
+def pytest_configure(config: pytest.Config) -> None:
+    """Own the builds of the native tests, or, with `-n`, use those of the process that shares the
+    tests out."""
+    given = getattr(config, "workerinput", None)
+    config.stash[BUILDS] = (
+        NativeBuilds(Path(given["native_builds"])) if given else NativeBuilds.own()
+    )
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End what builds in the background."""
+    if not hasattr(config, "workerinput"):
+        config.stash[BUILDS].end()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin to build the native tests; with `-n`, the next hook does."""
+    if not hasattr(session.config, "workerinput"):
+        _begin_builds(session.config, [item.nodeid for item in session.items])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """The first process that runs tests has found which there are."""
+    if node.gateway.id == "gw0":
+        _begin_builds(node.config, ids)
+
+
+def _begin_builds(config: pytest.Config, tests: Sequence[str]) -> None:
+    """In the gaps of other tests, if there are many."""
     sanitizers = [
-        name for name in SANITIZERS if any(item.name == f"test_native[{name}]" for item in items)
+        name
+        for name in SANITIZERS
+        if any(test.endswith(f"::test_native[{name}]") for test in tests)
     ]
-    if len(items) >= MANY and sanitizers:
-        builds.begin(sanitizers)
-    yield builds
-    builds.end()
+    if len(tests) >= MANY and sanitizers:
+        config.stash[BUILDS].begin(sanitizers)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """With `-n`: tell a process that will run tests where native ones are built."""
+    node.workerinput["native_builds"] = str(node.config.stash[BUILDS].directory)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n`, a file's tests stay in one process: they share rigs and what they have started."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)
+
+
+@pytest.fixture(scope="session")
+def native_builds(pytestconfig: pytest.Config) -> NativeBuilds:
+    """Builds of the native tests; begun at once where there are many other tests before them."""
+    return pytestconfig.stash[BUILDS]
 
 
 @pytest.fixture(scope="session", autouse=True)

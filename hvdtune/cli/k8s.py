@@ -1,37 +1,71 @@
-"""`hvdtune k8s mpijob --name N --image I --slots 4 python train.py`: a job for Kubernetes."""
+"""`hvdtune k8s mpijob|trainjob --name N --image I --slots 4 python train.py`: for Kubernetes."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from typing import Any
 
 from hvdtune.launch.flags import add_knob_flags
 
-HELP = "print a training job as an object of Kubernetes (Kubeflow's MPIJob)"
+HELP = "print a training job as objects of Kubernetes (Kubeflow's MPIJob or TrainJob)"
+_MPIS = ("openmpi", "intel", "mpich")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags; everything after the first other word is the command."""
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
-    words = "an MPIJob of Kubeflow's MPI Operator, version 2"
-    kind = kinds.add_parser("mpijob", help=words, description=f"Print {words}, as YAML.")
-    kind.usage = "hvdtune k8s mpijob --name N --image I --slots N [options] command [argument …]"
+    _add_kind(kinds, "mpijob", "an MPIJob of Kubeflow's MPI Operator", _add_mpijob_flags)
+    _add_kind(kinds, "trainjob", "a TrainJob of Kubeflow's Trainer, version 2", _add_trainjob_flags)
+
+
+def _add_kind(kinds: Any, name: str, words: str, add_own: Callable[[Any], None]) -> None:
+    kind = kinds.add_parser(name, help=words, description=f"Print {words}, as YAML.")
+    kind.usage = f"hvdtune k8s {name} --name N --image I --slots N [options] command [argument …]"
     kind.epilog = "Settings given by flags become variables of the job's processes."
     job = kind.add_argument_group("the job")
     job.add_argument("--name", required=True, help="name of the job")
-    job.add_argument(
-        "--image", required=True, help="container image with hvdtune, Open MPI and sshd"
-    )
+    job.add_argument("--image", required=True, help="container image with hvdtune and sshd")
     job.add_argument("--slots", required=True, type=_count, metavar="N", help="processes in a pod")
-    job.add_argument("--workers", type=_count, default=1, metavar="N", help="worker pods (1)")
+    job.add_argument(
+        "--workers", type=_count, default=1, metavar="N", help="pods that train (default: 1)"
+    )
     job.add_argument("--namespace", help="where to create it")
-    job.add_argument("--cpus", metavar="N", help="CPUs of a worker pod: 4 or 500m")
-    job.add_argument("--memory", metavar="SIZE", help="memory of a worker pod: 16Gi")
-    job.add_argument("--gpus", type=_count, default=0, metavar="N", help="GPUs of a worker pod")
+    job.add_argument("--cpus", metavar="N", help="CPUs of a pod that trains: 4 or 500m")
+    job.add_argument("--memory", metavar="SIZE", help="memory of a pod that trains: 16Gi")
+    job.add_argument(
+        "--gpus", type=_count, default=0, metavar="N", help="GPUs of a pod that trains"
+    )
     job.add_argument(
         "-e", "--env", action="append", default=[], metavar="NAME=VALUE", help="a further variable"
     )
+    add_own(job)
     add_knob_flags(kind)
     kind.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def _add_mpijob_flags(job: Any) -> None:
+    job.add_argument(
+        "--api-version",
+        choices=("v2beta1", "v1"),
+        default="v2beta1",
+        help="v2beta1: the MPI Operator from 0.3 on (default); v1: the Training Operator, whose "
+        "launcher runs Open MPI's mpirun",
+    )
+    job.add_argument(
+        "--mpi",
+        choices=_MPIS,
+        default="openmpi",
+        help="whose hostfile the operator writes (default: openmpi); hvdtune reads each",
+    )
+
+
+def _add_trainjob_flags(job: Any) -> None:
+    job.add_argument(
+        "--runtime",
+        metavar="NAME",
+        help="a ClusterTrainingRuntime with an MPI policy (default: print a TrainingRuntime, too)",
+    )
 
 
 def _count(text: str) -> int:
@@ -46,20 +80,22 @@ def run(args: argparse.Namespace) -> int:
     """Print the YAML."""
     import yaml
 
-    from hvdtune.launch.allocation.kubernetes import MpiJobSpec, mpijob
     from hvdtune.launch.errors import LaunchError
+    from hvdtune.launch.kubernetes.job import Job
+    from hvdtune.launch.kubernetes.mpijob import mpijob
+    from hvdtune.launch.kubernetes.trainjob import trainjob
     from hvdtune.launch.settings import choose
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
-        raise LaunchError("give the command to run: hvdtune k8s mpijob … python train.py")
+        raise LaunchError(f"give the command to run: hvdtune k8s {args.kind} … python train.py")
     variables = choose(args.knobs, None, {}).variables()
     for text in args.env:
         name, equals, value = text.partition("=")
         if not equals:
             raise LaunchError(f"-e {text}: give NAME=VALUE.")
         variables[name] = value
-    spec = MpiJobSpec(
+    job = Job(
         name=args.name,
         image=args.image,
         command=command,
@@ -71,5 +107,9 @@ def run(args: argparse.Namespace) -> int:
         gpus=args.gpus,
         environment=variables,
     )
-    print(yaml.safe_dump(mpijob(spec), sort_keys=False, default_flow_style=False), end="")
+    if args.kind == "mpijob":
+        objects = [mpijob(job, args.api_version, args.mpi)]
+    else:
+        objects = trainjob(job, args.runtime)
+    print(yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=False), end="")
     return 0

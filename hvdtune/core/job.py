@@ -218,11 +218,15 @@ def _planned_sets(
 
 
 def _check_size(topology: Topology) -> None:
-    if topology.size > _native.MAX_RANKS:
-        raise ValueError(
-            f"Horovod initialization failed: a job of {topology.size} processes; at most "
-            f"{_native.MAX_RANKS} are supported"
-        )
+    counted = (
+        (topology.size, _native.MAX_RANKS, "a job of {} processes"),
+        (topology.local_size, _native.MAX_RANKS_PER_HOST, "{} processes on one host"),
+    )
+    for count, most, what in counted:
+        if count > most:
+            raise ValueError(
+                f"Horovod initialization failed: {what.format(count)}; at most {most} are supported"
+            )
 
 
 def _engine_options(

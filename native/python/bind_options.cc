@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "python/bindings.h"
+#include "transport/arena/arena.h"
 #include "transport/meeting/host_id.h"
 
 namespace py = pybind11;
@@ -150,7 +151,8 @@ void bind_options(py::module_& module) {
   py::class_<EngineOptions>(module, "EngineOptions",
                             "What an engine needs to know; every field is a required keyword.")
       .def(py::init(&make_options));
-  module.attr("MAX_RANKS") = kMaxRanksPerHost;
+  module.attr("MAX_RANKS") = kMaxRanks;
+  module.attr("MAX_RANKS_PER_HOST") = kMaxRanksPerHost;
   module.attr("MAX_PROCESS_SETS") = kMaxProcessSets;
 }
 

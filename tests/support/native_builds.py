@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from pathlib import Path
 from typing import IO
@@ -84,26 +85,37 @@ def _run(command: list[str]) -> None:
 
 
 class NativeBuilds:
-    """The builds of one test run, in `directory`, which may hold those of an earlier run."""
+    """The builds of one test run, in `directory`, which may hold those of an earlier run.
 
-    def __init__(self, directory: Path, lock: IO[str] | None = None) -> None:
+    Processes that share the tests of one run (`pytest -n 2`) share the directory, too: one of them
+    owns it and begins the builds, another may use them.
+    """
+
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._lock = lock  # held as long as it is open
         self._gaps = Gaps(directory)
-        self._gaps.forget()
-        self._group: int | None = None
+        self._group = directory / "group"  # of the processes that build in the background
+        self._lock: IO[str] | None = None  # held as long as it is open
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._built: dict[tuple[str, str], Path] = {}
 
     @classmethod
-    def kept(cls) -> NativeBuilds | None:
-        """Those in `build/native-tests`, which serve the next test run, too; None if another test
-        run uses them now, or nothing can be written there."""
-        with contextlib.suppress(OSError):
+    def own(cls) -> NativeBuilds:
+        """Those in `build/native-tests`, which serve the next test run, too; in a temporary
+        directory if another test run uses them now, or nothing can be written there."""
+        try:
             KEPT.mkdir(parents=True, exist_ok=True)
             lock = (KEPT / "lock").open("w")
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return cls(KEPT, lock)
-        return None
+            builds = cls(KEPT)
+            builds._lock = lock
+        except OSError:
+            temporary = tempfile.TemporaryDirectory(prefix="hvdtune-native-tests-")
+            builds = cls(Path(temporary.name))
+            builds._temporary = temporary
+        builds._gaps.forget()
+        builds._group.unlink(missing_ok=True)
+        return builds
 
     def begin(self, sanitizers: list[str]) -> None:
         """Build and run with these in the background. It is no child of this process: what children
@@ -113,23 +125,31 @@ class NativeBuilds:
         # What runs there holds the lock, too: it may outlive a test run that is killed.
         kept = [self._lock.fileno()] if self._lock else []
         shell = subprocess.Popen(["sh", "-c", command], start_new_session=True, pass_fds=kept)
-        self._group = shell.pid
+        self._group.write_text(str(shell.pid))
         shell.wait()
 
     def programs(self, sanitizer: str, target: str = "all") -> Path:
         """The folder of what is built with `sanitizer` for `target`. Raises BuildFailed."""
-        self.end()
+        self.stop()
         key = (sanitizer, target)
         if key not in self._built:
             self._built[key] = build(sanitizer, self.directory, target)
         return self._built[key]
 
     def end(self) -> None:
+        """The test run is over."""
+        self.stop()
+        if self._temporary:
+            self._temporary.cleanup()
+
+    def stop(self) -> None:
         """Stop what builds in the background, and what runs there as soon as it is over; what was
         built stays, and what is known of the runs."""
-        if self._group is None:
+        try:
+            group = int(self._group.read_text())
+            self._group.unlink()
+        except FileNotFoundError:  # nothing was begun, or another process has stopped it
             return
-        group, self._group = self._group, None
         self._gaps.stop()
         longest = time.monotonic() + SECONDS
         number = signal.SIGTERM

@@ -75,7 +75,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "launch": (
         *("errors", "interruption", "unsupported", "flags", "config_file", "settings"),
         *("allocation", "local", "remote", "worker", "job", "external", "start", "function"),
-        "doctor",
+        *("kubernetes", "doctor"),
     ),
     "bench": (
         *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),

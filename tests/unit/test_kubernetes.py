@@ -1,19 +1,77 @@
-"""The MPIJob that `hvdtune k8s mpijob` prints, against the fields that the operator publishes."""
+"""The objects that `hvdtune k8s` prints, against the fields that Kubeflow publishes."""
 
+import random
 import shlex
 
 import pytest
 import yaml
 
-from hvdtune import _native
 from hvdtune.cli.main import main
-from hvdtune.launch.allocation import kubernetes
 
-# kubeflow.org/v2beta1 as its swagger.json has it, and of Kubernetes' core what a pod here needs:
-# name -> type, with a star where the field must be there. A text names another table.
+# kubeflow.org/v2beta1 as its swagger.json has it, kubeflow.org/v1 and trainer.kubeflow.org/v1alpha1
+# as their Go types do, and of Kubernetes' core and JobSet what is needed here: name -> type, with a
+# star where the field must be there. A text names another table.
 SCHEMA = {
     "MPIJob": {"apiVersion*": str, "kind*": str, "metadata*": "Metadata", "spec*": "MPIJobSpec"},
-    "Metadata": {"name*": str, "namespace": str, "labels": dict},
+    "MPIJobV1": {
+        "apiVersion*": str,
+        "kind*": str,
+        "metadata*": "Metadata",
+        "spec*": "MPIJobV1Spec",
+    },
+    "MPIJobV1Spec": {
+        "slotsPerWorker": int,
+        "cleanPodPolicy": ("All", "Running", "None"),
+        "mpiReplicaSpecs*": "Replicas",
+    },
+    "TrainJob": {
+        "apiVersion*": str,
+        "kind*": str,
+        "metadata*": "Metadata",
+        "spec*": "TrainJobSpec",
+    },
+    "TrainJobSpec": {"runtimeRef*": "RuntimeRef", "trainer": "Trainer", "suspend": bool},
+    "RuntimeRef": {
+        "apiGroup": ("trainer.kubeflow.org",),
+        "kind": ("ClusterTrainingRuntime", "TrainingRuntime"),
+        "name*": str,
+    },
+    "Trainer": {
+        "image": str,
+        "command": [str],
+        "args": [str],
+        "env": ["Variable"],
+        "numNodes": int,
+        "numProcPerNode": int,
+        "resourcesPerNode": "Resources",
+    },
+    "TrainingRuntime": {
+        "apiVersion*": str,
+        "kind*": str,
+        "metadata*": "Metadata",
+        "spec*": "RuntimeSpec",
+    },
+    "RuntimeSpec": {"mlPolicy": "MlPolicy", "template*": "JobSetTemplate"},
+    "MlPolicy": {"numNodes": int, "mpi": "MpiPolicy"},
+    "MpiPolicy": {
+        "numProcPerNode": int,
+        "mpiImplementation": ("OpenMPI", "Intel", "MPICH"),
+        "sshAuthMountPath": str,
+        "runLauncherAsNode": bool,
+    },
+    "JobSetTemplate": {"metadata": "Metadata", "spec": "JobSetSpec"},
+    "JobSetSpec": {
+        "network": "Network",
+        "successPolicy": "SuccessPolicy",
+        "replicatedJobs": ["ReplicatedJob"],
+    },
+    "Network": {"publishNotReadyAddresses": bool},
+    "SuccessPolicy": {"operator*": ("All", "Any"), "targetReplicatedJobs": [str]},
+    "ReplicatedJob": {"name*": str, "template*": "JobTemplate", "dependsOn": ["DependsOn"]},
+    "DependsOn": {"name*": str, "status*": ("Ready", "Complete")},
+    "JobTemplate": {"metadata": "Metadata", "spec*": "JobSpec"},
+    "JobSpec": {"template*": "Template"},
+    "Metadata": {"name": str, "namespace": str, "labels": dict},
     "MPIJobSpec": {
         "slotsPerWorker": int,
         "runPolicy": "RunPolicy",
@@ -45,7 +103,10 @@ SCHEMA = {
         "args": [str],
         "env": ["Variable"],
         "resources": "Resources",
+        "readinessProbe": "Probe",
     },
+    "Probe": {"tcpSocket": "TcpSocket", "initialDelaySeconds": int},
+    "TcpSocket": {"port*": int},
     "Variable": {"name*": str, "value": str},
     "Resources": {"limits": "Quantities", "requests": "Quantities"},
     "Quantities": {"cpu": str, "memory": str, "nvidia.com/gpu": int},
@@ -76,24 +137,54 @@ def faults(value, kind, where="MPIJob"):
     return found
 
 
-def printed(capsys, line):
-    assert main(["k8s", "mpijob", *shlex.split(line)]) == 0
-    return yaml.safe_load(capsys.readouterr().out)
+def printed(capsys, line, kind="mpijob"):
+    assert main(["k8s", kind, *shlex.split(line)]) == 0
+    return list(yaml.safe_load_all(capsys.readouterr().out))
+
+
+def mpijob(capsys, line):
+    [job] = printed(capsys, line)
+    return job
 
 
 FLAGS = (
     "--name digits --image here/train:1 --slots 4 --namespace ml --cpus 500m --memory 8Gi --gpus 2 "
     "-e 'A=b c' -e EMPTY= --cycle-time-ms 5 --autotune -- python train.py --epochs 3 'x y'"
 )
+VARIABLES = {"A": "b c", "EMPTY": "", "HOROVOD_AUTOTUNE": "1", "HOROVOD_CYCLE_TIME": "5.0"}
+PROGRAM = ["python", "train.py", "--epochs", "3", "x y"]
 
 
-def test_only_fields_that_there_are(capsys):
-    for line in ("--name d --image i --slots 1 true", FLAGS, f"--workers 3 {FLAGS}"):
-        assert faults(printed(capsys, line), "MPIJob") == []
+def variables_of(container):
+    return {entry["name"]: entry["value"] for entry in container["env"]}
+
+
+def pods_of(job):
+    """The containers of an MPIJob's launcher and of its workers."""
+    replicas = job["spec"]["mpiReplicaSpecs"]
+    return [
+        container
+        for role in ("Launcher", "Worker")
+        for container in replicas[role]["template"]["spec"]["containers"]
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["--name d --image i --slots 1 true", FLAGS, f"--workers 3 {FLAGS}"]
+)
+def test_only_fields_that_there_are(capsys, line):
+    for mpi in ("openmpi", "intel", "mpich"):
+        assert faults(mpijob(capsys, f"--mpi {mpi} {line}"), "MPIJob") == []
+    assert faults(mpijob(capsys, f"--api-version v1 {line}"), "MPIJobV1") == []
+    runtime, job = printed(capsys, line, "trainjob")
+    assert faults(runtime, "TrainingRuntime") == []
+    assert faults(job, "TrainJob") == []
+    [job] = printed(capsys, f"--runtime theirs {line}", "trainjob")
+    assert faults(job, "TrainJob") == []
 
 
 def test_the_check_of_fields_can_fail(capsys):
-    job = printed(capsys, FLAGS)
+    job = mpijob(capsys, FLAGS)
     job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["args"] = "x"
     del job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
     job["spec"].update(slotsPerWorker="4", mpiImplementation="LAM", cleanPodPolicy="All")
@@ -106,69 +197,90 @@ def test_the_check_of_fields_can_fail(capsys):
     ]
 
 
-def test_what_was_asked_for_is_there(capsys):
-    job = printed(capsys, FLAGS)
+def test_an_mpijob_of_the_operator(capsys):
+    """The hostfile is named: Open MPI 5 would not find it, and train in the launcher's pod."""
+    job = mpijob(capsys, f"--workers 3 --mpi mpich {FLAGS}")
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
     assert job["metadata"] == {"name": "digits", "namespace": "ml"}
     assert job["spec"]["slotsPerWorker"] == 4
-    replicas = job["spec"]["mpiReplicaSpecs"]
-    [launcher] = replicas["Launcher"]["template"]["spec"]["containers"]
-    [worker] = replicas["Worker"]["template"]["spec"]["containers"]
-    assert launcher["command"] == ["mpirun"]
-    words = launcher["args"]
-    assert words[words.index("-np") + 1] == "4"
-    assert words[-5:] == ["python", "train.py", "--epochs", "3", "x y"]
-    variables = {entry["name"]: entry["value"] for entry in launcher["env"]}
-    assert variables == {
-        **{"A": "b c", "EMPTY": ""},
-        **{"HOROVOD_AUTOTUNE": "1", "HOROVOD_CYCLE_TIME": "5.0"},
-    }
-    passed_on = [words[i + 1] for i, word in enumerate(words) if word == "-x"]
-    assert passed_on == ["PATH", *sorted(variables)]
+    assert job["spec"]["mpiImplementation"] == "MPICH"
+    assert job["spec"]["launcherCreationPolicy"] == "WaitForWorkersReady"
+    assert job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 3
+    launcher, worker = pods_of(job)
+    assert launcher["command"] == ["hvdtune", "run"]
+    assert launcher["args"] == ["-np", "12", "--hostfile", "/etc/mpi/hostfile", *PROGRAM]
+    assert variables_of(launcher) == VARIABLES
+    assert launcher["image"] == worker["image"] == "here/train:1"
+    assert worker["command"] == ["/usr/sbin/sshd", "-De", "-o", "StrictModes=no"]
     limits = {"cpu": "500m", "memory": "8Gi", "nvidia.com/gpu": 2}
     assert worker["resources"] == {"limits": limits}
-    assert launcher["image"] == worker["image"] == "here/train:1"
-    assert replicas["Worker"]["replicas"] == 1
 
 
-def test_several_workers_are_hosts_of_our_launcher(capsys):
-    """It tells the processes where rank 0 is, and they have a key in common."""
-    job = printed(capsys, f"--workers 3 {FLAGS}")
-    assert job["spec"]["launcherCreationPolicy"] == "WaitForWorkersReady"
-    replicas = job["spec"]["mpiReplicaSpecs"]
-    assert replicas["Worker"]["replicas"] == 3
-    [launcher] = replicas["Launcher"]["template"]["spec"]["containers"]
-    assert launcher["command"] == ["hvdtune", "run"]
-    assert launcher["args"] == [
-        *("-np", "12", "--hostfile", "/etc/mpi/hostfile"),
-        *("python", "train.py", "--epochs", "3", "x y"),
-    ]
-    assert {"name": "A", "value": "b c"} in launcher["env"]
-    [worker] = replicas["Worker"]["template"]["spec"]["containers"]
-    assert worker["resources"]["limits"]["nvidia.com/gpu"] == 2
+def test_an_mpijob_of_version_1(capsys):
+    """Its workers are reached without a standard input, which our own launcher needs."""
+    launcher, worker = pods_of(mpijob(capsys, f"--workers 3 --api-version v1 {FLAGS}"))
+    assert launcher["command"] == ["mpirun"]
+    words = launcher["args"]
+    assert words[words.index("-np") + 1] == "12"
+    assert words[words.index("--hostfile") + 1] == "/etc/mpi/hostfile"
+    assert words[-5:] == PROGRAM
+    assert variables_of(launcher) == VARIABLES
+    passed_on = [words[i + 1] for i, word in enumerate(words) if word == "-x"]
+    assert passed_on == ["PATH", *sorted(VARIABLES)]
+    assert "command" not in worker
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("--name Digits --image i --slots 1 true", "--name is 'Digits'"),
-        (f"--name {'d' * 53} --image i --slots 1 true", "at most 52"),
-        ("--name d --namespace -x --image i --slots 1 true", "expected one argument"),
-        ("--name d --image i --slots 0 true", "'0' is not accepted"),
-        ("--name d --image i --slots 1", "give the command to run"),
-        ("--name d --image i --slots 1 --cpus many true", "--cpus is 'many'"),
-        ("--name d --image i --slots 1 -e A true", "-e A: give NAME=VALUE"),
-        ("--name d --image i --slots 1 -e 1A=2 true", "-e 1A: this is not the name"),
-        (
-            "--name d --image i --slots 8 --workers 9 true",
-            "--workers 9 with --slots 8 are 72 processes, but a job on several hosts can have 64",
-        ),
-        ("--image i --slots 2 true", "--name"),
-    ],
-)
-def test_mistakes_are_one_sentence(capsys, line, words):
+def test_a_trainjob_with_a_runtime(capsys):
+    runtime, job = printed(capsys, f"--workers 3 {FLAGS}", "trainjob")
+    assert runtime["metadata"] == job["metadata"] == {"name": "digits", "namespace": "ml"}
+    reference = job["spec"]["runtimeRef"]
+    assert (reference["kind"], reference["name"]) == ("TrainingRuntime", "digits")
+    policy = runtime["spec"]["mlPolicy"]
+    assert (policy["numNodes"], policy["mpi"]["numProcPerNode"]) == (3, 4)
+    node, starter = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    # The Trainer gives the command to every job that has labels.
+    assert "metadata" not in node["template"]
+    assert starter["template"]["metadata"]["labels"]
+    [trains] = node["template"]["spec"]["template"]["spec"]["containers"]
+    assert trains["resources"]["limits"]["nvidia.com/gpu"] == 2
+    keys = policy["mpi"]["sshAuthMountPath"]
+    assert trains["command"][-1] == f"AuthorizedKeysFile={keys}/authorized_keys"
+    trainer = job["spec"]["trainer"]
+    assert trainer["args"] == ["-np", "12", "--hostfile", "/etc/mpi/hostfile", *PROGRAM]
+    assert variables_of(trainer) == VARIABLES
+    assert (trainer["numNodes"], trainer["numProcPerNode"]) == (3, 4)
+    assert "resourcesPerNode" not in trainer  # they would be the launcher's
+
+
+def test_a_trainjob_of_a_runtime_that_there_is(capsys):
+    [job] = printed(capsys, f"--workers 3 --runtime theirs {FLAGS}", "trainjob")
+    reference = job["spec"]["runtimeRef"]
+    assert (reference["kind"], reference["name"]) == ("ClusterTrainingRuntime", "theirs")
+    trainer = job["spec"]["trainer"]
+    assert trainer["command"] == ["hvdtune", "run"]
+    assert trainer["resourcesPerNode"]["limits"]["memory"] == "8Gi"
+
+
+MISTAKES = [
+    ("--name Digits --image i --slots 1 true", "--name is 'Digits'"),
+    (f"--name {'d' * 51} --image i --slots 1 true", "at most 50"),
+    ("--name d --namespace -x --image i --slots 1 true", "expected one argument"),
+    ("--name d --image i --slots 0 true", "'0' is not accepted"),
+    ("--name d --image i --slots 1", "give the command to run"),
+    ("--name d --image i --slots 1 --cpus many true", "--cpus is 'many'"),
+    ("--name d --image i --slots 1 -e A true", "-e A: give NAME=VALUE"),
+    ("--name d --image i --slots 1 -e 1A=2 true", "-e 1A: this is not the name"),
+    ("--name d --image i --slots 65 true", "--slots is 65; at most 64"),
+    ("--name d --image i --slots 64 --workers 17 true", "are 1088 processes; at most 1024"),
+    ("--image i --slots 2 true", "--name"),
+]
+
+
+@pytest.mark.parametrize("kind", ["mpijob", "trainjob"])
+@pytest.mark.parametrize(("line", "words"), MISTAKES)
+def test_mistakes_are_one_sentence(capsys, kind, line, words):
     try:
-        status = main(["k8s", "mpijob", *shlex.split(line)])
+        status = main(["k8s", kind, *shlex.split(line)])
     except SystemExit as end:
         status = end.code
     assert status == 2
@@ -178,5 +290,31 @@ def test_mistakes_are_one_sentence(capsys, line, words):
     assert words in told.err
 
 
-def test_the_most_ranks_are_the_engines():
-    assert kubernetes.MOST_RANKS == _native.MAX_RANKS
+def test_names_of_all_kinds_are_printed_as_they_are_or_refused(capsys):
+    """Whatever a name or a quantity is: one line of error, or an object that has it."""
+    random.seed(5)
+    letters = "ab-.01_ A:\n'é/{#$"
+    accepted = 0
+    for _ in range(400):
+        name, memory, image, value = ("".join(random.choices(letters, k=4)) for _ in range(4))
+        name = random.choice((name, "a" + name.strip("-. _A:\n'é/{#$"), "a-1"))
+        memory = random.choice((memory, "1Gi", "0.5G"))
+        words = [f"--name={name}", f"--image={image}", "--slots=1", f"--memory={memory}"]
+        try:
+            status = main(["k8s", "mpijob", *words, f"-eX={value}", "echo", value])
+        except SystemExit as end:
+            status = end.code
+        told = capsys.readouterr()
+        if status:
+            assert (status, told.out, told.err.count("\n")) == (2, "", 1)
+            continue
+        accepted += 1
+        job = yaml.safe_load(told.out)
+        assert faults(job, "MPIJob") == []
+        launcher, worker = pods_of(job)
+        assert job["metadata"]["name"] == name
+        assert launcher["image"] == image
+        assert variables_of(launcher) == {"X": value}
+        assert launcher["args"][-1] == value
+        assert worker["resources"]["limits"]["memory"] == memory
+    assert accepted > 40

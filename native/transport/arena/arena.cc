@@ -43,15 +43,15 @@ struct Arena::Header {
   struct alignas(64) Time {
     std::atomic<std::int64_t> nanos{0};
   };
-  Time apart[kMaxRanksPerHost];
-  Doorbell doorbells[kMaxRanksPerHost];
+  Time apart[kMaxRanks];
+  Doorbell doorbells[kMaxRanks];
   Doorbell bridge_bell;
-  ReadCursor cursors[kMaxRanksPerHost];
-  RingHead announce_heads[kMaxRanksPerHost];
+  ReadCursor cursors[kMaxRanks];
+  RingHead announce_heads[kMaxRanks];
   BarrierCell barriers[kMaxProcessSets];
   DistanceCell distances[kMaxProcessSets];
   SlotRound slot_rounds[kMaxSlots];
-  Time seen_waiting[kMaxRanksPerHost];
+  Time seen_waiting[kMaxRanks];
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -128,7 +128,7 @@ std::shared_ptr<Arena> Arena::attach(int fd, int ranks) {
 
 Arena::Arena(int fd, int ranks, bool owner)
     : fd_(fd), ranks_(ranks), bytes_(arena_bytes(sizeof(Header), ranks)) {
-  HVD_CHECK(ranks >= 1 && ranks <= kMaxRanksPerHost);
+  HVD_CHECK(ranks >= 1 && ranks <= kMaxRanks);
   void* mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (mapped == MAP_FAILED) {
     close(fd_);

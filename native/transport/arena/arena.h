@@ -14,6 +14,8 @@
 namespace hvdtune {
 
 inline constexpr int kMaxRanksPerHost = 64;
+/// Of a job. An arena has room for what other hosts' ranks would write, too, which takes no memory.
+inline constexpr int kMaxRanks = 1024;
 /// Process sets that can exist at once, the global one included.
 inline constexpr int kMaxProcessSets = 128;
 /// Slots that can exist at once; the cache capacity is limited to it.
@@ -73,15 +75,16 @@ struct DistanceCell {
   std::byte streamed[kProbeBytes];
 };
 
-/// What one rank has published of a slot's tensor on its stage; see engine/submission/direct_stage.h.
+/// What one rank has published of a slot's tensor on its stage; see
+/// engine/submission/direct_stage.h.
 struct alignas(64) StagedTensor {
   /// Where, in bytes from the start of the rank's part; of even rounds, and of odd ones. Written
   /// before the rank arrives in the round.
   std::atomic<std::uint64_t> place[2];
   /// How many bytes, where ranks may differ in that; also of what lies next to the slot.
   std::atomic<std::uint64_t> length[2];
-  /// Where the sum goes, if its work is shared (engine/submission/shared_sum.h), or kReducedByEach; of even
-  /// rounds, and of odd ones. The set's first member decides.
+  /// Where the sum goes, if its work is shared (engine/submission/shared_sum.h), or kReducedByEach;
+  /// of even rounds, and of odd ones. The set's first member decides.
   static constexpr std::uint64_t kReducedByEach = UINT64_MAX;
   std::atomic<std::uint64_t> result[2];
   /// This rank does not read what was staged for rounds before this one any more.

@@ -52,7 +52,7 @@ std::byte* map_front(int fd, int ranks) {
 }  // namespace
 
 std::shared_ptr<HeapFile> HeapFile::create(int ranks) {
-  HVD_CHECK(ranks >= 1 && ranks <= kMaxRanksPerHost);
+  HVD_CHECK(ranks >= 1 && ranks <= kMaxRanks);
   const auto count = static_cast<std::uint64_t>(ranks);
   const std::uint64_t region =
       grain_up(std::min(std::max(machine_memory(), kGiB), kMaxFile / count));

@@ -1,0 +1,114 @@
+"""What a job for Kubernetes consists of, whatever object it becomes.
+
+The MPI Operator and the Trainer do the same for a job: pods that run sshd, a hostfile that names
+them, and a launcher pod that may log in to them. What the launcher pod runs is the same, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hvdtune.launch.errors import LaunchError
+
+# The longest name of a pod's parts, such as -worker-99999, still fits into 63 characters.
+_NAME = r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?"
+_QUANTITY = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+# Where both put it: a pod's name and its slots in each line.
+HOSTFILE = "/etc/mpi/hostfile"
+# Those of the native module, which need not be there where a job is described.
+MAX_RANKS = 1024
+MAX_RANKS_PER_HOST = 64
+
+
+class Job(NamedTuple):
+    """What to run: `workers` pods with `slots` processes each.
+
+    `cpus`, `memory` and `gpus` are for each of these pods; `environment` for the processes.
+    """
+
+    name: str
+    image: str
+    command: Sequence[str]
+    slots: int
+    workers: int = 1
+    namespace: str | None = None
+    cpus: str | None = None
+    memory: str | None = None
+    gpus: int = 0
+    environment: Mapping[str, str] = {}
+
+    @property
+    def processes(self) -> int:
+        """Of all pods."""
+        return self.workers * self.slots
+
+    def metadata(self) -> dict[str, str]:
+        """Name and, where one is given, namespace."""
+        place = {"namespace": self.namespace} if self.namespace else {}
+        return {"name": self.name, **place}
+
+    def variables(self) -> dict[str, Any]:
+        """The field `env`, or nothing, for the container whose processes start the others."""
+        entries = [{"name": k, "value": v} for k, v in sorted(self.environment.items())]
+        return {"env": entries} if entries else {}
+
+    def resources(self) -> dict[str, Any]:
+        """The field `resources`, or nothing, for the container that trains."""
+        named = {"cpu": self.cpus, "memory": self.memory}
+        limits: dict[str, Any] = {name: amount for name, amount in named.items() if amount}
+        if self.gpus:
+            limits["nvidia.com/gpu"] = self.gpus
+        return {"resources": {"limits": limits}} if limits else {}
+
+
+def launcher(job: Job, keys: str | None = None) -> dict[str, list[str]]:
+    """`command` and `args` of the launcher pod: `hvdtune run`, which needs no MPI.
+
+    `keys` is the folder of a private key that others may read, which ssh does not take.
+    """
+    words = ["-np", str(job.processes), "--hostfile", HOSTFILE, *job.command]
+    if keys is None:
+        return {"command": ["hvdtune", "run"], "args": words}
+    script = f'umask 077 && cp {keys}/id_rsa /tmp/id_rsa && exec hvdtune run -i /tmp/id_rsa "$@"'
+    return {"command": ["/bin/sh", "-c", script, "hvdtune"], "args": words}
+
+
+def ssh_server(keys: str | None = None) -> list[str]:
+    """The command of a pod that the launcher pod logs in to.
+
+    Mounted keys lie in a folder that all may write to, which sshd minds in its strict mode. `keys`
+    is their folder, if it is not root's own.
+    """
+    words = ["/usr/sbin/sshd", "-De", "-o", "StrictModes=no"]
+    return words if keys is None else [*words, "-o", f"AuthorizedKeysFile={keys}/authorized_keys"]
+
+
+def check(job: Job) -> None:
+    """Raise `LaunchError` for what Kubernetes, or a job's processes, would not take."""
+    for flag, name in (("--name", job.name), ("--namespace", job.namespace)):
+        if name is not None and not re.fullmatch(_NAME, name):
+            raise LaunchError(
+                f"{flag} is {name!r}, which is not accepted: give small letters, digits and "
+                "dashes, at most 50, a letter first and no dash last."
+            )
+    for flag, quantity in (("--cpus", job.cpus), ("--memory", job.memory)):
+        if quantity is not None and not re.fullmatch(_QUANTITY, quantity):
+            raise LaunchError(
+                f"{flag} is {quantity!r}, which is not accepted: give a quantity of Kubernetes, "
+                "such as 4, 500m or 16Gi."
+            )
+    if job.slots > MAX_RANKS_PER_HOST:
+        raise LaunchError(
+            f"--slots is {job.slots}; at most {MAX_RANKS_PER_HOST} processes run in a pod."
+        )
+    if job.processes > MAX_RANKS:
+        raise LaunchError(
+            f"--workers {job.workers} with --slots {job.slots} are {job.processes} processes; "
+            f"at most {MAX_RANKS} are supported."
+        )
+    for name in job.environment:
+        if not re.fullmatch(_VARIABLE, name):
+            raise LaunchError(f"-e {name}: this is not the name of a variable.")
