@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 namespace hvdtune {
 namespace {
@@ -73,6 +74,17 @@ std::string cannot_write(const std::string& path, const std::string& what) {
   return "cannot write the timeline to " + path + ": " + what;
 }
 
+int open_to_record(const std::string& path, int more) {
+  const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | more;
+  int file = ::open(path.c_str(), flags, 0666);
+  if (file >= 0 || errno != ENOENT) return file;
+  std::error_code failed;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), failed);
+  file = ::open(path.c_str(), flags, 0666);
+  if (file < 0 && failed) errno = failed.value();
+  return file;
+}
+
 std::optional<std::string> lock_file(int file) {
   if (is_being_joined(file)) return kJoiner;
   struct flock lock = whole_file();
@@ -101,8 +113,7 @@ std::string FileClaim::take(const std::string& path, int size) {
     } else if (!nothing_there(path_, size)) {
       continue;
     }
-    const int exclusive = first ? 0 : O_EXCL;
-    file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | exclusive, 0666);
+    file_ = open_to_record(path_, first ? 0 : O_EXCL);
     if (file_ < 0 && errno == EEXIST) continue;
     if (file_ < 0) return cannot_write(path_, std::strerror(errno));
     const auto user = lock_file(file_);

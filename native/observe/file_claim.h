@@ -13,6 +13,10 @@ inline constexpr std::string_view kNotCompressed = "it is not compressed, and th
 /// Why a timeline cannot be recorded, as a sentence without its end.
 std::string cannot_write(const std::string& path, const std::string& what);
 
+/// Opens a file to record to, for reading and writing; makes it, and its folder, where they are not
+/// there. `more`: O_EXCL or 0. -1 = errno tells why not.
+int open_to_record(const std::string& path, int more);
+
 /// Makes an open file this process's to record to, until it closes any descriptor of it or ends; a
 /// forked child has no share in that. Returns who uses it, if another process does: it records
 /// to it, or joins it with other files. A file system without locks refuses nobody.

@@ -58,7 +58,7 @@ std::string TraceFile::open(const std::string& path, std::string_view elements, 
   };
   error_.clear();
   if (path.ends_with(".gz")) return failed(std::string(kNotCompressed));
-  if (file_ < 0) file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (file_ < 0) file_ = open_to_record(path, 0);
   if (file_ < 0) return failed(error_text(errno));
   struct stat info{};
   if (fstat(file_, &info) != 0 || !S_ISREG(info.st_mode)) return failed("not a regular file");

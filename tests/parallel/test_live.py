@@ -172,7 +172,8 @@ def test_a_job_that_cannot_record_says_why(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_said_to_who_asked(tmp_path: Path) -> None:
     with start(tmp_path, 2, {"HOROVOD_TIMELINE": "DYNAMIC"}) as ranks:
         ranks.wait_for_output(0, "running")
-        file = str(tmp_path / "no such folder" / "t.json")
+        (tmp_path / "file").touch()
+        file = str(tmp_path / "file" / "t.json")
         refused = hvdtune("timeline", "start", file, "--job", str(ranks.pid(0)))
         (tmp_path / "stop").touch()
         ranks.wait(60)

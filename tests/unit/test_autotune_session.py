@@ -412,7 +412,12 @@ def test_an_engine_that_refuses_does_not_disturb(
     assert optimisers[0].closed
 
 
-@pytest.mark.parametrize("place", ["missing/log.csv", ".", "/dev/full"])
+def test_the_folder_of_the_log_is_made(tmp_path: Path) -> None:
+    session(SimulatedEngine(flat), tmp_path / "missing" / "too" / "log.csv").run()
+    assert (tmp_path / "missing" / "too" / "log.csv").read_text().count("\n") > 1
+
+
+@pytest.mark.parametrize("place", ["/dev/null/log.csv", ".", "/dev/full"])
 def test_an_unwritable_log_does_not_disturb(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], place: str
 ) -> None:

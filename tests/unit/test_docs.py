@@ -70,7 +70,7 @@ def help_of(*verb: str) -> str:
 def test_readme_has_its_two_commands_and_ci_runs_the_second():
     assert code_block_after("first command") == "pip install . && hvdtune bench --np 8\n"
     second = code_block_after("second command")
-    assert second == "pip install '.[test]' && python -m pytest\n"
+    assert second == "pip install '.[test]' && python -m pytest -n 2\n"
     printed = subprocess.run(
         [ROOT / ".ci" / "run", "--print"], capture_output=True, text=True, check=True
     )

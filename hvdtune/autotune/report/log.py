@@ -16,6 +16,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,8 +127,8 @@ def tunable_params() -> str:
 class LogWriter:
     """Writes rows to a file; if that fails, calls `warn` once and goes on without a file.
 
-    The file is made (or emptied, unless `append`) and its header written when this is constructed,
-    so that whoever looks early sees that tuning is on. Not thread-safe.
+    The file is made, with its folder (or emptied, unless `append`), and its header written when
+    this is constructed, so that whoever looks early sees that tuning is on. Not thread-safe.
     """
 
     def __init__(self, path: str, warn: Callable[[str], None], append: bool = False) -> None:
@@ -135,6 +136,7 @@ class LogWriter:
         self._warn = warn
         self._file: TextIO | None = None
         try:
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             self._file = open(path, "a" if append else "w", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             self._give_up(error)

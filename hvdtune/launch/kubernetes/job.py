@@ -72,7 +72,7 @@ def launcher(job: Job, keys: str | None = None) -> dict[str, list[str]]:
     words = ["-np", str(job.processes), "--hostfile", HOSTFILE, *job.command]
     if keys is None:
         return {"command": ["hvdtune", "run"], "args": words}
-    script = f'umask 077 && cp {keys}/id_rsa /tmp/id_rsa && exec hvdtune run -i /tmp/id_rsa "$@"'
+    script = f'key=$(mktemp) && cat {keys}/id_rsa > "$key" && exec hvdtune run -i "$key" "$@"'
     return {"command": ["/bin/sh", "-c", script, "hvdtune"], "args": words}
 
 

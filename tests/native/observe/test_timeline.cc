@@ -310,13 +310,22 @@ TEST(unwritable_paths_are_refused_with_a_reason) {
     CHECK(!timeline.active());
     record_step(timeline, "ignored", 1, monotonic_now());
   };
-  refused(folder.file("no/such/folder.json"), "No such file or directory");
+  refused("/dev/null/t.json", "Not a directory");
   refused(folder.file(""), "Is a directory");
   refused("/dev/full", "not a regular file");
   refused(folder.file("t.json.gz"), "the name ends in .gz");
   CHECK_EQ(timeline.start(folder.file("t.json"), true), "");
   timeline.stop();
   timeline.join();
+}
+
+TEST(the_folder_of_a_file_is_made) {
+  const Folder folder;
+  Timeline timeline;
+  CHECK_EQ(timeline.start(folder.file("no/such/t.json"), true), "");
+  timeline.stop();
+  timeline.join();
+  CHECK(!read_trace(folder.file("no/such/t.json")).items.empty());
 }
 
 /// Runs `body` in a child that is expected to be killed or to exit with 0.

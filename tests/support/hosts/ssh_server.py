@@ -148,6 +148,8 @@ def server_options(folder: Path) -> str:
         f"HostKey {folder / 'host_key'}\nAuthorizedKeysFile {folder / 'authorized_keys'}\n"
         "PidFile none\nStrictModes no\nUsePAM no\nLogLevel VERBOSE\nUseDNS no\n"
         "PermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        # Ranks of all hosts share the CPUs of one machine.
+        "SetEnv OMP_NUM_THREADS=1\n"
     )
 
 
