@@ -7,7 +7,8 @@ share no memory; the link is what `--mbit` and `--delay-ms` (one way) say. Syste
 `--rounds` times:
 
   sockets         hvdtune over its own TCP connections, flat
-  hosts first     the same with HOROVOD_HIERARCHICAL_ALLREDUCE=1
+  WireGuard       the same, encrypted by wireguard-go, a program, on the machine's CPUs
+  hosts first     sockets with HOROVOD_HIERARCHICAL_ALLREDUCE=1
   MPI, Gloo       HOROVOD_CPU_OPERATIONS=MPI|GLOO, hosts first
   Gloo flat       HOROVOD_CPU_OPERATIONS=GLOO, flat
   one host        hvdtune, all ranks on one host
@@ -21,6 +22,7 @@ times the bytes, which is the least for h hosts; and the time over what that tak
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -39,12 +41,14 @@ sys.path.append(str(TESTS))
 from peers import environments, works  # noqa: E402
 from peers.environments import SOURCES, Unavailable  # noqa: E402
 from peers.systems import MpiPeer, all_peers, hvdtune_job  # noqa: E402
+from support.hosts import wireguard  # noqa: E402
 from support.hosts.hosts_rig import Link, Rig, hosts_rig, why_not  # noqa: E402
 
 FIRST = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
 # What hvdtune is told.
 OURS: dict[str, dict[str, str]] = {
     "sockets": {},
+    "WireGuard": {},
     "hosts first": FIRST,
     "MPI": {**FIRST, "HOROVOD_CPU_OPERATIONS": "MPI"},
     "Gloo": {**FIRST, "HOROVOD_CPU_OPERATIONS": "GLOO"},
@@ -105,6 +109,8 @@ class Bench:
             launcher += ["--mpi", "-H", hosts, f"--mpi-args=--mca plm_ssh_agent {self.agent}"]
         else:
             launcher += ["-H", hosts]
+        if system == "WireGuard":
+            launcher += ["--network-interfaces", wireguard.INTERFACE]
         return self._start(0, [*launcher, *command], OURS[system])
 
     def _gloo(self, rank: int, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -173,7 +179,15 @@ def main() -> int:
     unknown = [name for name in systems if name not in SYSTEMS]
     if unknown:
         sys.exit(f"unknown system {unknown[0]!r}; accepted: {', '.join(SYSTEMS)}")
-    with hosts_rig(args.hosts, link) as rig:
+    with contextlib.ExitStack() as stack:
+        rig = stack.enter_context(hosts_rig(args.hosts, link))
+        if "WireGuard" in systems:
+            missing = wireguard.why_not()
+            if missing:
+                print(f"between_hosts: {missing}", file=sys.stderr)
+                systems.remove("WireGuard")
+            else:
+                stack.enter_context(wireguard.tunnel(rig, rig.folder))
         bench = Bench(rig, args, chosen)
         if "Open MPI" in systems:
             peer = all_peers()["open-mpi"]

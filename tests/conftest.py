@@ -29,7 +29,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The native tests last: they are built meanwhile."""
+    """The native tests last: they are built meanwhile. With `-n`, files with few tests are last."""
     items.sort(key=lambda item: NATIVE in item.path.parents)
 
 
@@ -68,7 +68,7 @@ def _begin_builds(config: pytest.Config, tests: Sequence[str]) -> None:
         for name in SANITIZERS
         if any(test.endswith(f"::test_native[{name}]") for test in tests)
     ]
-    if len(tests) >= MANY and sanitizers:
+    if len(tests) >= MANY and sanitizers and not config.option.collectonly:
         config.stash[BUILDS].begin(sanitizers)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from rank_programs import meeting
-from support.hosts import slurm_cluster
+from support.hosts import intel_mpi, slurm_cluster
 from support.hosts.hosts_rig import Rig, hosts_rig, why_not
 from support.hosts.mpis import MPIS, OPEN_MPI, Mpi
 from support.jobs.ranks import (
@@ -136,6 +136,34 @@ def test_python_m_mpi4py(rig: Rig, tmp_path: Path, mpi: Mpi, program: Program) -
         check(values, "PMI" if mpi is MPICH else "PMIx")
     else:
         check(values, "")
+
+
+# A process of jsrun's, which runs a PMIx server as Open MPI's launcher does, and starts no MPI.
+AS_JSRUN = """
+export JSM_NAMESPACE_RANK=$OMPI_COMM_WORLD_RANK JSM_NAMESPACE_SIZE=$OMPI_COMM_WORLD_SIZE
+export JSM_NAMESPACE_LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK
+export JSM_NAMESPACE_LOCAL_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE LSB_JOBID=17
+unset $(env | sed -n 's/^\\(OMPI_[A-Za-z0-9_]*\\)=.*/\\1/p')
+exec "$@"
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("mpi", [OPEN_MPI, OPEN_MPI_4], ids=str)
+def test_jsrun_that_starts_no_mpi(rig: Rig, mpi: Mpi) -> None:
+    command = [*mpirun(rig, mpi, ()), "/bin/sh", "-c", AS_JSRUN, "sh"]
+    check(run({"hosta": command}, rig, {}, meeting.meet), "PMIx")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_intel_mpi(rig: Rig) -> None:
+    folder = intel_mpi.intel_mpi()
+    environment = intel_mpi.environment(folder, rig.folder / "agent")
+    command = [str(folder / "bin" / "mpiexec.hydra"), "-np", "4", "-ppn", "2"]
+    command += ["-hosts", "hosta,hostb"]
+    check(run({"hosta": command}, rig, environment, meeting.meet), "PMI")
 
 
 @pytest.mark.long

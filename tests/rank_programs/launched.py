@@ -40,3 +40,15 @@ def told(*names: str) -> dict[str, object]:
     }
     hvd.shutdown()
     return answer
+
+
+def peers_of_job() -> dict[str, object]:
+    """The sum of all ranks' numbers, and the IPv4 addresses of this process's connections."""
+    import psutil
+
+    hvd.init()
+    total = float(hvd.allreduce(np.full(10, hvd.rank(), np.float64), op=hvd.Sum)[0])
+    connections = psutil.Process().net_connections("tcp4")
+    peers = sorted({connection.raddr.ip for connection in connections if connection.raddr})
+    hvd.shutdown()
+    return {"sum": total, "peers": peers}

@@ -66,8 +66,11 @@ def build(sanitizer: str, directory: Path, target: str = "all") -> Path:
     }
     defines = [f"-D{name}={value}" for name, value in options.items()]
     folder = directory / sanitizer.replace(",", "-")
-    _run([cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), *defines])
-    _run([cmake, "--build", str(folder), "-j", JOBS, "--target", target])
+    # A process of a test run that was killed may build here still.
+    with (directory / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _run([cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), *defines])
+        _run([cmake, "--build", str(folder), "-j", JOBS, "--target", target])
     return folder / "tests/native"
 
 
@@ -147,7 +150,6 @@ class NativeBuilds:
         built stays, and what is known of the runs."""
         try:
             group = int(self._group.read_text())
-            self._group.unlink()
         except FileNotFoundError:  # nothing was begun, or another process has stopped it
             return
         self._gaps.stop()
@@ -161,6 +163,7 @@ class NativeBuilds:
                 os.killpg(group, number)
                 number = signal.SIGKILL
                 time.sleep(0.05)
+        self._group.unlink(missing_ok=True)
 
 
 def main() -> int:

@@ -70,7 +70,7 @@ SCHEMA = {
     "ReplicatedJob": {"name*": str, "template*": "JobTemplate", "dependsOn": ["DependsOn"]},
     "DependsOn": {"name*": str, "status*": ("Ready", "Complete")},
     "JobTemplate": {"metadata": "Metadata", "spec*": "JobSpec"},
-    "JobSpec": {"template*": "Template"},
+    "JobSpec": {"template*": "Template", "backoffLimit": int},
     "Metadata": {"name": str, "namespace": str, "labels": dict},
     "MPIJobSpec": {
         "slotsPerWorker": int,
@@ -95,7 +95,7 @@ SCHEMA = {
         "template*": "Template",
     },
     "Template": {"metadata": "Metadata", "spec*": "Pod"},
-    "Pod": {"containers*": ["Container"]},
+    "Pod": {"containers*": ["Container"], "restartPolicy": ("Always", "OnFailure", "Never")},
     "Container": {
         "name*": str,
         "image*": str,
@@ -232,11 +232,13 @@ def test_an_mpijob_of_version_1(capsys):
 
 def test_a_trainjob_with_a_runtime(capsys):
     runtime, job = printed(capsys, f"--workers 3 {FLAGS}", "trainjob")
-    assert runtime["metadata"] == job["metadata"] == {"name": "digits", "namespace": "ml"}
+    assert job["metadata"] == {"name": "digits", "namespace": "ml"}
+    assert {**runtime["metadata"], **job["metadata"]} == runtime["metadata"]
     reference = job["spec"]["runtimeRef"]
     assert (reference["kind"], reference["name"]) == ("TrainingRuntime", "digits")
     policy = runtime["spec"]["mlPolicy"]
-    assert (policy["numNodes"], policy["mpi"]["numProcPerNode"]) == (3, 4)
+    # The Trainer makes so many launchers.
+    assert (policy["numNodes"], policy["mpi"]["numProcPerNode"]) == (1, 4)
     node, starter = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     # The Trainer gives the command to every job that has labels.
     assert "metadata" not in node["template"]
@@ -263,7 +265,9 @@ def test_a_trainjob_of_a_runtime_that_there_is(capsys):
 
 MISTAKES = [
     ("--name Digits --image i --slots 1 true", "--name is 'Digits'"),
-    (f"--name {'d' * 51} --image i --slots 1 true", "at most 50"),
+    (f"--name {'d' * 51} --image i --slots 1 true", "at most "),
+    ("--name d --namespace A --image i --slots 1 true", "--namespace is 'A'"),
+    ("--name d --image '' --slots 1 true", "--image is empty"),
     ("--name d --namespace -x --image i --slots 1 true", "expected one argument"),
     ("--name d --image i --slots 0 true", "'0' is not accepted"),
     ("--name d --image i --slots 1", "give the command to run"),
@@ -290,6 +294,31 @@ def test_mistakes_are_one_sentence(capsys, kind, line, words):
     assert words in told.err
 
 
+def expanded(text):
+    """What Kubernetes makes of a text of a command, if no variable is known."""
+    return text.replace("$$", "$")
+
+
+def test_kubernetes_replaces_nothing(capsys):
+    """It would put a variable's value for `$(A)`, and one dollar sign for two."""
+    line = "--name d --image i --slots 1 -e A=1 -e 'B=$(A)' -- sh -c 'echo $$ $(A) $A'"
+    launcher, _ = pods_of(mpijob(capsys, line))
+    assert launcher["args"][-1] == "echo $$$$ $$(A) $$A"
+    assert variables_of(launcher) == {"A": "1", "B": "$$(A)"}
+    _, job = printed(capsys, line, "trainjob")
+    assert job["spec"]["trainer"]["args"][-1] == "echo $$$$ $$(A) $$A"
+
+
+def test_a_runtime_that_cannot_be(capsys):
+    for name in ("Not A Name!", ""):
+        words = ["--name=d", "--image=i", "--slots=1", f"--runtime={name}", "true"]
+        assert main(["k8s", "trainjob", *words]) == 2
+        assert f"--runtime is {name!r}" in capsys.readouterr().err
+    words = ["--name", "d" * 45, "--image=i", "--slots=1", "true"]
+    assert main(["k8s", "trainjob", *words]) == 2
+    assert "at most 44" in capsys.readouterr().err
+
+
 def test_names_of_all_kinds_are_printed_as_they_are_or_refused(capsys):
     """Whatever a name or a quantity is: one line of error, or an object that has it."""
     random.seed(5)
@@ -314,7 +343,7 @@ def test_names_of_all_kinds_are_printed_as_they_are_or_refused(capsys):
         launcher, worker = pods_of(job)
         assert job["metadata"]["name"] == name
         assert launcher["image"] == image
-        assert variables_of(launcher) == {"X": value}
-        assert launcher["args"][-1] == value
+        assert expanded(variables_of(launcher)["X"]) == value
+        assert expanded(launcher["args"][-1]) == value
         assert worker["resources"]["limits"]["memory"] == memory
     assert accepted > 40

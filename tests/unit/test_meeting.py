@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -571,6 +572,18 @@ def test_if_nothing_works_one_sentence_says_why(monkeypatch: pytest.MonkeyPatch)
     assert "set HOROVOD_GLOO_RENDEZVOUS_ADDR" in text
     assert "HVDTUNE_SECRET" in text
     assert "\n" not in text
+
+
+def test_an_mpi_that_cannot_be_loaded_is_a_reason_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = tmp_path / "libmpi.so.40"
+    library.write_bytes(b"not a library")
+    monkeypatch.setattr(mpi.mpi_library, "choose", lambda *_: SimpleNamespace(path=str(library)))
+    monkeypatch.setattr(places, "_told", {})
+    with pytest.raises(ValueError, match=f"MPI: {library} cannot be loaded: ") as caught:
+        find(of_mpirun(0))
+    assert "set HOROVOD_GLOO_RENDEZVOUS_ADDR" in str(caught.value)
 
 
 def test_who_is_late_is_another_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,8 @@ class ServiceClient:
         assert self._process.stdout is not None
         self._input = self._process.stdin
         self._output = self._process.stdout.fileno()
+        self._answers = select.poll()  # its number may be above what select() takes
+        self._answers.register(self._output, select.POLLIN)
 
     def ask(self, request: Request) -> None:
         """Send a question; `poll` returns the answer later. Raises ServiceError."""
@@ -108,7 +110,7 @@ class ServiceClient:
 
     def _line(self) -> bytes | None:
         while b"\n" not in self._buffer:
-            if not select.select([self._output], [], [], 0)[0]:
+            if not self._answers.poll(0):
                 return None
             received = os.read(self._output, 65536)
             if not received:

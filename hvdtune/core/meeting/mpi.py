@@ -84,8 +84,11 @@ class _Mpi:
     """A loaded libmpi."""
 
     def __init__(self, path: str, seeker: Seeker) -> None:
-        # Global, because Open MPI's plugins look for its symbols.
-        self._library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_GLOBAL)
+        try:
+            # Global, because Open MPI's plugins look for its symbols.
+            self._library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_GLOBAL)
+        except OSError as error:
+            raise Failed(f"{path} cannot be loaded: {error}") from None
         self._path = path
         self._seeker = seeker
         self._handle: Any = ctypes.c_int

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from hvdtune.launch.errors import LaunchError
 
-# The longest name of a pod's parts, such as -worker-99999, still fits into 63 characters.
-_NAME = r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?"
+_NAME = r"[a-z]([-a-z0-9]*[a-z0-9])?"
+_NAMESPACE = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _QUANTITY = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 # Where both put it: a pod's name and its slots in each line.
@@ -52,7 +52,8 @@ class Job(NamedTuple):
 
     def variables(self) -> dict[str, Any]:
         """The field `env`, or nothing, for the container whose processes start the others."""
-        entries = [{"name": k, "value": v} for k, v in sorted(self.environment.items())]
+        given = sorted(self.environment.items())
+        entries = [{"name": name, "value": literal(value)} for name, value in given]
         return {"env": entries} if entries else {}
 
     def resources(self) -> dict[str, Any]:
@@ -64,12 +65,18 @@ class Job(NamedTuple):
         return {"resources": {"limits": limits}} if limits else {}
 
 
+def literal(text: str) -> str:
+    """A text of a command, or a variable's, as it has to be for Kubernetes not to change it: it
+    replaces `$(NAME)`, and two dollar signs by one."""
+    return text.replace("$", "$$")
+
+
 def launcher(job: Job, keys: str | None = None) -> dict[str, list[str]]:
     """`command` and `args` of the launcher pod: `hvdtune run`, which needs no MPI.
 
     `keys` is the folder of a private key that others may read, which ssh does not take.
     """
-    words = ["-np", str(job.processes), "--hostfile", HOSTFILE, *job.command]
+    words = ["-np", str(job.processes), "--hostfile", HOSTFILE, *map(literal, job.command)]
     if keys is None:
         return {"command": ["hvdtune", "run"], "args": words}
     script = f'key=$(mktemp) && cat {keys}/id_rsa > "$key" && exec hvdtune run -i "$key" "$@"'
@@ -86,14 +93,23 @@ def ssh_server(keys: str | None = None) -> list[str]:
     return words if keys is None else [*words, "-o", f"AuthorizedKeysFile={keys}/authorized_keys"]
 
 
-def check(job: Job) -> None:
-    """Raise `LaunchError` for what Kubernetes, or a job's processes, would not take."""
-    for flag, name in (("--name", job.name), ("--namespace", job.namespace)):
-        if name is not None and not re.fullmatch(_NAME, name):
-            raise LaunchError(
-                f"{flag} is {name!r}, which is not accepted: give small letters, digits and "
-                "dashes, at most 50, a letter first and no dash last."
-            )
+def check(job: Job, longest_name: int) -> None:
+    """Raise `LaunchError` for what Kubernetes, or a job's processes, would not take.
+
+    `longest_name` is so short that a pod's name, which begins with it, has 63 characters at most.
+    """
+    if not re.fullmatch(_NAME, job.name) or len(job.name) > longest_name:
+        raise LaunchError(
+            f"--name is {job.name!r}, which is not accepted: give small letters, digits and "
+            f"dashes, at most {longest_name}, a letter first and no dash last."
+        )
+    if job.namespace is not None and not re.fullmatch(_NAMESPACE, job.namespace):
+        raise LaunchError(
+            f"--namespace is {job.namespace!r}, which is not accepted: give small letters, digits "
+            "and dashes, at most 63, no dash first or last."
+        )
+    if not job.image.strip():
+        raise LaunchError("--image is empty: give the name of a container image.")
     for flag, quantity in (("--cpus", job.cpus), ("--memory", job.memory)):
         if quantity is not None and not re.fullmatch(_QUANTITY, quantity):
             raise LaunchError(

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdtune.launch.kubernetes.job import HOSTFILE, Job, check, launcher, ssh_server
+from hvdtune.launch.kubernetes.job import HOSTFILE, Job, check, launcher, literal, ssh_server
 
 VERSIONS = ("v2beta1", "v1")
+LONGEST_NAME = 50  # NAME-worker-99999
 # What the operator writes hostfiles and keys for.
 IMPLEMENTATIONS = {"openmpi": "OpenMPI", "intel": "Intel", "mpich": "MPICH"}
 
 
 def mpijob(job: Job, version: str = "v2beta1", implementation: str = "openmpi") -> dict[str, Any]:
     """The MPIJob, ready for YAML. Raises `LaunchError` for what Kubernetes would not take."""
-    check(job)
+    check(job, LONGEST_NAME)
     starts: dict[str, Any] = _mpirun(job) if version == "v1" else launcher(job)
     serves = {} if version == "v1" else {"command": ssh_server()}
     launches = {"name": "launcher", "image": job.image, **starts, **job.variables()}
@@ -39,7 +40,7 @@ def mpijob(job: Job, version: str = "v2beta1", implementation: str = "openmpi") 
 def _policy(implementation: str) -> dict[str, Any]:
     return {
         "mpiImplementation": IMPLEMENTATIONS[implementation],
-        # Of a worker that is not there yet no name is known, which ends `hvdtune run`.
+        # `hvdtune run` ends if it cannot resolve a worker's name.
         "launcherCreationPolicy": "WaitForWorkersReady",
         "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
     }
@@ -60,4 +61,4 @@ def _mpirun(job: Job) -> dict[str, list[str]]:
     words += ["--bind-to", "none", "--map-by", "slot"]
     for name in ["PATH", *sorted(job.environment)]:
         words += ["-x", name]
-    return {"command": ["mpirun"], "args": [*words, *job.command]}
+    return {"command": ["mpirun"], "args": [*words, *map(literal, job.command)]}

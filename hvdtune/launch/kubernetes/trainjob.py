@@ -1,18 +1,22 @@
 """A TrainJob of Kubeflow's Trainer, version 2, and the TrainingRuntime that it refers to.
 
 The runtime describes pods, the job what they run. The Trainer's MPI policy mounts a hostfile and
-keys, as the MPI Operator does. The pod that starts the others trains nothing itself: a runtime in
-which it counts as a node has two nodes at least.
+keys, as the MPI Operator does. The pod that starts the others trains nothing itself
+(`runLauncherAsNode`): otherwise the Trainer would make one further pod at least.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.kubernetes.job import Job, check, launcher, ssh_server
 
 API = "trainer.kubeflow.org/v1alpha1"
 SSH_PORT = 22
+LONGEST_NAME = 44  # NAME-launcher-0-0-abcde
+_RUNTIME = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
 # The Trainer lets the group read the private key, which root's ssh does not take where it is.
 KEYS = "/etc/mpi-ssh"
 
@@ -23,7 +27,9 @@ def trainjob(job: Job, runtime: str | None = None) -> list[dict[str, Any]]:
     `runtime` is the name of a ClusterTrainingRuntime with an MPI policy. Raises `LaunchError` for
     what Kubernetes would not take.
     """
-    check(job)
+    check(job, LONGEST_NAME)
+    if runtime is not None and not re.fullmatch(_RUNTIME, runtime):
+        raise LaunchError(f"--runtime is {runtime!r}, which is not the name of a runtime.")
     kind = "ClusterTrainingRuntime" if runtime else "TrainingRuntime"
     limits = job.resources()
     trains = {
@@ -50,7 +56,8 @@ def trainjob(job: Job, runtime: str | None = None) -> list[dict[str, Any]]:
 
 
 def _runtime(job: Job) -> dict[str, Any]:
-    """Its jobs and containers have the names that the Trainer looks for."""
+    """Its jobs and containers have the names that the Trainer looks for, and `numNodes` counts the
+    pods of the job with the label, which is the launcher: the TrainJob's counts the nodes."""
     node = {
         "name": "node",
         "image": job.image,
@@ -58,20 +65,27 @@ def _runtime(job: Job) -> dict[str, Any]:
         **job.resources(),
         "readinessProbe": {"tcpSocket": {"port": SSH_PORT}, "initialDelaySeconds": 1},
     }
-    starter = {
-        **_replicated("launcher", {"name": "node", "image": job.image}),
-        "dependsOn": [{"name": "node", "status": "Ready"}],
-    }
-    starter["template"]["metadata"] = {
-        "labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-    }
+    starter = {"name": "node", "image": job.image}
+    label = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    jobs = [
+        {"name": "node", "template": {"spec": {"template": _pod(node)}}},
+        {
+            "name": "launcher",
+            "dependsOn": [{"name": "node", "status": "Ready"}],
+            "template": {
+                "metadata": {"labels": label},
+                "spec": {"backoffLimit": 0, "template": _pod(starter, restartPolicy="Never")},
+            },
+        },
+    ]
     return {
         "apiVersion": API,
         "kind": "TrainingRuntime",
-        "metadata": job.metadata(),
+        # Kubeflow's SDK lists no runtime without this label.
+        "metadata": {**job.metadata(), "labels": {"trainer.kubeflow.org/framework": "hvdtune"}},
         "spec": {
             "mlPolicy": {
-                "numNodes": job.workers,
+                "numNodes": 1,
                 "mpi": {
                     "mpiImplementation": "OpenMPI",
                     "numProcPerNode": job.slots,
@@ -83,13 +97,12 @@ def _runtime(job: Job) -> dict[str, Any]:
                 "spec": {
                     "network": {"publishNotReadyAddresses": True},
                     "successPolicy": {"operator": "All", "targetReplicatedJobs": ["launcher"]},
-                    "replicatedJobs": [_replicated("node", node), starter],
+                    "replicatedJobs": jobs,
                 }
             },
         },
     }
 
 
-def _replicated(name: str, container: dict[str, Any]) -> dict[str, Any]:
-    pod = {"spec": {"containers": [container]}}
-    return {"name": name, "template": {"spec": {"template": pod}}}
+def _pod(container: dict[str, Any], **more: str) -> dict[str, Any]:
+    return {"spec": {"containers": [container], **more}}

@@ -14,7 +14,8 @@
 namespace hvdtune {
 
 inline constexpr int kMaxRanksPerHost = 64;
-/// Of a job. An arena has room for what other hosts' ranks would write, too, which takes no memory.
+/// Of a job. An arena has room for other hosts' ranks, too: address space, and on rank 0's host the
+/// memory of the rings that their announcements fill.
 inline constexpr int kMaxRanks = 1024;
 /// Process sets that can exist at once, the global one included.
 inline constexpr int kMaxProcessSets = 128;

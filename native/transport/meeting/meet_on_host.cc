@@ -332,6 +332,11 @@ HostSession join(const MeetingOptions& options) {
 
 HostSession meet_on_host(const MeetingOptions& options) {
   HostSession session = new_session(options);
+  if (session.local.size() > std::size_t{kMaxRanksPerHost}) {
+    throw Error(ErrorKind::kInvalidArgument,
+                std::to_string(session.local.size()) + " processes on one host; at most " +
+                    std::to_string(kMaxRanksPerHost) + " are supported");
+  }
   if (session.local.size() == 1) {
     session.arena = Arena::create(options.size, usable_cpus(), 1);
     if (session.leader != 0) session.arena->collecting() = 1;

@@ -1,6 +1,7 @@
 #include "transport/meeting/rendezvous.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,6 +34,21 @@ constexpr Nanos kTellingTime = 3 * kSecond;
 constexpr Nanos kVerdictTime = 5 * kSecond;
 constexpr std::size_t kMeetingBytes = 16;
 constexpr const char* kEndedEarly = "ended before all processes of the job had come";
+
+/// All ranks may come at once, each with two connections.
+std::size_t most_pending(int size) {
+  return std::max(TcpListener::kMostPending, 2 * static_cast<std::size_t>(size));
+}
+
+/// Lets this process open what a mesh of `size` ranks needs, and those who only knock, as far as it
+/// may. The program's own files are not known: 256 are left for them.
+void allow_files(int size) {
+  rlimit limit{};
+  const rlim_t needed = 4 * static_cast<rlim_t>(size) + 256;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  limit.rlim_cur = std::min(needed, limit.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 std::vector<Place> places_of(const std::vector<TcpAddress>& addresses) {
   std::vector<Place> places;
@@ -257,7 +273,7 @@ std::shared_ptr<TcpListener> listen_for_higher_ranks(const RendezvousOptions& op
   const std::vector<TcpAddress> addresses =
       options.interfaces.empty() ? std::vector{TcpAddress::local(rank0.get()).with_port(0)}
                                  : interface_addresses(options.interfaces);
-  return std::make_shared<TcpListener>(addresses, options.secret);
+  return std::make_shared<TcpListener>(addresses, options.secret, most_pending(options.size));
 }
 
 /// Says where this rank listens, and gets rank 0's answer. What goes wrong here meanwhile is told
@@ -327,7 +343,7 @@ std::shared_ptr<TcpListener> listen_for_ranks(const RendezvousOptions& options) 
       addresses.push_back(address.with_port(options.port));
     }
   }
-  return std::make_shared<TcpListener>(addresses, options.secret);
+  return std::make_shared<TcpListener>(addresses, options.secret, most_pending(options.size));
 }
 
 std::unique_ptr<Mesh> form_mesh(const RendezvousOptions& options) {
@@ -338,6 +354,7 @@ std::unique_ptr<Mesh> form_mesh(const RendezvousOptions& options) {
                                                  std::to_string(kMaxMeshRanks) +
                                                  " can be connected with each other");
   }
+  allow_files(options.size);
   if (options.size > 1 && options.secret.empty()) {
     throw Error(ErrorKind::kInvalidArgument,
                 "ranks on several hosts need a secret in common (HVDTUNE_SECRET)");

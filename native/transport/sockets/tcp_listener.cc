@@ -26,8 +26,9 @@ bool send_whole(const Fd& socket, std::string_view bytes) {
 
 }  // namespace
 
-TcpListener::TcpListener(const std::vector<TcpAddress>& addresses, std::string secret)
-    : secret_(std::move(secret)) {
+TcpListener::TcpListener(const std::vector<TcpAddress>& addresses, std::string secret,
+                         std::size_t most_pending)
+    : secret_(std::move(secret)), most_pending_(most_pending) {
   HVD_CHECK(!secret_.empty());
   std::string problems;
   for (const TcpAddress& address : addresses) {
@@ -100,13 +101,13 @@ std::optional<TcpListener::Comer> TcpListener::look_at(const std::vector<short>&
 void TcpListener::accept_from(const Fd& listener) {
   // No more than can wait here: those who come faster than they are looked at do not keep this
   // process from its deadline, nor from those who have come before.
-  for (std::size_t tries = 0; tries < kMostPending; ++tries) {
+  for (std::size_t tries = 0; tries < most_pending_; ++tries) {
     sockaddr_storage from{};
     socklen_t length = sizeof(from);
     Fd socket(accept4(listener.get(), reinterpret_cast<sockaddr*>(&from), &length,
                       SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.valid()) {
-      if (pending_.size() >= kMostPending) {
+      if (pending_.size() >= most_pending_) {
         turn_away(pending_.begin(), "too many connect at once");
       }
       pending_.push_back({std::move(socket),

@@ -21,8 +21,9 @@ class TcpListener {
  public:
   /// An address that cannot be had is logged, and the others are used (a host's name may stand for
   /// an IPv6 address in a container without IPv6). Throws Error(kInvalidArgument) when there is
-  /// none that can. `secret`: not empty.
-  TcpListener(const std::vector<TcpAddress>& addresses, std::string secret);
+  /// none that can. `secret`: not empty. `most_pending`: see kMostPending.
+  TcpListener(const std::vector<TcpAddress>& addresses, std::string secret,
+              std::size_t most_pending = kMostPending);
 
   /// Where it listens, with the ports that the kernel has chosen.
   [[nodiscard]] std::vector<TcpAddress> addresses() const;
@@ -42,6 +43,7 @@ class TcpListener {
   [[nodiscard]] std::size_t strangers() const { return strangers_; }
 
   /// How many connections can be in the middle of the handshake; the oldest gives way to a new one.
+  /// More where more ranks may come at once.
   static constexpr std::size_t kMostPending = 256;
   /// How long a handshake may take.
   static constexpr Nanos kHandshakeTime = 10 * kSecond;
@@ -69,6 +71,7 @@ class TcpListener {
   std::optional<Comer> look_at(const std::vector<short>& events);
 
   std::string secret_;
+  std::size_t most_pending_;
   std::vector<Fd> listeners_;
   std::list<Pending> pending_;  // oldest first
   std::size_t strangers_ = 0;

@@ -16,7 +16,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-RANK_VARIABLES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "SLURM_PROCID")
+RANK_VARIABLES = (
+    *("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JSM_NAMESPACE_RANK", "RANK"),
+    "SLURM_PROCID",
+)
 
 
 def own_rank() -> int:

@@ -35,7 +35,16 @@ RUNNER = Path(__file__).with_name("rank_runner.py")
 DEFAULT_TIMEOUT = 120.0
 
 # Variables by which a launcher tells a process its place; a test never passes its own on.
-LAUNCHER_PREFIXES = ("HOROVOD_", "HVDTUNE_", "OMPI_", "PMI", "PRTE_", "SLURM_", "TORCHELASTIC_")
+LAUNCHER_PREFIXES = (
+    "HOROVOD_",
+    "HVDTUNE_",
+    "OMPI_",
+    "PMI",
+    "PRTE_",
+    "SLURM_",
+    "TORCHELASTIC_",
+    "JSM_",
+)
 LAUNCHER_NAMES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK"),
     *("MASTER_ADDR", "MASTER_PORT", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
