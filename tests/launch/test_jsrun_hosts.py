@@ -1,7 +1,8 @@
-"""`hvdtune run --jsrun` on two hosts, with a program in the place of jsrun that starts the ranks.
+"""LSF on two hosts, with programs in the place of its own that start the ranks.
 
-It does what jsrun's manual says: every rank of the file on its host, with the environment of the
-caller and the place in Spectrum MPI's variables.
+In the place of jsrun, what its manual says: every rank of the file on its host, with the
+environment of the caller and the place in Spectrum MPI's variables. In the place of blaunch, what
+its manual says: a shell on the host runs the command, as if rsh had been called.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 from rank_programs import launched
 from support.hosts.hosts_rig import hosts_rig, why_not
 from support.hosts.lsf_stand_ins import answers, place
-from support.jobs.ranks import start_under
+from support.jobs.ranks import hvdtune_command, start_under
 
 REASON = why_not()
 pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(REASON), reason=REASON)]
@@ -63,5 +64,25 @@ def test_a_job_on_two_hosts(rig, tmp_path):
         values = ranks.wait().values
     assert [value["host"] for value in values] == ["hosta", "hosta", "hostb", "hostb"]
     assert [value["rank"] for value in values] == [0, 1, 2, 3]
+    assert all(value["sum"] == 6.0 for value in values)
+    assert all(value["variables"] == {"HOROVOD_CYCLE_TIME": "3"} for value in values)
+
+
+def test_ranks_that_blaunch_starts(rig, tmp_path):
+    cases = [
+        f'{name}) exec {shlex.join(rig.on(name, []))} /bin/sh -c "$*" ;;' for name in rig.names
+    ]
+    lines = ["#!/bin/sh", "host=$1", "shift", "case $host in", *cases, "esac", "exit 1"]
+    (tmp_path / "blaunch").write_text("\n".join(lines) + "\n")
+    (tmp_path / "blaunch").chmod(0o755)
+    environment = {
+        **{"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "hosta 2 hostb 2", "HOROVOD_CYCLE_TIME": "3"},
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    command = rig.on("hosta", hvdtune_command("run", "--ssh-command", "blaunch"))
+    with start_under(command, launched.told, "HOROVOD_CYCLE_TIME", env=environment) as ranks:
+        values = ranks.wait().values
+    assert [value["host"] for value in values] == ["hosta", "hosta", "hostb", "hostb"]
     assert all(value["sum"] == 6.0 for value in values)
     assert all(value["variables"] == {"HOROVOD_CYCLE_TIME": "3"} for value in values)

@@ -205,6 +205,10 @@ def slurm_environment(rig: Rig) -> Iterator[dict[str, str]]:
         ("pmi2", "first", (), RUNS),
         ("pmi2", "last", ("munge",), NEW_MPI),
         ("pmi2", "", ("munge", NEW_MPI), ""),
+        ("pmix", "", (), "munge"),
+        ("pmix", "", ("munge",), "PMIx"),
+        ("pmix", "last", (), "munge"),
+        ("pmix", "first", (), RUNS),
     ],
 )
 def test_srun(
@@ -220,8 +224,9 @@ def test_srun(
     environment = {**slurm_environment}
     if mpi4py or NEW_MPI in without:
         pytest.importorskip("mpi4py")
-        MPICH.require()
-        environment |= {**environment_of(MPICH, tmp_path), "HVDTUNE_MPI_LIBRARY": MPICH.library}
+        mpi = OPEN_MPI_4 if kind == "pmix" else MPICH
+        mpi.require()
+        environment |= {**environment_of(mpi, tmp_path), "HVDTUNE_MPI_LIBRARY": mpi.library}
     if not means:
         with pytest.raises(AssertionError, match="Slurm lets a process begin it once"):
             run({"hosta": command}, rig, environment, meeting.meet, mpi4py, without)

@@ -211,3 +211,15 @@ def test_where_jsrun_cannot_be_used(summit, tmp_path):
         jsrun.require_jsrun(environment)
     with pytest.raises(LaunchError, match="say where the processes go with --binding-args"):
         jsrun.node_of({"LSB_JOBID": "3"}, ssh)
+
+
+def test_blaunch_has_none_of_sshs_options():
+    assert Ssh("blaunch -n").reach("a", "exec true") == ["blaunch", "-n", "a", "exec true"]
+    for ssh in (Ssh("/lsf/bin/blaunch", port=22), Ssh("blaunch", identity_file="key")):
+        with pytest.raises(LaunchError, match="blaunch takes no port and no key"):
+            ssh.reach("a", "exec true")
+
+
+def test_a_command_that_cannot_be_split():
+    with pytest.raises(LaunchError, match="HVDTUNE_SSH_COMMAND is 'ssh \"', which cannot be split"):
+        Ssh('ssh "').reach("a", "exec true")

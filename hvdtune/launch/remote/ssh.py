@@ -1,7 +1,8 @@
-"""The ssh commands by which other hosts are reached."""
+"""The commands by which other hosts are reached: ssh's, or those of LSF's blaunch."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,6 +11,8 @@ from hvdtune.bootstrap import python_command
 from hvdtune.launch.errors import LaunchError
 
 CONNECT_SECONDS = 10
+# LSF's, for hosts that let nobody in by ssh. It stands in for rsh and has none of ssh's options.
+_BLAUNCH = "blaunch"
 # A host that vanishes without a word is noticed after four of these.
 _ALIVE_SECONDS = 15
 
@@ -35,7 +38,8 @@ class Ssh(NamedTuple):
     def reach(self, host: str, command: str) -> list[str]:
         """The words that run a shell's command on a host.
 
-        ssh never asks for anything. Raises `LaunchError` when `program` cannot be split.
+        ssh never asks for anything. Raises `LaunchError` if `program` cannot be split, or is LSF's
+        blaunch and there are a port or a key, which that does not have.
         """
         try:
             program = shlex.split(self.program)
@@ -43,6 +47,10 @@ class Ssh(NamedTuple):
             raise LaunchError(
                 f"HVDTUNE_SSH_COMMAND is {self.program!r}, which cannot be split: {error}."
             ) from None
+        if program and os.path.basename(program[0]) == _BLAUNCH:
+            if self.port or self.identity_file:
+                raise LaunchError("blaunch takes no port and no key: leave out -p and -i.")
+            return [*program, host, command]
         options = ["PasswordAuthentication=no", "StrictHostKeyChecking=no", "BatchMode=yes"]
         words = [word for option in options for word in ("-o", option)]
         words += [host]

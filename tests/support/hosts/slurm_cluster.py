@@ -10,14 +10,18 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from support.hosts.hosts_rig import Rig, RigError
 
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 START_SECONDS = 30.0
 CPUS = 2  # of a host, as Slurm is told
+# What `srun --mpi=pmix` needs, where it is Debian's.
+PMIX = Path(f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}/pmix2/lib")
 
 _CONFIGURATION = """\
 ClusterName=rig
@@ -29,6 +33,7 @@ SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
+TmpFS={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
@@ -88,11 +93,20 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        if (self.folder / "pmix").exists():
+            for name in self.rig.names:
+                subprocess.run(self.rig.on(name, ["umount", str(PMIX)]), check=False)
 
     def _write_files(self) -> None:
         folder, rig = self.folder, self.rig
         folder.mkdir()
         (folder / "state").mkdir()
+        if PMIX.exists():  # Slurm's plugin looks there for a name that only libpmix-dev has
+            copy = shutil.copytree(PMIX, folder / "pmix", symlinks=True)
+            if not (copy / "libpmix.so").exists():
+                (copy / "libpmix.so").symlink_to("libpmix.so.2")
+            for name in rig.names:
+                subprocess.run(rig.on(name, ["mount", "--bind", str(copy), str(PMIX)]), check=True)
         text = _CONFIGURATION.format(
             first=rig.names[0], address=rig.address(rig.names[0]), folder=folder
         )
