@@ -462,8 +462,8 @@ _TABLE = (
     ),
     Knob(
         "ssh_command", "HVDTUNE_SSH_COMMAND", "str", "ssh",
-        "The ssh client that reaches other hosts, with its options: ssh -F my-config. LSF's blaunch "
-        "will do, too.",
+        "The ssh client that reaches other hosts, with its options: ssh -F my-config. LSF's "
+        "blaunch will do, too.",
         flags=("--ssh-command",),
     ),
     # -- given by the launcher --
