@@ -243,6 +243,20 @@ def load_state_dict_forgets_what_is_under_way() -> None:
     check_equal(together, alone, "after load_state_dict", 1e-9)
 
 
+def zero_grad_drops_what_load_state_dict_gave_up() -> None:
+    """A step without a backward pass takes no gradients from before."""
+    model = new_model()
+    optimizer = distributed(model, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    train_share(model, optimizer, 1)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    backward(model)
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.zero_grad()
+    optimizer.step()
+    for parameter, weights in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter, weights)
+
+
 def load_state_dict_leaves_nothing_to_the_engine() -> None:
     """When it returns, the gradients are final, however late the other ranks are."""
     model = new_model()
@@ -319,6 +333,7 @@ CHECKS = (
     synchronize_without_skipping,
     skipping_without_synchronizing,
     load_state_dict_forgets_what_is_under_way,
+    zero_grad_drops_what_load_state_dict_gave_up,
     load_state_dict_leaves_nothing_to_the_engine,
     ranks_that_disagree,
     gradient_that_cannot_be_sent,
