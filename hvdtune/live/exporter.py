@@ -126,7 +126,8 @@ class Exporter:
             text = self.text()
             if not text:
                 return  # the job has ended: the last reading stays
-            os.makedirs(os.path.dirname(beside) or ".", exist_ok=True)
+            if not os.path.exists(folder := os.path.dirname(beside) or "."):
+                os.makedirs(folder, exist_ok=True)
             with open(beside, "wb") as out:
                 out.write(text)
             os.replace(beside, self._file)

@@ -138,7 +138,7 @@ def test_start_and_stop_while_running(tmp_path: Path) -> None:
         )
     assert any(instant.name == "CYCLE_START" for instant in first.instants)
     assert not any(instant.name == "CYCLE_START" for instant in second.instants)
-    assert "no/such/folder.json: No such file or directory" in result[0].stderr
+    assert "/dev/null/t.json: Not a directory" in result[0].stderr
     assert "Traceback" not in result[0].stderr
 
 

@@ -125,15 +125,21 @@ def test_a_file_that_cannot_be_written_is_one_warning(tmp_path):
         failures.release()
         return sample_status()
 
-    exporter = Exporter(
-        status, file=str(tmp_path / "no" / "job.prom"), interval_s=0.01, warn=said.append
-    )
+    (tmp_path / "file").touch()
+    file = str(tmp_path / "file" / "job.prom")
+    exporter = Exporter(status, file=file, interval_s=0.01, warn=said.append)
     for _ in range(5):
         assert failures.acquire(timeout=60)
     exporter.stop()
     assert len(said) == 1
     assert "cannot write" in said[0]
-    assert "No such file" in said[0]
+    assert "Not a directory" in said[0]
+
+
+def test_the_folder_of_the_file_is_made(tmp_path):
+    file = tmp_path / "no" / "such" / "job.prom"
+    Exporter(sample_status, file=str(file), interval_s=60, warn=pytest.fail).stop()
+    assert file.read_text().startswith("# HELP")
 
 
 def test_a_job_that_has_ended_leaves_its_last_reading(tmp_path):

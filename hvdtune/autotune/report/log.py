@@ -136,7 +136,8 @@ class LogWriter:
         self._warn = warn
         self._file: TextIO | None = None
         try:
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            if not os.path.exists(folder := os.path.dirname(path) or "."):
+                os.makedirs(folder, exist_ok=True)
             self._file = open(path, "a" if append else "w", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             self._give_up(error)
