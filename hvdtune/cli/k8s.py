@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hvdtune.launch.flags import add_knob_flags
+from hvdtune.launch.kubernetes.mpijob import IMPLEMENTATIONS, VERSIONS
 
 HELP = "print a training job as objects of Kubernetes (Kubeflow's MPIJob or TrainJob)"
-_MPIS = ("openmpi", "intel", "mpich")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,14 +47,14 @@ def _add_kind(kinds: Any, name: str, words: str, add_own: Callable[[Any], None])
 def _add_mpijob_flags(job: Any) -> None:
     job.add_argument(
         "--api-version",
-        choices=("v2beta1", "v1"),
-        default="v2beta1",
+        choices=VERSIONS,
+        default=VERSIONS[0],
         help="v2beta1: the MPI Operator from 0.3 on (default); v1: the Training Operator, whose "
         "launcher runs Open MPI's mpirun",
     )
     job.add_argument(
         "--mpi",
-        choices=_MPIS,
+        choices=tuple(IMPLEMENTATIONS),
         default="openmpi",
         help="whose hostfile the operator writes (default: openmpi); hvdtune reads each",
     )

@@ -6,7 +6,9 @@ import shlex
 import pytest
 import yaml
 
+from hvdtune import _native
 from hvdtune.cli.main import main
+from hvdtune.launch.kubernetes import job as jobs
 
 # kubeflow.org/v2beta1 as its swagger.json has it, kubeflow.org/v1 and trainer.kubeflow.org/v1alpha1
 # as their Go types do, and of Kubernetes' core and JobSet what is needed here: name -> type, with a
@@ -292,6 +294,13 @@ def test_mistakes_are_one_sentence(capsys, kind, line, words):
     assert told.out == ""
     assert told.err.count("\n") == 1
     assert words in told.err
+
+
+def test_the_most_processes_are_the_engines():
+    assert (jobs.MAX_RANKS, jobs.MAX_RANKS_PER_HOST) == (
+        _native.MAX_RANKS,
+        _native.MAX_RANKS_PER_HOST,
+    )
 
 
 def expanded(text):

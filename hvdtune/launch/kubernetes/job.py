@@ -1,7 +1,7 @@
 """What a job for Kubernetes consists of, whatever object it becomes.
 
 The MPI Operator and the Trainer do the same for a job: pods that run sshd, a hostfile that names
-them, and a launcher pod that may log in to them. What the launcher pod runs is the same, too.
+them, and a launcher pod that may log in to them and runs `hvdtune run`.
 """
 
 from __future__ import annotations

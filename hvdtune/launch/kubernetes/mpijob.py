@@ -11,7 +11,7 @@ from typing import Any
 
 from hvdtune.launch.kubernetes.job import HOSTFILE, Job, check, launcher, literal, ssh_server
 
-VERSIONS = ("v2beta1", "v1")
+VERSIONS = ("v2beta1", "v1")  # the usual one first
 LONGEST_NAME = 50  # NAME-worker-99999
 # What the operator writes hostfiles and keys for.
 IMPLEMENTATIONS = {"openmpi": "OpenMPI", "intel": "Intel", "mpich": "MPICH"}
