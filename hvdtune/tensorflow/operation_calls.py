@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import auto_control_deps, op_def_library
 
@@ -38,6 +39,8 @@ def _missing() -> str:
         _native.register_tensorflow(_LIBRARY)
     except ValueError as error:
         return str(error)
+    # What builds graphs here has no conditions on tensors that AutoGraph would have to translate.
+    autograph.CONVERSION_RULES = (autograph.DoNotConvert("hvdtune"), *autograph.CONVERSION_RULES)
     # Otherwise TensorFlow runs the operations of a function one after the other, as the program
     # has them: all wait for the first, and none are fused.
     name = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
