@@ -7,7 +7,8 @@ goes to the type's variant whose kernel waits; gradients are recorded for the ty
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +18,7 @@ from tensorflow.python.framework import auto_control_deps, op_def_library
 
 from hvdtune import _native
 from hvdtune.core import operations
+from hvdtune.tensorflow import callbacks
 
 _LIBRARY = "libtensorflow_framework.so.2"
 COLLECTIVES = (
@@ -51,6 +53,12 @@ def _missing() -> str:
 
 #: Why the operations are not TensorFlow's own here; empty if they are.
 MISSING = _missing()
+if MISSING:
+    warnings.warn(
+        f"hvdtune cannot add its operations to TensorFlow {tf.__version__}: {MISSING}. They go "
+        "through Python instead, which is right, but several times slower.",
+        stacklevel=2,
+    )
 
 
 def checked(tensor: Any, operation: str) -> tf.Tensor:
@@ -75,6 +83,8 @@ def call(
 
     `name`: of the node in a graph; in eager mode what the ranks match tensors by, if not None.
     """
+    if MISSING:
+        return callbacks.call(operation, inputs, attributes, name)
     own = operation in COLLECTIVES
     if context.executing_eagerly():
         return _call_at_once(operation, inputs, attributes, name or "", results)

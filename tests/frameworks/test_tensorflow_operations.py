@@ -12,6 +12,18 @@ pytest.importorskip("tensorflow")
 from rank_programs import tensorflow_operations
 from support.jobs.ranks import run_ranks, start_ranks
 
+# Where operations are calls of Python, names are not those of nodes, and TensorFlow makes the calls
+# in the order of the program, with its own classes of errors in graphs.
+NATIVE_ONLY = {
+    "many_in_flight_in_another_order_on_every_rank",
+    "sessions_of_the_first_version",
+    "ranks_that_disagree_hear_it",
+    "scopes_and_names",
+    "functions_outlive_a_job",
+    "the_same_name_in_two_graphs_at_once",
+    "threads_in_eager_mode",
+    "one_rank_s_mistakes",
+}
 SIZES = [2, pytest.param(1, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
 _found: dict[int, tuple[dict[str, str], ...]] = {}
 
@@ -26,6 +38,17 @@ def test_operations(np: int, name: str) -> None:
         _found[np] = job.values
     for rank, found in enumerate(_found[np]):
         assert not found[name], f"rank {rank}: {found[name]}"
+
+
+@pytest.mark.long
+def test_operations_as_calls_of_python() -> None:
+    settings = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HVDTUNE_TEST_LACKS": "TF_SetOutput"}
+    job = run_ranks(2, tensorflow_operations.run, NATIVE_ONLY, env=settings, timeout=240)
+    for rank, found in enumerate(job.values):
+        assert "lacks TF_SetOutput" in job[rank].stderr
+        assert set(found) == set(tensorflow_operations.CHECKS) - NATIVE_ONLY
+        for name, problem in found.items():
+            assert not problem, f"rank {rank}, {name}: {problem}"
 
 
 @pytest.mark.parametrize("place", ["eager", "graph"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -13,6 +13,15 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import numpy as np
 import tensorflow as tf
+
+from hvdtune import _native
+
+if lacks := os.environ.get("HVDTUNE_TEST_LACKS"):  # a function of TensorFlow's C interface
+
+    def refuse(library: str) -> None:
+        raise ValueError(f"{library} lacks {lacks}")
+
+    _native.register_tensorflow = refuse
 
 import hvdtune.tensorflow as hvd
 from hvdtune.tensorflow import mpi_ops as ops
@@ -31,11 +40,13 @@ def check(function: Check) -> Check:
     return function
 
 
-def run() -> dict[str, str]:
+def run(but: Collection[str] = ()) -> dict[str, str]:
     """What each check found wrong; empty texts for those that passed."""
     hvd.init()
     found = {}
     for name, function in CHECKS.items():
+        if name in but:
+            continue
         try:
             function()
             found[name] = ""
@@ -54,9 +65,10 @@ def fails(kind: type[Exception], call: Callable[[], Any], text: str = "") -> Non
     try:
         call()
     except kind as error:
-        assert text in str(error), f"{text!r} is not in {error}"
+        said = str(error)
     else:
         raise AssertionError(f"no {kind.__name__}")
+    assert text in said, f"{text!r} is not in {said}"
 
 
 def both_modes(call: Callable[..., Any]) -> list[Callable[..., Any]]:
@@ -151,7 +163,7 @@ def reducescatter_gives_everybody_a_share() -> None:
     own = tf.reshape(tf.range(2.0 * rows), [rows, 2])
     begin = 2 * rank + min(rank, 1)
     share = np.arange(2.0 * rows).reshape(rows, 2)[begin : begin + 2 + (rank < 1)]
-    for call in both_modes(lambda x: ops._grouped_reducescatter([x]) + [ops._reducescatter(x)]):
+    for call in both_modes(lambda x: [*ops._grouped_reducescatter([x]), ops._reducescatter(x)]):
         for got in call(own):
             equal(got, share * size)
     equal(ops._reducescatter(own, op=ops.Average), share)
