@@ -16,11 +16,10 @@ from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import auto_control_deps, op_def_library
 
-from hvdtune import _native
 from hvdtune.core import operations
+from hvdtune.core.libraries import tensorflow_library
 from hvdtune.tensorflow import callbacks
 
-_LIBRARY = "libtensorflow_framework.so.2"
 COLLECTIVES = (
     "HorovodAllreduce",
     "HorovodGroupedAllreduce",
@@ -37,10 +36,9 @@ DTYPES = frozenset(tf.dtypes.as_dtype(name) for name in operations.DTYPES)
 
 def _missing() -> str:
     """Registers the operations; what TensorFlow lacks for that, or an empty text."""
-    try:
-        _native.register_tensorflow(_LIBRARY)
-    except ValueError as error:
-        return str(error)
+    missing = tensorflow_library.register_operations()
+    if missing:
+        return missing
     # What builds graphs here has no conditions on tensors that AutoGraph would have to translate.
     autograph.CONVERSION_RULES = (autograph.DoNotConvert("hvdtune"), *autograph.CONVERSION_RULES)
     # Otherwise TensorFlow runs the operations of a function one after the other, as the program
