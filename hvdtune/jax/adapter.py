@@ -56,13 +56,17 @@ def leaves_of(tree: Any, operation: str) -> tuple[list[Any], Any]:
     """The arrays of a pytree, and its structure. Raises ValueError, TypeError for no array."""
     found, structure = jax.tree.flatten(tree)
     leaves = []
-    for leaf in found:
+    for index, leaf in enumerate(found):
         try:
             array = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
         except TypeError:
             raise TypeError(
                 f"{operation} takes arrays and pytrees of them, not a {type(leaf).__name__}."
             ) from None
-        check_dtype(array.dtype, operation)
+        try:
+            check_dtype(array.dtype, operation)
+        except ValueError as error:
+            member = f"Member {index} of the group: " if len(found) > 1 else ""
+            raise ValueError(f"{member}{error}") from None
         leaves.append(array)
     return leaves, structure

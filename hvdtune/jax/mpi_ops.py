@@ -28,7 +28,7 @@ from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.operations import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Adasum, Average, Sum
-from hvdtune.faces.arguments import allreduce_op, split_sizes
+from hvdtune.faces.arguments import allreduce_op, group_members, split_sizes
 from hvdtune.jax import gradients, names, primitive
 from hvdtune.jax.adapter import adapter, collectives, leaves_of, on_host
 from hvdtune.jax.call import Call, members_of
@@ -78,7 +78,7 @@ def grouped_allreduce(
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
     )
-    return _call_on_tree(call, tensors)
+    return _call_on_tree(call, _group(tensors, call.operation))
 
 
 def allgather(
@@ -102,7 +102,8 @@ def grouped_allgather(
     sizes: Sequence[int] | None = None,
 ) -> Any:
     """`allgather` of the arrays of a list or any other pytree as one; the result is like it."""
-    return _gather(Call(ALLGATHER, process_set, name, grouped=True), tensors, sizes)
+    group = _group(tensors, "grouped_allgather")
+    return _gather(Call(ALLGATHER, process_set, name, grouped=True), group, sizes)
 
 
 def broadcast(
@@ -191,7 +192,17 @@ def grouped_reducescatter(
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
     )
-    return _call_on_tree(call, tensors)
+    return _call_on_tree(call, _group(tensors, call.operation))
+
+
+def _group(tensors: Any, operation: str) -> Any:
+    """The arrays of a group, a pytree or an iterator. Raises ValueError, TypeError for none."""
+    if isinstance(tensors, dict | list | tuple):
+        return tensors
+    is_array = isinstance(tensors, jax.Array | np.ndarray)
+    if is_array or jax.tree_util.all_leaves([tensors]):
+        return group_members(tensors, is_array, operation)
+    return tensors
 
 
 def _gather(call: Call, tree: Any, sizes: Sequence[int] | None) -> Any:

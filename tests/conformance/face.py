@@ -54,6 +54,8 @@ class Face:
     """The class of the tensors that collectives return."""
     dtypes: tuple[str, ...] = DTYPES
     forms: tuple[str, ...] = FORMS
+    takes: tuple[str, ...] = ()
+    """The mistakes that are none here."""
     autodiff = False
     training = False
     """Whether it has an optimizer, and broadcasts parameters and the optimizer's state."""

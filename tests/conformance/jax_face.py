@@ -22,6 +22,7 @@ class JaxFace(Face):
     hvd = hvdtune.jax
     kind = jax.Array
     forms = DIFFERENTIABLE
+    takes = ("no tensor",)  # a list of numbers is a pytree
     autodiff = True
 
     def tensor(self, values: np.ndarray, dtype: str) -> Any:
