@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hvdtune import _native
-from hvdtune._native import AllreducePlan, DeviceDone, HotCalls, Pending, array_address
+from hvdtune._native import (
+    AllreducePlan,
+    DeviceDone,
+    HotCalls,
+    Pending,
+    array_address,
+    xla_collective_call,
+)
 from hvdtune.core import reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.observation import call_sites
@@ -71,6 +78,7 @@ __all__ = [
     "running_engine",
     "synchronize",
     "wait_native",
+    "xla_collective_call",
 ]
 
 

@@ -24,7 +24,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from hvdtune.core import job
-from hvdtune.core.native_calls import xla_collective_call
+from hvdtune.core.operations import xla_collective_call
 from hvdtune.jax.adapter import on_host
 from hvdtune.jax.call import Call
 

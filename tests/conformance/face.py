@@ -54,6 +54,8 @@ class Face:
     """The class of the tensors that collectives return."""
     dtypes: tuple[str, ...] = DTYPES
     forms: tuple[str, ...] = FORMS
+    container: type | None = None
+    """What groups are given back in, if it is the same for all."""
     takes: tuple[str, ...] = ()
     """The mistakes that are none here."""
     autodiff = False

@@ -22,6 +22,7 @@ class JaxFace(Face):
     hvd = hvdtune.jax
     kind = jax.Array
     forms = DIFFERENTIABLE
+    container = list  # as they are given
     takes = ("no tensor",)  # a list of numbers is a pytree
     autodiff = True
 

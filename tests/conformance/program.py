@@ -154,7 +154,7 @@ class Runner:
             if face.dtype(received) != "int32" or face.values(received).tolist() != expected:
                 yield f"received splits {received}, not {expected}"
         if case.form in GROUPED:
-            container = CONTAINERS.get(case.form, tuple)
+            container = face.container or CONTAINERS.get(case.form, tuple)
             if type(got) is not container:
                 yield f"returned a {type(got).__name__}, not a {container.__name__}"
         results = list(got) if case.form in GROUPED else [got]
