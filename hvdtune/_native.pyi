@@ -39,6 +39,14 @@ def register_tensorflow(library: str) -> None:
     of the functions that it lacks.
     """
 
+def xla_collective_call() -> object:
+    """A capsule with the handler of XLA's custom call for all collectives on the CPU.
+
+    Its attributes: `name`, a string; `numbers`, int64: the kind, the operator, the root, the
+    process set's number, whether it is a group, the set's size, this rank's place in it, whether
+    all ranks bring as many rows; `factors`, float64, before and after a reduction; `splits`, int64.
+    """
+
 class Pending:
     """An operation whose result nobody has fetched.
 

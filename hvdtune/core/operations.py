@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hvdtune import _native
-from hvdtune._native import AllreducePlan, DeviceDone, HotCalls, Pending, array_address
+from hvdtune._native import (
+    AllreducePlan,
+    DeviceDone,
+    HotCalls,
+    Pending,
+    array_address,
+    xla_collective_call,
+)
 from hvdtune.core import reduce_ops, world
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.observation import call_sites
@@ -26,7 +33,7 @@ _BOOL = DTYPES["bool"]
 _LARGEST_ROOT = 2**31 - 1  # what the engine can be asked for
 
 _PREFIX = {code: name for name, code in _native.OP_KINDS.items()}  # of names on the wire
-_ALLREDUCE, _BARRIER = _native.OP_KINDS["allreduce"], _native.OP_KINDS["barrier"]
+ALLREDUCE, _BARRIER = _native.OP_KINDS["allreduce"], _native.OP_KINDS["barrier"]
 ALLGATHER, BROADCAST = _native.OP_KINDS["allgather"], _native.OP_KINDS["broadcast"]
 ALLTOALL, REDUCESCATTER = _native.OP_KINDS["alltoall"], _native.OP_KINDS["reducescatter"]
 _REDUCTIONS = {
@@ -41,6 +48,7 @@ _REDUCTIONS = {
 
 __all__ = [
     "ALLGATHER",
+    "ALLREDUCE",
     "ALLTOALL",
     "BROADCAST",
     "DTYPES",
@@ -65,12 +73,14 @@ __all__ = [
     "forget_all",
     "join",
     "join_async",
+    "name_on_wire",
     "plan_allreduces",
     "poll",
     "reducescatter_async",
     "running_engine",
     "synchronize",
     "wait_native",
+    "xla_collective_call",
 ]
 
 
@@ -146,17 +156,25 @@ def plan_allreduces(
     return AllreducePlan(_hot, codes, names, op, prescale_factor, postscale_factor, process_set)
 
 
+def name_on_wire(operation: str, name: str) -> str:
+    """What all ranks know an `operation` as that was given a name. Raises ValueError for no text.
+
+    `operation` is "allreduce", "grouped_allreduce", ….
+    """
+    whole = f"{operation}.{name}"
+    if not whole.isascii():
+        try:
+            whole.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{operation}: the name {name!r} is no valid Unicode text") from None
+    return whole
+
+
 def _wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[str, bool]:
     """(name as all ranks know it, whether it will come again)."""
     prefix = ("grouped_" if grouped else "") + _PREFIX[kind]
     if name is not None:
-        whole = f"{prefix}.{name}"
-        if not whole.isascii():
-            try:
-                whole.encode()
-            except UnicodeEncodeError:
-                raise ValueError(f"{prefix}: the name {name!r} is no valid Unicode text") from None
-        return whole, True
+        return name_on_wire(prefix, name), True
     with _unnamed_lock:
         number = _unnamed.get((set_id, prefix), 0) + 1
         _unnamed[set_id, prefix] = number
@@ -328,7 +346,7 @@ def allreduce_async(
         check_adasum(process_set)
     check_reduction("allreduce", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
     return _submit(
-        _ALLREDUCE,
+        ALLREDUCE,
         inputs,
         outputs,
         finish,

@@ -54,6 +54,10 @@ class Face:
     """The class of the tensors that collectives return."""
     dtypes: tuple[str, ...] = DTYPES
     forms: tuple[str, ...] = FORMS
+    container: type | None = None
+    """What groups are given back in, if it is the same for all."""
+    takes: tuple[str, ...] = ()
+    """The mistakes that are none here."""
     autodiff = False
     training = False
     """Whether it has an optimizer, and broadcasts parameters and the optimizer's state."""
@@ -119,6 +123,11 @@ class Face:
         raise NotImplementedError
 
     # ---- what follows from these ----
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it has forms that return handles."""
+        return "allreduce_async" in self.forms
 
     def ones(self, *shape: int, dtype: str = "float32") -> Any:
         """A tensor of ones."""

@@ -343,6 +343,8 @@ def applies(case: Disagreement | Mistake, face: Face, form: str) -> bool:
     """Whether a face can make a mistake."""
     if form not in case.forms or form not in face.forms:
         return False
+    if any(case is MISTAKES[what] for what in face.takes):
+        return False
     if case is DISAGREEMENTS["16-bit dtypes"]:
         return "bfloat16" in face.dtypes
     if case is MISTAKES["not contiguous"]:

@@ -27,6 +27,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "arrays": {"core", "faces", "settings"},
     "elastic": {"core", "settings"},
     "torch": {"arrays", "core", "elastic", "faces", "settings"},
+    "jax": {"arrays", "core", "faces"},
     "lightning": {"torch"},
     "timeline": {"settings", "pages"},
     "live": {"settings", "timeline"},
@@ -64,6 +65,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("compiled", "compression", "adapter", "async_ops", "autograd", "mpi_ops"),
         *("sync_batch_norm", "tensor_broadcast", "optimizer_state", "functions", "phases"),
         *("optimizer", "elastic"),
+    ),
+    "jax": (
+        *("adapter", "call", "names", "primitive", "gradients", "mpi_ops", "functions"),
+        *("compression", "reduced_gradients"),
     ),
     "timeline": (
         *("words", "schema", "record", "analysis", "replay", "advice", "report", "horovod"),
@@ -160,7 +165,7 @@ NATIVE_ROOMS: dict[str, set[str]] = {
 }
 MOST_NATIVE_NAMES = 12  # of a room: a .h and its .cc have one name
 
-HEAVY = ("numpy", "pandas", "plotly", "skopt", "sklearn", "torch", "yaml", "cloudpickle")
+HEAVY = ("jax", "numpy", "pandas", "plotly", "skopt", "sklearn", "torch", "yaml", "cloudpickle")
 IMPORT_CALL = re.compile(r"(^|\.)(import_module|__import__)$")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
