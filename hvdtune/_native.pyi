@@ -26,6 +26,12 @@ class Running:
 
     engine: Engine | None
 
+def begin_running(engine: Engine) -> None:
+    """From now on what frameworks' threads call without Python uses this engine."""
+
+def end_running(absence: str) -> None:
+    """From now on there is none: what they call fails with this sentence."""
+
 class Pending:
     """An operation whose result nobody has fetched.
 

@@ -58,6 +58,9 @@ __all__ = [
     "barrier",
     "broadcast_async",
     "check_adasum",
+    "check_reduction",
+    "check_root",
+    "check_scattered",
     "exchange_at_once",
     "forget_all",
     "join",
@@ -266,9 +269,13 @@ def _dtypes_of(buffers: Sequence[Buffer]) -> list[int]:
     return [buffer.dtype for buffer in buffers]
 
 
-def _check_reduction(
+def check_reduction(
     kind: str, dtypes: Sequence[int], op: int, prescale: float, postscale: float
 ) -> None:
+    """Raise ValueError or TypeError for what no rank can reduce like that.
+
+    `kind`: the operation, for the message; `dtypes`: the engine's codes.
+    """
     if not isinstance(op, int) or op not in _REDUCTIONS:
         accepted = ", ".join(_REDUCTIONS.values())
         raise ValueError(f"{kind}: unknown reduction {op!r}; accepted: {accepted}")
@@ -319,7 +326,7 @@ def allreduce_async(
     """
     if op == reduce_ops.Adasum:
         check_adasum(process_set)
-    _check_reduction("allreduce", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
+    check_reduction("allreduce", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
     return _submit(
         _ALLREDUCE,
         inputs,
@@ -348,6 +355,14 @@ def allgather_async(
     )
 
 
+def check_root(root_rank: Any) -> None:
+    """Raise TypeError for what is no number of a rank, ValueError for what can be none."""
+    if not hasattr(root_rank, "__index__"):
+        raise TypeError(f"broadcast: root_rank must be the number of a rank, not {root_rank!r}")
+    if abs(root_rank) > _LARGEST_ROOT:
+        raise ValueError(f"broadcast: invalid root rank {root_rank}: there is no such rank")
+
+
 def broadcast_async(
     input: Buffer,
     output: Buffer,
@@ -358,10 +373,7 @@ def broadcast_async(
     finish: Finish,
 ) -> int:
     """Copy the input of `root_rank` (a global rank) into everybody's output."""
-    if not hasattr(root_rank, "__index__"):
-        raise TypeError(f"broadcast: root_rank must be the number of a rank, not {root_rank!r}")
-    if abs(root_rank) > _LARGEST_ROOT:
-        raise ValueError(f"broadcast: invalid root rank {root_rank}: there is no such rank")
+    check_root(root_rank)
     return _submit(
         BROADCAST,
         [input],
@@ -402,6 +414,12 @@ def alltoall_async(
     )
 
 
+def check_scattered(op: int) -> None:
+    """Raise HorovodInternalError for an operator that a reducescatter does not have."""
+    if op not in (reduce_ops.Average, reduce_ops.Sum):
+        raise HorovodInternalError("reducescatter only supports AVERAGE and SUM")
+
+
 def reducescatter_async(
     inputs: Sequence[Buffer],
     *,
@@ -421,9 +439,8 @@ def reducescatter_async(
     for buffer in inputs:
         if not buffer.shape:
             raise ValueError("reducescatter does not support scalar tensors")
-    if op not in (reduce_ops.Average, reduce_ops.Sum):
-        raise HorovodInternalError("reducescatter only supports AVERAGE and SUM")
-    _check_reduction("reducescatter", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
+    check_scattered(op)
+    check_reduction("reducescatter", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
     return _submit(
         REDUCESCATTER,
         inputs,

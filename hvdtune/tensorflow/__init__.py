@@ -20,8 +20,11 @@ except ImportError as error:
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.observation.marks import mark, mark_step
 from hvdtune.core.operations import barrier
-from hvdtune.faces.arguments import allreduce_op as handle_average_backwards_compatibility
-from hvdtune.tensorflow import elastic, util
+from hvdtune.tensorflow import (
+    elastic,
+    gradients,  # noqa: F401 (registers the operations' gradients)
+    util,
+)
 from hvdtune.tensorflow.compression import Compression
 from hvdtune.tensorflow.functions import (
     BroadcastGlobalVariablesHook,
@@ -54,6 +57,7 @@ from hvdtune.tensorflow.mpi_ops import (
     gloo_built,
     gloo_enabled,
     grouped_allgather,
+    handle_average_backwards_compatibility,
     init,
     is_homogeneous,
     is_initialized,

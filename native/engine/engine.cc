@@ -94,6 +94,7 @@ void Engine::shutdown() {
   if (!parts.drive.stop()) return;
   // A caller may not have noticed the end yet.
   parts.reader.stop(DriveLock(parts.drive_mutex));
+  parts.completions.tell();
   // Who waits for this rank in an operation is to learn the cause, not that it has left.
   const Job& job = parts.job;
   if (job.session.mesh && job.arena.aborted()) {
@@ -123,11 +124,13 @@ std::int64_t Engine::submit(const TensorOperation& wanted) {
 }
 
 std::int64_t Engine::submit(Submission submission) {
-  std::shared_ptr<OnDevice> on_device;
-  if (!submission.request.on_host()) {
-    on_device = parts_->gpus.accept(submission.request, submission.streams);
-  }
+  std::shared_ptr<OnDevice> on_device = parts_->accepted(submission);
   return parts_->submissions.submit(std::move(submission), std::move(on_device));
+}
+
+void Engine::submit(Submission submission, OnDone on_done) {
+  std::shared_ptr<OnDevice> on_device = parts_->accepted(submission);
+  parts_->submissions.submit(std::move(submission), std::move(on_device), std::move(on_done));
 }
 
 KnownOperation Engine::known(std::int64_t handle) { return parts_->submissions.known(handle); }

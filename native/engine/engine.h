@@ -41,6 +41,12 @@ class Engine final {
   /// is copied or allocated.
   std::int64_t submit(const TensorOperation& wanted);
 
+  /// The same for who is called when the operation is over, instead of asking by a handle: exactly
+  /// once, also if the job ends or a rank dies; not if this throws. The call comes from whichever
+  /// thread makes progress, perhaps before this returns, with no lock of the engine held: it may
+  /// submit, but what it does keeps that thread from making progress. Results are those of take().
+  void submit(Submission submission, OnDone on_done);
+
   /// What the allreduce of a handle is to submit_again(); nothing that fits anything if it was
   /// described by its name, is another operation, or unknown. After submit(const TensorOperation&)
   /// only.

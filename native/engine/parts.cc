@@ -20,17 +20,17 @@ Engine::Parts::Parts(EngineOptions given)
       status(job.hosts()),
       gpus(options.gpus),
       submissions(job, options.process_sets, options.settings, options.writing, drive_mutex,
-                  callers),
+                  callers, completions),
       recording(job, drive_mutex, submissions, options.recording, options.watch_steps,
                 [this] { watch.start_clock(); }),
       stall_reports(job, options.stall, recording.recorder(), status),
       watch(job, submissions, recording.recorder(), stall_reports, options.host_fanout,
             options.clock_shift),
-      coordination(job.is_coordinator()
-                       ? std::make_unique<Coordination>(
-                             job, recording, status, callers, with_fusion_unit(options),
-                             submissions.sets(), options.settings, options.stall, options.straggler)
-                       : nullptr),
+      coordination(job.is_coordinator() ? std::make_unique<Coordination>(
+                                              job, recording, status, callers, completions,
+                                              with_fusion_unit(options), submissions.sets(),
+                                              options.settings, options.stall, options.straggler)
+                                        : nullptr),
       gpu_batches(job, gpus, submissions, recording, status, stall_reports, callers),
       reader({.job = job,
               .submissions = submissions,
@@ -46,7 +46,7 @@ Engine::Parts::Parts(EngineOptions given)
               .writing = options.writing,
               .reduction_threads = options.reduction_threads}),
       progress(job, submissions, coordination.get(), reader, gpu_batches, watch.stack_query()),
-      drive(job, drive_mutex, callers, progress, recording.recorder()) {
+      drive(job, drive_mutex, callers, progress, completions, recording.recorder()) {
   if (coordination) answers.emplace(job, status, *coordination, submissions, watch.stacks());
 }
 

@@ -14,6 +14,7 @@
 #include "engine/recording/recording_control.h"
 #include "engine/schedule/gpu_batches.h"
 #include "engine/schedule/schedule_reader.h"
+#include "engine/submission/completions.h"
 #include "engine/submission/submissions.h"
 #include "engine/watch/job_answers.h"
 #include "engine/watch/stall_reports.h"
@@ -28,6 +29,11 @@ struct Engine::Parts {
   /// Meets the other ranks; starts no thread but helpers.
   explicit Parts(EngineOptions given);
 
+  /// What Gpus::accept() says of tensors on a GPU; null for those on the host.
+  [[nodiscard]] std::shared_ptr<OnDevice> accepted(const Submission& submission) {
+    if (submission.request.on_host()) return nullptr;
+    return gpus.accept(submission.request, submission.streams);
+  }
   [[nodiscard]] StepLog& steps() { return coordination ? coordination->steps() : no_steps; }
 
   const EngineOptions options;
@@ -36,6 +42,7 @@ struct Engine::Parts {
   BlockedCallers callers;
   JobStatus status;
   Gpus gpus;
+  Completions completions;
   Submissions submissions;
   RecordingControl recording;
   StallReports stall_reports;

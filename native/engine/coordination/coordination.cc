@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/time_space.h"
+#include "engine/job/blocked.h"
 #include "engine/operation/timeline_rows.h"
 #include "transport/control/bridge.h"
 
@@ -29,14 +30,16 @@ std::vector<bool> other_clocks(const HostSession& session) {
 }  // namespace
 
 Coordination::Coordination(const Job& job, RecordingControl& recording, JobStatus& status,
-                           const BlockedCallers& callers, const CoordinatorOptions& options,
-                           const ProcessSets& sets, const wire::RuntimeSettings& settings,
-                           const StallOptions& stall, const StragglerOptions& straggler)
+                           const BlockedCallers& callers, const Completions& completions,
+                           const CoordinatorOptions& options, const ProcessSets& sets,
+                           const wire::RuntimeSettings& settings, const StallOptions& stall,
+                           const StragglerOptions& straggler)
     : job_(job),
       recording_(recording),
       recorder_(recording.recorder()),
       timeline_(recording.timeline()),
       status_(status),
+      completions_(completions),
       schedule_(job.arena.schedule()),
       coordinator_(options, sets.all(), settings),
       stalls_(stall, job.session.peers),
@@ -72,6 +75,8 @@ bool Coordination::coordinate(const DriveLock& lock) {
   for (int rank = 0; rank < job_.size; ++rank) {
     blocked_on_.push_back(job_.arena.doorbell(rank).blocked_on.load(std::memory_order_seq_cst));
   }
+  std::uint64_t& own = blocked_on_.front();
+  if (own == blocked::kNothing && completions_.expected()) own = blocked::kEverything;
   std::vector<wire::Schedule> schedules;
   coordinator_.schedule(now, blocked_on_, schedules);
   job_.arena.collecting().store(coordinator_.has_ready() ? 1 : 0, std::memory_order_seq_cst);

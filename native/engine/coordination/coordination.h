@@ -14,6 +14,7 @@
 #include "engine/job/job.h"
 #include "engine/job/process_sets.h"
 #include "engine/recording/recording_control.h"
+#include "engine/submission/completions.h"
 #include "observe/job_status.h"
 
 namespace hvdtune {
@@ -25,9 +26,10 @@ class Coordination final : private CoordinatorObserver {
  public:
   /// All references outlive it.
   Coordination(const Job& job, RecordingControl& recording, JobStatus& status,
-               const BlockedCallers& callers, const CoordinatorOptions& options,
-               const ProcessSets& sets, const wire::RuntimeSettings& settings,
-               const StallOptions& stall, const StragglerOptions& straggler);
+               const BlockedCallers& callers, const Completions& completions,
+               const CoordinatorOptions& options, const ProcessSets& sets,
+               const wire::RuntimeSettings& settings, const StallOptions& stall,
+               const StragglerOptions& straggler);
 
   /// One turn: what was announced until now is heard, what is due is published. Whether anything
   /// was. Not to be called once the end of the job is published.
@@ -79,6 +81,7 @@ class Coordination final : private CoordinatorObserver {
   Recorder& recorder_;
   Timeline& timeline_;
   JobStatus& status_;
+  const Completions& completions_;  // this rank's
   BroadcastRing schedule_;
   Coordinator coordinator_;
   StallWatch stalls_;

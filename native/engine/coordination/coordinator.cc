@@ -329,6 +329,11 @@ bool Coordinator::somebody_blocked(const std::vector<std::uint64_t>& blocked_on)
   for (std::size_t rank = 0; rank < blocked_on.size(); ++rank) {
     const std::uint64_t word = blocked_on[rank];
     if (word == blocked::kNothing) continue;
+    if (word == blocked::kEverything) {
+      // As long as some are on their way, more may come that can go with them.
+      if (open_ == ready_.size()) return true;
+      continue;
+    }
     if (blocked::is_ticket(word)) {
       const wire::Ticket ticket = blocked::ticket_of(word);
       const auto waits_for = [&](const TensorEntry* entry) {

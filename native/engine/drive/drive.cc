@@ -19,6 +19,17 @@ constexpr Nanos kStandBack = 100 * kMillisecond;
 
 }  // namespace
 
+/// Makes progress, and calls those whose operations are over. Whether anything was done; `lock` is
+/// given away in between if somebody is called.
+bool Drive::make(DriveLock& lock) {
+  const bool worked = progress_.make(lock);
+  if (!completions_.any()) return worked;
+  lock.unlock();
+  completions_.tell();
+  lock.lock();
+  return true;
+}
+
 /// No other thread has to be woken for it.
 void Drive::until(const std::function<bool()>& done, Nanos deadline) {
   // A blocked caller does not compute, whatever it waits for a CPU as it drives. Asking takes a
@@ -31,18 +42,18 @@ void Drive::until(const std::function<bool()>& done, Nanos deadline) {
     // Another thread is in the middle of a batch, perhaps the one this caller waits for.
     if (!lock.try_lock_for(std::chrono::milliseconds(50))) continue;
     job_.doorbell.arm(Urgency::kNone, Sleeper::kCaller);
-    while (!done() && progress_.make(lock)) {
+    while (!done() && make(lock)) {
     }
     if (done()) break;
     std::uint32_t seen = job_.doorbell.rings();
-    if (progress_.make(lock)) continue;
+    if (make(lock)) continue;
     lock.unlock();
     if (poll_doorbell(seen)) continue;
     lock.lock();
     seen = job_.doorbell.rings();
     job_.doorbell.arm(progress_.wake_threshold(lock), Sleeper::kCaller);
     // Another caller may have finished this one's operation while it polled.
-    if (done() || progress_.make(lock)) continue;
+    if (done() || make(lock)) continue;
     const Nanos wake_at = std::min(deadline, progress_.next_deadline(lock));
     lock.unlock();
     job_.doorbell.sleep(seen, Sleeper::kCaller, wake_at);
@@ -68,6 +79,7 @@ void Drive::leave_to_thread() {
     job_.doorbell.arm(progress_.wake_threshold(lock), Sleeper::kThread);
     work = progress_.make(lock) || progress_.next_deadline(lock) < thread_deadline_;
   }
+  completions_.tell();
   if (work) wake_thread();
 }
 
@@ -105,12 +117,12 @@ void Drive::run(int cpu) {
     // Under the lock: a caller that came meanwhile may already sleep on what it has armed.
     if (callers_.any()) continue;
     job_.doorbell.arm(Urgency::kNone, Sleeper::kThread);
-    while (!callers_.any() && progress_.make(lock)) {
+    while (!callers_.any() && make(lock)) {
     }
     if (callers_.any()) continue;
     seen = job_.doorbell.rings();
     job_.doorbell.arm(progress_.wake_threshold(lock), Sleeper::kThread);
-    if (stop_ || progress_.make(lock)) continue;
+    if (stop_ || make(lock)) continue;
     thread_deadline_ = progress_.next_deadline(lock);
     lock.unlock();
     job_.doorbell.sleep(seen, Sleeper::kThread, thread_deadline_);

@@ -9,6 +9,7 @@
 #include "engine/job/drive_lock.h"
 #include "engine/job/job.h"
 #include "engine/recording/recorder.h"
+#include "engine/submission/completions.h"
 
 namespace hvdtune {
 
@@ -18,8 +19,13 @@ class Drive {
  public:
   /// All references outlive it.
   Drive(const Job& job, DriveMutex& mutex, BlockedCallers& callers, Progress& progress,
-        const Recorder& recorder)
-      : job_(job), mutex_(mutex), callers_(callers), progress_(progress), recorder_(recorder) {}
+        Completions& completions, const Recorder& recorder)
+      : job_(job),
+        mutex_(mutex),
+        callers_(callers),
+        progress_(progress),
+        completions_(completions),
+        recorder_(recorder) {}
 
   /// Makes progress until done() or the deadline. Its caller holds no lock; any thread.
   void until(const std::function<bool()>& done, Nanos deadline);
@@ -32,6 +38,7 @@ class Drive {
   void wake_thread() { job_.doorbell.wake(Sleeper::kThread); }
 
  private:
+  bool make(DriveLock& lock);
   void leave_to_thread();
   void run(int cpu);
   [[nodiscard]] bool poll_doorbell(std::uint32_t seen) const {
@@ -42,6 +49,7 @@ class Drive {
   DriveMutex& mutex_;
   BlockedCallers& callers_;
   Progress& progress_;
+  Completions& completions_;
   const Recorder& recorder_;
   // Until when the thread sleeps; kForever while it does not, or stands back for callers.
   std::atomic<Nanos> thread_deadline_{kForever};

@@ -11,6 +11,8 @@ namespace hvdtune {
 namespace blocked {
 
 inline constexpr std::uint64_t kNothing = 0;
+/// Perhaps on all that is in flight: who is called when it is over does not say.
+inline constexpr std::uint64_t kEverything = ~std::uint64_t{0};
 inline constexpr std::uint64_t kTicketFlag = 1ULL << 63;
 
 inline std::uint64_t on_slot(wire::Slot slot) { return std::uint64_t{slot} + 1; }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -132,6 +133,12 @@ struct RecordedAs {
   std::uint32_t generation = 0;  ///< of the recording; 0: of none
 };
 
+struct Operation;
+
+/// What an operation's submitter wants to be called with when it is over: its status and results
+/// are there. Must not throw, and not wait for another operation.
+using OnDone = std::function<void(std::shared_ptr<Operation>)>;
+
 /// One submitted operation, from submit() until its result is taken.
 struct Operation {
   std::int64_t handle = 0;
@@ -146,6 +153,7 @@ struct Operation {
   std::atomic<bool> direct{false};
   std::uint32_t direct_round = 0;
   std::size_t direct_bytes = 0;  ///< that this rank brings there
+  OnDone on_done;                ///< with `calls`
 
   // Results; written before `done` is set, read after it is seen.
   std::vector<OwnedBuffer> outputs;
@@ -161,6 +169,7 @@ struct Operation {
   RecordedAs recorded;
   wire::Slot slot = wire::kNoSlot;  ///< it was announced by this slot
   std::atomic<bool> done{false};
+  bool calls = false;  ///< when it is over; otherwise somebody asks by the handle
   /// OperationTable's number of the agreement that `request` equals; 0 = none.
   std::uint64_t agreement = 0;
   Status status;  // a result, too

@@ -46,10 +46,17 @@ OperationPtr Submissions::find_entry(const DriveLock& /*held*/, std::uint32_t se
   return table_.find(set, entry);
 }
 
-/// The operation has its status and results.
+/// The operation has its status and results: its submitter may have it. Nobody else may touch it
+/// afterwards.
+void Submissions::set_done(const OperationPtr& operation) {
+  const bool calls = operation->calls;
+  operation->done.store(true, std::memory_order_release);
+  if (calls) completions_.add(operation);
+}
+
 void Submissions::finish(const TableLock& /*held*/, const OperationPtr& operation, bool executed) {
   table_.finish(operation, executed);
-  operation->done.store(true, std::memory_order_release);
+  set_done(operation);
 }
 
 void Submissions::finish_all(const TableLock& lock, const std::vector<OperationPtr>& batch) {
@@ -101,7 +108,7 @@ void Submissions::remove_set(const DriveLock& /*held*/, std::uint32_t set) {
     operation->status = {ErrorKind::kAborted, "Process set has been removed: set " +
                                                   std::to_string(set) + " went while " +
                                                   operation->request.name + " was waiting in it."};
-    operation->done.store(true, std::memory_order_release);
+    set_done(operation);
   }
 }
 
@@ -136,7 +143,7 @@ void Submissions::end(const DriveLock& /*held*/, const Status& status) {
     }
     if (operation->on_device && operation->on_device->launched) continue;  // it ends by itself
     operation->status = status;
-    operation->done.store(true, std::memory_order_release);
+    set_done(operation);
   }
   over_ = true;
 }

@@ -18,9 +18,10 @@ std::vector<std::vector<int>> with_global_set(int size, std::vector<std::vector<
 
 Submissions::Submissions(const Job& job, std::vector<std::vector<int>> process_sets,
                          const wire::RuntimeSettings& settings, Writing writing,
-                         DriveMutex& drive_mutex, BlockedCallers& callers)
+                         DriveMutex& drive_mutex, BlockedCallers& callers, Completions& completions)
     : job_(job),
       callers_(callers),
+      completions_(completions),
       sets_(with_global_set(job.size, std::move(process_sets))),
       applied_(settings),
       announcements_(job),
@@ -46,6 +47,13 @@ void Submissions::check(const TableLock& /*held*/, const wire::Request& request)
 /// Enters an operation into the table.
 OperationPtr Submissions::enter(const TableLock& lock, Submission submission,
                                 wire::Slot& known_slot) {
+  OperationPtr operation = enter_without_handle(lock, std::move(submission), known_slot);
+  add_handle(lock, operation);
+  return operation;
+}
+
+OperationPtr Submissions::enter_without_handle(const TableLock& lock, Submission submission,
+                                               wire::Slot& known_slot) {
   check(lock, submission.request);
   check_fit(submission, sets_);
   auto operation = std::make_shared<Operation>();
@@ -57,7 +65,6 @@ OperationPtr Submissions::enter(const TableLock& lock, Submission submission,
            " was submitted with the same name as another tensor that is still being processed; "
            "names in flight must be different");
   }
-  add_handle(lock, operation);
   return operation;
 }
 
@@ -99,6 +106,24 @@ std::int64_t Submissions::submit(Submission submission, std::shared_ptr<OnDevice
   // After everything that this rank has announced before: the coordinator reads it in this order.
   if (joins) joined_ = true;
   return operation->handle;
+}
+
+void Submissions::submit(Submission submission, std::shared_ptr<OnDevice> on_device,
+                         OnDone on_done) {
+  const TableLock lock(mutex_);
+  wire::Slot known_slot = wire::kNoSlot;
+  const OperationPtr operation = enter_without_handle(lock, std::move(submission), known_slot);
+  operation->on_device = std::move(on_device);
+  // Before anybody can hear of it, and end it.
+  operation->on_done = std::move(on_done);
+  operation->calls = true;
+  completions_.expect();
+  try {
+    announce_entered(lock, operation, known_slot, monotonic_now());
+  } catch (...) {
+    completions_.expect_no_more();
+    throw;
+  }
 }
 
 template <typename Submitted>
@@ -153,7 +178,7 @@ void Submissions::announce_entered(const TableLock& lock, const OperationPtr& op
     announce(lock, operation, known_slot, now);
   } catch (...) {
     table_.finish(operation, false);
-    handles_.take(operation->handle);
+    if (operation->handle != 0) handles_.take(operation->handle);
     throw;
   }
 }
@@ -176,19 +201,21 @@ void Submissions::announce(const TableLock& lock, const OperationPtr& operation,
     }
     announcements_.push(lock, bytes);
   }
-  announcements_.ring(lock, arrival_urgency(lock, operation->request, known_slot));
+  announcements_.ring(lock, arrival_urgency(lock, *operation, known_slot));
 }
 
 /// Whether the coordinator has anything to do now. A tensor that others still miss needs no
 /// wake-up; the last to arrive causes it.
-Urgency Submissions::arrival_urgency(const TableLock& /*held*/, const wire::Request& request,
+Urgency Submissions::arrival_urgency(const TableLock& /*held*/, const Operation& operation,
                                      wire::Slot known_slot) {
+  const wire::Request& request = operation.request;
   // Who is the last, a word of one host's arena cannot tell where there are others.
   if (known_slot != wire::kNoSlot && !job_.session.spans_hosts(sets_.ranks(request.process_set))) {
     const auto members = static_cast<std::uint32_t>(sets_.ranks(request.process_set).size());
     const bool last = job_.arena.slot_round(known_slot).announce(members).last;
     if (!last && job_.arena.joined().load(std::memory_order_seq_cst) == 0) return Urgency::kNone;
   }
+  if (operation.calls) return Urgency::kUrgent;
   for (int rank = 0; rank < job_.size; ++rank) {
     if (job_.arena.doorbell(rank).blocked_on.load(std::memory_order_seq_cst) != blocked::kNothing) {
       return Urgency::kUrgent;

@@ -16,6 +16,7 @@
 #include "engine/job/process_sets.h"
 #include "engine/operation/registration.h"
 #include "engine/submission/announcements.h"
+#include "engine/submission/completions.h"
 #include "engine/submission/direct_rounds.h"
 #include "engine/submission/handle_table.h"
 #include "engine/submission/operation_table.h"
@@ -31,17 +32,19 @@ namespace hvdtune {
 /// state. What takes a DriveLock belongs to progress.
 class Submissions {
  public:
-  /// `drive_mutex` and `callers` outlive it, and so does `job`. `process_sets`: global ranks of the
-  /// sets 1, 2, …; `writing`: what the user says of how to write what others read.
+  /// `drive_mutex`, `callers` and `completions` outlive it, and so does `job`. `process_sets`:
+  /// global ranks of the sets 1, 2, …; `writing`: what the user says of how to write what others
+  /// read.
   Submissions(const Job& job, std::vector<std::vector<int>> process_sets,
               const wire::RuntimeSettings& settings, Writing writing, DriveMutex& drive_mutex,
-              BlockedCallers& callers);
+              BlockedCallers& callers, Completions& completions);
 
   // ---- callers; what Engine says of its methods of these names --------------------------------
 
   std::int64_t submit(const TensorOperation& wanted);
   /// `on_device`: what Gpus::accept() gave for tensors on a GPU.
   std::int64_t submit(Submission submission, std::shared_ptr<OnDevice> on_device);
+  void submit(Submission submission, std::shared_ptr<OnDevice> on_device, OnDone on_done);
   std::int64_t submit_blocking(const TensorOperation& wanted);
   std::int64_t submit_blocking(Submission submission);
   KnownOperation known(std::int64_t handle);
@@ -122,22 +125,27 @@ class Submissions {
     operation->handle = next_handle_++;
     handles_.add(operation->handle, operation);
   }
+  /// Enters what comes with its memory and has no handle yet.
+  OperationPtr enter_without_handle(const TableLock& lock, Submission submission,
+                                    wire::Slot& known_slot);
   void announce_entered(const TableLock& lock, const OperationPtr& operation, wire::Slot known_slot,
                         Nanos now);
   void announce(const TableLock& lock, const OperationPtr& operation, wire::Slot known_slot,
                 Nanos now);
-  [[nodiscard]] Urgency arrival_urgency(const TableLock& lock, const wire::Request& request,
+  [[nodiscard]] Urgency arrival_urgency(const TableLock& lock, const Operation& operation,
                                         wire::Slot known_slot);
   template <typename Submitted>
   std::int64_t submit_and_settle(Submitted&& submitted);
   void settle(const TableLock& lock, const OperationPtr& operation);
   // outcomes.cc
+  void set_done(const OperationPtr& operation);
   void finish(const TableLock& lock, const OperationPtr& operation, bool executed);
   void finish_all(const TableLock& lock, const std::vector<OperationPtr>& batch);
   bool retire(const TableLock& lock, std::int64_t handle);
 
   const Job& job_;
   BlockedCallers& callers_;
+  Completions& completions_;
   TableMutex mutex_;
   ProcessSets sets_;               // changed under the DriveLock and the TableLock
   wire::RuntimeSettings applied_;  // the same

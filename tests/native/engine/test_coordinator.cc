@@ -107,6 +107,21 @@ TEST(a_tensor_is_ready_when_the_last_rank_has_announced_it) {
   CHECK(due(coordinator).empty());
 }
 
+TEST(who_may_wait_for_everything_does_not_wait_out_a_cycle) {
+  Coordinator coordinator = make(2);
+  const std::vector<std::uint64_t> blocked_on = {blocked::kEverything, blocked::kNothing};
+  const Nanos now = monotonic_now();
+  announce_everywhere(coordinator, 2, allreduce("a"));
+  coordinator.announce(0, announced(allreduce("b")));
+  CHECK(due(coordinator, now, blocked_on).empty());  // b comes: both may go together
+  coordinator.announce(1, announced(allreduce("b")));
+  CHECK(due(coordinator, now).empty());  // nobody waits
+  const auto out = due(coordinator, now, blocked_on);
+  CHECK_EQ(out.size(), 1U);
+  CHECK(out[0].reason == wire::CloseReason::kBlocked);
+  CHECK_EQ(out[0].entries.size(), 2U);
+}
+
 TEST(all_are_ready_no_earlier_than_the_last_of_them) {
   // What the coordinator reads at once has one time, from before; ranks go on announcing meanwhile.
   struct Times : CoordinatorObserver {

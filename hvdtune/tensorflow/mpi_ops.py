@@ -1,0 +1,378 @@
+"""Horovod's operations on TensorFlow's tensors, differentiable, in eager mode and in graphs.
+
+They take tensors, variables and what `tf.convert_to_tensor` takes, of bool, the integers of 8 to
+64 bits (uint8, uint16 without a sign), float16, bfloat16, float32 and float64. What only the ranks
+together can find out is raised by TensorFlow while the operation runs: FailedPreconditionError
+(the ranks' tensors do not fit; no init), InvalidArgumentError (a root, a process set or splits
+that are none), AbortedError (a shutdown), UnknownError (a rank died). The module's name is
+Horovod's: scripts import from it. Gradients: `hvdtune.tensorflow.gradients`.
+
+In a graph ranks match tensors by the name of the node, in eager mode by `name`; calls without one
+by their order in each thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hvdtune.core import operations
+from hvdtune.core.job import init, shutdown
+from hvdtune.core.libraries.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from hvdtune.core.membership import add_process_set, remove_process_set
+from hvdtune.core.observation.recording import start_timeline, stop_timeline
+from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
+from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from hvdtune.core.world import (
+    cross_rank,
+    cross_size,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    size,
+)
+from hvdtune.faces.arguments import allreduce_op, group_members
+from hvdtune.faces.arguments import allreduce_op as handle_average_backwards_compatibility
+from hvdtune.tensorflow.operation_calls import call, checked
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "handle_average_backwards_compatibility",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
+]
+
+
+def set_id(process_set: ProcessSet) -> int:
+    """`id_of`, with TensorFlow's error for a set that is not registered."""
+    try:
+        return id_of(process_set)
+    except ValueError as error:
+        raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
+
+
+def _node_name(operation: str, tensor: tf.Tensor, name: str | None) -> str | None:
+    """The name of the node; None in eager mode, where a tensor has none, unless one is given."""
+    if name is not None or tf.executing_eagerly():
+        return name
+    return f"{operation}_{_normalized(tensor.name)}"
+
+
+def _group_name(operation: str, tensors: Sequence[tf.Tensor], name: str | None) -> str | None:
+    if name is not None or tf.executing_eagerly():
+        return name
+    first, last = _normalized(tensors[0].name), _normalized(tensors[-1].name)
+    return f"{operation}_{first}_{last}"
+
+
+def _normalized(name: str) -> str:
+    return re.sub("[^A-Za-z0-9_]", "_", name)
+
+
+def _group(tensors: Any, operation: str) -> list[tf.Tensor]:
+    members = group_members(tensors, tf.is_tensor(tensors), operation)
+    converted = []
+    for index, member in enumerate(members):
+        try:
+            converted.append(checked(member, operation))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"Member {index} of the group: {error}") from None
+    return converted
+
+
+def _reduction(
+    kind: str,
+    tensors: Sequence[tf.Tensor],
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+) -> dict[str, Any]:
+    """The attributes of a reduction. Raises ValueError, TypeError, HorovodInternalError."""
+    dtypes = [operations.DTYPES[tensor.dtype.name] for tensor in tensors]
+    operations.check_reduction(kind, dtypes, op, prescale_factor, postscale_factor)
+    return {
+        "reduce_op": op,
+        "prescale_factor": float(prescale_factor),
+        "postscale_factor": float(postscale_factor),
+    }
+
+
+# ---- allreduce ----------------------------------------------------------------------------------
+
+
+def _allreduce(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Reduce a tensor (same type and shape on all ranks) over the ranks into a new one."""
+    if op == Adasum:
+        operations.check_adasum(process_set)
+    tensor = checked(tensor, "allreduce")
+    attributes = _reduction("allreduce", [tensor], op, prescale_factor, postscale_factor)
+    attributes |= {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
+    node = _node_name("HorovodAllreduce", tensor, name)
+    return call("HorovodAllreduce", {"tensor": tensor}, attributes, node)[0]
+
+
+def _grouped_allreduce(
+    tensors: Any,
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Reduce tensors, whose types and shapes may differ, as one over the ranks into new ones."""
+    if op == Adasum:
+        operations.check_adasum(process_set)
+    members = _group(tensors, "grouped_allreduce")
+    if not members:
+        return []
+    attributes = _reduction("allreduce", members, op, prescale_factor, postscale_factor)
+    attributes |= {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
+    node = _group_name("HorovodGroupedAllreduce", members, name)
+    return call("HorovodGroupedAllreduce", {"tensors": members}, attributes, node, len(members))
+
+
+# ---- allgather ----------------------------------------------------------------------------------
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Join every rank's tensor along the first dimension (which may differ) in rank order."""
+    tensor = checked(tensor, "allgather")
+    attributes = {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
+    node = _node_name("HorovodAllgather", tensor, name)
+    return call("HorovodAllgather", {"tensor": tensor}, attributes, node)[0]
+
+
+def grouped_allgather(
+    tensors: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """`allgather` of all `tensors` as one."""
+    members = _group(tensors, "grouped_allgather")
+    if not members:
+        return []
+    attributes = {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
+    node = _group_name("HorovodGroupedAllgather", members, name)
+    return call("HorovodGroupedAllgather", {"tensors": members}, attributes, node, len(members))
+
+
+# ---- broadcast ----------------------------------------------------------------------------------
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """A new tensor with the tensor of global rank `root_rank`, on every rank."""
+    operations.check_root(root_rank)
+    tensor = checked(tensor, "broadcast")
+    attributes = {
+        "root_rank": int(root_rank),
+        "ignore_name_scope": ignore_name_scope,
+        "process_set_id": set_id(process_set),
+    }
+    node = _node_name("HorovodBroadcast", tensor, name)
+    return call("HorovodBroadcast", {"tensor": tensor}, attributes, node)[0]
+
+
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Give every variable the value that it has on `root_rank`; the new values.
+
+    In a graph they are values that are assigned when they are run. Raises ValueError if some of the
+    variables are resources and others references.
+    """
+    given = group_members(variables, tf.is_tensor(variables), "broadcast_")
+    resources = [tf.is_tensor(one) and _is_resource(one) for one in given]
+    if any(resources) and not all(resources):
+        raise ValueError(
+            "broadcast_ takes resource variables or reference variables, not both in one call."
+        )
+    prefix = name or "HorovodBroadcastInplace"
+    values = []
+    for index, variable in enumerate(given):
+        label = _normalized(getattr(variable, "name", None) or str(index))
+        value = broadcast(variable, root_rank, f"{prefix}_{label}", process_set=process_set)
+        values.append(variable.assign(value))
+    return [tf.convert_to_tensor(value) for value in values]
+
+
+def _is_resource(variable: Any) -> bool:
+    dtype = getattr(variable, "dtype", None)
+    return not getattr(dtype, "_is_ref_dtype", False)
+
+
+# ---- alltoall -----------------------------------------------------------------------------------
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send `splits[r]` rows to rank `r` of the set and receive what the others send here.
+
+    The rows received, in the order of senders; with `splits` given, a pair of them and an int32
+    tensor of how many rows came from each rank.
+    """
+    tensor = checked(tensor, "alltoall")
+    rows = tf.convert_to_tensor([] if splits is None else splits, dtype=tf.int32)
+    attributes = {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
+    node = _node_name("HorovodAlltoall", tensor, name)
+    inputs = {"tensor": tensor, "splits": rows}
+    output, received = call("HorovodAlltoall", inputs, attributes, node, 2)
+    return output if splits is None else (output, received)
+
+
+# ---- reducescatter ------------------------------------------------------------------------------
+
+
+def _reducescatter(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Sum,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Reduce a tensor over the ranks (Average or Sum) and return this rank's share of its rows."""
+    operations.check_scattered(op)
+    tensor = checked(tensor, "reducescatter")
+    attributes = _reduction("reducescatter", [tensor], op, prescale_factor, postscale_factor)
+    attributes |= {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
+    node = _node_name("HorovodReducescatter", tensor, name)
+    return call("HorovodReducescatter", {"tensor": tensor}, attributes, node)[0]
+
+
+def _grouped_reducescatter(
+    tensors: Any,
+    name: str | None = None,
+    op: int = Sum,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[tf.Tensor]:
+    """`_reducescatter` of all `tensors` as one."""
+    operations.check_scattered(op)
+    members = _group(tensors, "grouped_reducescatter")
+    if not members:
+        return []
+    attributes = _reduction("reducescatter", members, op, prescale_factor, postscale_factor)
+    attributes |= {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
+    node = _group_name("HorovodGroupedReducescatter", members, name)
+    return call("HorovodGroupedReducescatter", {"tensors": members}, attributes, node, len(members))
+
+
+# ---- numbers ------------------------------------------------------------------------------------
+
+
+def join() -> tf.Tensor:
+    """Take part in allreduces with zeros until all ranks have joined; the last one's number."""
+    return call("HorovodJoin", {}, {})[0]
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """The number of ranks in a process set when the operation runs: an int32 scalar."""
+    return call("HorovodSize", {}, {"process_set_id": process_set_id}, name)[0]
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """1 if this rank is in the set, 0 if not, -1 before init, -2 if there is no such set."""
+    return call("HorovodProcessSetIncluded", {}, {"process_set_id": process_set_id}, name)[0]
+
+
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """The number of ranks on this host when the operation runs: an int32 scalar."""
+    return call("HorovodLocalSize", {}, {}, name)[0]
+
+
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """This rank when the operation runs: an int32 scalar."""
+    return call("HorovodRank", {}, {}, name)[0]
+
+
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """This rank's number on its host when the operation runs: an int32 scalar."""
+    return call("HorovodLocalRank", {}, {}, name)[0]

@@ -1,0 +1,108 @@
+"""TensorFlow's calls of Horovod's operations, by the name of their type.
+
+The native module registers the types with the TensorFlow that is imported (nothing is compiled
+against it), and they are called by name: `tf.raw_ops` does not list them. In eager mode the call
+goes to the type's variant whose kernel waits; gradients are recorded for the type itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context, execute
+from tensorflow.python.framework import auto_control_deps, op_def_library
+
+from hvdtune import _native
+from hvdtune.core import operations
+
+_LIBRARY = "libtensorflow_framework.so.2"
+COLLECTIVES = (
+    "HorovodAllreduce",
+    "HorovodGroupedAllreduce",
+    "HorovodAllgather",
+    "HorovodGroupedAllgather",
+    "HorovodBroadcast",
+    "HorovodAlltoall",
+    "HorovodReducescatter",
+    "HorovodGroupedReducescatter",
+)
+#: The types of tensors that the operations take.
+DTYPES = frozenset(tf.dtypes.as_dtype(name) for name in operations.DTYPES)
+
+
+def _missing() -> str:
+    """Registers the operations; what TensorFlow lacks for that, or an empty text."""
+    try:
+        _native.register_tensorflow(_LIBRARY)
+    except ValueError as error:
+        return str(error)
+    # Otherwise TensorFlow runs the operations of a function one after the other, as the program
+    # has them: all wait for the first, and none are fused.
+    name = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
+    types = frozenset(getattr(auto_control_deps, name, ())) | set(COLLECTIVES)
+    setattr(auto_control_deps, name, types)
+    return ""
+
+
+#: Why the operations are not TensorFlow's own here; empty if they are.
+MISSING = _missing()
+
+
+def checked(tensor: Any, operation: str) -> tf.Tensor:
+    """What the caller gave as a tensor. Raises ValueError for a type that cannot be exchanged."""
+    tensor = tf.convert_to_tensor(tensor)
+    if tensor.dtype not in DTYPES:
+        accepted = ", ".join(operations.DTYPES)
+        raise ValueError(
+            f"Tensor type {tensor.dtype.name} is not supported. {operation} takes {accepted}."
+        )
+    return tensor
+
+
+def call(
+    operation: str,
+    inputs: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    name: str | None = None,
+    results: int = 1,
+) -> list[tf.Tensor]:
+    """The outputs of an operation: `inputs` are tensors or lists of them, by the type's names.
+
+    `name`: of the node in a graph; in eager mode what the ranks match tensors by, if not None.
+    """
+    own = operation in COLLECTIVES
+    if context.executing_eagerly():
+        return _call_at_once(operation, inputs, attributes, name or "", results)
+    # In a graph the node's own name is enough.
+    given = {**attributes, "tensor_name": ""} if own else attributes
+    *_, node, outputs = op_def_library._apply_op_helper(operation, name=name, **inputs, **given)
+    if own and execute.must_record_gradient():
+        pairs = [part for pair in given.items() for part in pair]
+        execute.record_gradient(operation, list(node.inputs), tuple(pairs), outputs)
+    return list(outputs)
+
+
+def _call_at_once(
+    operation: str,
+    inputs: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    name: str,
+    results: int,
+) -> list[tf.Tensor]:
+    own = operation in COLLECTIVES
+    pairs = [part for pair in attributes.items() for part in pair]
+    flat: list[tf.Tensor] = []
+    if own:
+        first = next(iter(inputs.values()))
+        grouped = isinstance(first, list)
+        types = [one.dtype.as_datatype_enum for one in first] if grouped else None
+        pairs += ["T", types or first.dtype.as_datatype_enum, "tensor_name", name]
+        for tensor in inputs.values():
+            flat += tensor if grouped else [tensor]
+    type_of_call = operation + "Eager" if own else operation
+    outputs = execute.execute(type_of_call, results, flat, tuple(pairs), context.context())
+    if own and execute.must_record_gradient():
+        execute.record_gradient(operation, flat, tuple(pairs), outputs)
+    return list(outputs)

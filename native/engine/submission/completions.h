@@ -1,0 +1,62 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "engine/operation/operation.h"
+
+namespace hvdtune {
+
+/// Operations whose submitters are called when they are over: between their end, which somebody
+/// notes who makes progress, and the call, which is made where no lock is held.
+///
+/// Any thread may call any method.
+class Completions {
+ public:
+  /// One more operation will come to an end by add().
+  void expect() { expected_.fetch_add(1, std::memory_order_relaxed); }
+  /// One that was refused will not.
+  void expect_no_more() { expected_.fetch_sub(1, std::memory_order_relaxed); }
+  /// Whether some are in flight: whoever submitted them may wait for nothing else.
+  [[nodiscard]] bool expected() const { return expected_.load(std::memory_order_relaxed) > 0; }
+
+  /// The operation is over and has a continuation. The caller may hold locks.
+  void add(OperationPtr operation) {
+    const std::lock_guard lock(mutex_);
+    over_.push_back(std::move(operation));
+    any_.store(true, std::memory_order_release);
+    expected_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  /// Whether tell() has anything to do: one load.
+  [[nodiscard]] bool any() const { return any_.load(std::memory_order_acquire); }
+
+  /// Calls those whose operations are over, each once, in the order of add(). The caller holds no
+  /// lock: what is called may submit.
+  void tell() {
+    while (any()) {
+      std::vector<OperationPtr> over;
+      {
+        const std::lock_guard lock(mutex_);
+        over.swap(over_);
+        any_.store(false, std::memory_order_release);
+      }
+      for (OperationPtr& operation : over) {
+        const OnDone on_done = std::move(operation->on_done);
+        operation->on_done = nullptr;
+        on_done(std::move(operation));
+      }
+    }
+  }
+
+ private:
+  std::atomic<std::ptrdiff_t> expected_{0};
+  std::atomic<bool> any_{false};
+  std::mutex mutex_;
+  std::vector<OperationPtr> over_;
+};
+
+}  // namespace hvdtune

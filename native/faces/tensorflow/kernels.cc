@@ -1,0 +1,342 @@
+// What the operations do. In graphs their kernels return at once, and are done when the engine
+// calls: all that are ready are in flight together, in whatever order TensorFlow starts them. In
+// eager mode they wait, in the caller's thread, which then makes the engine's progress itself.
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "faces/running_engine.h"
+#include "faces/tensorflow/call.h"
+#include "faces/tensorflow/operation_types.h"
+#include "faces/tensorflow/turns.h"
+
+namespace hvdtune::faces::tensorflow {
+namespace {
+
+/// Behind the name of an operation's type: in eager mode, where it is also the node's name.
+constexpr std::string_view kEager = "Eager";
+
+// ---- what a node asks for -----------------------------------------------------------------------
+
+/// Attributes of a node that is being made.
+class Attributes {
+ public:
+  explicit Attributes(TF_OpKernelConstruction* construction) : construction_(construction) {}
+
+  std::int64_t integer(const char* name) {
+    std::int64_t value = 0;
+    tf().OpKernelConstruction_GetAttrInt64(construction_, name, &value, status_);
+    status_.check();
+    return value;
+  }
+
+  double number(const char* name) {
+    float value = 0;
+    tf().OpKernelConstruction_GetAttrFloat(construction_, name, &value, status_);
+    status_.check();
+    return value;
+  }
+
+  bool flag(const char* name) {
+    unsigned char value = 0;
+    tf().OpKernelConstruction_GetAttrBool(construction_, name, &value, status_);
+    status_.check();
+    return value != 0;
+  }
+
+  std::string text(const char* name) {
+    std::int32_t elements = 0;
+    std::int32_t bytes = 0;
+    tf().OpKernelConstruction_GetAttrSize(construction_, name, &elements, &bytes, status_);
+    status_.check();
+    std::string value(static_cast<std::size_t>(bytes > 0 ? bytes : 0), '\0');
+    if (value.empty()) return value;
+    tf().OpKernelConstruction_GetAttrString(construction_, name, value.data(), value.size(),
+                                            status_);
+    status_.check();
+    return value;
+  }
+
+  std::uint32_t process_set() {
+    const std::int64_t set = integer("process_set_id");
+    if (set < 0 || set > INT32_MAX) refuse("there is no process set " + std::to_string(set));
+    return static_cast<std::uint32_t>(set);
+  }
+
+  /// The node's name in its graph; in eager mode the type of the operation.
+  std::string node_name() {
+    const TF_StringView name = tf().OpKernelConstruction_GetName(construction_);
+    return {name.data, name.len};
+  }
+
+ private:
+  TF_OpKernelConstruction* const construction_;
+  TfStatus status_;
+};
+
+template <typename Make>
+void* created(TF_OpKernelConstruction* construction, Make&& make) {
+  try {
+    Attributes attributes(construction);
+    return make(attributes).release();
+  } catch (const Error& error) {
+    TfStatus reason;
+    reason.set(kInvalidArgument, error.what());
+    tf().OpKernelConstruction_Failure(construction, reason);
+    return nullptr;
+  }
+}
+
+std::string last_part(const std::string& name) { return name.substr(name.rfind('/') + 1); }
+
+template <OpKind kind, bool grouped, bool eager>
+void* create_node(TF_OpKernelConstruction* construction) {
+  return created(construction, [](Attributes& attributes) {
+    auto node = std::make_unique<Node>();
+    node->kind = kind;
+    node->grouped = grouped;
+    node->process_set = attributes.process_set();
+    if (kind == OpKind::kAllreduce || kind == OpKind::kReducescatter) {
+      node->reduce_op = static_cast<ReduceOp>(attributes.integer("reduce_op"));
+      node->prescale = attributes.number("prescale_factor");
+      node->postscale = attributes.number("postscale_factor");
+    }
+    if (kind == OpKind::kBroadcast) {
+      node->root = static_cast<std::int32_t>(attributes.integer("root_rank"));
+    }
+    node->type = attributes.node_name();
+    if (eager) node->type.resize(node->type.size() - kEager.size());
+    node->name = attributes.text("tensor_name");
+    if (!eager && node->name.empty()) node->name = node->type;
+    if (attributes.flag("ignore_name_scope")) node->name = last_part(node->name);
+    return node;
+  });
+}
+
+template <typename T>
+void delete_object(void* object) {
+  delete static_cast<T*>(object);
+}
+
+// ---- graphs -------------------------------------------------------------------------------------
+
+/// A run of a node in a graph, from its start until TensorFlow knows that it is done.
+class Run : public std::enable_shared_from_this<Run> {
+ public:
+  Run(const Node& node, TF_OpKernelContext* context, Done done)
+      : node_(node), call_(node, context), done_(std::move(done)) {}
+
+  void start() {
+    if (turns().begin(node_.process_set, node_.name, shared_from_this())) submit();
+  }
+
+ private:
+  static Turns<std::shared_ptr<Run>>& turns() {
+    static auto* const turns = new Turns<std::shared_ptr<Run>>;  // as long as TensorFlow's threads
+    return *turns;
+  }
+
+  void submit() {
+    try {
+      const std::shared_ptr<Engine> engine = running_engine();
+      engine->submit(call_.submission(*engine, node_.name),
+                     [self = shared_from_this()](const OperationPtr& operation) {
+                       self->call_.deliver(*operation);
+                       self->end();
+                     });
+    } catch (const Error& error) {
+      call_.fail(error.status());
+      end();
+    }
+  }
+
+  /// The context is nobody's afterwards.
+  void end() {
+    const std::shared_ptr<Run> next = turns().end(node_.process_set, node_.name);
+    done_();
+    if (next) next->submit();
+  }
+
+  const Node& node_;
+  Call call_;
+  Done done_;
+};
+
+void run_in_graph(void* kernel, TF_OpKernelContext* context,
+                  TF_AsyncOpKernelDoneCallback* callback) {
+  std::make_shared<Run>(*static_cast<Node*>(kernel), context, take_done(callback))->start();
+}
+
+// ---- eager mode ---------------------------------------------------------------------------------
+
+/// Which of the threads this one is that have called operations of a type without a name, in the
+/// order of their first calls: what one thread calls next cannot meet what another one does.
+std::string name_in_this_thread(const Node& node) {
+  static std::mutex mutex;
+  static auto* const threads = new std::unordered_map<std::string, int>;
+  thread_local std::unordered_map<std::string, std::string> names;
+  std::string key = node.type + '\n' + std::to_string(node.process_set);
+  const auto [found, first] = names.try_emplace(key);
+  if (first) {
+    const std::lock_guard lock(mutex);
+    const int number = (*threads)[key]++;
+    found->second = number == 0 ? node.type : node.type + '_' + std::to_string(number);
+  }
+  return found->second;
+}
+
+void run_at_once(void* kernel, TF_OpKernelContext* context) {
+  const Node& node = *static_cast<Node*>(kernel);
+  Call call(node, context);
+  try {
+    const std::shared_ptr<Engine> engine = running_engine();
+    const std::string name = node.name.empty() ? name_in_this_thread(node) : node.name;
+    const std::int64_t handle = engine->submit_blocking(call.submission(*engine, name));
+    engine->wait(handle, kForever);
+    call.deliver(*engine->take(handle));
+  } catch (const Error& error) {
+    call.fail(error.status());
+  }
+}
+
+// ---- numbers ------------------------------------------------------------------------------------
+
+template <typename Number>
+void put_number(TF_OpKernelContext* context, Number&& number) {
+  try {
+    const std::int32_t value = number();
+    const TfStatus status;
+    TF_Tensor* const tensor =
+        tf().AllocateOutput(context, 0, kTfInt32, nullptr, 0, sizeof(std::int32_t), status);
+    status.check();
+    *static_cast<std::int32_t*>(tf().TensorData(tensor)) = value;
+    tf().DeleteTensor(tensor);
+  } catch (const Error& error) {
+    TfStatus reason;
+    reason.set(error.kind() == ErrorKind::kInvalidArgument ? kInvalidArgument : kFailedPrecondition,
+               error.what());
+    tf().OpKernelContext_Failure(context, reason);
+  }
+}
+
+struct Set {
+  std::uint32_t id = 0;
+};
+
+void* create_set(TF_OpKernelConstruction* construction) {
+  return created(construction, [](Attributes& attributes) {
+    return std::make_unique<Set>(Set{attributes.process_set()});
+  });
+}
+
+void* create_nothing(TF_OpKernelConstruction* /*construction*/) { return nullptr; }
+void delete_nothing(void* /*kernel*/) {}
+
+void put_size(void* kernel, TF_OpKernelContext* context) {
+  put_number(context, [kernel] {
+    const std::uint32_t set = static_cast<Set*>(kernel)->id;
+    const int size = running_engine()->place_in_set(set).second;
+    if (size == 0) refuse("there is no process set " + std::to_string(set));
+    return size;
+  });
+}
+
+/// Horovod's codes: 1, 0, or -1 before init, -2 for an unknown set.
+void put_included(void* kernel, TF_OpKernelContext* context) {
+  put_number(context, [kernel] {
+    std::pair<int, int> place;
+    try {
+      place = running_engine()->place_in_set(static_cast<Set*>(kernel)->id);
+    } catch (const Error&) {
+      return -1;
+    }
+    if (place.second == 0) return -2;
+    return place.first >= 0 ? 1 : 0;
+  });
+}
+
+void put_rank(void* /*kernel*/, TF_OpKernelContext* context) {
+  put_number(context, [] { return running_engine()->place_in_set(0).first; });
+}
+
+/// (this rank's number among those of its host, how many they are)
+std::pair<int, int> place_on_host() {
+  const std::shared_ptr<Engine> engine = running_engine();
+  const std::vector<int> hosts = engine->hosts();
+  const auto rank = static_cast<std::size_t>(engine->place_in_set(0).first);
+  std::pair<int, int> place{0, 0};
+  for (std::size_t other = 0; other < hosts.size(); ++other) {
+    if (hosts[other] != hosts[rank]) continue;
+    if (other < rank) ++place.first;
+    ++place.second;
+  }
+  return place;
+}
+
+void put_local_size(void* /*kernel*/, TF_OpKernelContext* context) {
+  put_number(context, [] { return place_on_host().second; });
+}
+
+void put_local_rank(void* /*kernel*/, TF_OpKernelContext* context) {
+  put_number(context, [] { return place_on_host().first; });
+}
+
+void join_at_once(void* /*kernel*/, TF_OpKernelContext* context) {
+  put_number(context, [] {
+    const std::shared_ptr<Engine> engine = running_engine();
+    const std::int64_t handle = engine->join();
+    engine->wait(handle, kForever);
+    const OperationPtr joined = engine->take(handle);
+    if (!joined->status.ok()) throw Error(joined->status);
+    return static_cast<std::int32_t>(joined->numbers.front());
+  });
+}
+
+// ---- registering --------------------------------------------------------------------------------
+
+void add(const std::string& type, TF_KernelBuilder* builder) {
+  const TfStatus status;
+  tf().RegisterKernelBuilder(type.c_str(), builder, status);  // which deletes the builder
+  status.check();
+}
+
+template <OpKind kind, bool grouped = false>
+void add_collective(const std::string& type) {
+  add(type, tf().NewAsyncKernelBuilder(type.c_str(), "CPU", create_node<kind, grouped, false>,
+                                       run_in_graph, delete_object<Node>));
+  const std::string eager = type + std::string(kEager);
+  add(eager, tf().NewKernelBuilder(eager.c_str(), "CPU", create_node<kind, grouped, true>,
+                                   run_at_once, delete_object<Node>));
+}
+
+void add_number(const std::string& type, ComputeFunction compute, bool of_set = false) {
+  add(type,
+      of_set ? tf().NewKernelBuilder(type.c_str(), "CPU", create_set, compute, delete_object<Set>)
+             : tf().NewKernelBuilder(type.c_str(), "CPU", create_nothing, compute, delete_nothing));
+}
+
+}  // namespace
+
+void register_kernels() {
+  add_collective<OpKind::kAllreduce>("HorovodAllreduce");
+  add_collective<OpKind::kAllreduce, true>("HorovodGroupedAllreduce");
+  add_collective<OpKind::kAllgather>("HorovodAllgather");
+  add_collective<OpKind::kAllgather, true>("HorovodGroupedAllgather");
+  add_collective<OpKind::kBroadcast>("HorovodBroadcast");
+  add_collective<OpKind::kAlltoall>("HorovodAlltoall");
+  add_collective<OpKind::kReducescatter>("HorovodReducescatter");
+  add_collective<OpKind::kReducescatter, true>("HorovodGroupedReducescatter");
+  add_number("HorovodJoin", join_at_once);
+  add_number("HorovodSize", put_size, true);
+  add_number("HorovodProcessSetIncluded", put_included, true);
+  add_number("HorovodLocalSize", put_local_size);
+  add_number("HorovodRank", put_rank);
+  add_number("HorovodLocalRank", put_local_rank);
+}
+
+}  // namespace hvdtune::faces::tensorflow
