@@ -45,9 +45,7 @@ class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
         variables = [variable for gradient, variable in pairs if gradient is not None]
         with tf.init_scope():
             starts = [
-                self._get_or_make_slot(
-                    variable, variable.initialized_value(), "delta_start", self._name
-                )
+                self._get_or_make_slot(variable, _beginning(variable), "delta_start", self._name)
                 for variable in variables
             ]
             if self._steps is None:
@@ -88,3 +86,11 @@ class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
     def variables(self) -> list[Any]:
         """The variables of both optimizers."""
         return [*super().variables(), *self._optimizer.variables()]
+
+
+def _beginning(variable: Any) -> tf.Tensor:
+    """The value of a variable; if it has none yet, that which it will be given."""
+    if tf.executing_eagerly():
+        return variable.read_value()
+    is_there = tf.compat.v1.is_variable_initialized(variable)
+    return tf.cond(is_there, variable.read_value, lambda: variable.initial_value)

@@ -11,13 +11,17 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtune.arrays import collectives
+from hvdtune.arrays.adapter import ArrayAdapter
 from hvdtune.core import objects, tables
 from hvdtune.core.operations import synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.faces.broadcast import finish_all
 from hvdtune.tensorflow import mpi_ops
+from hvdtune.tensorflow.operation_calls import DTYPES
 from hvdtune.tensorflow.reductions import as_tensor
 from hvdtune.tensorflow.util import value_of
+
+_KNOWN = ArrayAdapter().codes  # NumPy's types that can be sent
 
 
 def broadcast_variables(
@@ -52,16 +56,7 @@ def broadcast_variables(
             for of_one in by_device.values()
         ]
         return tf.group(*tf.nest.flatten(done))
-    return tf.group(
-        *(
-            variable.assign(
-                mpi_ops.broadcast(
-                    as_tensor(variable), root_rank, name=_label(variable), process_set=process_set
-                )
-            )
-            for variable in every
-        )
-    )
+    return tf.group(*(v.assign(_broadcast(v, root_rank, process_set)) for v in every))
 
 
 def broadcast_values(
@@ -88,8 +83,18 @@ def broadcast_values(
 
 
 def _sendable(array: Any) -> Any:
-    """The array, or a view of it if NumPy does not know its type (bfloat16)."""
-    return array if array.dtype.isbuiltin else array.view(f"u{array.dtype.itemsize}")
+    """The array; its bytes if only TensorFlow knows the type (the seeds of Keras are uint32)."""
+    if array.dtype in _KNOWN or array.dtype.hasobject:
+        return array
+    return array.reshape(-1).view(np.uint8)
+
+
+def _broadcast(variable: Any, root_rank: int, process_set: ProcessSet) -> tf.Tensor:
+    """The root's value of a variable, in a graph; its bytes travel as above."""
+    value = as_tensor(variable)
+    sent = value if value.dtype in DTYPES else tf.bitcast(value, tf.uint8)
+    received = mpi_ops.broadcast(sent, root_rank, name=_label(variable), process_set=process_set)
+    return received if sent is value else tf.bitcast(received, value.dtype)
 
 
 def _label(variable: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -388,7 +389,7 @@ def run() -> list[str]:
     tf.config.threading.set_inter_op_parallelism_threads(2)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     SETS[:] = [hvd.ProcessSet([0, 1]), hvd.ProcessSet([1])]
-    size = int(__import__("os").environ["HOROVOD_SIZE"])
+    size = int(os.environ["HOROVOD_SIZE"])
     # The whole job is the global set, and is not registered again.
     hvd.init(process_sets=[one for one in SETS if size > 2 or len(one.ranks) < size])
     if size == 2:
