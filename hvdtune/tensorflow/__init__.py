@@ -1,0 +1,183 @@
+"""Horovod's TensorFlow API on hvdtune's engine: ``import hvdtune.tensorflow as hvd``.
+
+A script for ``horovod.tensorflow`` runs with this module in its place. Nothing is compiled against
+TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+try:
+    import tensorflow as _tf  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "hvdtune.tensorflow needs TensorFlow 2.16 or newer, which cannot be imported here "
+        f"({error}). Install it with: pip install tensorflow"
+    ) from error
+
+from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.observation.marks import mark, mark_step
+from hvdtune.core.operations import barrier
+from hvdtune.tensorflow import (
+    elastic,
+    gradients,  # noqa: F401 (registers the operations' gradients)
+    util,
+)
+from hvdtune.tensorflow.compression import Compression
+from hvdtune.tensorflow.functions import (
+    BroadcastGlobalVariablesHook,
+    allgather_object,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from hvdtune.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from hvdtune.tensorflow.mpi_ops import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    ProcessSet,
+    Product,
+    Sum,
+    add_process_set,
+    allgather,
+    alltoall,
+    broadcast,
+    broadcast_,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    global_process_set,
+    gloo_built,
+    gloo_enabled,
+    grouped_allgather,
+    handle_average_backwards_compatibility,
+    init,
+    is_homogeneous,
+    is_initialized,
+    join,
+    local_rank,
+    local_rank_op,
+    local_size,
+    local_size_op,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    process_set_included_op,
+    rank,
+    rank_op,
+    remove_process_set,
+    rocm_built,
+    shutdown,
+    size,
+    size_op,
+    start_timeline,
+    stop_timeline,
+)
+from hvdtune.tensorflow.optimizer import DistributedOptimizer, _DistributedOptimizer  # noqa: F401
+from hvdtune.tensorflow.reductions import (
+    allreduce,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
+)
+from hvdtune.tensorflow.tape import (
+    DistributedGradientTape,
+    PartialDistributedGradientTape,
+    _DistributedGradientTape,  # noqa: F401
+)
+from hvdtune.tensorflow.util import (
+    _executing_eagerly,  # noqa: F401
+    check_num_rank_power_of_2,
+    gpu_available,
+    split_list,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "LocalGradientAggregationHelper",
+    "Max",
+    "Min",
+    "PartialDistributedGradientTape",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNormalization",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "ccl_built",
+    "check_num_rank_power_of_2",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "gpu_available",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "mark",
+    "mark_step",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+    "split_list",
+    "start_timeline",
+    "stop_timeline",
+    "util",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # What loads Keras, which takes seconds, is there for those who ask for it.
+    if name == "SyncBatchNormalization":
+        module = importlib.import_module("hvdtune.tensorflow.sync_batch_norm")
+        return module.SyncBatchNormalization
+    if name in ("keras", "data"):
+        return importlib.import_module(f"hvdtune.tensorflow.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,172 @@
+"""Making ranks equal: variables, and any Python object."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvdtune.arrays import collectives
+from hvdtune.arrays.adapter import ArrayAdapter
+from hvdtune.core import objects, tables
+from hvdtune.core.operations import synchronize
+from hvdtune.core.process_sets import ProcessSet, global_process_set
+from hvdtune.faces.broadcast import finish_all
+from hvdtune.tensorflow import mpi_ops
+from hvdtune.tensorflow.operation_calls import DTYPES
+from hvdtune.tensorflow.reductions import as_tensor
+from hvdtune.tensorflow.util import value_of
+
+_KNOWN = ArrayAdapter().codes  # NumPy's types that can be sent
+
+
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Make the variables of all ranks equal to those of global rank ``root_rank``.
+
+    ``variables``: TensorFlow's, or Keras's; ranks pass as many, in the same order. In eager mode
+    they are equal on return; in a graph the result is the operation that makes them so.
+    ``inplace``: in graphs, uses one operation for the variables of a device.
+
+    In eager mode raises ValueError, on all ranks, if their numbers of variables differ;
+    HorovodInternalError if their types or shapes do, or a rank is gone. In graphs, TensorFlow's
+    errors (see ``mpi_ops``).
+    """
+    every = [value_of(variable) for variable in variables]
+    if tf.executing_eagerly():
+        values = [variable.numpy() for variable in every]
+        received = broadcast_values(values, root_rank, process_set, "broadcast_variables")
+        for variable, value in zip(every, received, strict=True):
+            variable.assign(value)
+        return None
+    if inplace:
+        by_device: dict[str, list[Any]] = {}
+        for variable in every:
+            by_device.setdefault(variable.device, []).append(variable)
+        done = [
+            mpi_ops.broadcast_(of_one, root_rank, process_set=process_set)
+            for of_one in by_device.values()
+        ]
+        return tf.group(*tf.nest.flatten(done))
+    return tf.group(*(v.assign(_broadcast(v, root_rank, process_set)) for v in every))
+
+
+def broadcast_values(
+    values: Sequence[Any], root_rank: int, process_set: ProcessSet, name: str
+) -> list[Any]:
+    """The arrays of ``root_rank``, given those of each rank; all are in flight at once.
+
+    Raises ValueError, on all ranks, if their numbers differ, HorovodInternalError if types or
+    shapes do.
+    """
+    own = np.array([len(values)], dtype=np.int64)
+    counts = tables.gather({f"{name}.count": own}, process_set)[0].tolist()
+    if len(set(counts)) > 1:
+        pairs = zip(process_set.ranks or (), counts, strict=True)
+        told = ", ".join(f"rank {rank}: {number}" for rank, number in pairs)
+        raise ValueError(f"{name}: all ranks must pass as many variables ({told}).")
+    copies = [np.array(value, copy=True, order="C") for value in values]
+    handles = [
+        collectives.broadcast_async_(_sendable(copy), root_rank, f"{name}.{i}", process_set)
+        for i, copy in enumerate(copies)
+    ]
+    finish_all([functools.partial(synchronize, handle) for handle in handles])
+    return copies
+
+
+def _sendable(array: Any) -> Any:
+    """The array; its bytes if only TensorFlow knows the type (the seeds of Keras are uint32)."""
+    if array.dtype in _KNOWN or array.dtype.hasobject:
+        return array
+    return array.reshape(-1).view(np.uint8)
+
+
+def _broadcast(variable: Any, root_rank: int, process_set: ProcessSet) -> tf.Tensor:
+    """The root's value of a variable, in a graph; its bytes travel as above."""
+    value = as_tensor(variable)
+    sent = value if value.dtype in DTYPES else tf.bitcast(value, tf.uint8)
+    received = mpi_ops.broadcast(sent, root_rank, name=_label(variable), process_set=process_set)
+    return received if sent is value else tf.bitcast(received, value.dtype)
+
+
+def _label(variable: Any) -> str:
+    return "HorovodBroadcast_" + re.sub(r"[^A-Za-z0-9_]", "_", variable.name)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """A picklable object of ``root_rank``, on every rank of the set; see ``core.objects``.
+
+    No graph is involved, so ``session``, which Horovod needs, is not used.
+    """
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """``broadcast_object`` as a function of the object alone."""
+    return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
+
+
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Every rank's picklable object, in rank order; ``session`` is not used."""
+    return objects.allgather_object(obj, name, process_set)
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """The operation that makes a graph's global variables on all ranks those of ``root_rank``.
+
+    Raises RuntimeError in eager mode, where there are none.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "hvd.broadcast_global_variables() does not support eager execution; use "
+            "hvd.broadcast_variables(<variables of the model and the optimizer>, root_rank)."
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Makes the global variables of all ranks those of ``root_rank``, once a session has begun.
+
+    For MonitoredTrainingSession. That is after they have been initialised, or restored from a
+    checkpoint. ``device``: where TensorFlow puts the operations.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self.bcast_op: Any = None
+
+    def begin(self) -> None:
+        """Add the operation to the graph."""
+        if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
+            with tf.device(self.device):
+                self.bcast_op = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Run it."""
+        session.run(self.bcast_op)
