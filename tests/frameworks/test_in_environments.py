@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]  # pip may take long
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_in_environment(name: str, tmp_path: Path):
     environment = ENVIRONMENTS[name]
+    files = environment.files(TESTS)
+    assert files, f"{name} has no tests"
     python = python_of(environment)
     looked = "import hvdtune, json; found = {'hvdtune': hvdtune.__file__}\n" + "".join(
         f"import {module}; found[{module!r}] = {module}.__file__\n"
@@ -34,14 +36,12 @@ def test_in_environment(name: str, tmp_path: Path):
     assert found.pop("hvdtune") == hvdtune.__file__
     assert all(Path(file).is_relative_to(python.parents[1]) for file in found.values()), found
 
-    files = environment.files(TESTS)
     report = tmp_path / "report.xml"
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", *files]
     shown = run([*command, f"--junitxml={report}"], environment, ROOT)
     # Where a framework cannot be imported, all tests of a file are skipped: that is no success.
     passed = passed_tests(report)
     idle = [file.name for file in files if not passed[file.stem]]
-    assert files, f"{name} has no tests"
     assert not idle, f"no test of {', '.join(idle)} has run in {name}\n{shown}"
 
 
