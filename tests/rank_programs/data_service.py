@@ -48,8 +48,8 @@ def served(
 
     worker = threading.Thread(target=serve, daemon=True)
     worker.start()
+    config = TfDataServiceConfig.read(configfile, wait_for_file_creation=True)
     try:
-        config = TfDataServiceConfig.read(configfile, wait_for_file_creation=True)
         result = train(config)
         barrier()
     finally:

@@ -194,9 +194,12 @@ def test_a_cut_connection_is_no_end(monkeypatch):
 
         monkeypatch.setattr(client, "_exchange", exchange_with_cuts)
         waiting, _ = in_background(client.wait_for_shutdown)
-        waiting.join(0.5)
+        begin = time.monotonic()
+        while cut:
+            assert time.monotonic() - begin < SECONDS
+            time.sleep(0.01)
+        waiting.join(0.3)
         assert waiting.is_alive()
-        assert not cut
         server.shutdown()
         waiting.join(SECONDS)
         assert not waiting.is_alive()
@@ -217,8 +220,8 @@ def connect(server: ComputeService) -> socket.socket:
 
 
 def test_strangers_are_sent_away(monkeypatch):
-    monkeypatch.setattr(service, "_PATIENCE", 0.5)
     with running() as (server, client):
+        monkeypatch.setattr(service, "_PATIENCE", 0.5)
         for sent in (
             b"GET / HTTP/1.1\r\n\r\n" + b"\r\n" * 20,
             messages.PREFIX.pack(messages.LONGEST + 1, bytes(32)),
@@ -230,6 +233,7 @@ def test_strangers_are_sent_away(monkeypatch):
                 stranger.sendall(sent)
                 with suppress(ConnectionResetError):
                     assert stranger.recv(100) == b""
+        monkeypatch.undo()
         assert client.is_running()
 
 
@@ -277,8 +281,8 @@ def test_bad_questions_are_answered(client):
 
 
 def test_who_stops_waiting_is_forgotten(monkeypatch):
-    monkeypatch.setattr(client_module, "_SECONDS", 0.2)
     with running() as (server, client):
+        monkeypatch.setattr(client_module, "_SECONDS", 0.2)
         # The service would wait for ever, the client does not.
         with pytest.raises(ConnectionError, match="timed out"):
             client._ask("wait_for_dispatcher", dispatcher=0, timeout=3600.0)
