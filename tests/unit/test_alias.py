@@ -130,6 +130,17 @@ except ImportError as error:
     assert "it offers horovod.torch" in said
 
 
+def test_modules_are_run_as_python_m_does(run):
+    code = """
+import runpy
+names = runpy.run_module("horovod.common.exceptions", run_name="__main__")
+assert names["__name__"] == "__main__"
+assert names["HorovodInternalError"].__module__ == "__main__"
+print("ok")
+"""
+    assert run(code) == "ok"
+
+
 def test_a_missing_part_asked_for_by_name_says_so_too(run):
     code = """
 try:

@@ -29,6 +29,8 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "torch": {"arrays", "core", "elastic", "faces", "settings"},
     "jax": {"arrays", "core", "faces"},
     "lightning": {"torch"},
+    "compute_service": {"core"},
+    "tensorflow": {"compute_service", "core"},
     "timeline": {"settings", "pages"},
     "live": {"settings", "timeline"},
     "autotune": {"bootstrap", "settings", "pages"},
@@ -41,7 +43,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
         "timeline",
     },
     "__main__": {"alias", "cli"},
-    "_alias": {"cli", "core", "elastic", "launch", "torch"},
+    "_alias": {"cli", "compute_service", "core", "elastic", "launch", "torch"},
 }
 MAY_IMPORT_NATIVE = ("core", "autotune.session.online")
 

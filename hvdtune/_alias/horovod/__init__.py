@@ -12,10 +12,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_loader
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from . import _absent
@@ -39,6 +39,12 @@ class _Loader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(self._target)
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """For `python -m`, which runs a module's code under the name `__main__`."""
+        spec = find_spec(self._target)
+        loader = spec.loader if spec is not None else None
+        return loader.get_code(self._target) if isinstance(loader, InspectLoader) else None
 
 
 class _Finder(MetaPathFinder):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
+from hvdtune.compute_service.errors import TimeoutException
 
-class TimeoutException(Exception):
-    """Something has taken longer than it may."""
+__all__ = ["Timeout", "TimeoutException"]
 
 
 class Timeout:

@@ -1,0 +1,1 @@
+"""TensorFlow's data service: compute_worker runs it as a job, compute_service makes use of it."""
