@@ -29,6 +29,7 @@ class GradientReduction:
     groups: Groups | None
     process_set: ProcessSet
     scale_local_gradients: bool
+    accumulating: Sequence[Any] = ()  # the variables whose accumulated gradients are next
     _local: dict[int, Any] = field(default_factory=dict)
     _wire_name: str | None = None
 

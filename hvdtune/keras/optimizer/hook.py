@@ -41,7 +41,6 @@ class DistributedHook:
 
     _reduction: GradientReduction | None = None  # while the wrapped class' constructor runs
     _agg_helper: Passes | None = None
-    _accumulating: Sequence[Any] = ()  # the variables whose accumulated gradients are next
     _is_applying = False
     _hides_accumulators = False
 
@@ -126,11 +125,9 @@ class DistributedHook:
             self._hides_accumulators = False
 
     def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
-        self._accumulating = list(trainable_variables)
-        try:
-            super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
-        finally:
-            self._accumulating = ()
+        # Not an attribute of the optimizer: Keras would take these for its own variables.
+        self._reduction.accumulating = list(trainable_variables)
+        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self: Any, grads: Any) -> Any:
         if self.gradient_accumulation_steps:
@@ -139,7 +136,7 @@ class DistributedHook:
 
     def _reduced_accumulation(self: Any, grads: list[Any]) -> list[Any]:
         """The mean of accumulated gradients, or their sum, reduced at the step that uses it."""
-        helper, variables = self._agg_helper, self._accumulating
+        helper, variables = self._agg_helper, self._reduction.accumulating
         if helper is not None and not helper.average_aggregated_gradients:
             grads = [gradient * helper.backward_passes_per_step for gradient in grads]
         if backend_name() != "jax":
