@@ -26,6 +26,20 @@ class Running:
 
     engine: Engine | None
 
+def begin_running(engine: Engine) -> None:
+    """From now on what frameworks' threads call without Python uses this engine."""
+
+def end_running(absence: str) -> None:
+    """From now on there is none: what they call fails with this sentence."""
+
+def xla_collective_call() -> object:
+    """A capsule with the handler of XLA's custom call for all collectives on the CPU.
+
+    Its attributes: `name`, a string; `numbers`, int64: the kind, the operator, the root, the
+    process set's number, whether it is a group, the set's size, this rank's place in it, whether
+    all ranks bring as many rows; `factors`, float64, before and after a reduction; `splits`, int64.
+    """
+
 class Pending:
     """An operation whose result nobody has fetched.
 

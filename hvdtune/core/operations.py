@@ -26,7 +26,7 @@ _BOOL = DTYPES["bool"]
 _LARGEST_ROOT = 2**31 - 1  # what the engine can be asked for
 
 _PREFIX = {code: name for name, code in _native.OP_KINDS.items()}  # of names on the wire
-_ALLREDUCE, _BARRIER = _native.OP_KINDS["allreduce"], _native.OP_KINDS["barrier"]
+ALLREDUCE, _BARRIER = _native.OP_KINDS["allreduce"], _native.OP_KINDS["barrier"]
 ALLGATHER, BROADCAST = _native.OP_KINDS["allgather"], _native.OP_KINDS["broadcast"]
 ALLTOALL, REDUCESCATTER = _native.OP_KINDS["alltoall"], _native.OP_KINDS["reducescatter"]
 _REDUCTIONS = {
@@ -41,6 +41,7 @@ _REDUCTIONS = {
 
 __all__ = [
     "ALLGATHER",
+    "ALLREDUCE",
     "ALLTOALL",
     "BROADCAST",
     "DTYPES",
@@ -58,10 +59,12 @@ __all__ = [
     "barrier",
     "broadcast_async",
     "check_adasum",
+    "check_reduction",
     "exchange_at_once",
     "forget_all",
     "join",
     "join_async",
+    "name_on_wire",
     "plan_allreduces",
     "poll",
     "reducescatter_async",
@@ -143,17 +146,25 @@ def plan_allreduces(
     return AllreducePlan(_hot, codes, names, op, prescale_factor, postscale_factor, process_set)
 
 
+def name_on_wire(operation: str, name: str) -> str:
+    """What all ranks know an `operation` as that was given a name. Raises ValueError for no text.
+
+    `operation` is "allreduce", "grouped_allreduce", ….
+    """
+    whole = f"{operation}.{name}"
+    if not whole.isascii():
+        try:
+            whole.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{operation}: the name {name!r} is no valid Unicode text") from None
+    return whole
+
+
 def _wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[str, bool]:
     """(name as all ranks know it, whether it will come again)."""
     prefix = ("grouped_" if grouped else "") + _PREFIX[kind]
     if name is not None:
-        whole = f"{prefix}.{name}"
-        if not whole.isascii():
-            try:
-                whole.encode()
-            except UnicodeEncodeError:
-                raise ValueError(f"{prefix}: the name {name!r} is no valid Unicode text") from None
-        return whole, True
+        return name_on_wire(prefix, name), True
     with _unnamed_lock:
         number = _unnamed.get((set_id, prefix), 0) + 1
         _unnamed[set_id, prefix] = number
@@ -266,9 +277,10 @@ def _dtypes_of(buffers: Sequence[Buffer]) -> list[int]:
     return [buffer.dtype for buffer in buffers]
 
 
-def _check_reduction(
+def check_reduction(
     kind: str, dtypes: Sequence[int], op: int, prescale: float, postscale: float
 ) -> None:
+    """Raise ValueError or TypeError for an operator or factors that tensors cannot be given."""
     if not isinstance(op, int) or op not in _REDUCTIONS:
         accepted = ", ".join(_REDUCTIONS.values())
         raise ValueError(f"{kind}: unknown reduction {op!r}; accepted: {accepted}")
@@ -319,9 +331,9 @@ def allreduce_async(
     """
     if op == reduce_ops.Adasum:
         check_adasum(process_set)
-    _check_reduction("allreduce", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
+    check_reduction("allreduce", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
     return _submit(
-        _ALLREDUCE,
+        ALLREDUCE,
         inputs,
         outputs,
         finish,
@@ -423,7 +435,7 @@ def reducescatter_async(
             raise ValueError("reducescatter does not support scalar tensors")
     if op not in (reduce_ops.Average, reduce_ops.Sum):
         raise HorovodInternalError("reducescatter only supports AVERAGE and SUM")
-    _check_reduction("reducescatter", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
+    check_reduction("reducescatter", _dtypes_of(inputs), op, prescale_factor, postscale_factor)
     return _submit(
         REDUCESCATTER,
         inputs,

@@ -26,6 +26,7 @@ def begin(engine: _native.Engine, topology: Topology, settings: knobs.Settings) 
     global _abandoned, _joined_by, _topology, _settings
     running.engine, _topology, _settings = engine, topology, settings
     _abandoned, _joined_by = None, os.getpid()
+    _native.begin_running(engine)
 
 
 def end() -> _native.Engine | None:
@@ -35,6 +36,7 @@ def end() -> _native.Engine | None:
     """
     global _abandoned
     ended, running.engine, _abandoned = running.engine, None, None
+    _native.end_running(absence())
     return ended
 
 
@@ -45,6 +47,7 @@ def abandon() -> None:
     if engine is not None:
         engine.abandon()
         running.engine, _abandoned = None, engine
+        _native.end_running(absence())
 
 
 def is_running() -> bool:

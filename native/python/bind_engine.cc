@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "engine/engine.h"
+#include "faces/running_engine.h"
 #include "python/bindings.h"
 #include "python/device_arrays.h"
 #include "python/hot_calls.h"
@@ -274,6 +275,11 @@ void bind_engine(py::module_& module) {
       py::arg("bytes"),
       "Uninitialised memory for a result, as an array of uint8; what a large result leaves behind "
       "is used again.");
+  module.def("begin_running", &faces::begin_running, py::arg("engine"),
+             "The engine that frameworks' threads use from now on, without Python.");
+  module.def("end_running", &faces::end_running, py::arg("absence"),
+             py::call_guard<py::gil_scoped_release>(),
+             "There is none from now on; what they call fails with this sentence.");
   using Release = py::call_guard<py::gil_scoped_release>;
   py::class_<SharedBlock, std::shared_ptr<SharedBlock>>(
       module, "SharedBlock", py::buffer_protocol(),
@@ -283,8 +289,8 @@ void bind_engine(py::module_& module) {
                                static_cast<py::ssize_t>(block.bytes()));
       })
       .def("__len__", &SharedBlock::bytes);
-  py::class_<Engine> engine(module, "Engine",
-                            "One rank's communication engine; see native/engine.");
+  py::class_<Engine, std::shared_ptr<Engine>> engine(
+      module, "Engine", "One rank's communication engine; see native/engine.");
   bind_hot_calls(module, engine);
   bind_device_arrays(module);
   engine.def(py::init<EngineOptions>(), py::arg("options"), Release())

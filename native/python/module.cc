@@ -12,4 +12,5 @@ PYBIND11_MODULE(_native, module) {
   hvdtune::python::bind_engine(module);
   hvdtune::python::bind_allreduce_plan(module);
   hvdtune::python::bind_gradients(module);
+  hvdtune::python::bind_faces(module);
 }

@@ -98,8 +98,10 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "backend": {"base", "wire", "transport", "collective"},
     "observe": {"base"},
     "engine": {"base", "device", "wire", "transport", "collective", "backend", "observe"},
+    "faces": {"base", "wire", "engine"},
     "python": {
         *("base", "device", "wire", "transport", "collective", "backend", "observe", "engine"),
+        "faces",
     },
 }
 

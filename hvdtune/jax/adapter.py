@@ -1,0 +1,68 @@
+"""JAX's arrays in host memory, as the engine takes and returns them: NumPy's, and bfloat16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hvdtune.arrays.adapter import Array, ArrayAdapter
+from hvdtune.core import operations
+from hvdtune.core.operations import Buffer
+from hvdtune.faces.collectives import Collectives
+
+_BFLOAT16 = np.dtype(jnp.bfloat16)
+
+
+class HostAdapter(ArrayAdapter):
+    """See `faces.adapter.Adapter`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes[_BFLOAT16] = operations.DTYPES["bfloat16"]
+
+    def buffer(self, tensor: Array, operation: str, *, written: bool = False) -> Buffer:
+        """The array's memory. Raises ValueError for a type that the engine does not have."""
+        check_dtype(tensor.dtype, operation)
+        return super().buffer(tensor, operation, written=written)
+
+    def result(self, tensor: Array, output: Any) -> Array:
+        """An output of the engine as an array of the type of `tensor`."""
+        array = super().result(tensor, output)
+        return array.view(_BFLOAT16) if tensor.dtype == _BFLOAT16 else array
+
+
+adapter = HostAdapter()
+collectives = Collectives(adapter, __name__, "collectives")
+
+
+def check_dtype(dtype: Any, operation: str) -> None:
+    """Raise ValueError for a type that the engine does not have."""
+    if dtype not in adapter.codes:
+        raise ValueError(
+            f"Tensor type {dtype} is not supported. {operation} takes "
+            f"{', '.join(operations.DTYPES)}."
+        )
+
+
+def on_host(array: Any) -> Array:
+    """The values of a concrete array of JAX, in C order; they must not be written."""
+    return np.ascontiguousarray(np.asarray(array)).reshape(np.shape(array))
+
+
+def leaves_of(tree: Any, operation: str) -> tuple[list[Any], Any]:
+    """The arrays of a pytree, and its structure. Raises ValueError, TypeError for no array."""
+    found, structure = jax.tree.flatten(tree)
+    leaves = []
+    for leaf in found:
+        try:
+            array = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+        except TypeError:
+            raise TypeError(
+                f"{operation} takes arrays and pytrees of them, not a {type(leaf).__name__}."
+            ) from None
+        check_dtype(array.dtype, operation)
+        leaves.append(array)
+    return leaves, structure

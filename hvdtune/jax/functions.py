@@ -1,0 +1,79 @@
+"""Making ranks equal: parameters and optimizers' states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from hvdtune.core.objects import allgather_object
+from hvdtune.core.process_sets import ProcessSet, global_process_set
+from hvdtune.jax import names
+from hvdtune.jax.adapter import check_dtype
+from hvdtune.jax.mpi_ops import broadcast
+
+
+def broadcast_parameters(
+    params: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set
+) -> Any:
+    """A pytree like `params` with the arrays of global rank `root_rank`, on every rank of the set.
+
+    For parameters, optimizers' states, keys of random numbers. Leaves that are no arrays, such as
+    Python's numbers, are this rank's: send them with `broadcast_object`. Outside `jax.jit` only.
+    Raises ValueError on every rank if the arrays differ in place, type or shape, or are of a type
+    that cannot be sent, RuntimeError in a function that is traced.
+    """
+    if not names.is_plain():
+        raise RuntimeError(
+            "broadcast_parameters works outside of functions that JAX traces; use broadcast there."
+        )
+    paths, structure = jax.tree.flatten_with_path(params)
+    leaves = [leaf for _, leaf in paths]
+    places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
+    arrays = [_without_key(leaves[i]) for i in places]
+    described = [
+        f"{jax.tree_util.keystr(paths[i][0])} of type {array.dtype} and shape {list(array.shape)}"
+        for i, array in zip(places, arrays, strict=True)
+    ]
+    _check(described, arrays, process_set)
+    received = broadcast(arrays, root_rank, name="broadcast_parameters", process_set=process_set)
+    for i, array in zip(places, received, strict=True):
+        leaves[i] = _with_key_of(leaves[i], array)
+    return structure.unflatten(leaves)
+
+
+def _check(described: list[str], arrays: list[Any], process_set: ProcessSet) -> None:
+    fault = None
+    try:
+        for array in arrays:
+            check_dtype(array.dtype, "broadcast_parameters")
+    except ValueError as error:
+        fault = str(error)
+    every = allgather_object(
+        (fault, described), name="broadcast_parameters", process_set=process_set
+    )
+    faults = [f"on rank {other}: {text}" for other, (text, _) in enumerate(every) if text]
+    if faults:
+        raise ValueError(fault or f"broadcast_parameters {faults[0]}")
+    first = every[0][1]
+    for other, (_, theirs) in enumerate(every):
+        if theirs != first:
+            only = sorted({*theirs} ^ {*first}) or ["the same arrays in another order"]
+            raise ValueError(
+                f"broadcast_parameters: ranks 0 and {other} have different arrays; not on both: "
+                f"{', '.join(only[:4])}."
+            )
+
+
+def _is_key(leaf: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _without_key(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _with_key_of(leaf: Any, array: Any) -> Any:
+    return (
+        jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
+    )
