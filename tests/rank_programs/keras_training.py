@@ -445,25 +445,7 @@ def tensorflow_api() -> None:
             model, alone = new_model(), new_model()
             optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate), op=op)
             optimizer.build(model.trainable_variables)
-            inputs, targets = batches()
-            x, y = (data[0, hvd.rank()] for data in (inputs, targets))
-            loss = lambda model=model, x=x, y=y: tf.reduce_mean((model(x) - y) ** 2)  # noqa: E731
-            variables = model.trainable_variables
-            if method == "minimize":
-                optimizer.minimize(loss, variables)
-            elif method == "get_gradients":
-
-                @tf.function
-                def step(optimizer=optimizer, loss=loss, variables=variables):  # type: ignore[no-untyped-def]
-                    optimizer.apply(optimizer.get_gradients(loss(), variables), variables)
-
-                step()
-            else:
-
-                def step(optimizer=optimizer, loss=loss, variables=variables):  # type: ignore[no-untyped-def]
-                    optimizer.apply_gradients(optimizer._compute_gradients(loss, variables))
-
-                (tf.function(step) if method == "function" else step)()
+            tensorflow_step(model, optimizer, method)
             loop(alone, keras.optimizers.SGD(0.1), alone=True, steps=1)
             check_equal(model, alone, (method, op))
 
@@ -493,6 +475,27 @@ def tensorflow_api() -> None:
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     fit(new_model(), optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), alone=False,
         jit_compile=True, callbacks=[broadcast])
+
+
+def tensorflow_step(model: Any, optimizer: Any, method: str) -> None:
+    import tensorflow as tf
+
+    x, y = (data[0, hvd.rank()] for data in batches(1))
+    variables = model.trainable_variables
+
+    def loss() -> Any:
+        return tf.reduce_mean((model(x) - y) ** 2)
+
+    def step() -> None:
+        if method == "minimize":
+            optimizer.minimize(loss, variables)
+        elif method == "get_gradients":
+            optimizer.apply(optimizer.get_gradients(loss(), variables), variables)
+        else:
+            optimizer.apply_gradients(optimizer._compute_gradients(loss, variables))
+
+    traced = method in ("function", "get_gradients")
+    (tf.function(step) if traced else step)()
 
 
 CHECKS = (
