@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from hvdtune.core.objects import allgather_object
 from hvdtune.core.process_sets import ProcessSet, global_process_set
@@ -30,7 +31,7 @@ def broadcast_parameters(
     paths, structure = jax.tree.flatten_with_path(params)
     leaves = [leaf for _, leaf in paths]
     places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
-    arrays = [_without_key(leaves[i]) for i in places]
+    arrays = [_as_sent(leaves[i]) for i in places]
     described = [
         f"{jax.tree_util.keystr(paths[i][0])} of type {array.dtype} and shape {list(array.shape)}"
         for i, array in zip(places, arrays, strict=True)
@@ -38,8 +39,8 @@ def broadcast_parameters(
     _check(described, arrays, process_set)
     received = broadcast(arrays, root_rank, name="broadcast_parameters", process_set=process_set)
     for i, array in zip(places, received, strict=True):
-        leaves[i] = _with_key_of(leaves[i], array)
-    return structure.unflatten(leaves)
+        leaves[i] = _as_given(leaves[i], array)
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _check(described: list[str], arrays: list[Any], process_set: ProcessSet) -> None:
@@ -69,11 +70,19 @@ def _is_key(leaf: Any) -> bool:
     return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
-def _without_key(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+def _as_sent(leaf: Any) -> Any:
+    """An array of a type that the engine has: keys of random numbers are uint32."""
+    if _is_key(leaf):
+        leaf = jax.random.key_data(leaf)
+    return _bits(leaf, jnp.int32) if leaf.dtype == jnp.uint32 else leaf
 
 
-def _with_key_of(leaf: Any, array: Any) -> Any:
-    return (
-        jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf)) if _is_key(leaf) else array
-    )
+def _as_given(leaf: Any, array: Any) -> Any:
+    """`array` as `leaf` was, before `_as_sent`."""
+    if not _is_key(leaf):
+        return _bits(array, jnp.uint32) if leaf.dtype == jnp.uint32 else array
+    return jax.random.wrap_key_data(_bits(array, jnp.uint32), impl=jax.random.key_impl(leaf))
+
+
+def _bits(array: Any, dtype: Any) -> Any:
+    return jax.lax.bitcast_convert_type(array, dtype)

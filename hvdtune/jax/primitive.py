@@ -7,6 +7,9 @@ XLA may run calls that do not depend on each other in any order, and each blocks
 other ranks have come: two ranks with different orders could wait for each other for ever. So all
 calls have an effect of JAX's that keeps them in the order of the program: tokens chain the calls
 within a compiled function, through its loops and branches, and from one function to the next.
+
+After a call has failed, so has the token, and JAX raises the error again at the next one. A job
+begins and ends without a token.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src import effects
+from jax._src import dispatch, effects
 from jax._src.core import abstract_token
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from hvdtune.core import job
 from hvdtune.core.native_calls import xla_collective_call
 from hvdtune.jax.adapter import on_host
 from hvdtune.jax.call import Call
@@ -109,6 +113,12 @@ def _register() -> None:
         jax.ffi.register_ffi_target(_TARGET, xla_collective_call(), platform="cpu")
         _registered = True
 
+
+def _forget_token() -> None:
+    dispatch.runtime_tokens.current_tokens.pop(_effect, None)
+
+
+job.add_lifecycle_hook(_forget_token, _forget_token)
 
 mlir.register_lowering(collective_p, _lower_to_custom_call, platform="cpu")
 mlir.register_lowering(collective_p, _lower_to_callback)

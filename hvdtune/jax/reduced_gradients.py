@@ -51,7 +51,7 @@ class _Reduction:
         )
         for i, leaf, (_, context) in zip(places, reduced, compressed, strict=True):
             leaves[i] = self.compression.decompress(leaf, context)
-        return structure.unflatten(leaves)
+        return jax.tree.unflatten(structure, leaves)
 
 
 def value_and_grad(

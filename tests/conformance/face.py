@@ -120,6 +120,11 @@ class Face:
 
     # ---- what follows from these ----
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it has forms that return handles."""
+        return "allreduce_async" in self.forms
+
     def ones(self, *shape: int, dtype: str = "float32") -> Any:
         """A tensor of ones."""
         return self.tensor(np.ones(shape, held_in(dtype)), dtype)

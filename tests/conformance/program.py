@@ -320,6 +320,8 @@ class Runner:
 
     def handles(self) -> None:
         """Handles: numbers that grow, can be asked, and give their result once."""
+        if not self.face.asynchronous:
+            return
         hvd, face, key = self.hvd, self.face, ("handles", "float32")
         expect = self.report.expect
         first = hvd.allreduce_async(face.ones(2))

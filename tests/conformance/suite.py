@@ -65,6 +65,9 @@ class FaceConformance:
         """Take away the tests of what the face does not have."""
         if not cls.face.autodiff:
             cls.test_gradients = None  # type: ignore[assignment]
+        if not cls.face.asynchronous:
+            cls.test_handles = None  # type: ignore[assignment]
+            cls.test_name_in_flight = None  # type: ignore[assignment]
         if not cls.face.training:
             cls.test_training = None  # type: ignore[assignment]
 
