@@ -1,0 +1,92 @@
+"""Callbacks that keep an elastic state up to date during `fit`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvdtune.keras.package import keras
+
+Logs = dict[str, Any] | None
+
+
+class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Commits `state` every `batches_per_commit` batches, and at the end of an epoch.
+
+    Comes after the other callbacks that change the state.
+    """
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self.batches_remaining = batches_per_commit
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Count anew."""
+        self.batches_remaining = self.batches_per_commit
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Commit, if it is time."""
+        self.batches_remaining -= 1
+        if self.batches_remaining == 0:
+            self.batches_remaining = self.batches_per_commit
+            self.state.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Commit."""
+        self.state.commit()
+
+
+class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps `state.batch`, the number of batches of the epoch that are done; 0 at its end.
+
+    The first epoch after a reset goes on from there: `params["steps"]` says so, but Keras does not
+    follow it any more. Give `fit` `steps_per_epoch=steps - state.batch` for the epoch in which
+    training starts over.
+    """
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self._done_before = 0
+        self._steps: int | None = None
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Note what was done before."""
+        self._done_before = self.state.batch
+        self._steps = None
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Tell other callbacks how many steps are left of the epoch."""
+        if self.params and self.params.get("steps"):
+            if self._steps is None:
+                self._steps = self.params["steps"]
+            self.params["steps"] = self._steps - self.state.batch
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Count the batch."""
+        self.state.batch = self._done_before + batch + 1
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """The next epoch begins at 0."""
+        self._done_before = self.state.batch = 0
+
+
+class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps `state.epoch`, the number of epochs that are done in all.
+
+    `fit` is called with `epochs=E - state.epoch`, and counts from 0 again after a reset.
+    """
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self._done_before = 0
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Note what was done before."""
+        self._done_before = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Count the epoch."""
+        self.state.epoch = self._done_before + epoch + 1

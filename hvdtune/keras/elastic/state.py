@@ -1,0 +1,68 @@
+"""The state of a job that trains with Keras: a model, its optimizer, and any other objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvdtune.core.objects import broadcast_object
+from hvdtune.core.world import rank
+from hvdtune.elastic import ObjectState
+from hvdtune.keras.variables import (
+    Array,
+    broadcast_variables,
+    build_optimizer,
+    is_model_built,
+    optimizer_variables,
+    value_of,
+    weights_of,
+)
+
+
+class KerasState(ObjectState):
+    """A built model, its optimizer, and any picklable objects as attributes.
+
+    optimizer: the model's own by default. backend: taken because Horovod takes it. Raises
+    ValueError for a model that is not built yet.
+    """
+
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
+    ) -> None:
+        self._check_names({**kwargs, "model": model, "optimizer": optimizer})
+        if not is_model_built(model):
+            raise ValueError(
+                "Model must be built first. Run `model.build(input_shape)`, or call it once."
+            )
+        self.model = model
+        self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+        if self.optimizer is not None:
+            build_optimizer(self.optimizer, model)
+        self._saved: list[tuple[Any, Array]] = []
+        self._save_variables()
+        super().__init__(bcast_object=broadcast_object, get_rank=rank, **kwargs)
+
+    def save(self) -> None:
+        """Copy the variables, and note the objects."""
+        self._save_variables()
+        super().save()
+
+    def restore(self) -> None:
+        """Assign the values of the last copy to the variables, and set the objects."""
+        for variable, value in self._saved:
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Make everything on all ranks what it is on rank 0, and save that."""
+        broadcast_variables(self._variables(), root_rank=0)
+        self._save_variables()
+        super().sync()
+
+    def _variables(self) -> list[Any]:
+        variables = weights_of(self.model)
+        if self.optimizer is not None:
+            variables += optimizer_variables(self.optimizer)
+        return variables
+
+    def _save_variables(self) -> None:
+        self._saved = [(variable, value_of(variable)) for variable in self._variables()]

@@ -1,0 +1,41 @@
+"""Loading saved models so that their training goes on over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hvdtune.keras.compression import Compression
+from hvdtune.keras.optimizer import DistributedOptimizer, is_distributed
+from hvdtune.keras.package import keras
+from hvdtune.keras.variables import build_optimizer, optimizer_variables, value_of
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """The model saved in `filepath`, with its optimizer made a distributed one.
+
+    The optimizer keeps the values it was saved with. custom_optimizers: classes of optimizers that
+    Keras does not know; custom_objects: as in `keras.models.load_model`, and they win. legacy_opts:
+    taken because Horovod takes it; the file says what kind of optimizer it is. A model that was
+    saved without an optimizer is returned without one.
+    """
+    known = {cls.__name__: cls for cls in custom_optimizers or ()}
+    model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or is_distributed(optimizer):
+        return model
+    distributed = DistributedOptimizer(optimizer, compression=compression)
+    build_optimizer(optimizer, model)
+    build_optimizer(distributed, model)
+    for new, old in zip(
+        optimizer_variables(distributed), optimizer_variables(optimizer), strict=True
+    ):
+        new.assign(value_of(old))
+    model.optimizer = distributed
+    return model

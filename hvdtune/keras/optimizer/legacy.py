@@ -1,0 +1,203 @@
+"""What a distributed optimizer of tf-keras does otherwise than the wrapped one.
+
+tf-keras has two kinds: `optimizers.legacy`, and those of the versions behind it. Both have a method
+for reducing gradients over the replicas of a `tf.distribute` strategy, which `apply_gradients` and
+loss scaling call before they look at the gradients: that is the hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from hvdtune.core.observation import marks
+from hvdtune.core.reduce_ops import Average
+from hvdtune.faces import reduced
+from hvdtune.keras.gradients import GradientReduction
+from hvdtune.keras.variables import CallableList
+
+
+class Passes:
+    """Adds gradients up over several calls of `apply_gradients`; Horovod's `_agg_helper`."""
+
+    def __init__(self, number: int, averages: bool, sparse_as_dense: bool) -> None:
+        self.backward_passes_per_step = number
+        self.average_aggregated_gradients = averages
+        self.sparse_as_dense = sparse_as_dense
+        self.counter = tf.Variable(0, trainable=False, dtype=tf.int32, name="hvd_counter")
+        self._sums: list[Any] = []
+
+    def add(self, gradients: Sequence[Any]) -> Any:
+        """Add these up; whether the step is to be done now. Raises ValueError for sparse ones."""
+        if any(isinstance(g, tf.IndexedSlices) for g in gradients) and not self.sparse_as_dense:
+            raise ValueError(
+                "IndexedSlices are not supported when backward_passes_per_step > 1; pass "
+                "sparse_as_dense=True."
+            )
+        if not self._sums:
+            with tf.init_scope():
+                self._sums = [
+                    None if g is None else tf.Variable(tf.zeros(g.shape, g.dtype), trainable=False)
+                    for g in gradients
+                ]
+        if len(self._sums) != len(gradients):
+            raise ValueError(
+                f"backward_passes_per_step: {len(gradients)} gradients, {len(self._sums)} before."
+            )
+        for total, gradient in zip(self._sums, gradients, strict=True):
+            if total is not None and gradient is not None:
+                total.assign_add(tf.convert_to_tensor(gradient))
+        self.counter.assign_add(1)
+        return tf.equal(self.counter, self.backward_passes_per_step)
+
+    def take(self) -> list[Any]:
+        """What has added up; the sums begin at zero again."""
+        divisor = self.backward_passes_per_step if self.average_aggregated_gradients else 1
+        taken = [None if s is None else s.read_value() / tf.cast(divisor, s.dtype) for s in self._sums]
+        with tf.control_dependencies([gradient for gradient in taken if gradient is not None]):
+            for total in self._sums:
+                if total is not None:
+                    total.assign(tf.zeros(total.shape, total.dtype))
+            self.counter.assign(0)
+        return taken
+
+
+class LegacyHook:
+    """Comes before the wrapped class in the order of methods, for both kinds."""
+
+    _reduction: GradientReduction | None = None
+    _agg_helper: Passes | None = None
+
+    def register_local_var(self: Any, var: Any) -> None:
+        """Do not reduce the gradient of the variable `var`."""
+        self._reduction.keep_local(var)
+
+    @property
+    def process_set(self: Any) -> Any:
+        """Whose gradients are reduced together."""
+        return self._reduction.process_set
+
+    @property
+    def scale_local_gradients(self: Any) -> bool:
+        """Whether gradients of local variables are divided by the number of ranks."""
+        return bool(self._reduction.scale_local_gradients)
+
+    def _compute_gradients(
+        self: Any, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        """The wrapped optimizer's pairs, reduced; `apply_gradients` does not reduce them again."""
+        parent: Any = super()
+        if hasattr(parent, "_compute_gradients"):
+            pairs = parent._compute_gradients(loss, var_list, grad_loss=grad_loss, tape=tape)
+        else:
+            pairs = parent.compute_gradients(loss, var_list, tape=tape)
+        return self._reduced_pairs(pairs)
+
+    def compute_gradients(
+        self: Any, loss: Any, var_list: Any, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        """As `_compute_gradients`."""
+        return self._compute_gradients(loss, var_list, tape=tape)
+
+    def get_gradients(self: Any, loss: Any, params: Any) -> list[Any]:
+        """The wrapped optimizer's gradients of a tensor in a graph, reduced."""
+        parent: Any = super()
+        if hasattr(parent, "get_gradients"):
+            gradients = parent.get_gradients(loss, params)
+        else:
+            gradients = tf.gradients(loss, params)
+        return list(self._allreduce(gradients, tf.nest.flatten(params)))
+
+    def aggregate_gradients(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
+        """The pairs, reduced over the ranks instead of over replicas."""
+        return self._reduced_pairs(grads_and_vars)
+
+    def _aggregate_gradients(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
+        return self._reduced_pairs(grads_and_vars)
+
+    def _reduced_pairs(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
+        pairs = list(grads_and_vars)
+        if not pairs:
+            return []
+        gradients, variables = zip(*pairs, strict=True)
+        return list(zip(self._allreduce(gradients, variables), variables, strict=True))
+
+    def _allreduce(self: Any, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        """The gradients, reduced; as they are where they accumulate first."""
+        if self._agg_helper is not None:
+            return list(grads)
+        results: list[Any] = self._reduction(grads, vars)
+        reduced.mark(results)
+        return results
+
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped optimizer's, with reduced gradients. Collective."""
+        pairs = list(grads_and_vars)
+        if self._agg_helper is None or not pairs:
+            result = super().apply_gradients(pairs, *args, **kwargs)  # type: ignore[misc]
+        else:
+            result = self._apply_when_due(pairs, super().apply_gradients, args, kwargs)  # type: ignore[misc]
+        if tf.executing_eagerly():
+            marks.step_ended(self)
+        return result
+
+    def _apply_when_due(self: Any, pairs: Any, apply: Any, args: Any, kwargs: Any) -> Any:
+        gradients, variables = zip(*pairs, strict=True)
+        with tf.init_scope():  # variables cannot be made inside of a condition
+            if hasattr(self, "_create_all_weights"):
+                _ = self.iterations
+                self._create_all_weights(variables)
+            else:
+                self.build(variables)
+
+        def step() -> Any:
+            totals = self._reduction(self._agg_helper.take(), variables)
+            reduced.mark(totals)
+            with tf.control_dependencies(
+                [tf.group(apply(list(zip(totals, variables, strict=True)), *args, **kwargs))]
+            ):
+                return tf.identity(self.iterations)
+
+        def wait() -> Any:
+            return tf.identity(self.iterations.assign_add(1))
+
+        return tf.cond(self._agg_helper.add(gradients), step, wait)
+
+
+class NewStyleHook(LegacyHook):
+    """For the optimizers that tf-keras has had since 2.11."""
+
+    @property
+    def variables(self: Any) -> CallableList:
+        """The wrapped optimizer's, as a list that can also be called."""
+        return CallableList(super().variables)  # type: ignore[misc]
+
+
+def hook_of(wrapped: type) -> type:
+    """What comes before a class of either kind."""
+    old = tf_keras.optimizers.legacy.Optimizer
+    return LegacyHook if issubclass(wrapped, old) else NewStyleHook
+
+
+def prepare(optimizer: Any, reduction: GradientReduction, passes: int, averages: bool) -> None:
+    """Give a new optimizer of a distributed class what it needs.
+
+    Raises ValueError for what does not go together with loss scaling.
+    """
+    if tf_keras.mixed_precision.global_policy().name == "mixed_float16" and (
+        passes > 1 or reduction.op != Average
+    ):
+        raise ValueError(
+            "With tf-keras and the policy mixed_float16, DistributedOptimizer takes only "
+            "op=Average and backward_passes_per_step=1."
+        )
+    # XLA has no operation for these reductions.
+    if hasattr(optimizer, "jit_compile"):
+        optimizer.jit_compile = False
+    object.__setattr__(optimizer, "_reduction", reduction)
+    if passes > 1:
+        helper = Passes(passes, averages, reduction.sparse_as_dense)
+        object.__setattr__(optimizer, "_agg_helper", helper)

@@ -1,0 +1,91 @@
+"""Methods that optimizers of Keras 2 had and Keras 3 has not; on TensorFlow, scripts call them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from hvdtune.faces import reduced
+
+
+class TensorFlowHook:
+    """Comes before `DistributedHook`. Gradients that these methods return are reduced."""
+
+    def _compute_gradients(
+        self: Any, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        """Pairs (gradient, variable) for `loss`: a function, or a tensor computed under `tape`.
+
+        `apply_gradients` does not reduce these once more. Raises ValueError for a tensor without
+        a tape.
+        """
+        if callable(loss):
+            tape = tf.GradientTape() if tape is None else tape
+            with tape:
+                loss = loss()
+        elif tape is None:
+            raise ValueError("`tape` is required when a `Tensor` loss is passed.")
+        variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
+        gradients = tape.gradient(loss, variables, grad_loss)
+        return list(zip(self._allreduce(gradients, variables), variables, strict=True))
+
+    def compute_gradients(
+        self: Any, loss: Any, var_list: Any, tape: Any = None, grad_loss: Any = None
+    ) -> list[tuple[Any, Any]]:
+        """As `_compute_gradients`."""
+        return self._compute_gradients(loss, var_list, grad_loss, tape)  # type: ignore[no-any-return]
+
+    def minimize(self: Any, loss: Any, var_list: Any, tape: Any = None) -> Any:
+        """`compute_gradients`, then `apply_gradients`."""
+        return self.apply_gradients(self._compute_gradients(loss, var_list, tape=tape))
+
+    def get_gradients(self: Any, loss: Any, params: Any) -> list[Any]:
+        """The gradients of a tensor in a graph (a `tf.function`'s, or a session's), reduced."""
+        variables = tf.nest.flatten(params)
+        values = [getattr(variable, "value", variable) for variable in variables]
+        values = [value() if callable(value) else value for value in values]
+        return list(self._allreduce(tf.gradients(loss, values), variables))
+
+    def aggregate_gradients(self: Any, grads_and_vars: Any) -> list[Any]:
+        """The gradients of these pairs, reduced."""
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        return list(self._allreduce(gradients, variables))
+
+    _aggregate_gradients = aggregate_gradients
+
+    def _allreduce(self: Any, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        """The gradients, reduced; as they are where they accumulate first."""
+        if self.gradient_accumulation_steps:
+            return list(grads)
+        results: list[Any] = self._reduction(grads, vars)
+        reduced.mark(results)
+        return results
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        """`DistributedHook.apply`. Raises ValueError inside what XLA compiles."""
+        if self._reduction.is_needed and control_flow_util.GraphOrParentsInXlaContext(
+            tf.compat.v1.get_default_graph()
+        ):
+            raise ValueError(
+                "The training step is compiled by XLA, which has no operation for reducing "
+                "gradients over ranks. Call model.compile(..., jit_compile=False), or give fit() "
+                "hvd.callbacks.BroadcastGlobalVariablesCallback, which turns XLA off by itself."
+            )
+        grads = self._checked_for_accumulation(list(grads))
+        super().apply(grads, trainable_variables)  # type: ignore[misc]
+
+    def _checked_for_accumulation(self: Any, grads: list[Any]) -> list[Any]:
+        if not self.gradient_accumulation_steps:
+            return grads
+        if self._reduction.sparse_as_dense:
+            return [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in grads]
+        if any(isinstance(gradient, tf.IndexedSlices) for gradient in grads):
+            raise ValueError(
+                "IndexedSlices are not supported when gradients accumulate "
+                "(backward_passes_per_step or gradient_accumulation_steps > 1); pass "
+                "sparse_as_dense=True."
+            )
+        return grads

@@ -1,0 +1,16 @@
+"""Horovod's API for `tf.keras`: `import hvdtune.tensorflow.keras as hvd`.
+
+The same as `hvdtune.keras`: `tf.keras` is either the Keras that this one uses, or tf-keras where
+TF_USE_LEGACY_KERAS is set, and then both faces use that.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import hvdtune.keras
+from hvdtune.keras import *  # noqa: F403
+from hvdtune.keras import __all__, callbacks, elastic  # noqa: F401
+
+for _name, _module in {"callbacks": callbacks, "elastic": elastic}.items():
+    sys.modules[f"{__name__}.{_name}"] = _module
