@@ -157,8 +157,6 @@ CONTRACT: dict[str, dict[str, str | None]] = {
 
 # Horovod's other packages, of which this version has nothing.
 OTHER_PACKAGES = {
-    "horovod.tensorflow": "TensorFlow",
-    "horovod.keras": "Keras",
     "horovod.mxnet": "MXNet",
     "horovod.data": "data loaders",
     "horovod.spark": "Spark",

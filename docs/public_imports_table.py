@@ -58,13 +58,10 @@ WORKS = (
 
 #: What ends in an ImportError; the page shows its words.
 REFUSED = (
-    "import horovod.tensorflow.keras as hvd",
-    "import horovod.keras as hvd",
     "import horovod.mxnet as hvd",
     "import horovod.spark",
     "from horovod.data import AsyncDataLoaderMixin, BaseDataLoader",
     "from horovod.ray import RayExecutor",
-    "from horovod import tensorflow as hvd",
     "from horovod.common.util import check_installed_version",
     "from horovod.common.util import support_non_legacy_keras_optimizers",
     "from horovod.run.common.util import secret",

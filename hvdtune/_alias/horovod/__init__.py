@@ -24,6 +24,8 @@ from . import _absent
 __version__ = "0.28.1"
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
+# Horovod's packages that are hvdtune's, with all that is in them.
+_PACKAGES = ("keras", "tensorflow", "torch")
 # Modules whose place in hvdtune has another name.
 _MOVED = {
     "common.elastic": "elastic",
@@ -64,7 +66,7 @@ class _Finder(MetaPathFinder):
         if below == fullname or _is_own(below):
             return None
         place = "hvdtune." + _MOVED.get(below, below)
-        if (below in _MOVED or below.partition(".")[0] == "torch") and _exists(place):
+        if (below in _MOVED or below.partition(".")[0] in _PACKAGES) and _exists(place):
             return spec_from_loader(fullname, _Loader(place))
         raise _absent.missing(fullname)
 

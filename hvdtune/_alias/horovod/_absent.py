@@ -9,11 +9,9 @@ from typing import Any, NoReturn
 # line, …) is not part of Horovod's interface.
 NOT_BUILT = {
     "data": "horovod.data with its data loaders",
-    "keras": "support for Keras",
     "mxnet": "support for MXNet",
     "ray": "support for Ray",
     "spark": "support for Spark",
-    "tensorflow": "support for TensorFlow",
 }
 
 _JOBS = "`hvdtune run`, `horovodrun` and horovod.run() start jobs"
@@ -22,10 +20,10 @@ _SETTINGS = "`hvdtune run` reads flags and files itself, and `hvdtune config` sh
 _COMPILED = "hvdtune is not compiled against any framework"
 # Modules and names, and what to do instead.
 _INSTEAD = {
-    "horovod.common.gradient_aggregation": "support for TensorFlow is not built",
+    "horovod.common.gradient_aggregation": "horovod.tensorflow.gradient_aggregation has it",
     "horovod.common.util.check_installed_version": _COMPILED,
     "horovod.common.util.get_extension_full_path": _COMPILED,
-    "horovod.common.util.support_non_legacy_keras_optimizers": "support for Keras is not built",
+    "horovod.common.util.support_non_legacy_keras_optimizers": "horovod.keras takes both",
     "horovod.run": "since Horovod 0.20 it is no module but a function: from horovod import run",
     "horovod.runner._HorovodArgs": f"{_JOBS} with arguments of their own",
     "horovod.runner.common.service.driver_service": _MEETING,
@@ -71,7 +69,8 @@ def missing(fullname: str) -> ModuleNotFoundError:
     what = NOT_BUILT.get(parts[1], fullname)
     return ModuleNotFoundError(
         f"No module named {fullname!r}: {what} is not part of this version of hvdtune, which "
-        "stands for Horovod here (it offers horovod.torch, horovod.common and horovod.runner).",
+        "stands for Horovod here (it offers horovod.torch, horovod.tensorflow, horovod.keras, "
+        "horovod.common and horovod.runner).",
         name=fullname,
     )
 

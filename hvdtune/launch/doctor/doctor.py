@@ -116,6 +116,8 @@ def _frameworks(environ: Mapping[str, str]) -> list[Finding]:
         ("PyTorch", ".torch", ("torch",)),
         ("PyTorch Lightning", ".lightning", ("lightning", "pytorch-lightning")),
         ("TensorFlow", ".tensorflow", ("tensorflow", "tensorflow-cpu")),
+        ("Keras", ".keras", ("keras", "tf-keras")),
+        ("JAX", ".jax", ("jax",)),
         ("MXNet", ".mxnet", ("mxnet",)),
         ("NumPy", ".arrays", ("numpy",)),
     )
