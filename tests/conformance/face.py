@@ -55,6 +55,8 @@ class Face:
     dtypes: tuple[str, ...] = DTYPES
     forms: tuple[str, ...] = FORMS
     autodiff = False
+    sends_scalars = True
+    """Whether a tensor without rows goes to the other ranks before a gather refuses it."""
     training = False
     """Whether it has an optimizer, and broadcasts parameters and the optimizer's state."""
 
@@ -77,6 +79,14 @@ class Face:
     def read_only(self, values: np.ndarray) -> Any:
         """A tensor that cannot be written to, or None if the framework has none."""
         return None
+
+    def container(self, form: str) -> type:
+        """What the blocking or in-place form of a group returns. Asynchronous ones give tuples."""
+        return list if form in ("grouped_allreduce", "grouped_reducescatter") else tuple
+
+    def raised(self, cause: str, kind: str) -> str:
+        """The class of an error that its ``cause`` has here; ``kind`` is that of other faces."""
+        return kind
 
     def pull_back(
         self,
@@ -119,6 +129,11 @@ class Face:
         raise NotImplementedError
 
     # ---- what follows from these ----
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it has handles."""
+        return any("_async" in form for form in self.forms)
 
     def ones(self, *shape: int, dtype: str = "float32") -> Any:
         """A tensor of ones."""

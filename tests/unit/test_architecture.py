@@ -28,6 +28,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "elastic": {"core", "settings"},
     "torch": {"arrays", "core", "elastic", "faces", "settings"},
     "lightning": {"torch"},
+    "tensorflow": {"arrays", "core", "elastic", "faces", "settings"},
     "timeline": {"settings", "pages"},
     "live": {"settings", "timeline"},
     "autotune": {"bootstrap", "settings", "pages"},
@@ -64,6 +65,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("compiled", "compression", "adapter", "async_ops", "autograd", "mpi_ops"),
         *("sync_batch_norm", "tensor_broadcast", "optimizer_state", "functions", "phases"),
         *("optimizer", "elastic"),
+    ),
+    "tensorflow": (
+        *("util", "compression", "callbacks", "operation_calls", "mpi_ops", "gradients"),
+        *("reductions", "gradient_reduction", "tape", "gradient_aggregation"),
+        *("gradient_aggregation_eager", "optimizer", "functions", "elastic", "sync_batch_norm"),
     ),
     "timeline": (
         *("words", "schema", "record", "analysis", "replay", "advice", "report", "horovod"),
