@@ -32,6 +32,13 @@ def begin_running(engine: Engine) -> None:
 def end_running(absence: str) -> None:
     """From now on there is none: what they call fails with this sentence."""
 
+def register_tensorflow(library: str) -> None:
+    """Register Horovod's operations with the TensorFlow whose framework library this is.
+
+    Once. Raises ValueError, and registers nothing, if the library is not loaded, or with the names
+    of the functions that it lacks.
+    """
+
 class Pending:
     """An operation whose result nobody has fetched.
 

@@ -47,8 +47,8 @@ from hvdtune.core.world import (
     rank,
     size,
 )
-from hvdtune.faces.arguments import allreduce_op, group_members
 from hvdtune.faces.arguments import allreduce_op as handle_average_backwards_compatibility
+from hvdtune.faces.arguments import group_members
 from hvdtune.tensorflow.operation_calls import call, checked
 
 __all__ = [

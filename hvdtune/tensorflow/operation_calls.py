@@ -7,17 +7,19 @@ goes to the type's variant whose kernel waits; gradients are recorded for the ty
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import auto_control_deps, op_def_library
 
-from hvdtune import _native
 from hvdtune.core import operations
+from hvdtune.core.libraries import tensorflow_library
+from hvdtune.tensorflow import callbacks
 
-_LIBRARY = "libtensorflow_framework.so.2"
 COLLECTIVES = (
     "HorovodAllreduce",
     "HorovodGroupedAllreduce",
@@ -34,10 +36,11 @@ DTYPES = frozenset(tf.dtypes.as_dtype(name) for name in operations.DTYPES)
 
 def _missing() -> str:
     """Registers the operations; what TensorFlow lacks for that, or an empty text."""
-    try:
-        _native.register_tensorflow(_LIBRARY)
-    except ValueError as error:
-        return str(error)
+    missing = tensorflow_library.register_operations()
+    if missing:
+        return missing
+    # What builds graphs here has no conditions on tensors that AutoGraph would have to translate.
+    autograph.CONVERSION_RULES = (autograph.DoNotConvert("hvdtune"), *autograph.CONVERSION_RULES)
     # Otherwise TensorFlow runs the operations of a function one after the other, as the program
     # has them: all wait for the first, and none are fused.
     name = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
@@ -48,6 +51,12 @@ def _missing() -> str:
 
 #: Why the operations are not TensorFlow's own here; empty if they are.
 MISSING = _missing()
+if MISSING:
+    warnings.warn(
+        f"hvdtune cannot add its operations to TensorFlow {tf.__version__}: {MISSING}. They go "
+        "through Python instead, which is right, but several times slower.",
+        stacklevel=2,
+    )
 
 
 def checked(tensor: Any, operation: str) -> tf.Tensor:
@@ -72,6 +81,8 @@ def call(
 
     `name`: of the node in a graph; in eager mode what the ranks match tensors by, if not None.
     """
+    if MISSING:
+        return callbacks.call(operation, inputs, attributes, name)
     own = operation in COLLECTIVES
     if context.executing_eagerly():
         return _call_at_once(operation, inputs, attributes, name or "", results)

@@ -154,12 +154,12 @@ NATIVE_ROOMS: dict[str, set[str]] = {
         *("engine/submission", "engine/recording", "engine/watch"),
     },
     "engine/drive": {
-        *("engine/job", "engine/submission", "engine/recording", "engine/coordination"),
-        *("engine/watch", "engine/schedule"),
+        *("engine/job", "engine/operation", "engine/submission", "engine/recording"),
+        *("engine/coordination", "engine/watch", "engine/schedule"),
     },
     # The engine itself, which owns parts of all rooms.
     "engine": {
-        *("collective", "transport/arena", "transport/meeting", "engine/job"),
+        *("collective", "transport/arena", "transport/meeting", "engine/job", "engine/operation"),
         *("engine/submission", "engine/execution", "engine/recording", "engine/coordination"),
         *("engine/watch", "engine/schedule", "engine/drive"),
     },

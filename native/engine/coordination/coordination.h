@@ -13,8 +13,8 @@
 #include "engine/job/drive_lock.h"
 #include "engine/job/job.h"
 #include "engine/job/process_sets.h"
+#include "engine/operation/completions.h"
 #include "engine/recording/recording_control.h"
-#include "engine/submission/completions.h"
 #include "observe/job_status.h"
 
 namespace hvdtune {

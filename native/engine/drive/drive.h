@@ -8,8 +8,8 @@
 #include "engine/job/blocked_callers.h"
 #include "engine/job/drive_lock.h"
 #include "engine/job/job.h"
+#include "engine/operation/completions.h"
 #include "engine/recording/recorder.h"
-#include "engine/submission/completions.h"
 
 namespace hvdtune {
 

@@ -1,4 +1,4 @@
-#include "engine/submission/completions.h"
+#include "engine/operation/completions.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,0 +1,20 @@
+"""The TensorFlow that the process has imported."""
+
+from __future__ import annotations
+
+from hvdtune import _native
+
+_LIBRARY = "libtensorflow_framework.so.2"
+
+
+def register_operations() -> str:
+    """Make Horovod's operations TensorFlow's, once; else why that is not possible.
+
+    They need functions of TensorFlow's C interface, which another version may lack: then none is
+    registered.
+    """
+    try:
+        _native.register_tensorflow(_LIBRARY)
+    except ValueError as error:
+        return str(error)
+    return ""

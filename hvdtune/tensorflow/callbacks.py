@@ -1,0 +1,177 @@
+"""Horovod's operations as calls of Python, where TensorFlow's C interface lacks what they need.
+
+The same results, errors and gradients, several times slower. TensorFlow makes such calls one after
+the other, in the order of the program, which must be the same on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.framework.func_graph import FuncGraph
+
+import hvdtune
+from hvdtune.core import process_sets, world
+from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.process_sets import ProcessSet, global_process_set
+
+_BFLOAT16 = tf.bfloat16.as_numpy_dtype
+_NUMBERS: dict[str, Callable[[Any], int]] = {
+    "HorovodJoin": lambda _: hvdtune.join(),
+    "HorovodSize": lambda number: _set(number).size() or 0,
+    "HorovodProcessSetIncluded": lambda number: _included(number),
+    "HorovodLocalSize": lambda _: world.local_size(),
+    "HorovodRank": lambda _: world.rank(),
+    "HorovodLocalRank": lambda _: world.local_rank(),
+}
+
+
+@dataclass(frozen=True)
+class _Node:
+    """What gradients ask of an operation."""
+
+    inputs: Sequence[tf.Tensor]
+    outputs: Sequence[tf.Tensor]
+    attributes: Mapping[str, Any]
+
+    def get_attr(self, name: str) -> Any:
+        return self.attributes[name]
+
+
+def call(
+    operation: str,
+    inputs: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    name: str | None,
+) -> list[tf.Tensor]:
+    """As `operation_calls.call`."""
+    if operation in _NUMBERS:
+        number = attributes.get("process_set_id", 0)
+        host = _with_errors_of_tensorflow(operation, lambda: np.int32(_NUMBERS[operation](number)))
+        result = _in_order(host, [], [tf.int32])[0]
+        result.set_shape(())
+        return [result]
+    first = next(iter(inputs.values()))
+    tensors: list[tf.Tensor] = list(first) if isinstance(first, list) else [first]
+    exchanged = len(tensors)
+    tensors += list(inputs.values())[1:]
+    types = [tensor.dtype for tensor in tensors]
+
+    def host(*arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        plain = [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
+        wide = [array.astype("float32") if array.dtype == _BFLOAT16 else array for array in plain]
+        results = _run(operation, wide, attributes, name)
+        return [
+            np.asarray(result).astype(array.dtype, copy=False)
+            for result, array in zip(results, plain, strict=True)
+        ]
+
+    @tf.custom_gradient
+    def exchange(*given: tf.Tensor) -> Any:
+        results = _in_order(_with_errors_of_tensorflow(operation, host), list(given), types)
+        for index, result in enumerate(results):
+            result.set_shape(_shape(operation, given[index].shape if index < exchanged else None))
+
+        def gradient(*upstream: tf.Tensor) -> Any:
+            node = _Node(given, results, attributes)
+            found = ops.gradient_registry.lookup(operation)(node, *upstream)
+            return found if len(given) > 1 or isinstance(found, tf.Tensor) else found[0]
+
+        return results, gradient
+
+    return list(exchange(*tensors))
+
+
+def _in_order(host: Any, tensors: list[tf.Tensor], types: list[Any]) -> list[tf.Tensor]:
+    """The call, after those before it: functions see to that themselves, other graphs do not."""
+    if tf.executing_eagerly():
+        found = host(*[np.asarray(tensor.numpy()) for tensor in tensors])
+        return [
+            tf.convert_to_tensor(one) for one in (found if isinstance(found, list) else [found])
+        ]
+    graph = tf.compat.v1.get_default_graph()
+    waits = not isinstance(graph, FuncGraph)
+    before = getattr(graph, "hvdtune_last_call", None) if waits else None
+    with tf.control_dependencies([before] if before is not None else []):
+        given = tf.numpy_function(host, tensors, types, stateful=True)
+    results = [given] if tf.is_tensor(given) else list(given)
+    if waits:
+        graph.hvdtune_last_call = results[0].op
+    return results
+
+
+def _shape(operation: str, shape: tf.TensorShape | None) -> tf.TensorShape:
+    """The shape of a result; None: of received splits."""
+    if shape is None:
+        return tf.TensorShape([None])
+    if shape.rank is None or operation.endswith(("Allreduce", "Broadcast")):
+        return shape
+    return tf.TensorShape([None, *shape[1:]])
+
+
+def _set(number: int) -> ProcessSet:
+    if number == 0:
+        return global_process_set
+    ranks = process_sets.registered(number)
+    if ranks is None:
+        raise ValueError(f"there is no process set {number}")
+    found = ProcessSet(ranks)
+    found.process_set_id = number
+    return found
+
+
+def _included(number: int) -> int:
+    if not world.is_initialized():
+        return -1
+    ranks = process_sets.registered(number)
+    return -2 if ranks is None else int(world.rank() in ranks)
+
+
+def _run(
+    operation: str,
+    arrays: list[np.ndarray[Any, Any]],
+    attributes: Mapping[str, Any],
+    name: str | None,
+) -> Sequence[Any]:
+    given: dict[str, Any] = {"name": name, "process_set": _set(attributes["process_set_id"])}
+    if name is not None and attributes["ignore_name_scope"]:
+        given["name"] = name.rpartition("/")[2]
+    if "reduce_op" in attributes:
+        given["op"] = attributes["reduce_op"]
+        for factor in ("prescale_factor", "postscale_factor"):
+            given[factor] = attributes[factor]
+    if operation == "HorovodBroadcast":
+        return [hvdtune.broadcast(arrays[0], attributes["root_rank"], **given)]
+    if operation == "HorovodAlltoall":
+        splits = arrays[1] if arrays[1].size else None
+        rows, counts = hvdtune.synchronize(hvdtune.alltoall_async(arrays[0], splits, **given))
+        return [rows, counts]
+    plain = operation.removeprefix("Horovod")
+    if plain.startswith("Grouped"):
+        grouped = getattr(hvdtune, "grouped_" + plain.removeprefix("Grouped").lower())
+        results: Sequence[Any] = grouped(arrays, **given)
+        return results
+    return [getattr(hvdtune, plain.lower())(arrays[0], **given)]
+
+
+def _with_errors_of_tensorflow(operation: str, host: Any) -> Any:
+    """The call with the errors of the operation. In graphs TensorFlow makes some UnknownError."""
+
+    def called(*arrays: Any) -> Any:
+        try:
+            return host(*arrays)
+        except ValueError as error:
+            kind = tf.errors.InvalidArgumentError
+            text = str(error)
+        except HorovodInternalError as error:
+            text = str(error)
+            fits_not = text.startswith("Mismatched") or not world.is_initialized()
+            kind = tf.errors.FailedPreconditionError if fits_not else tf.errors.UnknownError
+        raise kind(None, None, f"{operation}: {text}")
+
+    return called
