@@ -54,11 +54,11 @@ class Face:
     """The class of the tensors that collectives return."""
     dtypes: tuple[str, ...] = DTYPES
     forms: tuple[str, ...] = FORMS
-    container: type | None = None
-    """What groups are given back in, if it is the same for all."""
     takes: tuple[str, ...] = ()
     """The mistakes that are none here."""
     autodiff = False
+    sends_scalars = True
+    """Whether a tensor without rows goes to the other ranks before a gather refuses it."""
     training = False
     """Whether it has an optimizer, and broadcasts parameters and the optimizer's state."""
 
@@ -81,6 +81,14 @@ class Face:
     def read_only(self, values: np.ndarray) -> Any:
         """A tensor that cannot be written to, or None if the framework has none."""
         return None
+
+    def container(self, form: str) -> type:
+        """What the blocking or in-place form of a group returns. Asynchronous ones give tuples."""
+        return list if form in ("grouped_allreduce", "grouped_reducescatter") else tuple
+
+    def raised(self, cause: str, kind: str) -> str:
+        """The class of an error that its ``cause`` has here; ``kind`` is that of other faces."""
+        return kind
 
     def pull_back(
         self,
@@ -126,8 +134,8 @@ class Face:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether it has forms that return handles."""
-        return "allreduce_async" in self.forms
+        """Whether it has handles."""
+        return any("_async" in form for form in self.forms)
 
     def ones(self, *shape: int, dtype: str = "float32") -> Any:
         """A tensor of ones."""

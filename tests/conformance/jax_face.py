@@ -22,9 +22,11 @@ class JaxFace(Face):
     hvd = hvdtune.jax
     kind = jax.Array
     forms = DIFFERENTIABLE
-    container = list  # as they are given
     takes = ("no tensor",)  # a list of numbers is a pytree
     autodiff = True
+
+    def container(self, form: str) -> type:
+        return list  # as they are given
 
     def tensor(self, values: np.ndarray, dtype: str) -> Any:
         return jnp.asarray(values).astype(dtype)

@@ -30,7 +30,8 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "jax": {"arrays", "core", "faces"},
     "lightning": {"torch"},
     "compute_service": {"core"},
-    "tensorflow": {"compute_service", "core"},
+    "tensorflow": {"arrays", "compute_service", "core", "elastic", "faces", "settings"},
+    "keras": {"arrays", "core", "elastic", "faces", "jax", "settings", "tensorflow", "torch"},
     "timeline": {"settings", "pages"},
     "live": {"settings", "timeline"},
     "autotune": {"bootstrap", "settings", "pages"},
@@ -71,6 +72,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "jax": (
         *("adapter", "call", "names", "primitive", "gradients", "mpi_ops", "functions"),
         *("compression", "reduced_gradients"),
+    ),
+    "tensorflow": (
+        *("util", "compression", "callbacks", "operation_calls", "mpi_ops", "gradients"),
+        *("reductions", "gradient_reduction", "tape", "gradient_aggregation"),
+        *("gradient_aggregation_eager", "optimizer", "functions", "elastic", "sync_batch_norm"),
     ),
     "timeline": (
         *("words", "schema", "record", "analysis", "replay", "advice", "report", "horovod"),

@@ -1,0 +1,68 @@
+"""The TensorFlow face: ``import hvdtune.tensorflow``, in eager mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from conformance import program
+from conformance.face import DIFFERENTIABLE, Face, family
+
+import hvdtune.tensorflow
+
+
+class TensorFlowFace(Face):
+    name = "tensorflow"
+    hvd = hvdtune.tensorflow
+    kind = tf.Tensor
+    forms = DIFFERENTIABLE
+    autodiff = True
+    sends_scalars = False
+
+    def tensor(self, values: np.ndarray, dtype: str) -> tf.Tensor:
+        return tf.cast(tf.constant(values), tf.dtypes.as_dtype(dtype))
+
+    def values(self, tensor: tf.Tensor) -> np.ndarray:
+        return np.array(tf.cast(tensor, tf.float32) if tensor.dtype is tf.bfloat16 else tensor)
+
+    def dtype(self, tensor: tf.Tensor) -> str:
+        return tensor.dtype.name
+
+    def call(self, form: str, tensors: Any, **arguments: Any) -> Any:
+        """In TensorFlow names go to the others as they are; elsewhere the operation is before."""
+        if "name" in arguments:
+            arguments["name"] = f"{family(form)}.{arguments['name']}"
+        return super().call(form, tensors, **arguments)
+
+    def container(self, form: str) -> type:
+        return list
+
+    def raised(self, cause: str, kind: str) -> str:
+        return KINDS.get(cause, kind)
+
+    def pull_back(
+        self,
+        call: Callable[[list[Any]], Sequence[Any]],
+        inputs: Sequence[Any],
+        weights: Callable[[int, tuple[int, ...]], np.ndarray],
+    ) -> list[np.ndarray]:
+        with tf.GradientTape() as tape:
+            for tensor in inputs:
+                tape.watch(tensor)
+            outputs = list(call(list(inputs)))
+        given = [
+            tf.cast(tf.constant(weights(i, tuple(out.shape))), out.dtype)
+            for i, out in enumerate(outputs)
+        ]
+        return [np.array(x) for x in tape.gradient(outputs, list(inputs), output_gradients=given)]
+
+
+KINDS: dict[str, str] = {}
+FACE = TensorFlowFace()
+
+
+def run(blocks: tuple[str, ...], thorough: bool = False) -> Any:
+    """The rank program."""
+    return program.run(FACE, blocks, thorough)
