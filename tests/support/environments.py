@@ -111,8 +111,8 @@ def python_of(environment: Environment) -> Path:
 
 
 def place() -> Path:
-    """Where the environments are kept."""
-    return Path(os.environ.get("HVDTUNE_TEST_ENVIRONMENTS") or ROOT / "build" / "environments")
+    """Where the environments are kept; tests work in other folders than they are started in."""
+    return ROOT / (os.environ.get("HVDTUNE_TEST_ENVIRONMENTS") or "build/environments")
 
 
 def is_finished(folder: Path, environment: Environment) -> bool:
