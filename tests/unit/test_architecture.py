@@ -77,6 +77,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("util", "compression", "callbacks", "operation_calls", "mpi_ops", "gradients"),
         *("reductions", "gradient_reduction", "tape", "gradient_aggregation"),
         *("gradient_aggregation_eager", "optimizer", "functions", "elastic", "sync_batch_norm"),
+        *("data", "keras"),
     ),
     "timeline": (
         *("words", "schema", "record", "analysis", "replay", "advice", "report", "horovod"),
@@ -221,10 +222,20 @@ def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
                     yield node.lineno, argument.value
 
 
+#: Modules that belong to another layer than their folder: Horovod has two names for its Keras face.
+ELSEWHERE = {
+    "autotune.session.online": "autotune.session.online",
+    "tensorflow.keras": "keras",
+    "tensorflow.sync_batch_norm": "keras",
+}
+
+
 def layer_of(module: str) -> str:
     """The key of PYTHON_LAYERS that a module below `hvdtune` belongs to."""
-    online = "autotune.session.online"
-    return online if module == online or module.startswith(f"{online}.") else module.split(".")[0]
+    for place, layer in ELSEWHERE.items():
+        if module == place or module.startswith(f"{place}."):
+            return layer
+    return module.split(".")[0]
 
 
 def layers_used(path: Path) -> Iterator[tuple[int, str, str]]:
