@@ -57,6 +57,13 @@ class Face:
     takes: tuple[str, ...] = ()
     """The mistakes that are none here."""
     autodiff = False
+    of_mistakes: tuple[str, ...] = (
+        "automatic_names",
+        "disagreements",
+        "mistakes",
+        "names_in_flight",
+    )
+    """The blocks of mistakes that it goes through; the others have tests of its own."""
     sends_scalars = True
     """Whether a tensor without rows goes to the other ranks before a gather refuses it."""
     training = False
@@ -89,6 +96,10 @@ class Face:
     def raised(self, cause: str, kind: str) -> str:
         """The class of an error that its ``cause`` has here; ``kind`` is that of other faces."""
         return kind
+
+    def words(self, text: str) -> str:
+        """An error's text without what the framework puts around it."""
+        return text
 
     def pull_back(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 from conformance import cases
 from conformance.face import ALL_REDUCING, DIFFERENTIABLE, GROUPED, Face, family
 from conformance.mistakes import DISAGREEMENTS, MISTAKES, NAMES_THE_MEMBER, applies
-from conformance.program import EVERYTHING, OF_MISTAKES, Report
+from conformance.program import EVERYTHING, Report
 from support.jobs.ranks import RanksFailed, run_ranks
 
 _told: set[tuple[str, int, bool]] = set()  # jobs whose failure a test has shown
@@ -32,11 +32,18 @@ def _run(program: Callable[..., Report], np: int, blocks: tuple[str, ...], thoro
         return failure
 
 
-def reports(program: Callable[..., Report], np: int, thorough: bool = False) -> tuple[Report, ...]:
+def reports(
+    program: Callable[..., Report],
+    np: int,
+    thorough: bool = False,
+    of_mistakes: tuple[str, ...] = Face.of_mistakes,
+) -> tuple[Report, ...]:
     """What every rank found; each job runs once in a session."""
     blocks = ("down", *EVERYTHING)
     if np == MISTAKEN:
-        blocks = ("down", "automatic_names", *EVERYTHING, *OF_MISTAKES)
+        first = ("automatic_names",)  # it counts what was called before
+        begin = ("down", *(name for name in of_mistakes if name in first))
+        blocks = (*begin, *EVERYTHING, *(name for name in of_mistakes if name not in first))
     found = _run(program, np, blocks, thorough)
     if isinstance(found, RanksFailed):
         job = (program.__module__, np, thorough)
@@ -70,9 +77,17 @@ class FaceConformance:
             cls.test_name_in_flight = None  # type: ignore[assignment]
         if not cls.face.training:
             cls.test_training = None  # type: ignore[assignment]
+        if not cls.face.asynchronous:
+            cls.test_handles = cls.test_name_in_flight = None  # type: ignore[assignment]
+        if "automatic_names" not in cls.face.of_mistakes:
+            cls.test_automatic_names = None  # type: ignore[assignment]
+            cls.test_allgather_of_scalars = None  # type: ignore[assignment]
+        if "mistakes" not in cls.face.of_mistakes:
+            cls.test_mistake = None  # type: ignore[assignment]
+            cls.test_mistakes_have_the_words_of_the_numpy_face = None  # type: ignore[assignment]
 
     def reports(self, np: int, thorough: bool) -> tuple[Report, ...]:
-        return reports(self.program, np, thorough)
+        return reports(self.program, np, thorough, self.face.of_mistakes)
 
     def no_fault(self, np: int, thorough: bool, *key: str) -> None:
         """Fail with all that any rank found under a key, or if none has looked."""
@@ -149,12 +164,13 @@ class FaceConformance:
         found = 0
         for odd in range(MISTAKEN):
             seen = [report.outcomes.get(("disagreement", what, form, str(odd))) for report in every]
+            seen = [told and (told[0], self.face.words(told[1])) for told in seen]
             assert seen == [seen[0]] * MISTAKEN, "the ranks were told different things"
             if seen[0] is None:
                 continue
             found += 1
             raised, text = seen[0]
-            assert raised == "HorovodInternalError", text
+            assert raised == self.face.raised("disagreement", "HorovodInternalError"), text
             for words in DISAGREEMENTS[what].words:
                 assert words.format(KIND=kind) in text
             # The tensor, and two ranks that disagree: the first, and the first that differs.
@@ -210,7 +226,7 @@ class FaceConformance:
         for called in (any_form, "barrier"):
             for report in self.reports(MISTAKEN, False):
                 kind, text = report.outcomes["outside", called]
-                assert kind == "ValueError", text
+                assert kind == self.face.raised(f"{called} outside", "ValueError"), text
                 assert "is not a member of the provided process set" in text
                 if called != "barrier":
                     assert f"{family(called)}.outside" in text
@@ -224,7 +240,7 @@ class FaceConformance:
         }
         assert seen
         for key, (kind, text) in seen.items():
-            assert kind == "ValueError", key
+            assert kind == self.face.raised("root outside", "ValueError"), key
             assert "invalid root rank" in text
             assert "broadcast.outside" in text
 
@@ -241,7 +257,7 @@ class FaceConformance:
                 for called in (*QUERIES, *self.face.forms, "barrier"):
                     kind, text = report.outcomes["down", when, called]
                     wanted = "ValueError" if called in QUERIES else "HorovodInternalError"
-                    assert kind == wanted, (called, text)
+                    assert kind == self.face.raised(f"{called} down", wanted), (called, text)
                     assert "has not been initialized" in text, called
 
     def test_mistakes_have_the_words_of_the_numpy_face(self, words_of: str) -> None:

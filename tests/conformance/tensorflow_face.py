@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ class TensorFlowFace(Face):
     kind = tf.Tensor
     forms = DIFFERENTIABLE
     autodiff = True
+    # What a call refuses by itself is tested with TensorFlow's operations.
+    of_mistakes = ("disagreements",)
     sends_scalars = False
 
     def tensor(self, values: np.ndarray, dtype: str) -> tf.Tensor:
@@ -40,7 +43,16 @@ class TensorFlowFace(Face):
         return list
 
     def raised(self, cause: str, kind: str) -> str:
-        return KINDS.get(cause, kind)
+        """What only the operation finds out is TensorFlow's error."""
+        what = cause.rpartition(" ")[0] or cause
+        if cause in ("disagreement", "joined") or (what in self.forms and cause.endswith("down")):
+            return "FailedPreconditionError"
+        if cause == "root outside" or what in self.forms:
+            return "InvalidArgumentError"
+        return kind
+
+    def words(self, text: str) -> str:
+        return re.sub(r"^\{\{.*?\}\} | \[Op:\w+\]$", "", text)
 
     def pull_back(
         self,
@@ -59,7 +71,6 @@ class TensorFlowFace(Face):
         return [np.array(x) for x in tape.gradient(outputs, list(inputs), output_gradients=given)]
 
 
-KINDS: dict[str, str] = {}
 FACE = TensorFlowFace()
 
 
