@@ -174,10 +174,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # What loads Keras, which takes seconds, is there for those who ask for it.
+    # What loads Keras, which takes seconds, is there for those who ask for it. It stands above this
+    # package, and knows it.
     if name == "SyncBatchNormalization":
-        module = importlib.import_module("hvdtune.tensorflow.sync_batch_norm")
-        return module.SyncBatchNormalization
+        return importlib.import_module(f"{__name__}.sync_batch_norm").SyncBatchNormalization
     if name in ("keras", "data"):
-        return importlib.import_module(f"hvdtune.tensorflow.{name}")
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -157,8 +157,9 @@ def DistributedOptimizer(
     if isinstance(optimizer, keras_classes("Optimizer")):
         if op == Adasum:
             raise ValueError("op=Adasum is not supported yet with Keras optimizers.")
-        # It knows this package, so it cannot be imported above.
-        keras = importlib.import_module("hvdtune.tensorflow.keras")
+        # The Keras face stands above this package, and knows it.
+        package = __name__.partition(".optimizer")[0]
+        keras = importlib.import_module(f"{package}.keras")
         return keras.DistributedOptimizer(
             optimizer,
             name=name,
