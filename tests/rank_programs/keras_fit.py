@@ -105,9 +105,7 @@ def broadcast_before_the_first_step() -> None:
     with contextlib.suppress(ValueError):  # Keras 3 has nothing to train then
         fit(model, callbacks=[callback])
     assert all((a == b).all() for a, b in zip(before, model.get_weights()[2:], strict=True))
-    assert all(
-        (a == b).all() for a, b in zip(first[:2], model.get_weights()[:2], strict=True)
-    )
+    assert all((a == b).all() for a, b in zip(first[:2], model.get_weights()[:2], strict=True))
     try:
         hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=["no variable"])
     except ValueError as error:
@@ -147,10 +145,14 @@ def learning_rates() -> None:
             notes,
         ],
     )
-    expected = [
-        0.8 / ranks * ((step / steps + 1 / steps) * (ranks - 1) / 2 + 1)
-        for step in range(2 * steps)
-    ] + [0.8] * steps + [0.4] * steps
+    expected = (
+        [
+            0.8 / ranks * ((step / steps + 1 / steps) * (ranks - 1) / 2 + 1)
+            for step in range(2 * steps)
+        ]
+        + [0.8] * steps
+        + [0.4] * steps
+    )
     assert np.allclose(notes.rates, expected, rtol=1e-5), (notes.rates, expected)
     assert np.allclose(history.history["lr"], [expected[steps - 1], 0.8, 0.8, 0.4])
 

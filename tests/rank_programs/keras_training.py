@@ -175,7 +175,9 @@ def accumulation() -> None:
     assert distributed.get_config() == plain().get_config() | {"name": distributed.name}
 
     model, alone = new_model(), new_model()
-    distributed = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=every)
+    distributed = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.1), backward_passes_per_step=every
+    )
     assert distributed._agg_helper.counter == 0
     for steps in (1, 2, 3, 4):
         loop(model, distributed, alone=False, steps=1)
@@ -382,7 +384,9 @@ def sync_batch_normalization() -> None:
         except ValueError:
             continue
         raise AssertionError("no ValueError")
-    model = keras.Sequential([keras.Input((6,)), hvd.SyncBatchNormalization(), keras.layers.Dense(3)])
+    model = keras.Sequential(
+        [keras.Input((6,)), hvd.SyncBatchNormalization(), keras.layers.Dense(3)]
+    )
     fit(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), alone=False)
     # Weights follow the joined moments, which are rounded alike everywhere.
     check_same(model, "sync batch normalization")
@@ -473,8 +477,13 @@ def tensorflow_api() -> None:
         else:
             raise AssertionError("no error")
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    fit(new_model(), optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), alone=False,
-        jit_compile=True, callbacks=[broadcast])
+    fit(
+        new_model(),
+        optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+        alone=False,
+        jit_compile=True,
+        callbacks=[broadcast],
+    )
 
 
 def tensorflow_step(model: Any, optimizer: Any, method: str) -> None:
