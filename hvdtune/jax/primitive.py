@@ -97,7 +97,6 @@ def _lower_to_callback(ctx: Any, *operands: Any, call: Call) -> Any:
         ctx.avals_in,
         ctx.avals_out,
         has_side_effect=True,
-        returns_token=True,
     )
     _give_token(ctx, token)
     return results

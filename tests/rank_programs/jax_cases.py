@@ -217,6 +217,8 @@ def raised(call: Callable[[], Any]) -> tuple[str, str]:
     """The type and the text of what a call raises, at the latest when its result is there."""
     try:
         jax.block_until_ready(call())
+    except jax.errors.JaxRuntimeError as error:  # XlaRuntimeError in older versions
+        return "JaxRuntimeError", str(error)
     except Exception as error:
         return type(error).__name__, str(error)
     return "", ""
