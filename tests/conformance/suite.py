@@ -308,5 +308,8 @@ def parameters(face: Face) -> dict[str, list[Any]]:
         "trained, how": [*trained, ("state", "parameters"), ("state", "optimizer")]
         if face.training
         else [],
-        "words_of": ["disagreement", "mistake", "in flight", "outside", "down"],
+        "words_of": [
+            *("disagreement", "mistake", "outside", "down"),
+            *(["in flight"] if face.asynchronous else []),
+        ],
     }
