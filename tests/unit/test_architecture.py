@@ -27,6 +27,8 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "arrays": {"core", "faces", "settings"},
     "elastic": {"core", "settings"},
     "torch": {"arrays", "core", "elastic", "faces", "settings"},
+    "keras": {"arrays", "core", "elastic", "faces", "jax", "tensorflow", "torch"},
+    "tensorflow.keras": {"keras"},
     "lightning": {"torch"},
     "timeline": {"settings", "pages"},
     "live": {"settings", "timeline"},
