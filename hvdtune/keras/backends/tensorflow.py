@@ -1,4 +1,5 @@
 """Keras on TensorFlow, and tf-keras: see `Backend`. A training step is a traced function."""
+# ruff: noqa: D103 (the protocol has the docstrings)
 
 from __future__ import annotations
 
@@ -98,4 +99,4 @@ def _node_name(name: str | None) -> str | None:
     """`name` as TensorFlow takes names of nodes."""
     if name is None:
         return None
-    return "".join(c if c.isalnum() and c.isascii() or c in "_./" else "_" for c in name)
+    return "".join(c if (c.isalnum() and c.isascii()) or c in "_./" else "_" for c in name)
