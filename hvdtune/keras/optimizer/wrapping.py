@@ -15,7 +15,6 @@ from hvdtune.keras.compression import Compression
 from hvdtune.keras.gradients import GradientReduction, check_arguments
 from hvdtune.keras.package import LEGACY, backend_name, keras
 
-
 _classes: dict[type, Any] = {}  # distributed ones, by those that they derive from
 
 
