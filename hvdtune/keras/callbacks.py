@@ -150,8 +150,8 @@ class LearningRateScheduleCallback(_Callback):
     epoch; or a number m, which stands for m ** (epoch - start_epoch). staircase: once at the
     beginning of an epoch; otherwise at every batch, for an epoch with a fraction, for which
     `steps_per_epoch` must be known. momentum_correction: in that batch, scale the momentum as much
-    as the learning rate has changed; not with Keras 3 on TensorFlow and JAX, nor with tf-keras' newer
-    optimizers: the momentum is compiled into their steps.
+    as the learning rate has changed; not with Keras 3 on TensorFlow and JAX, nor with the newer
+    optimizers of tf-keras: the momentum is compiled into their steps.
     Raises ValueError if `initial_lr` is None.
     """
 
