@@ -150,7 +150,8 @@ class LearningRateScheduleCallback(_Callback):
     epoch; or a number m, which stands for m ** (epoch - start_epoch). staircase: once at the
     beginning of an epoch; otherwise at every batch, for an epoch with a fraction, for which
     `steps_per_epoch` must be known. momentum_correction: in that batch, scale the momentum as much
-    as the learning rate has changed; not with Keras 3, which compiles the momentum into the step.
+    as the learning rate has changed; not with Keras 3 on TensorFlow and JAX, nor with the newer
+    optimizers of tf-keras: the momentum is compiled into their steps.
     Raises ValueError if `initial_lr` is None.
     """
 
@@ -226,7 +227,7 @@ class LearningRateScheduleCallback(_Callback):
             return
         if old == new:
             return
-        if not _keeps_momentum_in_a_variable(optimizer):
+        if not _can_change_momentum(optimizer):
             warnings.warn(
                 "momentum_correction does nothing: this optimizer's momentum is part of the "
                 "compiled step.",
@@ -234,7 +235,7 @@ class LearningRateScheduleCallback(_Callback):
             )
             self.momentum_correction = False
             return
-        self._momentum = float(keras.backend.get_value(optimizer.momentum))
+        self._momentum = float(np.asarray(optimizer.momentum))
         self._set_momentum(self._momentum * new / old)
 
     def _set_momentum(self, value: float) -> None:
@@ -327,6 +328,6 @@ def _rate(optimizer: Any) -> float:
     return float(keras.ops.convert_to_numpy(rate) if hasattr(keras, "ops") else np.asarray(rate))
 
 
-def _keeps_momentum_in_a_variable(optimizer: Any) -> bool:
-    """Old optimizers of tf-keras do: a compiled step reads it."""
-    return hasattr(optimizer, "_hyper")
+def _can_change_momentum(optimizer: Any) -> bool:
+    """Old optimizers of tf-keras have a variable for it, and PyTorch's steps are not compiled."""
+    return hasattr(optimizer, "_hyper") or backend_name() == "torch"

@@ -229,8 +229,8 @@ for one, other in zip(weights, model.get_weights()):
 if len(sys.argv) > 3:
     import tensorflow as tf
     inputs = np.ones((2, 3), "float32")
-    served = tf.saved_model.load(folder + "/exported").serve(inputs)
-    assert np.allclose(served, np.load(folder + "/outputs.npy"), atol=1e-5)
+    exported = tf.saved_model.load(folder + "/exported")
+    assert np.allclose(exported.serve(inputs), np.load(folder + "/outputs.npy"), atol=1e-5)
 print("all the same")
 """
 
