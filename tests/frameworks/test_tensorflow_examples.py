@@ -39,8 +39,8 @@ def test_loop() -> None:
 def test_session_that_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     first = train("tensorflow1_mnist.py", "--steps", 100, "--folder", tmp_path)
     assert "100 steps; the last test accuracy was" in first, first
-    second = train("tensorflow1_mnist.py", "--steps", 200, "--folder", tmp_path)
+    second = train("tensorflow1_mnist.py", "--steps", 400, "--folder", tmp_path)
     assert "step 150:" in second, second
-    found = re.search(r"100 steps; the last test accuracy was ([\d.]+)", second)
+    found = re.search(r"300 steps; the last test accuracy was ([\d.]+)", second)
     assert found, second
     assert float(found[1]) > 0.9
