@@ -447,11 +447,11 @@ def tensorflow_api() -> None:
     import tensorflow as tf
 
     for op, rate in ((hvd.Average, 0.1), (hvd.Sum, 0.1 / hvd.size())):
-        for method in ("minimize", "_compute_gradients", "function", "get_gradients"):
+        for method in ("minimize", "_compute_gradients", "function", "get_gradients", "tape"):
             model, alone = new_model(), new_model()
             optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate), op=op)
             optimizer.build(model.trainable_variables)
-            tensorflow_step(model, optimizer, method)
+            tensorflow_step(model, optimizer, method, op)
             loop(alone, keras.optimizers.SGD(0.1), alone=True, steps=1)
             check_equal(model, alone, (method, op))
 
@@ -487,8 +487,10 @@ def tensorflow_api() -> None:
     )
 
 
-def tensorflow_step(model: Any, optimizer: Any, method: str) -> None:
+def tensorflow_step(model: Any, optimizer: Any, method: str, op: int) -> None:
     import tensorflow as tf
+
+    import hvdtune.tensorflow
 
     x, y = (data[0, hvd.rank()] for data in batches(1))
     variables = model.trainable_variables
@@ -499,6 +501,12 @@ def tensorflow_step(model: Any, optimizer: Any, method: str) -> None:
     def step() -> None:
         if method == "minimize":
             optimizer.minimize(loss, variables)
+        elif method == "tape":
+            with tf.GradientTape() as tape:
+                value = loss()
+            tape = hvdtune.tensorflow.DistributedGradientTape(tape, op=op)
+            gradients = tape.gradient(value, variables)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
         elif method == "get_gradients":
             optimizer.apply(optimizer.get_gradients(loss(), variables), variables)
         else:
