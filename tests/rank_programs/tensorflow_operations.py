@@ -416,7 +416,8 @@ def one_rank_s_mistakes() -> None:
     fails(invalid, lambda: ops.alltoall(tf.ones([size]), splits=[2] * size))
     if size > 1:
         fails(invalid, lambda: ops.alltoall(tf.ones([size + 1])), "not divisible")
-    fails(invalid, lambda: ops.allgather(tf.constant(1.0)), "at least one dimension")
+    fails(invalid, lambda: ops._reducescatter(tf.constant(1.0)), "scalar")
+    fails(tf.errors.FailedPreconditionError, lambda: ops.allgather(tf.constant(1.0)))
     for call in (ops.allgather, ops._reducescatter):
         fails(
             (ValueError, invalid),  # type: ignore[arg-type]
