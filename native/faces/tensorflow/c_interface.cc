@@ -31,6 +31,7 @@ void find_c_interface(const std::string& path) {
     if (address == nullptr) missing += std::string(missing.empty() ? "" : ", ") + symbol;
     return address;
   };
+// NOLINTNEXTLINE(bugprone-macro-parentheses): parts of a declaration
 #define HVDTUNE_FIND(result, name, parameters) \
   table.name = reinterpret_cast<result(*) parameters>(look("TF_" #name));
   HVDTUNE_TENSORFLOW_FUNCTIONS(HVDTUNE_FIND)

@@ -19,7 +19,7 @@ struct TF_KernelBuilder;
 struct TF_OpKernelConstruction;
 struct TF_OpKernelContext;
 struct TF_AsyncOpKernelDoneCallback;
-struct TF_StringView {
+struct TF_StringView {  // NOLINT(readability-identifier-naming)
   const char* data;
   std::size_t len;
 };
@@ -122,6 +122,7 @@ enum Code : int {
 
 /// The functions of TensorFlow that are used here, without their prefix TF_.
 struct CInterface {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): parts of a declaration
 #define HVDTUNE_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
   HVDTUNE_TENSORFLOW_FUNCTIONS(HVDTUNE_DECLARE)
 #undef HVDTUNE_DECLARE

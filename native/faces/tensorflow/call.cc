@@ -29,8 +29,10 @@ DType dtype_of(int type) {
 }
 
 std::vector<std::int64_t> shape_of(const TF_Tensor* tensor) {
-  std::vector<std::int64_t> shape;
-  for (int dim = 0; dim < tf().NumDims(tensor); ++dim) shape.push_back(tf().Dim(tensor, dim));
+  std::vector<std::int64_t> shape(static_cast<std::size_t>(tf().NumDims(tensor)));
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    shape[dim] = tf().Dim(tensor, static_cast<int>(dim));
+  }
   return shape;
 }
 
