@@ -217,7 +217,7 @@ SUPERSET: dict[str, dict[str, str]] = {
         "allgather": f"{BFLOAT16} {NAMED} Its gradient gathers once for a whole group.",
         "grouped_allgather": f"{BFLOAT16} {EVERY_GROUP}",
         "broadcast": f"{BFLOAT16} {NAMED} Its gradient is right after a change of ranks.",
-        "broadcast_": "Takes variables of Keras's types, and of every TensorFlow that is supported.",
+        "broadcast_": "Takes resource variables and reference variables under every TensorFlow.",
         "alltoall": (
             f"{BFLOAT16} {NAMED} Rows that `splits` leaves out have a gradient, which is zero."
         ),
@@ -232,14 +232,14 @@ SUPERSET: dict[str, dict[str, str]] = {
         "broadcast_object": "Needs no session; ranks may pass objects of different types.",
         "broadcast_object_fn": "Works in eager mode too.",
         "allgather_object": "Needs no session.",
-        "BroadcastGlobalVariablesHook": "Exists with every TensorFlow; Horovod needs one below 2.16.",
+        "BroadcastGlobalVariablesHook": "Exists in every TensorFlow, Horovod's only before 2.16.",
         "DistributedOptimizer": (
             f"{LEFT_TO_KERAS}; passes `op` and `groups` on to an optimizer of Keras; local "
             "variables and Adasum work with optimizers of `tf.compat.v1.train` under TensorFlow 2."
         ),
         "DistributedGradientTape": (
             "`gradient` takes `unconnected_gradients` and nested sources; sources may be Keras 3 "
-            "variables; `groups` finds variables by identity, not by name, and may have empty lists."
+            "variables; `groups` finds variables by identity, not by name, and lists may be empty."
         ),
         "PartialDistributedGradientTape": "As `DistributedGradientTape`; takes layers of Keras 3.",
         "SyncBatchNormalization": (
@@ -338,6 +338,7 @@ _MARKS = {
     "mark": "as in hvdtune.torch",
     "mark_step": "as in hvdtune.torch",
     "HorovodInternalError": "what an elastic job recovers from",
+    "sycl_built": "as in hvdtune.torch",
 }
 # What the faces have beyond Horovod's.
 ADDED: dict[str, dict[str, str]] = {

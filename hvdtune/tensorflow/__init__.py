@@ -82,6 +82,7 @@ from hvdtune.tensorflow.mpi_ops import (
     size_op,
     start_timeline,
     stop_timeline,
+    sycl_built,
 )
 from hvdtune.tensorflow.optimizer import DistributedOptimizer, _DistributedOptimizer  # noqa: F401
 from hvdtune.tensorflow.reductions import (
@@ -173,6 +174,7 @@ __all__ = [
     "split_list",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
     "util",
 ]
 
