@@ -27,7 +27,6 @@ _WORKSHOP = re.compile(r"HVDTUNE_(TEST_|BUILD_|FAKE|COMPARE_|SANITIZE$|NVCC$)")
 
 _ELASTIC = "it is for elastic jobs, which hvdtune run does not start"
 _CCL = "it is for oneCCL, which hvdtune does not use"
-_TENSORFLOW = "it is for TensorFlow, which hvdtune does not support"
 _SPARK = "it is for Horovod on Spark, which hvdtune does not have"
 #: Variables that Horovod reads while it runs and hvdtune does not, and why not.
 _HOROVODS = {
@@ -37,7 +36,7 @@ _HOROVODS = {
     "HOROVOD_CCL_CACHE": _CCL,
     "HOROVOD_DISABLE_NVTX_RANGES": "hvdtune makes ranges only while a profiler asks for them",
     "HOROVOD_ELASTIC_TIMEOUT": _ELASTIC,
-    "HOROVOD_ENABLE_XLA_OPS": _TENSORFLOW,
+    "HOROVOD_ENABLE_XLA_OPS": "XLA cannot compile hvdtune's operations of TensorFlow",
     "HOROVOD_MLSL_BGT_AFFINITY": _CCL,
     "HOROVOD_SPARK_PYTHONPATH": _SPARK,
     "HOROVOD_SPARK_START_TIMEOUT": _SPARK,

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Average
+from hvdtune.faces import reduced
 from hvdtune.faces.buckets import Groups
 from hvdtune.tensorflow.compression import Compression
 from hvdtune.tensorflow.gradient_reduction import (
@@ -62,8 +63,9 @@ class _DistributedGradientTape(tf.GradientTape):
         flat = tf.nest.flatten(sources)
         # A gradient is a leaf, be it IndexedSlices or None.
         given = tf.nest.flatten(gradients)
-        reduced = self._reducer(given, flat, use_generic_names)
-        return tf.nest.pack_sequence_as(sources, reduced)
+        results = self._reducer(given, flat, use_generic_names)
+        reduced.mark(results)  # a distributed optimizer leaves them as they are
+        return tf.nest.pack_sequence_as(sources, results)
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
         """That of this rank alone."""

@@ -64,8 +64,6 @@ class Face:
         "names_in_flight",
     )
     """The blocks of mistakes that it goes through; the others have tests of its own."""
-    sends_scalars = True
-    """Whether a tensor without rows goes to the other ranks before a gather refuses it."""
     training = False
     """Whether it has an optimizer, and broadcasts parameters and the optimizer's state."""
 

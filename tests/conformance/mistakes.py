@@ -347,8 +347,6 @@ def applies(case: Disagreement | Mistake, face: Face, form: str) -> bool:
         return False
     if case is DISAGREEMENTS["16-bit dtypes"]:
         return "bfloat16" in face.dtypes
-    if case is DISAGREEMENTS["scalar among rows"]:
-        return face.sends_scalars
     if case is MISTAKES["not contiguous"]:
         return _strided(face) is not None
     if case is MISTAKES["read-only"]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from conformance import program
-from conformance.face import DIFFERENTIABLE, Face, family
+from conformance.face import DIFFERENTIABLE, Face
 
 import hvdtune.tensorflow
 
@@ -22,7 +22,6 @@ class TensorFlowFace(Face):
     autodiff = True
     # What a call refuses by itself is tested with TensorFlow's operations.
     of_mistakes = ("disagreements",)
-    sends_scalars = False
 
     def tensor(self, values: np.ndarray, dtype: str) -> tf.Tensor:
         return tf.cast(tf.constant(values), tf.dtypes.as_dtype(dtype))
@@ -33,19 +32,15 @@ class TensorFlowFace(Face):
     def dtype(self, tensor: tf.Tensor) -> str:
         return tensor.dtype.name
 
-    def call(self, form: str, tensors: Any, **arguments: Any) -> Any:
-        """In TensorFlow names go to the others as they are; elsewhere the operation is before."""
-        if "name" in arguments:
-            arguments["name"] = f"{family(form)}.{arguments['name']}"
-        return super().call(form, tensors, **arguments)
-
     def container(self, form: str) -> type:
         return list
 
     def raised(self, cause: str, kind: str) -> str:
         """What only the operation finds out is TensorFlow's error."""
         what = cause.rpartition(" ")[0] or cause
-        if cause in ("disagreement", "joined") or (what in self.forms and cause.endswith("down")):
+        if cause in ("disagreement", "joined", "integers") or (
+            what in self.forms and cause.endswith("down")
+        ):
             return "FailedPreconditionError"
         if cause == "root outside" or what in self.forms:
             return "InvalidArgumentError"

@@ -6,6 +6,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -214,6 +215,21 @@ def results_that_nobody_uses_are_exchanged() -> None:
 
 
 @check
+def what_comes_after_runs_on_tensorflows_threads() -> None:
+    def thread(_: Any) -> Any:
+        return np.bytes_(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text())
+
+    @tf.function
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        totals = [ops._allreduce(x, name=f"before{i}") for i in range(20)]
+        return [tf.numpy_function(thread, [total], tf.string) for total in totals]
+
+    names = {name.numpy().strip() for name in step(tf.ones([2]))}
+    assert names
+    assert b"hvdtune" not in names, names
+
+
+@check
 def conditions_and_loops() -> None:
     size = hvd.size()
 
@@ -400,7 +416,8 @@ def one_rank_s_mistakes() -> None:
     fails(invalid, lambda: ops.alltoall(tf.ones([size]), splits=[2] * size))
     if size > 1:
         fails(invalid, lambda: ops.alltoall(tf.ones([size + 1])), "not divisible")
-    fails(invalid, lambda: ops.allgather(tf.constant(1.0)), "at least one dimension")
+    fails(invalid, lambda: ops._reducescatter(tf.constant(1.0)), "scalar")
+    fails(tf.errors.FailedPreconditionError, lambda: ops.allgather(tf.constant(1.0)))
     for call in (ops.allgather, ops._reducescatter):
         fails(
             (ValueError, invalid),  # type: ignore[arg-type]

@@ -124,11 +124,9 @@ Submission Call::submission(Engine& engine, const std::string& name) {
   if (node_.kind == OpKind::kAlltoall) {
     submission.splits = splits(engine, request.tensors.front());
   }
-  const bool by_rows = !has_shape_of_input(node_.kind);
+  if (node_.kind != OpKind::kReducescatter) return submission;
   for (const wire::TensorSpec& spec : request.tensors) {
-    if (by_rows && spec.shape.empty()) {
-      refuse(node_.type + ": the tensor must have at least one dimension: its rows are exchanged");
-    }
+    if (spec.shape.empty()) refuse("reducescatter does not support scalar tensors");
   }
   return submission;
 }
