@@ -200,9 +200,13 @@ NAMED = "In eager mode `name` reaches the other ranks, so threads may call it at
 MORE_TYPES = f"Also takes bfloat16, bool (not averaged), int16 and uint16. {VALUES}"
 BFLOAT16 = f"Also takes bfloat16. {VALUES}"
 EVERY_GROUP = "Members may differ in type."
-LEFT_TO_KERAS = (
-    "Also for Keras 3. Gradients are reduced wherever they are applied, also in "
-    "`apply_gradients`, and never twice"
+APPLIED = (
+    "With optimizers of Keras, also Keras 3, gradients are reduced wherever they are applied, also "
+    "in `apply_gradients`, and never twice"
+)
+BACKENDS = (
+    "`value` may be a tensor or a variable of any backend of Keras 3; `name` is what the ranks' "
+    "messages are called."
 )
 
 # What hvdtune does beyond Horovod, or where Horovod crashes, hangs or loses data.
@@ -214,8 +218,10 @@ SUPERSET: dict[str, dict[str, str]] = {
         "is_homogeneous": "Before `init()` it is a `ValueError`; Horovod crashes.",
         "allreduce": f"{MORE_TYPES} {NAMED} `name` counts for `tf.IndexedSlices` too.",
         "grouped_allreduce": f"{MORE_TYPES} {EVERY_GROUP}",
-        "allgather": f"{BFLOAT16} {NAMED} Its gradient gathers once for a whole group.",
-        "grouped_allgather": f"{BFLOAT16} {EVERY_GROUP}",
+        "allgather": f"{BFLOAT16} {NAMED}",
+        "grouped_allgather": (
+            f"{BFLOAT16} {EVERY_GROUP} Its gradient is one reduction and one gather for all members."
+        ),
         "broadcast": f"{BFLOAT16} {NAMED} Its gradient is right after a change of ranks.",
         "broadcast_": "Takes resource variables and reference variables under every TensorFlow.",
         "alltoall": (
@@ -234,7 +240,7 @@ SUPERSET: dict[str, dict[str, str]] = {
         "allgather_object": "Needs no session.",
         "BroadcastGlobalVariablesHook": "Exists in every TensorFlow, Horovod's only before 2.16.",
         "DistributedOptimizer": (
-            f"{LEFT_TO_KERAS}; passes `op` and `groups` on to an optimizer of Keras; local "
+            f"{APPLIED}; passes `op` and `groups` on to an optimizer of Keras; local "
             "variables and Adasum work with optimizers of `tf.compat.v1.train` under TensorFlow 2."
         ),
         "DistributedGradientTape": (
@@ -262,11 +268,11 @@ SUPERSET: dict[str, dict[str, str]] = {
         **_SHARED,
         **_SETS,
         "DistributedOptimizer": (
-            f"{LEFT_TO_KERAS}; works with `gradient_accumulation_steps` and with loss scaling, "
+            f"{APPLIED}; works with `gradient_accumulation_steps` and with loss scaling, "
             "where one rank's infinite gradient is seen by all. `device_dense` and `device_sparse` "
             "change nothing."
         ),
-        "broadcast": "The message has the `name` that is given.",
+        **dict.fromkeys(("allreduce", "allgather", "broadcast", "reducescatter"), BACKENDS),
         "load_model": (
             "Finds the optimizer of files in Keras 3's format too, and keeps its variables' values."
         ),
@@ -279,16 +285,17 @@ SUPERSET: dict[str, dict[str, str]] = {
         **_SHARED,
         **ADASUM,
         "allreduce": (
-            "`op` can be given. Horovod's `average` is `True` by default, so that `op` is refused."
+            "`op` can be given. Horovod's `average` is `True` by default, so that `op` is refused. "
+            f"{BACKENDS}"
         ),
-        "PartialDistributedOptimizer": f"{LEFT_TO_KERAS}; takes layers of Keras 3.",
+        "PartialDistributedOptimizer": f"{APPLIED}; takes layers of Keras 3.",
     },
     "horovod.tensorflow.data.compute_service": {
         "TfDataServiceConfig": "Wrong values are refused here, not where they are used.",
         "TfDataServiceConfig.write": "Only this user may read the file, which has the key.",
     },
 }
-for _name in ("broadcast", "load_model"):
+for _name in ("allgather", "broadcast", "reducescatter", "load_model"):
     SUPERSET["horovod.keras"][_name] = SUPERSET["horovod.tensorflow.keras"][_name]
 _CALLBACKS = {
     "BroadcastGlobalVariablesCallback": (
@@ -313,7 +320,7 @@ _STEPS = (
 PARTIAL: dict[str, dict[str, str]] = {
     "horovod.keras": {
         "DistributedOptimizer": (
-            f"{LEFT_TO_KERAS}. Behind `op` come `backward_passes_per_step`, "
+            f"{APPLIED}. Behind `op` come `backward_passes_per_step`, "
             "`average_aggregated_gradients`, `num_groups`, `groups`, `process_set` and "
             "`scale_local_gradients`, so that `num_groups` and `groups` must be passed by name."
         ),

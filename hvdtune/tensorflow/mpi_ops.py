@@ -101,7 +101,7 @@ __all__ = [
 ]
 
 
-class _NoSuchSet(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
+class _NoSuchSet(tf.errors.InvalidArgumentError, ValueError):
     """What Horovod raises, if it sees in Python that a set is unknown and if the operation does."""
 
 
