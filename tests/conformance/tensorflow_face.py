@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from conformance import program
-from conformance.face import DIFFERENTIABLE, Face
+from conformance.face import DIFFERENTIABLE, Face, family
 
 import hvdtune.tensorflow
 
@@ -31,6 +31,12 @@ class TensorFlowFace(Face):
 
     def dtype(self, tensor: tf.Tensor) -> str:
         return tensor.dtype.name
+
+    def call(self, form: str, tensors: Any, **arguments: Any) -> Any:
+        """Other faces put the operation before the name that others know; messages have it."""
+        if "name" in arguments:
+            arguments["name"] = f"{family(form)}.{arguments['name']}"
+        return super().call(form, tensors, **arguments)
 
     def container(self, form: str) -> type:
         return list

@@ -23,13 +23,11 @@ def test_everything(np: int):
     assert list(found) == [[*blocks, *(["training"] if HAS_OPTAX else [])]] * np
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("np", [2, 4])
+@pytest.mark.parametrize("np", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_many_calls_on_one_thread(np: int):
     run_ranks(np, jax_cases.in_any_order, env={**CPU, "NPROC": "1"}, timeout=280)
 
 
-@pytest.mark.long
 def test_a_rank_dies_while_others_wait_in_jit():
     with start_ranks(3, jax_cases.dies_in_jit, env=CPU) as ranks:
         result = ranks.wait(100, check=False)

@@ -13,14 +13,13 @@ from support.jobs.ranks import run_ranks
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples/jax"
 
-pytestmark = pytest.mark.long
-
 
 def last_line(np: int, script: str, *args: str) -> str:
     result = run_ranks(np, EXAMPLES / script, *args, env={"JAX_PLATFORMS": "cpu"})
     return result[0].stdout.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_flax():
     pytest.importorskip("flax")
     pytest.importorskip("sklearn")

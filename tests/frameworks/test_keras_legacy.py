@@ -16,14 +16,12 @@ ENVIRONMENT = {
 }
 
 
-@pytest.mark.long
 def test_training() -> None:
     result = run_ranks(2, tf_keras_training.run, env=ENVIRONMENT, fresh=True, timeout=600.0)
     names = [check.__name__ for check in tf_keras_training.CHECKS]
     assert list(result.values) == [names] * 2
 
 
-@pytest.mark.long
 def test_callbacks_saved_models_and_elastic_state(tmp_path: object) -> None:
     program, folder = keras_fit.run, str(tmp_path)
     result = run_ranks(2, program, folder, env=ENVIRONMENT, fresh=True, timeout=600.0)

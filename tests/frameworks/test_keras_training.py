@@ -28,10 +28,13 @@ def environment(backend: str, **more: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("backend", "ranks"),
-    [*((backend, ranks) for backend in BACKENDS for ranks in (1, 2)), ("torch", 4)],
+    [
+        *((backend, 2) for backend in BACKENDS),
+        *(pytest.param(backend, 1, marks=pytest.mark.long) for backend in BACKENDS),
+        pytest.param("torch", 4, marks=pytest.mark.long),
+    ],
 )
 def test_training(backend: str, ranks: int) -> None:
     env = environment(backend)
@@ -40,7 +43,6 @@ def test_training(backend: str, ranks: int) -> None:
     assert list(result.values) == [names] * ranks
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_callbacks_saved_models_and_elastic_state(backend: str, tmp_path: object) -> None:
     env = environment(backend)

@@ -27,7 +27,6 @@ def train(script: str, *arguments: object) -> str:
     return run_under(launcher, EXAMPLES / script, *arguments, timeout=240)[0].stdout
 
 
-@pytest.mark.long
 def test_loop() -> None:
     printed = train("tensorflow2_mnist.py", "--steps", 300)
     found = re.search(r"test accuracy ([\d.]+); weights identical on 2 ranks", printed)

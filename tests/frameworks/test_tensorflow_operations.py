@@ -40,7 +40,6 @@ def test_operations(np: int, name: str) -> None:
         assert not found[name], f"rank {rank}: {found[name]}"
 
 
-@pytest.mark.long
 def test_operations_as_calls_of_python() -> None:
     settings = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "HVDTUNE_TEST_LACKS": "TF_SetOutput"}
     job = run_ranks(2, tensorflow_operations.run, NATIVE_ONLY, env=settings, timeout=240)
