@@ -220,7 +220,7 @@ SUPERSET: dict[str, dict[str, str]] = {
         "grouped_allreduce": f"{MORE_TYPES} {EVERY_GROUP}",
         "allgather": f"{BFLOAT16} {NAMED}",
         "grouped_allgather": (
-            f"{BFLOAT16} {EVERY_GROUP} Its gradient is one reduction and one gather for all members."
+            f"{BFLOAT16} {EVERY_GROUP} Its gradient reduces and gathers once for all members."
         ),
         "broadcast": f"{BFLOAT16} {NAMED} Its gradient is right after a change of ranks.",
         "broadcast_": "Takes resource variables and reference variables under every TensorFlow.",
