@@ -271,4 +271,5 @@ ADDED = {
     "mark_step": "a training step ends, for the [timeline](timeline.md); "
     "`DistributedOptimizer.step()` does it by itself",
     "is_homogeneous": "whether every host has as many processes; in Horovod only for TensorFlow",
+    "sycl_built": "False; Horovod has it after 0.28.1",
 }

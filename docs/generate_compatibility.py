@@ -1,14 +1,16 @@
 """Writes docs/compatibility.md: `python docs/generate_compatibility.py [--check]`.
 
-Reads Horovod's interface and the differences from compatibility_table.py, and the functions from
-hvdtune itself. Ends with an error if the table claims what the code contradicts, or if a name is
-missing without a reason.
+Reads Horovod's interface and the differences from the compatibility tables, and the functions from
+hvdtune itself. Ends with an error if a table claims what the code contradicts, or if a name is
+missing without a reason. What needs TensorFlow is only compared where that can be imported.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import operator
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import compatibility_table as table
+import compatibility_tensorflow_table as tensorflow_table
 import generated_page
 import public_imports_table
 
@@ -29,11 +32,12 @@ MISSING = object()
 INTRODUCTION = """\
 # Compatibility with Horovod
 
-<!-- Made by docs/generate_compatibility.py from docs/compatibility_table.py and hvdtune: edit
-those, not this page. -->
+<!-- Made by docs/generate_compatibility.py from docs/compatibility_table.py,
+docs/compatibility_tensorflow_table.py and hvdtune: edit those, not this page. -->
 
-What Horovod 0.28.1 exports for PyTorch, and what of it hvdtune has. `import horovod.torch` reaches
-`hvdtune.torch` under `hvdtune run` and in the ways of [the alias's page](horovod-alias.md).
+What Horovod 0.28.1 exports for PyTorch, TensorFlow and Keras, and what of it hvdtune has.
+`import horovod.torch` reaches `hvdtune.torch` under `hvdtune run` and in the ways of
+[the alias's page](horovod-alias.md), and so do the others.
 
 - **same**: the same signature, results and errors.
 - **superset**: that and more; programs for Horovod see no difference, except where Horovod crashes,
@@ -115,26 +119,32 @@ def _equal(found: Any, wanted: Any) -> bool:
     return found is wanted or (type(found) is type(wanted) and bool(found == wanted))
 
 
+def stated(module: str, name: str) -> tuple[str, str]:
+    """Status and difference of one name, as the tables say. Raises Contradiction for two."""
+    said = [
+        (status, sentences[module][name])
+        for one in (table, tensorflow_table)
+        for status, sentences in (
+            ("superset", one.SUPERSET),
+            ("partial", one.PARTIAL),
+            ("not available", one.NOT_AVAILABLE),
+        )
+        if name in sentences.get(module, {})
+    ]
+    if len(said) > 1:
+        raise Contradiction(f"{module}.{name} has two statuses: {said}")
+    return said[0] if said else ("same", "")
+
+
 def judge(module: str, name: str, signature: str | None, found: Any) -> tuple[str, str]:
     """Status and difference of one name, whose object is ``found``.
 
     Raises Contradiction if the table's words do not fit the object.
     """
     what = f"{module}.{name}"
-    if found is not MISSING and getattr(hvd, name, MISSING) is found:
+    if module in table.CONTRACT and getattr(hvd, name, None) is found:
         module = "horovod.torch"  # the same thing, under a second name
-    said = [
-        (status, sentences[module][name])
-        for status, sentences in (
-            ("superset", table.SUPERSET),
-            ("partial", table.PARTIAL),
-            ("not available", table.NOT_AVAILABLE),
-        )
-        if name in sentences.get(module, {})
-    ]
-    if len(said) > 1:
-        raise Contradiction(f"{what} has two statuses: {said}")
-    status, sentence = said[0] if said else ("same", "")
+    status, sentence = stated(module, name)
     if (found is MISSING) != (status == "not available"):
         there = "is missing" if found is MISSING else "exists"
         raise Contradiction(f"{what} {there}, but the table says: {status}")
@@ -145,7 +155,8 @@ def judge(module: str, name: str, signature: str | None, found: Any) -> tuple[st
             raise Contradiction(f"{what} is {found!r}, Horovod's is {signature}")
         return status, sentence
     added = added_parameters(what, signature, found)
-    if added and (status != "superset" or not all(f"`{one}`" in sentence for one in added)):
+    told = status in ("superset", "partial")
+    if added and not (told and all(f"`{one}`" in sentence for one in added)):
         raise Contradiction(
             f"{what} has {added}, of which its difference in the table says nothing"
         )
@@ -153,21 +164,48 @@ def judge(module: str, name: str, signature: str | None, found: Any) -> tuple[st
 
 
 def rows(module: str, names: Mapping[str, str | None]) -> list[Row]:
-    """The page's table for one of Horovod's modules."""
+    """The page's table for one of Horovod's modules, compared with the code."""
     found_in = importlib.import_module(module)
     result = []
     for name, signature in names.items():
-        found = getattr(found_in, name, MISSING)
+        try:
+            found = operator.attrgetter(name)(found_in)
+        except AttributeError:
+            found = MISSING
         status, difference = judge(module, name, signature, found)
         result.append(Row(name, status, difference))
     return result
 
 
-def check_additions() -> None:
-    """Raise Contradiction unless ADDED is what hvdtune.torch has beyond Horovod."""
-    added = {name for name in hvd.__all__ if name not in table.TORCH}
-    if added != table.ADDED.keys():
-        raise Contradiction(f"hvdtune.torch adds {added}, the table says {set(table.ADDED)}")
+def check_additions(module: str, contract: Mapping[str, Any], said: Mapping[str, str]) -> None:
+    """Raise Contradiction unless ``said`` is what a module has beyond Horovod's."""
+    added = {name for name in importlib.import_module(module).__all__ if name not in contract}
+    if added != said.keys():
+        raise Contradiction(f"{module} adds {added}, the table says {set(said)}")
+
+
+def tensorflow_rows() -> dict[str, list[Row]]:
+    """The page's tables for TensorFlow and Keras; compared with the code if they can be loaded."""
+    if importlib.util.find_spec("tensorflow") is not None:
+        return compared_tensorflow_rows()
+    return {
+        module: [Row(name, *stated(module, name)) for name in names]
+        for module, names in tensorflow_table.CONTRACT.items()
+    }
+
+
+def compared_tensorflow_rows() -> dict[str, list[Row]]:
+    """The same. Raises ImportError without TensorFlow, Contradiction where a table is wrong."""
+    every = tensorflow_table.CONTRACT
+    for module, said in tensorflow_table.ADDED.items():
+        contract = {
+            name
+            for other, names in every.items()
+            if other.startswith(module.replace("hvdtune", "horovod"))
+            for name in names
+        }
+        check_additions(module, dict.fromkeys(contract), said)
+    return {module: rows(module, names) for module, names in every.items()}
 
 
 def _signature_words(signature: str | None) -> str:
@@ -186,6 +224,7 @@ def outcome(statement: str) -> str:
 def public_imports() -> list[str]:
     """The table's lines. Raises Contradiction where an import works that should not, or not."""
     lines = ["| Import | What happens |", "|---|---|"]
+    lines += [f"| `{one}` | works with TensorFlow |" for one in public_imports_table.TENSORFLOW]
     for statements, works in (
         (public_imports_table.WORKS, True),
         (public_imports_table.REFUSED, False),
@@ -200,22 +239,24 @@ def public_imports() -> list[str]:
 
 def page() -> str:
     """The whole page."""
-    check_additions()
+    check_additions("hvdtune.torch", table.TORCH, table.ADDED)
     by_module = {module: rows(module, names) for module, names in table.CONTRACT.items()}
+    by_module |= tensorflow_rows()
+    contract = {**table.CONTRACT, **tensorflow_table.CONTRACT}
     parts = [INTRODUCTION]
     for module, every in by_module.items():
         lines = ["| Name | Status | Difference |", "|---|---|---|"]
         for row in every:
-            name = f"`{row.name}`{_signature_words(table.CONTRACT[module][row.name])}"
+            name = f"`{row.name}`{_signature_words(contract[module][row.name])}"
             lines.append(f"| {name} | {row.status} | {row.difference} |")
         parts.append(f"## {module}\n\n" + "\n".join(lines) + "\n")
-    more = [f"| `{name}` | {what} |" for name, what in table.ADDED.items()]
-    parts.append(
-        "## Only in hvdtune.torch\n\n" + "\n".join(["| Name | What it is |", "|---|---|", *more])
-    )
+    for module, said in {"hvdtune.torch": table.ADDED, **tensorflow_table.ADDED}.items():
+        lines = ["| Name | What it is |", "|---|---|"]
+        lines += [f"| `{name}` | {what} |" for name, what in said.items()]
+        parts.append(f"## Only in {module}\n\n" + "\n".join(lines) + "\n")
     gone = [f"| `{name}` | {what} |" for name, what in table.OTHER_PACKAGES.items()]
     parts.append(
-        "\n## Packages that are not there\n\nImporting one is a `ModuleNotFoundError` that says "
+        "## Packages that are not there\n\nImporting one is a `ModuleNotFoundError` that says "
         "so.\n\n" + "\n".join(["| Package | For |", "|---|---|", *gone]) + "\n"
     )
     parts.append(IMPORTS + "\n".join(public_imports()) + "\n")

@@ -56,6 +56,44 @@ WORKS = (
     "from horovod.torch.sync_batch_norm import SyncBatchNorm",
 )
 
+#: What works where TensorFlow and Keras are installed. tests/frameworks/test_compatibility_names.py
+#: runs these there.
+TENSORFLOW = (
+    "import horovod.keras as hvd",
+    "import horovod.tensorflow as hvd",
+    "import horovod.tensorflow.keras as hvd",
+    "from horovod import keras as hvd",
+    "from horovod import tensorflow as hvd",
+    "from horovod.keras import callbacks, elastic",
+    "from horovod.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback",
+    "from horovod.keras.callbacks import LearningRateScheduleCallback, LearningRateWarmupCallback",
+    "from horovod.keras.elastic import CommitStateCallback, KerasState, run",
+    "from horovod.tensorflow import Compression, elastic",
+    "from horovod.tensorflow import DistributedGradientTape, DistributedOptimizer",
+    "from horovod.tensorflow import broadcast_variables, join, local_rank, rank, size",
+    "from horovod.tensorflow import Adasum, Average, Sum, mpi_ops",
+    "from horovod.tensorflow import _allreduce, _grouped_allreduce, _LegacyOptimizer",
+    "from horovod.tensorflow import keras as hvd",
+    "from horovod.tensorflow.compression import Compression, FP16Compressor, NoneCompressor",
+    "from horovod.tensorflow.data.compute_service import TfDataServiceConfig, tf_data_service",
+    "from horovod.tensorflow.data.compute_service import compute_worker_fn, send_to_data_service",
+    "from horovod.tensorflow.elastic import TensorFlowKerasState, TensorFlowState, run",
+    "from horovod.tensorflow.functions import allgather_object, broadcast_object",
+    "from horovod.tensorflow.functions import broadcast_object_fn, broadcast_variables",
+    "from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper",
+    "from horovod.tensorflow.gradient_aggregation_eager import LocalGradientAggregationHelperEager",
+    "from horovod.tensorflow.keras import DistributedOptimizer, load_model",
+    "from horovod.tensorflow.keras import callbacks as hvd_callbacks",
+    "from horovod.tensorflow.keras.callbacks import BestModelCheckpoint, MetricAverageCallback",
+    "from horovod.tensorflow.keras.callbacks import BroadcastGlobalVariablesCallback",
+    "from horovod.tensorflow.keras.elastic import KerasState, UpdateBatchStateCallback",
+    "from horovod.tensorflow.mpi_ops import Average, Sum, allgather, alltoall, broadcast",
+    "from horovod.tensorflow.mpi_ops import _allreduce, _grouped_allreduce, rank_op, size_op",
+    "from horovod.tensorflow.mpi_ops import init, local_rank, local_size, rank, shutdown, size",
+    "from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization",
+    "from horovod.tensorflow.util import _executing_eagerly",
+)
+
 #: What ends in an ImportError; the page shows its words.
 REFUSED = (
     "import horovod.mxnet as hvd",

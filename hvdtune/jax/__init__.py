@@ -33,6 +33,7 @@ from hvdtune.core.libraries.built import (
     mpi_threads_supported,
     nccl_built,
     rocm_built,
+    sycl_built,
 )
 from hvdtune.core.membership import (
     add_process_set,
@@ -150,5 +151,6 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
     "value_and_grad",
 ]

@@ -20,6 +20,7 @@ from hvdtune.core.libraries.built import (
     mpi_threads_supported,
     nccl_built,
     rocm_built,
+    sycl_built,
 )
 from hvdtune.core.membership import add_process_set, remove_process_set
 from hvdtune.core.objects import allgather_object, broadcast_object
@@ -102,4 +103,5 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
 ]

@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 try:
-    import tensorflow as _tf  # noqa: F401
+    import tensorflow as _tf
 except ImportError as error:
     raise ImportError(
         "hvdtune.tensorflow needs TensorFlow 2.16 or newer, which cannot be imported here "
@@ -43,6 +43,8 @@ from hvdtune.tensorflow.mpi_ops import (
     ProcessSet,
     Product,
     Sum,
+    _allreduce,  # noqa: F401 (public code imports it, and the next one, from here)
+    _grouped_allreduce,  # noqa: F401
     add_process_set,
     allgather,
     alltoall,
@@ -80,6 +82,7 @@ from hvdtune.tensorflow.mpi_ops import (
     size_op,
     start_timeline,
     stop_timeline,
+    sycl_built,
 )
 from hvdtune.tensorflow.optimizer import DistributedOptimizer, _DistributedOptimizer  # noqa: F401
 from hvdtune.tensorflow.reductions import (
@@ -99,6 +102,8 @@ from hvdtune.tensorflow.util import (
     gpu_available,
     split_list,
 )
+
+_LegacyOptimizer = _tf.compat.v1.train.Optimizer  # as Horovod calls it
 
 __all__ = [
     "Adasum",
@@ -169,6 +174,7 @@ __all__ = [
     "split_list",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
     "util",
 ]
 

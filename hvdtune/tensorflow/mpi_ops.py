@@ -32,6 +32,7 @@ from hvdtune.core.libraries.built import (
     mpi_threads_supported,
     nccl_built,
     rocm_built,
+    sycl_built,
 )
 from hvdtune.core.membership import add_process_set, remove_process_set
 from hvdtune.core.observation.recording import start_timeline, stop_timeline
@@ -96,15 +97,20 @@ __all__ = [
     "size_op",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
 ]
 
 
+class _NoSuchSet(tf.errors.InvalidArgumentError, ValueError):
+    """What Horovod raises, if it sees in Python that a set is unknown and if the operation does."""
+
+
 def set_id(process_set: ProcessSet) -> int:
-    """`id_of`, with TensorFlow's error for a set that is not registered."""
+    """`id_of`, with TensorFlow's error for a set that is not registered; it is a ValueError too."""
     try:
         return id_of(process_set)
     except ValueError as error:
-        raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
+        raise _NoSuchSet(None, None, str(error)) from None
 
 
 def _node_name(operation: str, tensor: tf.Tensor, name: str | None) -> str | None:

@@ -83,6 +83,7 @@ from hvdtune.torch.mpi_ops import (
     sparse_allreduce_async,
     start_timeline,
     stop_timeline,
+    sycl_built,
     synchronize,
 )
 from hvdtune.torch.optimizer import DistributedOptimizer, _DistributedOptimizer  # noqa: F401
@@ -158,6 +159,7 @@ __all__ = [
     "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
     "synchronize",
 ]
 

@@ -27,6 +27,7 @@ from hvdtune.core.libraries.built import (
     mpi_threads_supported,
     nccl_built,
     rocm_built,
+    sycl_built,
 )
 from hvdtune.core.membership import add_process_set, remove_process_set
 from hvdtune.core.observation.recording import start_timeline, stop_timeline
@@ -125,6 +126,7 @@ __all__ = [
     "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
     "synchronize",
 ]
 

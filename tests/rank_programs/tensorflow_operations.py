@@ -429,6 +429,11 @@ def one_rank_s_mistakes() -> None:
     fails(ValueError, lambda: ops._allreduce(tf.ones([1]), op=99), "unknown reduction")
     fails(ValueError, lambda: ops._grouped_allreduce(tf.ones([2])), "takes a list")
     fails(invalid, lambda: ops._allreduce(tf.ones([1]), process_set=hvd.ProcessSet([0, 99])))
+    vanished = hvd.ProcessSet([0])
+    vanished.process_set_id = 10
+    for call in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
+        for kind in (invalid, ValueError):  # Horovod raises one or the other
+            fails(kind, lambda call=call: call(tf.ones([4]), process_set=vanished), "not exist")
 
 
 # ---- sets, threads, lives -----------------------------------------------------------------------

@@ -70,3 +70,8 @@ def cuda_built() -> bool:
 def rocm_built() -> bool:
     """Whether ROCm support is built in."""
     return False
+
+
+def sycl_built() -> bool:
+    """Whether support for Intel's GPUs (SYCL) is built in."""
+    return False

@@ -24,11 +24,9 @@ class Passes:
         self.average_aggregated_gradients = averages
 
     @property
-    def counter(self) -> int:
-        """How many are waiting."""
-        return int(ops.convert_to_numpy(self._optimizer._iterations)) % (
-            self.backward_passes_per_step
-        )
+    def counter(self) -> Any:
+        """How many are waiting: an integer scalar of the backend, as Horovod's is TensorFlow's."""
+        return ops.mod(self._optimizer._iterations.value, self.backward_passes_per_step)
 
 
 class DistributedHook:

@@ -40,3 +40,4 @@ class HorovodBasics:
     ccl_built = staticmethod(built.ccl_built)
     cuda_built = staticmethod(built.cuda_built)
     rocm_built = staticmethod(built.rocm_built)
+    sycl_built = staticmethod(built.sycl_built)
