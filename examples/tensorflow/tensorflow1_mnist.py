@@ -39,7 +39,7 @@ def main() -> None:
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
         right = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1), labels), tf.float32))
         step = v1.train.get_or_create_global_step()
-        optimizer = hvd.DistributedOptimizer(v1.train.AdamOptimizer(0.001 * hvd.size()))
+        optimizer = hvd.DistributedOptimizer(v1.train.AdamOptimizer(0.004 * hvd.size()))
         train = optimizer.minimize(loss, global_step=step)
 
         hooks = [
@@ -50,6 +50,7 @@ def main() -> None:
         generator = np.random.default_rng(hvd.rank())
         every_image, every_label = digits(4096, seed=1)
         test_images, test_labels = digits(512, seed=2)
+        tested = {images: test_images, labels: test_labels}
         accuracy, steps = 0.0, 0
         with v1.train.MonitoredTrainingSession(
             checkpoint_dir=arguments.folder if hvd.rank() == 0 else None,
@@ -65,9 +66,8 @@ def main() -> None:
                 _, number = session.run([train, step], fed)
                 steps += 1
                 if hvd.rank() == 0 and number % 50 == 0:
-                    fed = {images: test_images, labels: test_labels}
                     accuracy = session.run_step_fn(
-                        lambda step_context, fed=fed: step_context.session.run(right, fed)
+                        lambda step_context: step_context.session.run(right, tested)
                     )
                     print(f"step {number}: test accuracy {accuracy:.3f}", flush=True)
     if hvd.rank() == 0:

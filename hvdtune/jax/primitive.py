@@ -9,11 +9,12 @@ calls have an effect of JAX's that keeps them in the order of the program: token
 within a compiled function, through its loops and branches, and from one function to the next.
 
 After a call has failed, so has the token, and JAX raises the error again at the next one. A job
-begins and ends without a token.
+begins without a token, and ends when the last call has.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,7 +98,6 @@ def _lower_to_callback(ctx: Any, *operands: Any, call: Call) -> Any:
         ctx.avals_in,
         ctx.avals_out,
         has_side_effect=True,
-        returns_token=True,
     )
     _give_token(ctx, token)
     return results
@@ -114,11 +114,23 @@ def _register() -> None:
         _registered = True
 
 
-def _forget_token() -> None:
-    dispatch.runtime_tokens.current_tokens.pop(_effect, None)
+def _take_token() -> Any:
+    return dispatch.runtime_tokens.current_tokens.pop(_effect, None)
 
 
-job.add_lifecycle_hook(_forget_token, _forget_token)
+def _finish_calls() -> None:
+    """Wait for what this thread has dispatched: the other ranks wait for it, too.
+
+    If one of them ends the job instead, the call ends with an error, which whoever looks at its
+    results gets.
+    """
+    token = _take_token()
+    if token is not None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            token.block_until_ready()
+
+
+job.add_lifecycle_hook(_take_token, _finish_calls)
 
 mlir.register_lowering(collective_p, _lower_to_custom_call, platform="cpu")
 mlir.register_lowering(collective_p, _lower_to_callback)

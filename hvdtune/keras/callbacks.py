@@ -1,13 +1,14 @@
 """Callbacks for `fit`, with Horovod's names: equal weights, averaged metrics, learning rates.
 
 Give the same ones, in the same order, on all ranks. Where a training step is compiled (TensorFlow,
-JAX), the first of them also tells a recording where steps end.
+JAX), one of them also tells a recording where steps end.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -28,11 +29,21 @@ from hvdtune.keras.variables import (
 Logs = dict[str, Any] | None
 
 
-class _Callback(keras.callbacks.Callback):  # type: ignore[misc]
+class _Steps:
+    """Whose steps `fit` marks: of the last of our callbacks in the list that it was given."""
+
+    marker: Any = None
+
+
+_steps = _Steps()
+
+
+class _Callback(keras.callbacks.Callback):
     """Marks the ends of steps, and keeps XLA away from collectives."""
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Make sure that the training step can be compiled."""
+        _steps.marker = weakref.ref(self)
         model = self.model
         if backend_name() != "tensorflow" or not getattr(model, "jit_compile", False):
             return
@@ -43,8 +54,9 @@ class _Callback(keras.callbacks.Callback):  # type: ignore[misc]
         model.make_train_function(force=True)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """A step ends here, if nobody else says so."""
-        marks.step_ended(self)
+        """A step ends here, if no optimizer says so."""
+        if _steps.marker is not None and _steps.marker() is self:
+            marks.step_ended(_steps)
 
 
 class BroadcastGlobalVariablesCallback(_Callback):
@@ -101,7 +113,11 @@ class BroadcastGlobalVariablesCallback(_Callback):
             build_optimizer(optimizer, model)
             variables += optimizer_variables(optimizer)
         broadcast_variables(
-            [v for v in variables if id(v) not in local and id(getattr(v, "_value", v)) not in local],
+            [
+                v
+                for v in variables
+                if id(v) not in local and id(getattr(v, "_value", v)) not in local
+            ],
             self.root_rank,
         )
         self.broadcast_done = True
@@ -134,7 +150,8 @@ class LearningRateScheduleCallback(_Callback):
     epoch; or a number m, which stands for m ** (epoch - start_epoch). staircase: once at the
     beginning of an epoch; otherwise at every batch, for an epoch with a fraction, for which
     `steps_per_epoch` must be known. momentum_correction: in that batch, scale the momentum as much
-    as the learning rate has changed; not with Keras 3, which compiles the momentum into the step.
+    as the learning rate has changed; not with Keras 3 on TensorFlow and JAX, nor with the newer
+    optimizers of tf-keras: the momentum is compiled into their steps.
     Raises ValueError if `initial_lr` is None.
     """
 
@@ -210,7 +227,7 @@ class LearningRateScheduleCallback(_Callback):
             return
         if old == new:
             return
-        if not _keeps_momentum_in_a_variable(optimizer):
+        if not _can_change_momentum(optimizer):
             warnings.warn(
                 "momentum_correction does nothing: this optimizer's momentum is part of the "
                 "compiled step.",
@@ -218,7 +235,7 @@ class LearningRateScheduleCallback(_Callback):
             )
             self.momentum_correction = False
             return
-        self._momentum = float(keras.backend.get_value(optimizer.momentum))
+        self._momentum = float(np.asarray(optimizer.momentum))
         self._set_momentum(self._momentum * new / old)
 
     def _set_momentum(self, value: float) -> None:
@@ -277,7 +294,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
 
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """`ModelCheckpoint` that keeps the best model; set `filepath` before training begins."""
 
     def __init__(
@@ -311,6 +328,6 @@ def _rate(optimizer: Any) -> float:
     return float(keras.ops.convert_to_numpy(rate) if hasattr(keras, "ops") else np.asarray(rate))
 
 
-def _keeps_momentum_in_a_variable(optimizer: Any) -> bool:
-    """Old optimizers of tf-keras do: a compiled step reads it."""
-    return hasattr(optimizer, "_hyper")
+def _can_change_momentum(optimizer: Any) -> bool:
+    """Old optimizers of tf-keras have a variable for it, and PyTorch's steps are not compiled."""
+    return hasattr(optimizer, "_hyper") or backend_name() == "torch"

@@ -164,15 +164,15 @@ def check_arguments(
     if isinstance(groups, int):
         if isinstance(groups, bool) or groups <= 0:
             raise ValueError(
-                f"groups should be a positive integer or a list of lists of variables, not {groups}."
+                "groups should be a positive integer or a list of lists of variables, "
+                f"not {groups}."
             )
         return groups
     if not isinstance(groups, list | tuple) or not all(
         isinstance(group, list | tuple) for group in groups
     ):
         raise ValueError(
-            "groups should be a positive integer or a list of lists of variables, "
-            f"not {groups!r}."
+            f"groups should be a positive integer or a list of lists of variables, not {groups!r}."
         )
     keys = [id(variable) for group in groups for variable in group]
     if len(set(keys)) != len(keys):

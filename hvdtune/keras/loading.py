@@ -20,7 +20,8 @@ def load_model(
 ) -> Any:
     """The model saved in `filepath`, with its optimizer made a distributed one.
 
-    The optimizer keeps the values it was saved with. custom_optimizers: classes of optimizers that
+    The optimizer keeps the values that Keras has loaded for it (Keras 3 loads none from .h5 files).
+    custom_optimizers: classes of optimizers that
     Keras does not know; custom_objects: as in `keras.models.load_model`, and they win. legacy_opts:
     taken because Horovod takes it; the file says what kind of optimizer it is. A model that was
     saved without an optimizer is returned without one.
@@ -33,9 +34,9 @@ def load_model(
     distributed = DistributedOptimizer(optimizer, compression=compression)
     build_optimizer(optimizer, model)
     build_optimizer(distributed, model)
-    for new, old in zip(
-        optimizer_variables(distributed), optimizer_variables(optimizer), strict=True
-    ):
-        new.assign(value_of(old))
+    new, old = optimizer_variables(distributed), optimizer_variables(optimizer)
+    if len(new) == len(old):  # Keras 3 makes too few of them when it reads .h5 files
+        for variable, saved in zip(new, old, strict=True):
+            variable.assign(value_of(saved))
     model.optimizer = distributed
     return model

@@ -15,7 +15,7 @@ from hvdtune.keras import backends
 from hvdtune.keras.package import LEGACY, backend_name, keras
 
 
-class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
+class SyncBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` whose batch, in training, is that of all ranks together.
 
     Every value counts the same, however many each rank has. Takes that layer's arguments, besides
@@ -39,63 +39,55 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         config.pop("fused", None)
         return config
 
+    def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        mean, variance = super()._moments(inputs, *args, **kwargs)
+        backend = backends.current()
+        if world.size() == 1 or (backend_name() == "torch" and backend.is_traced(inputs)):
+            return mean, variance
+        mask = kwargs.get("mask") if LEGACY else [*args, *kwargs.values()][0]
+        ops = _functions()
+        # As many values of every channel.
+        if mask is None:
+            count = backend.cast(ops.size(inputs), mean.dtype) / backend.cast(
+                ops.size(mean), mean.dtype
+            )
+        else:
+            # Keras spreads a mask without channels over the inputs.
+            weights = backend.cast(ops.expand_dims(mask, -1), mean.dtype)
+            weights = ops.broadcast_to(weights, ops.shape(inputs))
+            count = _sum(weights) / backend.cast(ops.size(mean), mean.dtype)
+        return _joined(mean, variance, count, self.name)
+
+
+def _functions() -> Any:
+    """TensorFlow's functions for tf-keras; Keras' own, which have the same names, for Keras 3."""
     if LEGACY:
+        import tensorflow as tf
 
-        def _moments(  # type: ignore[misc]
-            self, inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None
-        ) -> tuple[Any, Any]:
-            import tensorflow as tf
-
-            if world.size() == 1:
-                return super()._moments(inputs, reduction_axes, keep_dims, mask=mask)  # type: ignore[no-any-return]
-            mean, variance = super()._moments(inputs, reduction_axes, keep_dims, mask=mask)
-            if mask is None:
-                count = tf.size(inputs) / tf.size(mean)
-            else:
-                weights = tf.broadcast_to(
-                    tf.expand_dims(tf.cast(mask, inputs.dtype), -1), tf.shape(inputs)
-                )
-                count = tf.reduce_sum(weights) / tf.cast(tf.size(mean), inputs.dtype)
-            return _joined(mean, variance, tf.cast(count, mean.dtype), self.name, tf)
-
-    else:
-
-        def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
-            mean, variance = super()._moments(inputs, mask)
-            if world.size() == 1 or (
-                backend_name() == "torch" and backends.current().is_traced(inputs)
-            ):
-                return mean, variance
-            ops = keras.ops
-            if mask is None:
-                count = ops.size(inputs) / ops.size(mean)
-            else:
-                count = ops.sum(ops.cast(mask, mean.dtype))
-                # The mask has no channels, and one axis of any other kind may be broadcast.
-                shape, masked = ops.shape(inputs), ops.shape(mask)
-                for axis, length in enumerate(masked):
-                    if length == 1:
-                        count = count * ops.cast(shape[axis], mean.dtype)
-            count = ops.cast(count, mean.dtype)
-            return _joined(mean, variance, count, self.name, ops)
+        return tf
+    return keras.ops
 
 
-def _joined(mean: Any, variance: Any, count: Any, name: str, ops: Any) -> tuple[Any, Any]:
-    """The moments of the joined batch; `ops` has TensorFlow's or Keras' functions."""
-    backend = backends.current()
-    reduce_sum = lambda tensor, what: backend.allreduce(  # noqa: E731
-        tensor, f"{name}.{what}", Sum, 1.0, 1.0
-    )
-    flat = ops.reshape(mean, (-1,))
-    own = ops.concat if hasattr(ops, "concat") else ops.concatenate
+def _sum(tensor: Any) -> Any:
+    ops = _functions()
+    return ops.reduce_sum(tensor) if LEGACY else ops.sum(tensor)
+
+
+def _joined(mean: Any, variance: Any, count: Any, name: str) -> tuple[Any, Any]:
+    """The moments of the joined batch."""
+    ops, backend = _functions(), backends.current()
+    join = ops.concat if LEGACY else ops.concatenate
+    flat, spread = ops.reshape(mean, (-1,)), ops.reshape(variance, (-1,))
     # A rank whose batch is masked entirely has no mean, and counts nothing.
     some = count > 0
     flat = ops.where(some, flat, ops.zeros_like(flat))
-    spread = ops.where(some, ops.reshape(variance, (-1,)), ops.zeros_like(flat))
-    sums = reduce_sum(own([flat * count, ops.reshape(count, (1,))], 0), "mean")
+    spread = ops.where(some, spread, ops.zeros_like(spread))
+    own = join([flat * count, ops.reshape(count, (1,))], 0)
+    sums = backend.allreduce(own, f"{name}.mean", Sum, 1.0, 1.0)
     total = ops.maximum(sums[-1], 1e-12)
     joined = sums[:-1] / total
-    squares = reduce_sum(count * (spread + (flat - joined) ** 2), "variance")
+    squares = count * (spread + (flat - joined) ** 2)
+    squares = backend.allreduce(squares, f"{name}.variance", Sum, 1.0, 1.0)
     shape = ops.shape(mean)
     return ops.reshape(joined, shape), ops.reshape(squares / total, shape)
 

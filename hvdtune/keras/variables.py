@@ -21,6 +21,7 @@ class CallableList(list[Any]):
     """A list that returns itself when it is called: `variables` and `variables()` both work."""
 
     def __call__(self) -> CallableList:
+        """The list itself."""
         return self
 
 

@@ -51,11 +51,7 @@ def call(
 ) -> list[tf.Tensor]:
     """As `operation_calls.call`."""
     if operation in _NUMBERS:
-        number = attributes.get("process_set_id", 0)
-        host = _with_errors_of_tensorflow(operation, lambda: np.int32(_NUMBERS[operation](number)))
-        result = _in_order(host, [], [tf.int32])[0]
-        result.set_shape(())
-        return [result]
+        return [_number(operation, attributes.get("process_set_id", 0))]
     first = next(iter(inputs.values()))
     tensors: list[tf.Tensor] = list(first) if isinstance(first, list) else [first]
     exchanged = len(tensors)
@@ -85,6 +81,15 @@ def call(
         return results, gradient
 
     return list(exchange(*tensors))
+
+
+def _number(operation: str, process_set: int) -> tf.Tensor:
+    def host() -> Any:
+        return np.int32(_NUMBERS[operation](process_set))
+
+    result = _in_order(_with_errors_of_tensorflow(operation, host), [], [tf.int32])[0]
+    result.set_shape(())
+    return result
 
 
 def _in_order(host: Any, tensors: list[tf.Tensor], types: list[Any]) -> list[tf.Tensor]:

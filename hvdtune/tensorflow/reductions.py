@@ -228,7 +228,7 @@ def _gathered(
 
     def gather(tensors: list[tf.Tensor], part: str) -> Sequence[tf.Tensor]:
         label = None if name is None else f"{name}_{part}"
-        where = {"ignore_name_scope": ignore_name_scope, "process_set": process_set}
+        where: Any = {"ignore_name_scope": ignore_name_scope, "process_set": process_set}
         if len(tensors) == 1:
             return [mpi_ops.allgather(tensors[0], name=label, **where)]
         return mpi_ops.grouped_allgather(tensors, name=label, **where)

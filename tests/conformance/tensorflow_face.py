@@ -45,7 +45,9 @@ class TensorFlowFace(Face):
     def raised(self, cause: str, kind: str) -> str:
         """What only the operation finds out is TensorFlow's error."""
         what = cause.rpartition(" ")[0] or cause
-        if cause in ("disagreement", "joined") or (what in self.forms and cause.endswith("down")):
+        if cause in ("disagreement", "joined", "integers") or (
+            what in self.forms and cause.endswith("down")
+        ):
             return "FailedPreconditionError"
         if cause == "root outside" or what in self.forms:
             return "InvalidArgumentError"

@@ -62,6 +62,17 @@ def fit(model: Any, optimizer: Any, alone: bool, steps: int = STEPS, **options: 
     )
 
 
+def raises(kind: type[Exception], text: str, call: Callable[[], Any]) -> None:
+    """Check that `call` raises an error whose message has `text` in it."""
+    try:
+        call()
+    except kind as error:
+        if text in str(error):
+            return
+        raise
+    raise AssertionError(f"no {kind.__name__}: {text}")
+
+
 def check_equal(got: Any, expected: Any, what: object, tolerance: float = TOLERANCE) -> None:
     for one, other in zip(got.get_weights(), expected.get_weights(), strict=True):
         difference = float(np.abs(one - other).max())
@@ -175,7 +186,9 @@ def accumulation() -> None:
     assert distributed.get_config() == plain().get_config() | {"name": distributed.name}
 
     model, alone = new_model(), new_model()
-    distributed = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=every)
+    distributed = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.1), backward_passes_per_step=every
+    )
     assert distributed._agg_helper.counter == 0
     for steps in (1, 2, 3, 4):
         loop(model, distributed, alone=False, steps=1)
@@ -295,12 +308,11 @@ def local_variables() -> None:
         mean = sum(grads[index] for grads in every) / hvd.size()
         gradient = own[index] / hvd.size() if index >= 2 else mean
         assert np.allclose(new, old - 0.1 * gradient, atol=TOLERANCE), index
-    try:
-        hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=3)
-    except ValueError as error:
-        assert "must be of tf.keras.layers.Layer type" in str(error)
-    else:
-        raise AssertionError("no error")
+    raises(
+        ValueError,
+        "must be of tf.keras.layers.Layer type",
+        lambda: hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=3),
+    )
 
 
 def groups_and_a_process_set() -> None:
@@ -353,11 +365,7 @@ def values() -> None:
         ),
         lambda: hvd.DistributedOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD())),
     ):
-        try:
-            call()
-        except ValueError:
-            continue
-        raise AssertionError("no ValueError")
+        raises(ValueError, "", call)
 
 
 def sync_batch_normalization() -> None:
@@ -377,12 +385,10 @@ def sync_batch_normalization() -> None:
     for got, want in zip(layer.get_weights(), alone.get_weights(), strict=True):
         assert np.allclose(got, want, atol=1e-4)
     for fused in (True, None):
-        try:
-            hvd.SyncBatchNormalization(fused=fused)
-        except ValueError:
-            continue
-        raise AssertionError("no ValueError")
-    model = keras.Sequential([keras.Input((6,)), hvd.SyncBatchNormalization(), keras.layers.Dense(3)])
+        raises(ValueError, "fused", lambda fused=fused: hvd.SyncBatchNormalization(fused=fused))
+    model = keras.Sequential(
+        [keras.Input((6,)), hvd.SyncBatchNormalization(), keras.layers.Dense(3)]
+    )
     fit(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), alone=False)
     # Weights follow the joined moments, which are rounded alike everywhere.
     check_same(model, "sync batch normalization")
@@ -466,15 +472,19 @@ def tensorflow_api() -> None:
     model = new_model()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     if hvd.size() > 1:
-        try:
-            fit(model, optimizer, alone=False, jit_compile=True)
-        except ValueError as error:
-            assert "jit_compile=False" in str(error)
-        else:
-            raise AssertionError("no error")
+        raises(
+            ValueError,
+            "jit_compile=False",
+            lambda: fit(model, optimizer, alone=False, jit_compile=True),
+        )
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    fit(new_model(), optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), alone=False,
-        jit_compile=True, callbacks=[broadcast])
+    fit(
+        new_model(),
+        optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+        alone=False,
+        jit_compile=True,
+        callbacks=[broadcast],
+    )
 
 
 def tensorflow_step(model: Any, optimizer: Any, method: str) -> None:
@@ -524,3 +534,15 @@ def run(*names: str) -> list[str]:
             passed.append(check.__name__)
     hvd.shutdown()
     return passed
+
+
+def loaded_backends() -> list[str]:
+    """Which backends the face has loaded, of those that Keras had not."""
+    import sys
+
+    hvd.init()
+    hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    hvd.allreduce(1.0)
+    hvd.shutdown()
+    names = ("torch", "jax", "tensorflow")
+    return [name for name in names if f"hvdtune.keras.backends.{name}" in sys.modules]

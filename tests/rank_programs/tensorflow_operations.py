@@ -6,6 +6,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -211,6 +212,21 @@ def results_that_nobody_uses_are_exchanged() -> None:
         return ops._allreduce(x, name="unused_on_some")
 
     step(tf.ones([2]))
+
+
+@check
+def what_comes_after_runs_on_tensorflows_threads() -> None:
+    def thread(_: Any) -> Any:
+        return np.bytes_(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text())
+
+    @tf.function
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        totals = [ops._allreduce(x, name=f"before{i}") for i in range(20)]
+        return [tf.numpy_function(thread, [total], tf.string) for total in totals]
+
+    names = {name.numpy().strip() for name in step(tf.ones([2]))}
+    assert names
+    assert b"hvdtune" not in names, names
 
 
 @check

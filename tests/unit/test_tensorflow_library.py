@@ -13,5 +13,5 @@ def test_a_library_that_lacks_functions_is_named_with_them() -> None:
 
 
 def test_a_library_that_is_not_loaded() -> None:
-    with pytest.raises(ValueError, match="libno.so is not loaded: import tensorflow first"):
+    with pytest.raises(ValueError, match=r"libno\.so is not loaded: import tensorflow first"):
         _native.register_tensorflow("libno.so")

@@ -51,7 +51,12 @@ class Backend(Protocol):
         """The entries of all ranks for each; for Average, divided by the ranks of the set."""
 
     def allreduce(
-        self, tensor: Any, name: str | None, op: int, prescale_factor: float, postscale_factor: float
+        self,
+        tensor: Any,
+        name: str | None,
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
     ) -> Any:
         """Over all ranks; differentiable."""
 

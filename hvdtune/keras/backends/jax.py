@@ -1,4 +1,5 @@
 """Keras on JAX: see `Backend`. A training step is compiled; a collective in it is one call."""
+# ruff: noqa: D103 (the protocol has the docstrings)
 
 from __future__ import annotations
 

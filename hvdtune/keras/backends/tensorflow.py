@@ -1,4 +1,5 @@
 """Keras on TensorFlow, and tf-keras: see `Backend`. A training step is a traced function."""
+# ruff: noqa: D103 (the protocol has the docstrings)
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+import hvdtune.tensorflow.gradients  # noqa: F401  (operations get theirs)
 from hvdtune.core.process_sets import ProcessSet
 from hvdtune.core.reduce_ops import Average
 from hvdtune.tensorflow import mpi_ops
@@ -98,4 +100,4 @@ def _node_name(name: str | None) -> str | None:
     """`name` as TensorFlow takes names of nodes."""
     if name is None:
         return None
-    return "".join(c if c.isalnum() and c.isascii() or c in "_./" else "_" for c in name)
+    return "".join(c if (c.isalnum() and c.isascii()) or c in "_./" else "_" for c in name)

@@ -1,4 +1,5 @@
 """Keras on PyTorch: see `Backend`. Training steps run eagerly, in Python."""
+# ruff: noqa: D103 (the protocol has the docstrings)
 
 from __future__ import annotations
 

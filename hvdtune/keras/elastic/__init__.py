@@ -41,7 +41,7 @@ __all__ = [
     "run",
 ]
 
-# The classes of errors in which TensorFlow and JAX wrap what a collective in a compiled step raises.
+# Errors in which TensorFlow and JAX wrap what a collective in a compiled step raises.
 _WRAPPERS = ("UnknownError", "AbortedError", "JaxRuntimeError", "XlaRuntimeError")
 _OURS = ("Horovod", "hvdtune")
 

@@ -9,7 +9,7 @@ from hvdtune.keras.package import keras
 Logs = dict[str, Any] | None
 
 
-class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class CommitStateCallback(keras.callbacks.Callback):
     """Commits `state` every `batches_per_commit` batches, and at the end of an epoch.
 
     Comes after the other callbacks that change the state.
@@ -37,7 +37,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.state.commit()
 
 
-class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class UpdateBatchStateCallback(keras.callbacks.Callback):
     """Keeps `state.batch`, the number of batches of the epoch that are done; 0 at its end.
 
     The first epoch after a reset goes on from there: `params["steps"]` says so, but Keras does not
@@ -72,7 +72,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._done_before = self.state.batch = 0
 
 
-class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class UpdateEpochStateCallback(keras.callbacks.Callback):
     """Keeps `state.epoch`, the number of epochs that are done in all.
 
     `fit` is called with `epochs=E - state.epoch`, and counts from 0 again after a reset.

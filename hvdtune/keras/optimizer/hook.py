@@ -49,7 +49,9 @@ class DistributedHook:
         grads = list(grads)
         if not grads:
             return
-        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        variables = (
+            self._trainable_variables if trainable_variables is None else trainable_variables
+        )
         variables = list(variables)
         if not self.gradient_accumulation_steps and len(variables) == len(grads):
             grads = self._reduction(grads, variables)

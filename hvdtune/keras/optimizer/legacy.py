@@ -56,7 +56,9 @@ class Passes:
     def take(self) -> list[Any]:
         """What has added up; the sums begin at zero again."""
         divisor = self.backward_passes_per_step if self.average_aggregated_gradients else 1
-        taken = [None if s is None else s.read_value() / tf.cast(divisor, s.dtype) for s in self._sums]
+        taken = [
+            None if s is None else s.read_value() / tf.cast(divisor, s.dtype) for s in self._sums
+        ]
         with tf.control_dependencies([gradient for gradient in taken if gradient is not None]):
             for total in self._sums:
                 if total is not None:

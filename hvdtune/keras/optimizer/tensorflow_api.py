@@ -36,7 +36,7 @@ class TensorFlowHook:
         self: Any, loss: Any, var_list: Any, tape: Any = None, grad_loss: Any = None
     ) -> list[tuple[Any, Any]]:
         """As `_compute_gradients`."""
-        return self._compute_gradients(loss, var_list, grad_loss, tape)  # type: ignore[no-any-return]
+        return self._compute_gradients(loss, var_list, grad_loss, tape)
 
     def minimize(self: Any, loss: Any, var_list: Any, tape: Any = None) -> Any:
         """`compute_gradients`, then `apply_gradients`."""
@@ -81,7 +81,9 @@ class TensorFlowHook:
         if not self.gradient_accumulation_steps:
             return grads
         if self._reduction.sparse_as_dense:
-            return [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in grads]
+            return [
+                None if gradient is None else tf.convert_to_tensor(gradient) for gradient in grads
+            ]
         if any(isinstance(gradient, tf.IndexedSlices) for gradient in grads):
             raise ValueError(
                 "IndexedSlices are not supported when gradients accumulate "

@@ -7,7 +7,6 @@ so that models saved with it load where there is no hvdtune.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 from hvdtune.core.process_sets import ProcessSet, global_process_set
@@ -15,6 +14,8 @@ from hvdtune.core.reduce_ops import Average
 from hvdtune.keras.compression import Compression
 from hvdtune.keras.gradients import GradientReduction, check_arguments
 from hvdtune.keras.package import LEGACY, backend_name, keras
+
+_classes: dict[type, Any] = {}  # distributed ones, by those that they derive from
 
 
 def DistributedOptimizer(
@@ -179,9 +180,10 @@ def _wrap(plain: Any, reduction: GradientReduction, passes: int, averages: bool)
     return distributed
 
 
-@cache
 def _class_of(wrapped: type) -> Any:
     """The distributed class of an optimizer's class."""
+    if wrapped in _classes:
+        return _classes[wrapped]
     hooks: tuple[type, ...]
     if LEGACY:
         from hvdtune.keras.optimizer import legacy
@@ -195,7 +197,7 @@ def _class_of(wrapped: type) -> Any:
             from hvdtune.keras.optimizer.tensorflow_api import TensorFlowHook
 
             hooks = (TensorFlowHook, DistributedHook)
-    return type(
+    _classes[wrapped] = type(
         wrapped.__name__,
         (*hooks, wrapped),
         {
@@ -204,3 +206,4 @@ def _class_of(wrapped: type) -> Any:
             "__doc__": wrapped.__doc__,
         },
     )
+    return _classes[wrapped]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 
-import hvdtune.keras
 from hvdtune.keras import *  # noqa: F403
 from hvdtune.keras import __all__, callbacks, elastic  # noqa: F401
 

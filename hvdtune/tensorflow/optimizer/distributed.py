@@ -16,10 +16,10 @@ from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Adasum, Average
 from hvdtune.core.world import rank
 from hvdtune.faces.buckets import Groups
-from hvdtune.tensorflow.optimizer.adasum import DistributedAdasumOptimizer
 from hvdtune.tensorflow.compression import Compression
 from hvdtune.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from hvdtune.tensorflow.gradient_reduction import GradientReducer, Reduction, groups_or_number
+from hvdtune.tensorflow.optimizer.adasum import DistributedAdasumOptimizer
 from hvdtune.tensorflow.util import keras_classes
 
 Pairs = list[tuple[Any, Any]]

@@ -1,0 +1,58 @@
+"""Keras' DistributedOptimizer on every backend: what one process gives, N processes give."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+pytest.importorskip("keras", reason="Keras is not installed")
+
+from rank_programs import keras_fit, keras_training
+from support.jobs.ranks import run_ranks
+
+BACKENDS = ("torch", "jax", "tensorflow")
+TIMEOUT = 600.0
+
+
+def environment(backend: str, **more: str) -> dict[str, str]:
+    """For ranks. Skips the test if the backend is not installed."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    return {
+        "KERAS_BACKEND": backend,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "JAX_PLATFORMS": "cpu",
+        **more,
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("backend", "ranks"),
+    [*((backend, ranks) for backend in BACKENDS for ranks in (1, 2)), ("torch", 4)],
+)
+def test_training(backend: str, ranks: int) -> None:
+    env = environment(backend)
+    result = run_ranks(ranks, keras_training.run, env=env, fresh=True, timeout=TIMEOUT)
+    names = [check.__name__ for check in keras_training.CHECKS]
+    assert list(result.values) == [names] * ranks
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_callbacks_saved_models_and_elastic_state(backend: str, tmp_path: object) -> None:
+    env = environment(backend)
+    program, folder = keras_fit.run, str(tmp_path)
+    result = run_ranks(2, program, folder, env=env, fresh=True, timeout=TIMEOUT)
+    assert result.values[0] == result.values[1]
+    assert len(result.values[0]) == 7
+
+
+@pytest.mark.parametrize("backend", ["torch"])
+def test_no_other_backend_is_loaded(backend: str) -> None:
+    """By hvdtune: Keras itself looks for TensorFlow in places."""
+    env = environment(backend)
+    result = run_ranks(1, keras_training.loaded_backends, env=env, fresh=True)
+    assert result.values == (["torch"],)

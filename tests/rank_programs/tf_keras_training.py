@@ -1,0 +1,153 @@
+"""Rank program: tf-keras, with the names of Keras 2 that old scripts use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import hvdtune.tensorflow.keras as hvd
+
+keras = tf.keras
+STEPS, SHARE = 6, 4
+
+
+def new_model() -> Any:
+    keras.utils.set_random_seed(5)
+    return keras.Sequential(
+        [
+            keras.layers.InputLayer((6,)),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.Dense(3),
+        ]
+    )
+
+
+def batches(steps: int = STEPS) -> tuple[Any, Any]:
+    generator = np.random.default_rng(3)
+    shape = (steps, hvd.size(), SHARE)
+    return (
+        generator.normal(size=(*shape, 6)).astype("float32"),
+        generator.normal(size=(*shape, 3)).astype("float32"),
+    )
+
+
+def rows(data: Any, alone: bool) -> Any:
+    data = data if alone else data[:, hvd.rank() : hvd.rank() + 1]
+    return data.reshape(-1, data.shape[-1])
+
+
+def fit(model: Any, optimizer: Any, alone: bool) -> None:
+    model.compile(optimizer=optimizer, loss="mse", experimental_run_tf_function=False)
+    inputs, targets = batches()
+    size = SHARE * (hvd.size() if alone else 1)
+    model.fit(rows(inputs, alone), rows(targets, alone), size, shuffle=False, verbose=0)
+
+
+def check_equal(got: Any, expected: Any, what: object) -> None:
+    for one, other in zip(got.get_weights(), expected.get_weights(), strict=True):
+        assert np.abs(one - other).max() < 3e-6, what
+        every = hvd.allgather_object(one)
+        assert all((value == every[0]).all() for value in every), what
+
+
+def training() -> None:
+    legacy = keras.optimizers.legacy
+    makers: tuple[Callable[[], Any], ...] = (
+        lambda: legacy.Adam(lr=0.01, epsilon=1e-3),
+        lambda: legacy.SGD(lr=0.5, momentum=0.9, clipnorm=0.05),
+        lambda: keras.optimizers.Adam(0.01, epsilon=1e-3),
+        lambda: keras.optimizers.SGD(0.5, global_clipnorm=0.1),
+    )
+    for make in makers:
+        model, alone = new_model(), new_model()
+        distributed = hvd.DistributedOptimizer(make())
+        assert type(distributed).__name__ == type(make()).__name__
+        assert abs(float(distributed.lr.numpy()) - float(make().lr.numpy())) < 1e-7
+        fit(model, distributed, alone=False)
+        fit(alone, make(), alone=True)
+        check_equal(model, alone, make())
+        assert len(distributed.variables()) > 1
+
+
+def the_sum_is_reduced_once() -> None:
+    for make in (keras.optimizers.legacy.SGD, keras.optimizers.SGD):
+        model, alone = new_model(), new_model()
+        optimizer = hvd.DistributedOptimizer(make(0.1 / hvd.size()), op=hvd.Sum)
+        x, y = (data[0, hvd.rank()] for data in batches(1))
+
+        @tf.function
+        def step(x: Any, y: Any, model: Any = model, optimizer: Any = optimizer) -> None:
+            pairs = optimizer._compute_gradients(
+                lambda: tf.reduce_mean((model(x) - y) ** 2), model.trainable_variables
+            )
+            optimizer.apply_gradients(pairs)
+
+        if hasattr(optimizer, "build"):
+            optimizer.build(model.trainable_variables)
+        step(x, y)
+        inputs, targets = batches(1)
+        alone.compile(make(0.1), "mse")
+        alone.fit(rows(inputs, True), rows(targets, True), SHARE * hvd.size(), verbose=0)
+        check_equal(model, alone, make)
+
+
+def accumulation() -> None:
+    for make in (keras.optimizers.legacy.SGD, keras.optimizers.SGD):
+        variable = tf.Variable([0.0])
+        optimizer = hvd.DistributedOptimizer(make(1.0), backward_passes_per_step=3)
+
+        @tf.function
+        def step(gradient: Any, optimizer: Any = optimizer, variable: Any = variable) -> None:
+            optimizer.apply_gradients([(gradient, variable)])
+
+        if hasattr(optimizer, "build"):
+            optimizer.build([variable])
+        mean, expected = (hvd.size() - 1) / 2, 0.0
+        for number in range(1, 8):
+            # The other kind multiplies infinities by a momentum of zero, whoever makes the step.
+            infinite = number == 2 and make is keras.optimizers.legacy.SGD
+            step(tf.constant([np.inf if infinite else float(hvd.rank())]))
+            if number == 3 and make is keras.optimizers.legacy.SGD:
+                assert not np.isfinite(variable.numpy()).all()
+                variable.assign([0.0])
+            elif number % 3 == 0:
+                expected -= 3 * mean
+            assert np.allclose(variable.numpy(), expected), (number, variable.numpy())
+            assert optimizer.iterations.numpy() == number
+            assert optimizer._agg_helper.counter == number % 3
+
+
+def half_precision() -> None:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        for make in (keras.optimizers.legacy.SGD, keras.optimizers.SGD):
+            model = new_model()
+            model.compile(hvd.DistributedOptimizer(make(0.01)), "mse")
+            inputs, targets = batches(4)
+            x, y = rows(inputs, False).copy(), rows(targets, False)
+            if hvd.rank() == hvd.size() - 1:
+                x[SHARE : 2 * SHARE] = np.inf
+            model.fit(x, y, SHARE, shuffle=False, verbose=0)
+            assert model.optimizer.loss_scale.numpy() == 2.0**14
+            assert all(np.isfinite(weights).all() for weights in model.get_weights())
+            check_equal(model, model, "half precision")
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+CHECKS = (training, the_sum_is_reduced_once, accumulation, half_precision)
+
+
+def run(*names: str) -> list[str]:
+    """The names of the checks that passed."""
+    hvd.init()
+    passed = []
+    for check in CHECKS:
+        if not names or check.__name__ in names:
+            check()
+            passed.append(check.__name__)
+    hvd.shutdown()
+    return passed
