@@ -66,6 +66,7 @@ ENVIRONMENTS = {
                 "frameworks/test_*.py",
                 "conformance/test_tensorflow_face.py",
                 "conformance/test_jax_face.py",
+                "clients/test_keras_classifiers.py",
             ),
             but=("frameworks/test_in_environments.py", "frameworks/test_keras_legacy*.py"),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
