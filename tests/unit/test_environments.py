@@ -14,7 +14,7 @@ from support import environments
 from support.environments import ENVIRONMENTS, Environment
 
 SMALL = Environment("small", ("one==1.*",), ("*/test_*.py",), but=("b/test_*.py",))
-REQUIREMENT = r"[a-z-]+([=<>][^;]*)?(; python_version (<|>=) '3\.\d+')?"
+REQUIREMENT = r"[a-z0-9-]+(\[[a-z]+\])?([=<>][^;]*)?(; python_version (<|>=) '3\.\d+')?"
 
 
 @pytest.fixture
