@@ -67,7 +67,6 @@ ENVIRONMENTS = {
                 "frameworks/test_*.py",
                 "conformance/test_tensorflow_face.py",
                 "conformance/test_jax_face.py",
-                "clients/test_keras_classifiers.py",
             ),
             but=("frameworks/test_in_environments.py", "frameworks/test_keras_legacy*.py"),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
@@ -84,6 +83,13 @@ ENVIRONMENTS = {
             without_dependencies=("tf-keras==2.21.*",),
             imports=("tensorflow", "tf_keras"),
             variables={"TF_USE_LEGACY_KERAS": "1"},
+        ),
+        Environment(
+            "keras-hub",
+            ("tensorflow-cpu==2.21.*", *_KERAS, *_JAX),
+            ("clients/test_keras_classifiers.py",),
+            imports=("tensorflow", "keras", "jax"),
+            of_a_client=True,
         ),
         # Its ranks find each other's hosts with mpi4py, which takes the environment's libmpi.
         Environment(
