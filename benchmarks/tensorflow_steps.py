@@ -1,15 +1,16 @@
-"""One step's gradients in a `tf.function`: hvdtune, hvdtune.torch and TensorFlow's own.
+"""What reducing one step's gradients costs in TensorFlow: hvdtune beside TensorFlow's own.
 
-Each round times, in this order or one that begins elsewhere, a step that reduces the gradients of a
-model (ResNet-50 unless `--model` says another) as
+A `tf.function` makes the gradients of a model (ResNet-50 unless `--model` says another), each a
+variable times a number, and reduces them; another makes them and does nothing else. The difference
+of their medians is what reducing costs. In each round, one after the other:
 
-  hvdtune               one grouped allreduce in a tf.function, as DistributedGradientTape makes it
-  hvdtune, one by one   an allreduce for each tensor, all in one tf.function
-  hvdtune.torch         the same tensors in place, by hvdtune.torch's grouped_allreduce_
-  TensorFlow            MultiWorkerMirroredStrategy's all_reduce (gRPC, ring), in a tf.function
+  hvdtune               one grouped allreduce, as DistributedGradientTape makes it
+  hvdtune, one by one   an allreduce for each gradient
+  TensorFlow            MultiWorkerMirroredStrategy's all_reduce (gRPC, ring)
+  hvdtune.torch         the same with PyTorch's tensors, by grouped_allreduce_
 
-The step takes as long as on the slowest rank. Then single calls with 4 floats: in eager mode beside
-TensorFlow's own addition, and in a chain of 100 in a tf.function.
+A step takes as long as on the slowest rank. Then single calls with 4 floats, each less the same
+without it: 100 in a chain and a group of 100 in a `tf.function`; in eager mode beside an addition.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ import ranks
 
 from hvdtune.bench.workloads.gradient_sets import WORKLOADS
 
-CHAIN = 100
+CALLS = 100
+REDUCING = {
+    "hvdtune": "making",
+    "hvdtune, one by one": "making",
+    "TensorFlow": "making",
+    "hvdtune.torch": "making in torch",
+}
 
 
 def main() -> int:
@@ -33,18 +40,27 @@ def main() -> int:
     parser.add_argument("--model", default="resnet50", help="gradient set (default: resnet50)")
     parser.add_argument("--rounds", type=int, default=8, help="rounds (default: 8)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default: 1)")
+    parser.add_argument("--alone", action="store_true", help="without TensorFlow's own")
     args = parser.parse_args()
     if args.worker:
         worker(args)
         return 0
-    found = ranks.measure(__file__, args.np, ranks.forwarded(args, "model", "rounds", "seconds"))
-    print(f"{args.model}, np {args.np}, {args.rounds} rounds")
-    own = ranks.median(found["hvdtune"])
-    for name in ("hvdtune", "hvdtune, one by one", "hvdtune.torch", "TensorFlow"):
-        each = ranks.median(found[name])
-        print(f"  {name:<20} {each * 1e3:8.2f} ms a step, {each / own:5.2f} x hvdtune's")
-    for name in ("eager allreduce", "eager add", "grouped, a tensor", "chain, a call", "chain add"):
-        print(f"  {name:<20} {ranks.median(found[name]) * 1e6:8.1f} us")
+    arguments = ranks.forwarded(args, "model", "rounds", "seconds")
+    found = ranks.measure(__file__, args.np, [*arguments, *["--alone"] * args.alone])
+    print(f"{args.model}, np {args.np}, {args.rounds} rounds; ms to reduce a step's gradients")
+    costs = {
+        name: (ranks.median(found[name]) - ranks.median(found[alone])) * 1e3
+        for name, alone in REDUCING.items()
+        if name in found
+    }
+    for name, cost in costs.items():
+        print(f"  {name:<20} {cost:8.2f}  {cost / costs['hvdtune']:6.2f} x hvdtune")
+    print("4 floats, us a call")
+    for name, alone in (("chain", "chain alone"), ("group", "group alone")):
+        cost = ranks.median(found[name]) - ranks.median(found[alone])
+        print(f"  {name:<20} {cost / CALLS * 1e6:8.1f}")
+    for name in ("eager", "eager addition"):
+        print(f"  {name:<20} {ranks.median(found[name]) * 1e6:8.1f}")
     return 0
 
 
@@ -52,20 +68,10 @@ def worker(args: Any) -> None:
     """Measure on this rank."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
-    port = int(os.environ["MASTER_PORT"])
-    workers = [f"127.0.0.1:{port + number}" for number in range(size)]
-    os.environ["TF_CONFIG"] = json.dumps(
-        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-    )
+    strategy = None if args.alone else own_strategy()
     import tensorflow as tf
     import torch
 
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(
-        communication_options=tf.distribute.experimental.CommunicationOptions(
-            implementation=tf.distribute.experimental.CommunicationImplementation.RING
-        )
-    )
     import hvdtune
     import hvdtune.tensorflow as hvd
     import hvdtune.torch
@@ -74,59 +80,89 @@ def worker(args: Any) -> None:
     hvd.init()
     torch.set_num_threads(1)
     shapes = [shape for _, shape in WORKLOADS[args.model].backward_order()]
-    gradients = [tf.ones(shape) for shape in shapes]
-    tensors = [torch.ones(shape) for shape in shapes]
-
-    @tf.function
-    def grouped(given: list[tf.Tensor]) -> Any:
-        return mpi_ops._grouped_allreduce(given, op=hvd.Average, name="step")
-
-    @tf.function
-    def one_by_one(given: list[tf.Tensor]) -> Any:
-        return [
-            mpi_ops._allreduce(one, op=hvd.Average, name=f"g{i}") for i, one in enumerate(given)
-        ]
-
-    @tf.function
-    def collective(given: list[tf.Tensor]) -> Any:
-        def replica(given: list[tf.Tensor]) -> Any:
-            values = [tf.identity(one) for one in given]  # on the replica's device
-            context = tf.distribute.get_replica_context()
-            return context.all_reduce(tf.distribute.ReduceOp.MEAN, values)
-
-        return strategy.run(replica, args=(given,))
-
+    variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
+    weights = [torch.ones(shape) for shape in shapes]
+    gradients = [torch.empty(shape) for shape in shapes]
     small = tf.ones([4])
 
-    @tf.function
-    def chain(x: tf.Tensor) -> tf.Tensor:
-        for link in range(CHAIN):
-            x = mpi_ops._allreduce(x, op=hvd.Average, name=f"link{link}")
-        return x
+    def step(reduce: Callable[[list[tf.Tensor]], Any]) -> Callable[[], Any]:
+        def run(factor: tf.Tensor) -> tf.Tensor:
+            reduced = reduce([variable * factor for variable in variables])
+            return tf.add_n([tf.reshape(one, [-1])[0] for one in reduced])
 
-    @tf.function
-    def adds(x: tf.Tensor) -> tf.Tensor:
-        for _ in range(CHAIN):
-            x = x + 1.0
-        return x
+        traced = tf.function(run)
+        factor = tf.constant(0.5)
+        return lambda: traced(factor)
 
-    few = [tf.ones([4]) for _ in range(CHAIN)]
+    def together(given: list[tf.Tensor]) -> Any:
+        return mpi_ops._grouped_allreduce(given, op=hvd.Average, name="step")
+
+    def one_by_one(given: list[tf.Tensor]) -> Any:
+        return [mpi_ops._allreduce(g, op=hvd.Average, name=f"g{i}") for i, g in enumerate(given)]
+
+    def in_torch(reduces: bool) -> None:
+        for weight, gradient in zip(weights, gradients, strict=True):
+            torch.mul(weight, 0.5, out=gradient)
+        if reduces:
+            hvdtune.torch.grouped_allreduce_(gradients, name="step")
+
+    def chain(link: Callable[[tf.Tensor, int], tf.Tensor]) -> Callable[[], Any]:
+        def run(x: tf.Tensor) -> tf.Tensor:
+            for number in range(CALLS):
+                x = link(x, number)
+            return x
+
+        traced = tf.function(run)
+        return lambda: traced(small)
+
+    def group(reduce: Callable[[list[tf.Tensor]], Any]) -> Callable[[], Any]:
+        traced = tf.function(lambda x: tf.add_n(reduce([x + float(i) for i in range(CALLS)])))
+        return lambda: traced(small)
+
+    def a_link(x: tf.Tensor, number: int) -> tf.Tensor:
+        return mpi_ops._allreduce(x + 0.0, op=hvd.Average, name=f"link{number}")
+
     calls: dict[str, Callable[[], Any]] = {
-        "hvdtune": lambda: grouped(gradients),
-        "hvdtune, one by one": lambda: one_by_one(gradients),
-        "hvdtune.torch": lambda: hvdtune.torch.grouped_allreduce_(tensors, name="step"),
-        "TensorFlow": lambda: collective(gradients),
-        "eager allreduce": lambda: mpi_ops._allreduce(small, name="small"),
-        "eager add": lambda: small + small,
-        "grouped, a tensor": lambda: grouped(few),
-        "chain, a call": lambda: chain(small),
-        "chain add": lambda: adds(small),
+        "making": step(lambda given: given),
+        "hvdtune": step(together),
+        "hvdtune, one by one": step(one_by_one),
+        "making in torch": lambda: in_torch(False),
+        "hvdtune.torch": lambda: in_torch(True),
+        "chain alone": chain(lambda x, _: x + 0.0),
+        "chain": chain(a_link),
+        "group alone": group(lambda given: given),
+        "group": group(lambda given: mpi_ops._grouped_allreduce(given, name="few")),
+        "eager": lambda: mpi_ops._allreduce(small, name="small"),
+        "eager addition": lambda: small + small,
     }
+    if strategy is not None:
+
+        def replica(factor: tf.Tensor) -> tf.Tensor:
+            given = [variable * factor for variable in variables]
+            context = tf.distribute.get_replica_context()
+            reduced = context.all_reduce(tf.distribute.ReduceOp.MEAN, given)
+            return tf.add_n([tf.reshape(one, [-1])[0] for one in reduced])
+
+        traced = tf.function(lambda factor: strategy.run(replica, args=(factor,)))
+        calls["TensorFlow"] = lambda: traced(tf.constant(0.5))
     found = ranks.time_in_turns(hvdtune, calls, args.rounds, 500, args.seconds)
-    for name in ("grouped, a tensor", "chain, a call", "chain add"):
-        found[name] = [seconds / CHAIN for seconds in found[name]]
     ranks.report(args.worker, hvd.rank(), found)
     hvd.shutdown()
+
+
+def own_strategy() -> Any:
+    """TensorFlow's, for the ranks of this job. Must come before TensorFlow does anything."""
+    rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
+    port = int(os.environ["MASTER_PORT"])
+    workers = [f"127.0.0.1:{port + number}" for number in range(size)]
+    task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+    os.environ["TF_CONFIG"] = json.dumps(task)
+    import tensorflow as tf
+
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation.RING
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
 if __name__ == "__main__":
