@@ -134,7 +134,7 @@ def _included(number: int) -> int:
     if not world.is_initialized():
         return -1
     ranks = process_sets.registered(number)
-    return -2 if ranks is None else int(world.rank() in ranks)
+    return -3 if ranks is None else int(world.rank() in ranks)
 
 
 def _run(

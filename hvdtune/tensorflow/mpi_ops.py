@@ -7,8 +7,9 @@ together can find out is raised by TensorFlow while the operation runs: FailedPr
 that are none), AbortedError (a shutdown), UnknownError (a rank died). The module's name is
 Horovod's: scripts import from it. Gradients: `hvdtune.tensorflow.gradients`.
 
-In a graph ranks match tensors by the name of the node, in eager mode by `name`; calls without one
-by their order in each thread.
+In a graph ranks match tensors by the name of the node and the iteration of a loop, in eager mode by
+`name`; calls without one by the type. A name that is in flight cannot be used once more:
+threads that call at the same time must give names (InvalidArgumentError).
 """
 
 from __future__ import annotations
@@ -365,7 +366,7 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """1 if this rank is in the set, 0 if not, -1 before init, -2 if there is no such set."""
+    """1 if this rank is in the set, 0 if not, -1 before init, -3 if there is no such set."""
     return call("HorovodProcessSetIncluded", {}, {"process_set_id": process_set_id}, name)[0]
 
 

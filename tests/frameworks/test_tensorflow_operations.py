@@ -20,7 +20,7 @@ NATIVE_ONLY = {
     "ranks_that_disagree_hear_it",
     "scopes_and_names",
     "functions_outlive_a_job",
-    "the_same_name_in_two_graphs_at_once",
+    "a_name_in_flight_is_not_given_twice",
     "threads_in_eager_mode",
     "one_rank_s_mistakes",
 }

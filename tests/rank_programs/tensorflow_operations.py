@@ -181,7 +181,7 @@ def numbers_are_read_when_they_are_needed() -> None:
     wanted = [size, hvd.rank(), hvd.local_rank(), hvd.local_size()]
     assert [int(number) for number in numbers()] == wanted
     assert int(ops.process_set_included_op()) == 1
-    assert int(ops.process_set_included_op(77)) == -2
+    assert int(ops.process_set_included_op(77)) == -3
     fails(tf.errors.InvalidArgumentError, lambda: ops.size_op(77), "no process set 77")
 
 
@@ -465,50 +465,74 @@ def process_sets() -> None:
     fails(refused, lambda: ops._allreduce(tf.ones([2]), process_set=mine))
 
 
-@check
-def threads_in_eager_mode() -> None:
-    """Threads that call one after the other first are the same on all ranks from then on."""
-    size = hvd.size()
+def in_threads(count: int, work: Callable[[int], None]) -> None:
     wrong: list[str] = []
-    turn = threading.Semaphore(0)
 
-    def work(number: int) -> None:
+    def run_one(number: int) -> None:
         try:
-            equal(ops._allreduce(tf.fill([2], float(number))), [number * size] * 2)
-            turn.release()
-            for _ in range(30):
-                equal(ops._allreduce(tf.fill([number], 1.0)), [size] * number)
+            work(number)
         except Exception:
             wrong.append(traceback.format_exc())
-            turn.release()
 
-    threads = []
-    for number in (1, 2, 3):
-        threads.append(threading.Thread(target=work, args=(number,)))
-        threads[-1].start()
-        turn.acquire()
+    threads = [threading.Thread(target=run_one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
     for thread in threads:
         thread.join()
     assert not wrong, wrong[0]
 
 
 @check
-def the_same_name_in_two_graphs_at_once() -> None:
+def threads_in_eager_mode() -> None:
     size = hvd.size()
-    results: list[Any] = []
 
-    def work() -> None:
-        step = tf.function(lambda x: ops._allreduce(x, name="shared"))
-        results.extend(step(tf.ones([2])) for _ in range(20))
+    def with_names(number: int) -> None:
+        for _ in range(30):
+            total = ops._allreduce(tf.fill([number + 1], float(number)), name=f"of{number}")
+            equal(total, [number * size] * (number + 1))
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 40
-    for total in results:
-        equal(total, [size, size])
+    in_threads(3, with_names)
+
+    # One thread after the other, on another number of threads on each rank.
+    turn = threading.Lock()
+    for _ in range(6):
+
+        def in_turn(number: int) -> None:
+            with turn:
+                if number == 0:
+                    equal(ops._allreduce(tf.ones([3])), [size] * 3)
+
+        in_threads(1 + hvd.rank(), in_turn)
+
+
+@check
+def a_name_in_flight_is_not_given_twice() -> None:
+    """Which of the two another rank means, nobody could know."""
+    if hvd.size() == 1:
+        return
+    step = tf.function(lambda x: ops._allreduce(x, name="shared"))
+    step(tf.ones([2]))
+    refused: list[str] = []
+    first = threading.Event()
+
+    def work(_: int) -> None:
+        try:
+            equal(step(tf.ones([2])), [hvd.size()] * 2)
+        except tf.errors.InvalidArgumentError as error:
+            refused.append(str(error))
+            first.set()
+
+    if hvd.rank() == 0:
+        both = threading.Thread(target=in_threads, args=(2, work))
+        both.start()
+        assert first.wait(60)
+    hvd.broadcast_object(None, 0, name="one is refused")
+    if hvd.rank() > 0:
+        step(tf.ones([2]))
+    else:
+        both.join()
+        assert len(refused) == 1
+        assert "names in flight must be different" in refused[0]
 
 
 @check

@@ -75,8 +75,7 @@ bool Coordination::coordinate(const DriveLock& lock) {
   for (int rank = 0; rank < job_.size; ++rank) {
     blocked_on_.push_back(job_.arena.doorbell(rank).blocked_on.load(std::memory_order_seq_cst));
   }
-  std::uint64_t& own = blocked_on_.front();
-  if (own == blocked::kNothing && completions_.expected()) own = blocked::kEverything;
+  if (completions_.expected()) blocked_on_.push_back(blocked::kEverything);
   std::vector<wire::Schedule> schedules;
   coordinator_.schedule(now, blocked_on_, schedules);
   job_.arena.collecting().store(coordinator_.has_ready() ? 1 : 0, std::memory_order_seq_cst);

@@ -109,6 +109,7 @@ enum Code : int {
   FUNCTION(void, OpKernelConstruction_GetAttrString,                                              \
            (TF_OpKernelConstruction*, const char*, char*, std::size_t bytes, TF_Status*))         \
   FUNCTION(void, OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))            \
+  FUNCTION(std::int64_t, GetIterId, (TF_OpKernelContext*))                                        \
   FUNCTION(int, NumInputs, (TF_OpKernelContext*))                                                 \
   FUNCTION(void, GetInput, (TF_OpKernelContext*, int index, TF_Tensor**, TF_Status*))             \
   FUNCTION(TF_Tensor*, AllocateOutput,                                                            \

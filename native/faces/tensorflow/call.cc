@@ -36,7 +36,12 @@ std::vector<std::int64_t> shape_of(const TF_Tensor* tensor) {
   return shape;
 }
 
-/// The code by which programs, Horovod's elastic loop among them, know what went wrong.
+bool has_shape_of_input(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast;
+}
+
+}  // namespace
+
 int code_of(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kOk:
@@ -54,12 +59,6 @@ int code_of(ErrorKind kind) {
   }
   return kUnknown;
 }
-
-bool has_shape_of_input(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast;
-}
-
-}  // namespace
 
 Call::Tensor Call::input(int index) {
   const TfStatus status;
@@ -167,14 +166,19 @@ void Call::deliver(Operation& operation) {
     if (node_.kind == OpKind::kAlltoall) set_counts(operation.numbers);
   } catch (const Error& error) {
     return fail(error.status());
+  } catch (const std::exception& error) {
+    return fail({ErrorKind::kInvalidArgument, error.what()});
   }
   inputs_.clear();
 }
 
 void Call::fail(const Status& status) {
   inputs_.clear();
+  const int code = code_of(status.kind);
+  // Whoever starts training over knows a failed operation by this.
+  const bool lost = code == kUnknown || code == kAborted;
   TfStatus reason;
-  reason.set(code_of(status.kind), status.text);
+  reason.set(code, lost ? node_.type + ": " + status.text : status.text);
   tf().OpKernelContext_Failure(context_, reason);
 }
 

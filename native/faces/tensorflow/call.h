@@ -12,13 +12,17 @@
 
 namespace hvdtune::faces::tensorflow {
 
+/// The code of TensorFlow's by which programs, Horovod's elastic loop among them, know what went
+/// wrong.
+[[nodiscard]] int code_of(ErrorKind kind);
+
 /// What one node of a graph asks for whenever it runs; in eager mode, all calls with the same
 /// attributes.
 struct Node {
   OpKind kind = OpKind::kAllreduce;
   bool grouped = false;
   std::string type;  ///< of the operation
-  std::string name;  ///< on the wire; empty: eager mode, and nobody gave it one
+  std::string name;  ///< on the wire; empty: eager mode, and nobody has given it one
   ReduceOp reduce_op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;

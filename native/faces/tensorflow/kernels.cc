@@ -3,17 +3,14 @@
 // eager mode they wait, in the caller's thread, which then makes the engine's progress itself.
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "faces/running_engine.h"
 #include "faces/tensorflow/call.h"
 #include "faces/tensorflow/operation_types.h"
-#include "faces/tensorflow/turns.h"
 
 namespace hvdtune::faces::tensorflow {
 namespace {
@@ -125,82 +122,64 @@ void delete_object(void* object) {
 
 // ---- graphs -------------------------------------------------------------------------------------
 
+// Iterations of a loop that run side by side have names of their own, which come again.
+constexpr std::int64_t kNamesOfIterations = 64;
+
+/// What ranks know a run by: the same iteration on all of them.
+std::string name_of_run(const Node& node, TF_OpKernelContext* context) {
+  const std::int64_t iteration = tf().GetIterId(context);
+  if (iteration <= 0) return node.name;
+  return node.name + '#' + std::to_string(iteration % kNamesOfIterations);
+}
+
 /// A run of a node in a graph, from its start until TensorFlow knows that it is done.
-class Run : public std::enable_shared_from_this<Run> {
- public:
+struct Run {
   Run(const Node& node, TF_OpKernelContext* context, Done done)
-      : node_(node), call_(node, context), done_(std::move(done)) {}
+      : call(node, context), done(std::move(done)) {}
 
-  void start() {
-    if (turns().begin(node_.process_set, node_.name, shared_from_this())) submit();
-  }
-
- private:
-  static Turns<std::shared_ptr<Run>>& turns() {
-    static auto* const turns = new Turns<std::shared_ptr<Run>>;  // as long as TensorFlow's threads
-    return *turns;
-  }
-
-  void submit() {
-    try {
-      const std::shared_ptr<Engine> engine = running_engine();
-      engine->submit(call_.submission(*engine, node_.name),
-                     [self = shared_from_this()](const OperationPtr& operation) {
-                       self->call_.deliver(*operation);
-                       self->end();
-                     });
-    } catch (const Error& error) {
-      call_.fail(error.status());
-      end();
-    }
-  }
-
-  /// The context is nobody's afterwards.
-  void end() {
-    const std::shared_ptr<Run> next = turns().end(node_.process_set, node_.name);
-    done_();
-    if (next) next->submit();
-  }
-
-  const Node& node_;
-  Call call_;
-  Done done_;
+  Call call;
+  Done done;  ///< afterwards the context is nobody's
 };
 
 void run_in_graph(void* kernel, TF_OpKernelContext* context,
                   TF_AsyncOpKernelDoneCallback* callback) {
-  std::make_shared<Run>(*static_cast<Node*>(kernel), context, take_done(callback))->start();
+  const Node& node = *static_cast<Node*>(kernel);
+  const auto run = std::make_shared<Run>(node, context, take_done(callback));
+  Status refused;
+  try {
+    const std::shared_ptr<Engine> engine = running_engine();
+    engine->submit(run->call.submission(*engine, name_of_run(node, context)),
+                   [run](const OperationPtr& operation) {
+                     run->call.deliver(*operation);
+                     run->done();
+                   });
+    return;
+  } catch (const Error& error) {
+    refused = error.status();
+  } catch (const std::exception& error) {
+    refused = {ErrorKind::kInvalidArgument, error.what()};
+  }
+  run->call.fail(refused);
+  run->done();
 }
 
 // ---- eager mode ---------------------------------------------------------------------------------
-
-/// Which of the threads this one is that have called operations of a type without a name, in the
-/// order of their first calls: what one thread calls next cannot meet what another one does.
-std::string name_in_this_thread(const Node& node) {
-  static std::mutex mutex;
-  static auto* const threads = new std::unordered_map<std::string, int>;
-  thread_local std::unordered_map<std::string, std::string> names;
-  std::string key = node.type + '\n' + std::to_string(node.process_set);
-  const auto [found, first] = names.try_emplace(key);
-  if (first) {
-    const std::lock_guard lock(mutex);
-    const int number = (*threads)[key]++;
-    found->second = number == 0 ? node.type : node.type + '_' + std::to_string(number);
-  }
-  return found->second;
-}
 
 void run_at_once(void* kernel, TF_OpKernelContext* context) {
   const Node& node = *static_cast<Node*>(kernel);
   Call call(node, context);
   try {
     const std::shared_ptr<Engine> engine = running_engine();
-    const std::string name = node.name.empty() ? name_in_this_thread(node) : node.name;
+    // Calls without a name all have this one: two at the same time are refused, as nobody could
+    // know which of them another rank means.
+    const std::string& name = node.name.empty() ? node.type : node.name;
     const std::int64_t handle = engine->submit_blocking(call.submission(*engine, name));
     engine->wait(handle, kForever);
     call.deliver(*engine->take(handle));
   } catch (const Error& error) {
     call.fail(error.status());
+  } catch (const std::exception& error) {
+    call.fail({ErrorKind::kInvalidArgument, error.what()});
   }
 }
 
@@ -218,8 +197,7 @@ void put_number(TF_OpKernelContext* context, Number&& number) {
     tf().DeleteTensor(tensor);
   } catch (const Error& error) {
     TfStatus reason;
-    reason.set(error.kind() == ErrorKind::kInvalidArgument ? kInvalidArgument : kFailedPrecondition,
-               error.what());
+    reason.set(code_of(error.kind()), error.what());
     tf().OpKernelContext_Failure(context, reason);
   }
 }
@@ -246,7 +224,7 @@ void put_size(void* kernel, TF_OpKernelContext* context) {
   });
 }
 
-/// Horovod's codes: 1, 0, or -1 before init, -2 for an unknown set.
+/// Horovod's codes: 1, 0, or -1 before init, -3 for an unknown set.
 void put_included(void* kernel, TF_OpKernelContext* context) {
   put_number(context, [kernel] {
     std::pair<int, int> place;
@@ -255,7 +233,7 @@ void put_included(void* kernel, TF_OpKernelContext* context) {
     } catch (const Error&) {
       return -1;
     }
-    if (place.second == 0) return -2;
+    if (place.second == 0) return -3;
     return place.first >= 0 ? 1 : 0;
   });
 }

@@ -230,6 +230,8 @@ void run_each(Engine& engine, const Call& call, const Tensors& tensors, const Te
     }
   } catch (const Error& error) {
     first_error = error.status();
+  } catch (const std::exception& error) {
+    first_error = {ErrorKind::kInvalidArgument, error.what()};
   }
   // All of them, whatever happens: their memory is XLA's as soon as this returns.
   for (std::size_t i = 0; i < handles.size(); ++i) {
@@ -237,6 +239,8 @@ void run_each(Engine& engine, const Call& call, const Tensors& tensors, const Te
       finish(engine, handles[i], call, results, i);
     } catch (const Error& error) {
       if (first_error.ok()) first_error = error.status();
+    } catch (const std::exception& error) {
+      if (first_error.ok()) first_error = {ErrorKind::kInvalidArgument, error.what()};
     }
   }
   if (!first_error.ok()) throw Error(first_error);
@@ -296,7 +300,10 @@ FfiError* call_collective(FfiCallFrame* frame) {
     run(*frame);
     return nullptr;
   } catch (const Error& error) {
-    return failure(frame->api, code_of(error.kind()), error.what());
+    const FfiErrorCode code = code_of(error.kind());
+    // Whoever starts training over knows a failed operation by this.
+    const std::string text = code == kFfiAborted ? "hvdtune: " : "";
+    return failure(frame->api, code, (text + error.what()).c_str());
   } catch (const std::exception& error) {
     return failure(frame->api, kFfiInternal, error.what());
   }

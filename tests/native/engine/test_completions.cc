@@ -140,6 +140,20 @@ TEST(what_is_in_flight_at_the_end_is_called_once_and_what_is_refused_never) {
   });
 }
 
+TEST(a_job_that_is_aborted_calls_whoever_waits) {
+  run_job(2, [](int rank, Engine& engine) {
+    std::vector<float> alone(4, 1.0F);
+    std::vector<float> both(1, 1.0F);
+    Ends ends(1);
+    if (rank == 0) engine.submit(in_place(OpKind::kAllreduce, "alone", alone), ends.note(0));
+    finish(engine, engine.submit(in_place(OpKind::kAllreduce, "both", both)));
+    if (rank == 1) engine.abort("it is the test's wish");
+    await(ends.over, rank == 0 ? 1 : 0);
+    CHECK_EQ(ends.calls[0].load(), rank == 0 ? 1 : 0);
+    CHECK(!ends.ok[0]);
+  });
+}
+
 TEST(what_goes_with_its_process_set_is_called) {
   run_job(3, [](int rank, Engine& engine) {
     const auto set =
