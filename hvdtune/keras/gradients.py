@@ -7,14 +7,28 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from hvdtune.core import world
+from hvdtune.core import job, world
 from hvdtune.core.process_sets import ProcessSet
 from hvdtune.core.reduce_ops import Average, Min, Sum
 from hvdtune.faces import reduced
 from hvdtune.faces.buckets import Groups, split_evenly
 from hvdtune.keras import backends
 
-_numbers: dict[str, count[int]] = {}  # of optimizers, by their names
+
+
+class _Job:
+    """The one that runs, or comes next."""
+
+    # Of optimizers, by the ranks of their process sets (None: all of the job) and their names.
+    numbers: dict[tuple[tuple[int, ...] | None, str], count[int]] = {}
+
+
+def _begin_job() -> None:
+    # A new one, by which optimizers that outlive a job see that they need a new number.
+    _Job.numbers = {}
+
+
+job.add_lifecycle_hook(_begin_job, lambda: None)
 
 
 @dataclass
@@ -31,7 +45,7 @@ class GradientReduction:
     scale_local_gradients: bool
     accumulating: Sequence[Any] = ()  # the variables whose accumulated gradients are next
     _local: dict[int, Any] = field(default_factory=dict)
-    _wire_name: str | None = None
+    _wire_name: tuple[Any, str] = (None, "")  # the numbers of its job, and the name
 
     def keep_local(self, variable: Any) -> None:
         """Do not reduce the gradient of `variable` from now on."""
@@ -99,13 +113,17 @@ class GradientReduction:
     def wire_name(self) -> str:
         """What messages between ranks call these gradients.
 
-        The second optimizer of a name that reduces in this process is `<name>#2`, and so on:
-        ranks train with the same optimizers in the same order.
+        The second optimizer of a name that reduces over a process set in this job is `<name>#2`,
+        and so on: the ranks of a set train with the same optimizers in the same order.
         """
-        if self._wire_name is None:
-            number = next(_numbers.setdefault(self.name, count(1)))
-            self._wire_name = self.name if number == 1 else f"{self.name}#{number}"
-        return self._wire_name
+        numbers, name = self._wire_name
+        if numbers is not _Job.numbers:
+            members = self.process_set
+            ranks = None if members.process_set_id == 0 else tuple(members.ranks or ())
+            number = next(_Job.numbers.setdefault((ranks, self.name), count(1)))
+            name = self.name if number == 1 else f"{self.name}#{number}"
+            self._wire_name = _Job.numbers, name
+        return name
 
     def _allreduce(self, tensors: list[Any], number: int) -> list[Any]:
         factor = self.gradient_predivide_factor if self.op == Average else 1.0

@@ -339,6 +339,24 @@ def groups_and_a_process_set() -> None:
     hvd.remove_process_set(half)
 
 
+def names_on_the_wire() -> None:
+    """They are counted in each process set, and anew in each job, which may have new processes."""
+
+    def new(**options: Any) -> Any:
+        return hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), name="counted", **options)
+
+    first, second = new(), new()
+    assert first._reduction.wire_name == "counted"
+    assert second._reduction.wire_name == first._reduction.wire_name + "#2"
+    if hvd.size() > 1:
+        of_one = new(process_set=hvd.add_process_set([0]))
+        assert of_one._reduction.wire_name == "counted"
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    assert new()._reduction.wire_name == "counted"
+    assert second._reduction.wire_name == "counted#2"
+
+
 def values() -> None:
     """The collectives on tensors of the backend."""
     ranks, rank = hvd.size(), hvd.rank()
@@ -527,6 +545,7 @@ CHECKS = (
     half_precision,
     local_variables,
     groups_and_a_process_set,
+    names_on_the_wire,
     values,
     sync_batch_normalization,
     variables_are_a_list_and_a_call,
