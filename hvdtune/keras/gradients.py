@@ -13,6 +13,7 @@ from hvdtune.core.reduce_ops import Average, Min, Sum
 from hvdtune.faces import reduced
 from hvdtune.faces.buckets import Groups, split_evenly
 from hvdtune.keras import backends
+from hvdtune.keras.package import backend_name
 
 
 
@@ -44,13 +45,13 @@ class GradientReduction:
     process_set: ProcessSet
     scale_local_gradients: bool
     accumulating: Sequence[Any] = ()  # the variables whose accumulated gradients are next
-    _local: dict[int, Any] = field(default_factory=dict)
+    _local: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     _wire_name: tuple[Any, str] = (None, "")  # the numbers of its job, and the name
 
     def keep_local(self, variable: Any) -> None:
         """Do not reduce the gradient of `variable` from now on."""
-        for key in _keys(variable):
-            self._local[key] = variable  # kept alive: its id must not become another's
+        for key in _keys(variable):  # what has these ids is kept alive: no other must get them
+            self._local[key] = variable, getattr(variable, "_value", None)
 
     def is_local(self, variable: Any) -> bool:
         """Whether its gradient is not reduced."""
@@ -199,6 +200,9 @@ def check_arguments(
 
 
 def _keys(variable: Any) -> tuple[int, ...]:
-    """What a variable is known by: programs pass Keras' objects, or TensorFlow's inside them."""
-    inner = getattr(variable, "_value", None)
+    """What a variable is known by: programs pass Keras' objects, or TensorFlow's inside them.
+
+    Not by the array inside on JAX, where each assignment makes another.
+    """
+    inner = None if backend_name() == "jax" else getattr(variable, "_value", None)
     return (id(variable),) if inner is None else (id(variable), id(inner))

@@ -310,6 +310,12 @@ def local_variables() -> None:
         mean = sum(grads[index] for grads in every) / hvd.size()
         gradient = own[index] / hvd.size() if index >= 2 else mean
         assert np.allclose(new, old - 0.1 * gradient, atol=TOLERANCE), index
+    known = optimizer._reduction._local
+    if keras.backend.backend() == "jax":  # whose arrays come and go: their ids say nothing
+        assert set(known) == {id(variable) for variable in layer.trainable_variables}
+    else:
+        kept = {id(thing) for things in known.values() for thing in things}
+        assert set(known) <= kept, "what an id is of may be freed"
     raises(
         ValueError,
         "must be of tf.keras.layers.Layer type",
