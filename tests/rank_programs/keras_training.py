@@ -481,6 +481,12 @@ def tensorflow_api() -> None:
             loop(alone, keras.optimizers.SGD(0.1), alone=True, steps=1)
             check_equal(model, alone, (method, op))
 
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    plain = tf.Variable([2.0])
+    assert tf.function(lambda: optimizer.get_gradients(plain * float(hvd.rank()), [plain]))()[
+        0
+    ].numpy() == [(hvd.size() - 1) / 2]
+
     # Rows of an embedding that each rank has used.
     for dense in (False, True):
         keras.utils.set_random_seed(2)
