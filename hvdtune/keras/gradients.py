@@ -82,7 +82,9 @@ class GradientReduction:
                 continue
             if self.is_local(variable):
                 if self.scale_local_gradients:
-                    results[index] = backend.dense(gradient) / (self.process_set.size() or 1)
+                    if self.sparse_as_dense:
+                        gradient = backend.dense(gradient)
+                    results[index] = backend.divided(gradient, self.process_set.size() or 1)
             elif backend.is_sparse(gradient) and not self.sparse_as_dense:
                 sparse.append(index)
             else:

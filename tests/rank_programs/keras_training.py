@@ -501,6 +501,16 @@ def tensorflow_api() -> None:
         expected[6] -= 1.0
         assert np.allclose(model.get_weights()[0], expected, atol=1e-5)
 
+    # Those of a local variable stay as sparse as they are.
+    table = keras.Variable(np.zeros((7, 3), "float32"))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.register_local_var(table)
+    rows_of_rank = tf.IndexedSlices(tf.ones((1, 3)), tf.constant([hvd.rank()]), (7, 3))
+    (got,) = optimizer._reduction([rows_of_rank], [table])
+    assert isinstance(got, tf.IndexedSlices)
+    assert (got.values.numpy() == 1.0 / hvd.size()).all()
+    assert got.indices.numpy() == [hvd.rank()]
+
     model = new_model()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
     if hvd.size() > 1:
