@@ -119,6 +119,14 @@ def accumulation() -> None:
             assert optimizer.iterations.numpy() == number
             assert optimizer._agg_helper.counter == number % 3
 
+        # One that the first pass has no gradient for.
+        used, late = tf.Variable([0.0]), tf.Variable([0.0])
+        optimizer = hvd.DistributedOptimizer(make(1.0), backward_passes_per_step=2)
+        for gradient in (None, tf.constant([float(hvd.rank())])):
+            optimizer.apply_gradients([(tf.constant([1.0]), used), (gradient, late)])
+        assert used.numpy() == [-2.0]
+        assert late.numpy() == [-mean]
+
 
 def half_precision() -> None:
     keras.mixed_precision.set_global_policy("mixed_float16")

@@ -38,18 +38,19 @@ class Passes:
                 "sparse_as_dense=True."
             )
         if not self._sums:
-            with tf.init_scope():
-                self._sums = [
-                    None if g is None else tf.Variable(tf.zeros(g.shape, g.dtype), trainable=False)
-                    for g in gradients
-                ]
+            self._sums = [None] * len(gradients)
         if len(self._sums) != len(gradients):
             raise ValueError(
                 f"backward_passes_per_step: {len(gradients)} gradients, {len(self._sums)} before."
             )
-        for total, gradient in zip(self._sums, gradients, strict=True):
-            if total is not None and gradient is not None:
-                total.assign_add(tf.convert_to_tensor(gradient))
+        for index, gradient in enumerate(gradients):
+            if gradient is None:
+                continue
+            if self._sums[index] is None:  # the first passes may have none for this variable
+                with tf.init_scope():
+                    zeros = tf.zeros(gradient.shape, gradient.dtype)
+                    self._sums[index] = tf.Variable(zeros, trainable=False)
+            self._sums[index].assign_add(tf.convert_to_tensor(gradient))
         self.counter.assign_add(1)
         return tf.equal(self.counter, self.backward_passes_per_step)
 
