@@ -142,8 +142,42 @@ def half_precision() -> None:
             assert model.optimizer.loss_scale.numpy() == 2.0**14
             assert all(np.isfinite(weights).all() for weights in model.get_weights())
             check_equal(model, model, "half precision")
+            gradients_are_reduced_once(make)
     finally:
         keras.mixed_precision.set_global_policy("float32")
+
+
+def gradients_are_reduced_once(make: Any) -> None:
+    """With loss scaling, whoever computes them; those of local variables are divided once."""
+    from hvdtune.keras import backends
+
+    backend, calls = backends.current(), 0
+    original = backend.grouped_allreduce
+
+    def counting(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return original(*args, **options)
+
+    ready = hvd.DistributedOptimizer(make(1.0))
+    scaling = type(keras.mixed_precision.LossScaleOptimizer(make(1.0)))
+    outside = hvd.DistributedOptimizer(scaling(make(1.0), initial_scale=8.0))
+    backend.grouped_allreduce = counting  # type: ignore[method-assign]
+    try:
+        for optimizer in (scaling(ready, initial_scale=8.0), outside):
+            shared, local = tf.Variable([0.0]), tf.Variable([0.0])
+            optimizer.inner_optimizer.register_local_var(local)
+            factor, calls = float(hvd.rank() + 1), 0
+
+            def loss(shared: Any = shared, local: Any = local, factor: float = factor) -> Any:
+                return tf.reduce_sum(factor * shared + factor * local)
+
+            optimizer.minimize(loss, [shared, local])
+            assert calls == (hvd.size() > 1), calls
+            assert np.allclose(shared.numpy(), [-(hvd.size() + 1) / 2])
+            assert np.allclose(local.numpy(), [-factor / hvd.size()])
+    finally:
+        backend.grouped_allreduce = original  # type: ignore[method-assign]
 
 
 CHECKS = (training, the_sum_is_reduced_once, accumulation, half_precision)

@@ -91,13 +91,16 @@ class LegacyHook:
     def _compute_gradients(
         self: Any, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Any, Any]]:
-        """The wrapped optimizer's pairs, reduced; `apply_gradients` does not reduce them again."""
+        """The wrapped optimizer's pairs, reduced; `apply_gradients` does not reduce them again.
+
+        As they are if loss scaling asks: what it unscales is reduced when it is applied.
+        """
         parent: Any = super()
         if hasattr(parent, "_compute_gradients"):
             pairs = parent._compute_gradients(loss, var_list, grad_loss=grad_loss, tape=tape)
         else:
             pairs = parent.compute_gradients(loss, var_list, tape=tape)
-        return self._reduced_pairs(pairs)
+        return pairs if self._is_scaled else self._reduced_pairs(pairs)
 
     def compute_gradients(
         self: Any, loss: Any, var_list: Any, tape: Any = None
@@ -106,12 +109,14 @@ class LegacyHook:
         return self._compute_gradients(loss, var_list, tape=tape)
 
     def get_gradients(self: Any, loss: Any, params: Any) -> list[Any]:
-        """The wrapped optimizer's gradients of a tensor in a graph, reduced."""
+        """The wrapped optimizer's gradients of a tensor in a graph, reduced; or see above."""
         parent: Any = super()
         if hasattr(parent, "get_gradients"):
             gradients = parent.get_gradients(loss, params)
         else:
             gradients = tf.gradients(loss, params)
+        if self._is_scaled:
+            return list(gradients)
         return list(self._allreduce(gradients, tf.nest.flatten(params)))
 
     def aggregate_gradients(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
@@ -120,6 +125,11 @@ class LegacyHook:
 
     def _aggregate_gradients(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         return self._reduced_pairs(grads_and_vars)
+
+    @property
+    def _is_scaled(self: Any) -> bool:
+        """Whether it is in an optimizer that scales losses; tf-keras notes that."""
+        return bool(getattr(self, "_is_wrapped_by_loss_scale_optimizer", False))
 
     def _reduced_pairs(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         pairs = list(grads_and_vars)

@@ -81,11 +81,11 @@ def DistributedOptimizer(
 
     if inner is None:
         return wrap(optimizer)
-    scaling = type(optimizer).from_config(optimizer.get_config())
-    if hasattr(scaling, "_optimizer"):  # tf-keras
-        scaling._optimizer = wrap(inner)
-    else:
-        scaling.inner_optimizer = wrap(inner)
+    config = optimizer.get_config()
+    if LEGACY:
+        return type(optimizer).from_config({**config, "inner_optimizer": wrap(inner)})
+    scaling = type(optimizer).from_config(config)
+    scaling.inner_optimizer = wrap(inner)
     return scaling
 
 
