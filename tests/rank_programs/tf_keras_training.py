@@ -147,6 +147,38 @@ def half_precision() -> None:
         keras.mixed_precision.set_global_policy("float32")
 
 
+def what_loss_scaling_refuses() -> None:
+    """Wherever it comes from: sums over ranks, and accumulation."""
+    for make in (keras.optimizers.legacy.SGD, keras.optimizers.SGD):
+        scaling = type(keras.mixed_precision.LossScaleOptimizer(make(1.0)))
+        for options in ({"op": hvd.Sum}, {"backward_passes_per_step": 2}):
+            refused(lambda: hvd.DistributedOptimizer(scaling(make(1.0)), **options))  # noqa: B023
+            optimizer = scaling(hvd.DistributedOptimizer(make(1.0), **options))
+            variable = tf.Variable([0.0])
+            pairs = [(tf.constant([1.0]), variable)]
+            refused(lambda: optimizer.apply_gradients(pairs))  # noqa: B023
+            assert variable.numpy() == [0.0]
+
+            distributed = hvd.DistributedOptimizer(make(1.0), **options)
+            keras.mixed_precision.set_global_policy("mixed_float16")
+            try:
+                model = new_model()
+                model.compile(distributed, "mse")
+                inputs, targets = (rows(data, False) for data in batches(1))
+                refused(lambda: model.fit(inputs, targets, verbose=0))  # noqa: B023
+            finally:
+                keras.mixed_precision.set_global_policy("float32")
+
+
+def refused(call: Callable[[], Any]) -> None:
+    try:
+        call()
+    except ValueError as error:
+        assert "takes only op=Average" in str(error), error
+        return
+    raise AssertionError("not refused")
+
+
 def gradients_are_reduced_once(make: Any) -> None:
     """With loss scaling, whoever computes them; those of local variables are divided once."""
     from hvdtune.keras import backends
@@ -180,7 +212,7 @@ def gradients_are_reduced_once(make: Any) -> None:
         backend.grouped_allreduce = original  # type: ignore[method-assign]
 
 
-CHECKS = (training, the_sum_is_reduced_once, accumulation, half_precision)
+CHECKS = (training, the_sum_is_reduced_once, accumulation, half_precision, what_loss_scaling_refuses)
 
 
 def run(*names: str) -> list[str]:

@@ -131,6 +131,12 @@ class LegacyHook:
         """Whether it is in an optimizer that scales losses; tf-keras notes that."""
         return bool(getattr(self, "_is_wrapped_by_loss_scale_optimizer", False))
 
+    def _check_loss_scaling(self: Any) -> None:
+        """Once more, for what has been put into such an optimizer, or compiled, since."""
+        if self._is_scaled:
+            passes = getattr(self._agg_helper, "backward_passes_per_step", 1)
+            refuse_with_loss_scaling(passes, self._reduction.op)
+
     def _reduced_pairs(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         pairs = list(grads_and_vars)
         if not pairs:
@@ -140,6 +146,7 @@ class LegacyHook:
 
     def _allreduce(self: Any, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """The gradients, reduced; as they are where they accumulate first."""
+        self._check_loss_scaling()
         if self._agg_helper is not None:
             return list(grads)
         results: list[Any] = self._reduction(grads, vars)
@@ -148,6 +155,7 @@ class LegacyHook:
 
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """The wrapped optimizer's, with reduced gradients. Collective."""
+        self._check_loss_scaling()
         pairs = list(grads_and_vars)
         if self._agg_helper is None or not pairs:
             result = super().apply_gradients(pairs, *args, **kwargs)  # type: ignore[misc]
@@ -195,18 +203,25 @@ def hook_of(wrapped: type) -> type:
     return LegacyHook if issubclass(wrapped, old) else NewStyleHook
 
 
+def refuse_with_loss_scaling(passes: int, op: int) -> None:
+    """Raise ValueError for what does not go together with it.
+
+    tf-keras leaves out a step by what a process finds, so gradients must be reduced before that.
+    """
+    if passes > 1 or op != Average:
+        raise ValueError(
+            "With tf-keras and loss scaling (the policy mixed_float16, or a LossScaleOptimizer), "
+            "DistributedOptimizer takes only op=Average and backward_passes_per_step=1."
+        )
+
+
 def prepare(optimizer: Any, reduction: GradientReduction, passes: int, averages: bool) -> None:
     """Give a new optimizer of a distributed class what it needs.
 
     Raises ValueError for what does not go together with loss scaling.
     """
-    if tf_keras.mixed_precision.global_policy().name == "mixed_float16" and (
-        passes > 1 or reduction.op != Average
-    ):
-        raise ValueError(
-            "With tf-keras and the policy mixed_float16, DistributedOptimizer takes only "
-            "op=Average and backward_passes_per_step=1."
-        )
+    if tf_keras.mixed_precision.global_policy().name == "mixed_float16":
+        refuse_with_loss_scaling(passes, reduction.op)
     # XLA has no operation for these reductions.
     if hasattr(optimizer, "jit_compile"):
         optimizer.jit_compile = False

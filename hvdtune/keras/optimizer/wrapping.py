@@ -51,7 +51,8 @@ def DistributedOptimizer(
     scale_local_gradients: divide gradients of local variables (`register_local_var`) by the number
     of ranks.
 
-    Raises ValueError for arguments that contradict each other, TypeError for what is no optimizer
+    Raises ValueError for arguments that contradict each other, or, on tf-keras, do not go together
+    with loss scaling (there also at the first step, if it comes later); TypeError for what is no optimizer
     of the Keras in use.
     """
     checked = check_arguments(op, gradient_predivide_factor, num_groups, groups)
@@ -83,6 +84,9 @@ def DistributedOptimizer(
         return wrap(optimizer)
     config = optimizer.get_config()
     if LEGACY:
+        from hvdtune.keras.optimizer import legacy
+
+        legacy.refuse_with_loss_scaling(backward_passes_per_step, op)
         return type(optimizer).from_config({**config, "inner_optimizer": wrap(inner)})
     scaling = type(optimizer).from_config(config)
     scaling.inner_optimizer = wrap(inner)
