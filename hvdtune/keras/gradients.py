@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -47,6 +47,10 @@ class GradientReduction:
     accumulating: Sequence[Any] = ()  # the variables whose accumulated gradients are next
     _local: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     _wire_name: tuple[Any, str] = (None, "")  # the numbers of its job, and the name
+
+    def copy(self) -> GradientReduction:
+        """Another optimizer's, with the same settings and local variables."""
+        return replace(self, accumulating=(), _wire_name=(None, ""))
 
     def keep_local(self, variable: Any) -> None:
         """Do not reduce the gradient of `variable` from now on."""

@@ -466,6 +466,31 @@ def variables_are_a_list_and_a_call() -> None:
     assert optimizer.name == "named"
 
 
+def copies_from_configurations() -> None:
+    """They reduce, with the settings that the optimizer was made with."""
+
+    def copy(optimizer: Any) -> Any:
+        return type(optimizer).from_config(optimizer.get_config())
+
+    model, alone = new_model(), new_model()
+    fit(model, copy(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=hvd.Sum)), alone=False)
+    fit(alone, keras.optimizers.SGD(0.1 * hvd.size()), alone=True)
+    check_equal(model, alone, "copy")
+
+    model = new_model()
+    first = hvd.PartialDistributedOptimizer(
+        keras.optimizers.SGD(0.1), local_layers=model.layers[-1], backward_passes_per_step=2
+    )
+    second = copy(first)
+    assert type(second).__name__ == "SGD"
+    assert second._agg_helper.backward_passes_per_step == second.gradient_accumulation_steps == 2
+    assert second._agg_helper is not first._agg_helper
+    assert second._reduction.wire_name != first._reduction.wire_name
+    assert second._reduction.is_local(model.trainable_variables[-1])
+    assert not second._reduction.is_local(model.trainable_variables[0])
+    assert second.get_config() == first.get_config()
+
+
 def tensorflow_api() -> None:
     """What scripts call on TensorFlow: each reduces, and nothing is reduced twice."""
     if keras.backend.backend() != "tensorflow":
@@ -571,6 +596,7 @@ CHECKS = (
     values,
     sync_batch_normalization,
     variables_are_a_list_and_a_call,
+    copies_from_configurations,
     tensorflow_api,
 )
 

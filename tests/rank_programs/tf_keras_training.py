@@ -64,6 +64,7 @@ def training() -> None:
     for make in makers:
         model, alone = new_model(), new_model()
         distributed = hvd.DistributedOptimizer(make())
+        distributed = type(distributed).from_config(distributed.get_config())
         assert type(distributed).__name__ == type(make()).__name__
         assert abs(float(distributed.lr.numpy()) - float(make().lr.numpy())) < 1e-7
         fit(model, distributed, alone=False)
@@ -98,6 +99,7 @@ def accumulation() -> None:
     for make in (keras.optimizers.legacy.SGD, keras.optimizers.SGD):
         variable = tf.Variable([0.0])
         optimizer = hvd.DistributedOptimizer(make(1.0), backward_passes_per_step=3)
+        optimizer = type(optimizer).from_config(optimizer.get_config())
 
         @tf.function
         def step(gradient: Any, optimizer: Any = optimizer, variable: Any = variable) -> None:

@@ -42,6 +42,13 @@ class DistributedHook:
     _is_applying = False
     _hides_accumulators = False
 
+    @classmethod
+    def from_config(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        """A distributed optimizer like those of this class, with its settings."""
+        optimizer = super().from_config(config, *args, **kwargs)  # type: ignore[misc]
+        cls._distribute(optimizer)
+        return optimizer
+
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         """The wrapped optimizer's `apply`, with reduced gradients. Collective."""
         grads = list(grads)

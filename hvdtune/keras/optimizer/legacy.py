@@ -74,6 +74,13 @@ class LegacyHook:
     _reduction: GradientReduction | None = None
     _agg_helper: Passes | None = None
 
+    @classmethod
+    def from_config(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        """A distributed optimizer like those of this class, with its settings."""
+        optimizer = super().from_config(config, *args, **kwargs)  # type: ignore[misc]
+        cls._distribute(optimizer)
+        return optimizer
+
     def register_local_var(self: Any, var: Any) -> None:
         """Do not reduce the gradient of the variable `var`."""
         self._reduction.keep_local(var)

@@ -1,12 +1,13 @@
 """How an optimizer becomes a distributed one.
 
 The class of the distributed optimizer derives from the wrapped one's and has its name and module,
-so that models saved with it load where there is no hvdtune.
+so that models saved with it load where there is no hvdtune. It holds what makes its optimizers
+distributed ones, so that what its `from_config` makes is one too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hvdtune.core.process_sets import ProcessSet, global_process_set
@@ -14,9 +15,6 @@ from hvdtune.core.reduce_ops import Average
 from hvdtune.keras.compression import Compression
 from hvdtune.keras.gradients import GradientReduction, check_arguments
 from hvdtune.keras.package import LEGACY, backend_name, keras
-
-_classes: dict[type, Any] = {}  # distributed ones, by those that they derive from
-
 
 def DistributedOptimizer(
     optimizer: Any,
@@ -37,7 +35,8 @@ def DistributedOptimizer(
     """A new optimizer like `optimizer` that reduces gradients over the ranks before it uses them.
 
     It is made from the configuration of `optimizer`, which stays as it is; values that this one's
-    variables have by now are not taken over. Gradients are reduced wherever they are applied: in
+    variables have by now are not taken over. `from_config` of its class makes another like it.
+    Gradients are reduced wherever they are applied: in
     `fit`, `apply_gradients` and `apply`, unless hvdtune has reduced them before. All of a step are
     one group; `num_groups` or `groups` (a number, or lists of variables) ask for several.
 
@@ -161,13 +160,13 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _wrap(plain: Any, reduction: GradientReduction, passes: int, averages: bool) -> Any:
-    wrapped = type(plain)
     if LEGACY:
         from hvdtune.keras.optimizer import legacy
 
-        distributed = _class_of(wrapped).from_config(plain.get_config())
-        legacy.prepare(distributed, reduction, passes, averages)
-        return distributed
+        def distribute(optimizer: Any) -> None:
+            legacy.prepare(optimizer, reduction.copy(), passes, averages)
+
+        return _class_of(type(plain), distribute).from_config(plain.get_config())
     from hvdtune.keras.optimizer import hook, loss_scaling
 
     if passes > 1 and plain.gradient_accumulation_steps:
@@ -176,18 +175,18 @@ def _wrap(plain: Any, reduction: GradientReduction, passes: int, averages: bool)
             "backward_passes_per_step, not both."
         )
     loss_scaling.ask_all_ranks()
-    distributed = _class_of(wrapped).from_config(plain.get_config())
-    distributed._reduction = reduction
-    if passes > 1:
-        distributed._agg_helper = hook.Passes(distributed, passes, averages)
-        distributed.gradient_accumulation_steps = passes
-    return distributed
+
+    def distribute(optimizer: Any) -> None:
+        optimizer._reduction = reduction.copy()
+        if passes > 1:
+            optimizer._agg_helper = hook.Passes(optimizer, passes, averages)
+            optimizer.gradient_accumulation_steps = passes
+
+    return _class_of(type(plain), distribute).from_config(plain.get_config())
 
 
-def _class_of(wrapped: type) -> Any:
-    """The distributed class of an optimizer's class."""
-    if wrapped in _classes:
-        return _classes[wrapped]
+def _class_of(wrapped: type, distribute: Callable[[Any], None]) -> Any:
+    """A distributed class of an optimizer's class: `distribute` is for each that it makes."""
     hooks: tuple[type, ...]
     if LEGACY:
         from hvdtune.keras.optimizer import legacy
@@ -201,13 +200,13 @@ def _class_of(wrapped: type) -> Any:
             from hvdtune.keras.optimizer.tensorflow_api import TensorFlowHook
 
             hooks = (TensorFlowHook, DistributedHook)
-    _classes[wrapped] = type(
+    return type(
         wrapped.__name__,
         (*hooks, wrapped),
         {
             "__module__": wrapped.__module__,
             "__qualname__": wrapped.__qualname__,
             "__doc__": wrapped.__doc__,
+            "_distribute": staticmethod(distribute),
         },
     )
-    return _classes[wrapped]
