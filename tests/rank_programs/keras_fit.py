@@ -327,10 +327,12 @@ def elastic_state() -> None:
     model = compiled(seed=hvd.rank(), optimizer=keras.optimizers.Adam(0.01))
     state = hvd.elastic.KerasState(model, epoch=0, batch=0, note=hvd.rank())
     rounds: list[tuple[int, int]] = []
+    steps: list[Any] = []
 
     @hvd.elastic.run
     def train(state: Any) -> str:
         rounds.append((state.epoch, state.batch))
+        steps.append(model.train_function)
         check_same(model.get_weights())
         callbacks = [
             hvd.elastic.UpdateBatchStateCallback(state),
@@ -339,7 +341,10 @@ def elastic_state() -> None:
         ]
         if len(rounds) == 1:
             callbacks.append(Failure())
-        fit(model, epochs=2 - state.epoch, callbacks=callbacks)
+        try:
+            fit(model, epochs=2 - state.epoch, callbacks=callbacks)
+        finally:
+            steps.append(model.train_function)
         return "trained"
 
     class Failure(keras.callbacks.Callback):  # type: ignore[misc]
@@ -358,6 +363,10 @@ def elastic_state() -> None:
 
     assert train(state) == "trained"
     assert rounds == [(0, 0), (1, 0)], rounds
+    # The step of the first job, which knows its size, is not one of the second.
+    assert steps[0] is None
+    assert steps[1] is not None
+    assert steps[2] is not steps[1]
     assert (state.epoch, state.batch, state.note) == (2, 0, 0)
     check_same(model.get_weights())
     iterations = hvd_value(model.optimizer.iterations)
