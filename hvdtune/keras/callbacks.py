@@ -60,7 +60,6 @@ class _Callback(keras.callbacks.Callback):
         if _steps.marker is not None and _steps.marker() is self:
             marks.step_ended(_steps)
 
-
     def _implements_train_batch_hooks(self) -> bool:
         return True  # tf-keras asks; its ModelCheckpoint says no
 

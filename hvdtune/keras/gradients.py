@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 from hvdtune.core import job, world
 from hvdtune.core.process_sets import ProcessSet
@@ -16,12 +16,11 @@ from hvdtune.keras import backends
 from hvdtune.keras.package import backend_name
 
 
-
 class _Job:
     """The one that runs, or comes next."""
 
     # Of optimizers, by the ranks of their process sets (None: all of the job) and their names.
-    numbers: dict[tuple[tuple[int, ...] | None, str], count[int]] = {}
+    numbers: ClassVar[dict[tuple[tuple[int, ...] | None, str], count[int]]] = {}
 
 
 def _begin_job() -> None:

@@ -176,8 +176,9 @@ def refused(call: Callable[[], Any]) -> None:
     try:
         call()
     except ValueError as error:
-        assert "takes only op=Average" in str(error), error
-        return
+        if "takes only op=Average" in str(error):
+            return
+        raise
     raise AssertionError("not refused")
 
 
@@ -214,7 +215,13 @@ def gradients_are_reduced_once(make: Any) -> None:
         backend.grouped_allreduce = original  # type: ignore[method-assign]
 
 
-CHECKS = (training, the_sum_is_reduced_once, accumulation, half_precision, what_loss_scaling_refuses)
+CHECKS = (
+    training,
+    the_sum_is_reduced_once,
+    accumulation,
+    half_precision,
+    what_loss_scaling_refuses,
+)
 
 
 def run(*names: str) -> list[str]:

@@ -166,3 +166,11 @@ class DistributedHook:
         every = self.gradient_accumulation_steps
         if not every or int(ops.convert_to_numpy(self._iterations)) % every == 0:
             marks.step_ended(self)
+
+
+def prepare(optimizer: Any, reduction: GradientReduction, passes: int, averages: bool) -> None:
+    """Give a new optimizer of a distributed class what it needs."""
+    optimizer._reduction = reduction
+    if passes > 1:
+        optimizer._agg_helper = Passes(optimizer, passes, averages)
+        optimizer.gradient_accumulation_steps = passes

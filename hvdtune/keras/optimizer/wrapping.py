@@ -16,6 +16,7 @@ from hvdtune.keras.compression import Compression
 from hvdtune.keras.gradients import GradientReduction, check_arguments
 from hvdtune.keras.package import LEGACY, backend_name, keras
 
+
 def DistributedOptimizer(
     optimizer: Any,
     name: str | None = None,
@@ -51,7 +52,7 @@ def DistributedOptimizer(
     of ranks.
 
     Raises ValueError for arguments that contradict each other, or, on tf-keras, do not go together
-    with loss scaling (there also at the first step, if it comes later); TypeError for what is no optimizer
+    with loss scaling (if that comes later, at the first step); TypeError for what is no optimizer
     of the Keras in use.
     """
     checked = check_arguments(op, gradient_predivide_factor, num_groups, groups)
@@ -160,27 +161,24 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _wrap(plain: Any, reduction: GradientReduction, passes: int, averages: bool) -> Any:
+    prepare: Callable[[Any, GradientReduction, int, bool], None]
     if LEGACY:
         from hvdtune.keras.optimizer import legacy
 
-        def distribute(optimizer: Any) -> None:
-            legacy.prepare(optimizer, reduction.copy(), passes, averages)
+        prepare = legacy.prepare
+    else:
+        from hvdtune.keras.optimizer import hook, loss_scaling
 
-        return _class_of(type(plain), distribute).from_config(plain.get_config())
-    from hvdtune.keras.optimizer import hook, loss_scaling
-
-    if passes > 1 and plain.gradient_accumulation_steps:
-        raise ValueError(
-            "The optimizer has gradient_accumulation_steps already; give it or "
-            "backward_passes_per_step, not both."
-        )
-    loss_scaling.ask_all_ranks()
+        if passes > 1 and plain.gradient_accumulation_steps:
+            raise ValueError(
+                "The optimizer has gradient_accumulation_steps already; give it or "
+                "backward_passes_per_step, not both."
+            )
+        loss_scaling.ask_all_ranks()
+        prepare = hook.prepare
 
     def distribute(optimizer: Any) -> None:
-        optimizer._reduction = reduction.copy()
-        if passes > 1:
-            optimizer._agg_helper = hook.Passes(optimizer, passes, averages)
-            optimizer.gradient_accumulation_steps = passes
+        prepare(optimizer, reduction.copy(), passes, averages)
 
     return _class_of(type(plain), distribute).from_config(plain.get_config())
 
