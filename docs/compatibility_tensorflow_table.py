@@ -308,8 +308,8 @@ for _package in ("horovod.tensorflow.keras", "horovod.keras"):
 SUPERSET["horovod.keras.elastic"] = SUPERSET["horovod.tensorflow.keras.elastic"]
 
 _MOMENTUM = (
-    "Under Keras 3 the momentum, which is compiled into the step, is not corrected, and a warning "
-    "says so."
+    "With Keras 3 on TensorFlow and JAX, and with the newer optimizers of tf-keras, the momentum, "
+    "which is compiled into the step, is not corrected, and a warning says so."
 )
 _STEPS = (
     "The first epoch after a reset is only shorter if `fit` is given `steps_per_epoch`: Keras "

@@ -43,6 +43,7 @@ class _Callback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Make sure that the training step can be compiled."""
+        super().on_train_begin(logs)
         _steps.marker = weakref.ref(self)
         model = self.model
         if backend_name() != "tensorflow" or not getattr(model, "jit_compile", False):
@@ -55,8 +56,12 @@ class _Callback(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """A step ends here, if no optimizer says so."""
+        super().on_train_batch_end(batch, logs)
         if _steps.marker is not None and _steps.marker() is self:
             marks.step_ended(_steps)
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True  # tf-keras asks; its ModelCheckpoint says no
 
 
 class BroadcastGlobalVariablesCallback(_Callback):
@@ -294,7 +299,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
 
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+class BestModelCheckpoint(_Callback, keras.callbacks.ModelCheckpoint):
     """`ModelCheckpoint` that keeps the best model; set `filepath` before training begins."""
 
     def __init__(

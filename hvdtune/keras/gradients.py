@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
-from hvdtune.core import world
+from hvdtune.core import job, world
 from hvdtune.core.process_sets import ProcessSet
 from hvdtune.core.reduce_ops import Average, Min, Sum
 from hvdtune.faces import reduced
 from hvdtune.faces.buckets import Groups, split_evenly
 from hvdtune.keras import backends
+from hvdtune.keras.package import backend_name
 
-_numbers: dict[str, count[int]] = {}  # of optimizers, by their names
+
+class _Job:
+    """The one that runs, or comes next."""
+
+    # Of optimizers, by the ranks of their process sets (None: all of the job) and their names.
+    numbers: ClassVar[dict[tuple[tuple[int, ...] | None, str], count[int]]] = {}
+
+
+def _begin_job() -> None:
+    # A new one, by which optimizers that outlive a job see that they need a new number.
+    _Job.numbers = {}
+
+
+job.add_lifecycle_hook(_begin_job, lambda: None)
 
 
 @dataclass
@@ -30,13 +44,17 @@ class GradientReduction:
     process_set: ProcessSet
     scale_local_gradients: bool
     accumulating: Sequence[Any] = ()  # the variables whose accumulated gradients are next
-    _local: dict[int, Any] = field(default_factory=dict)
-    _wire_name: str | None = None
+    _local: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    _wire_name: tuple[Any, str] = (None, "")  # the numbers of its job, and the name
+
+    def copy(self) -> GradientReduction:
+        """Another optimizer's, with the same settings and local variables."""
+        return replace(self, accumulating=(), _wire_name=(None, ""))
 
     def keep_local(self, variable: Any) -> None:
         """Do not reduce the gradient of `variable` from now on."""
-        for key in _keys(variable):
-            self._local[key] = variable  # kept alive: its id must not become another's
+        for key in _keys(variable):  # what has these ids is kept alive: no other must get them
+            self._local[key] = variable, getattr(variable, "_value", None)
 
     def is_local(self, variable: Any) -> bool:
         """Whether its gradient is not reduced."""
@@ -67,7 +85,9 @@ class GradientReduction:
                 continue
             if self.is_local(variable):
                 if self.scale_local_gradients:
-                    results[index] = backend.dense(gradient) / (self.process_set.size() or 1)
+                    if self.sparse_as_dense:
+                        gradient = backend.dense(gradient)
+                    results[index] = backend.divided(gradient, self.process_set.size() or 1)
             elif backend.is_sparse(gradient) and not self.sparse_as_dense:
                 sparse.append(index)
             else:
@@ -99,13 +119,17 @@ class GradientReduction:
     def wire_name(self) -> str:
         """What messages between ranks call these gradients.
 
-        The second optimizer of a name that reduces in this process is `<name>#2`, and so on:
-        ranks train with the same optimizers in the same order.
+        The second optimizer of a name that reduces over a process set in this job is `<name>#2`,
+        and so on: the ranks of a set train with the same optimizers in the same order.
         """
-        if self._wire_name is None:
-            number = next(_numbers.setdefault(self.name, count(1)))
-            self._wire_name = self.name if number == 1 else f"{self.name}#{number}"
-        return self._wire_name
+        numbers, name = self._wire_name
+        if numbers is not _Job.numbers:
+            members = self.process_set
+            ranks = None if members.process_set_id == 0 else tuple(members.ranks or ())
+            number = next(_Job.numbers.setdefault((ranks, self.name), count(1)))
+            name = self.name if number == 1 else f"{self.name}#{number}"
+            self._wire_name = _Job.numbers, name
+        return name
 
     def _allreduce(self, tensors: list[Any], number: int) -> list[Any]:
         factor = self.gradient_predivide_factor if self.op == Average else 1.0
@@ -181,6 +205,9 @@ def check_arguments(
 
 
 def _keys(variable: Any) -> tuple[int, ...]:
-    """What a variable is known by: programs pass Keras' objects, or TensorFlow's inside them."""
-    inner = getattr(variable, "_value", None)
+    """What a variable is known by: programs pass Keras' objects, or TensorFlow's inside them.
+
+    Not by the array inside on JAX, where each assignment makes another.
+    """
+    inner = None if backend_name() == "jax" else getattr(variable, "_value", None)
     return (id(variable),) if inner is None else (id(variable), id(inner))

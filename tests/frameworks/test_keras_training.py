@@ -49,7 +49,7 @@ def test_callbacks_saved_models_and_elastic_state(backend: str, tmp_path: object
     program, folder = keras_fit.run, str(tmp_path)
     result = run_ranks(2, program, folder, env=env, fresh=True, timeout=TIMEOUT)
     assert result.values[0] == result.values[1]
-    assert len(result.values[0]) == 7
+    assert len(result.values[0]) == 8
 
 
 @pytest.mark.parametrize("backend", ["torch"])

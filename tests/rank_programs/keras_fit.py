@@ -180,7 +180,29 @@ def learning_rates() -> None:
     raises(ValueError, "initial_lr", lambda: schedule(None, 0.5))
 
 
-def steps_are_marked() -> None:
+def xla_is_turned_off(folder: str) -> None:
+    """By whichever of our callbacks `fit` gets. Only TensorFlow's needs that."""
+    best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
+    best.filepath = str(Path(folder) / f"without XLA {hvd.rank()}.keras")
+    state = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, epoch=0, batch=0)
+    for callback in (
+        best,
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.elastic.CommitStateCallback(state),
+        hvd.elastic.UpdateBatchStateCallback(state),
+        hvd.elastic.UpdateEpochStateCallback(state),
+    ):
+        model = new_model()
+        model.compile(
+            hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+            "mse",
+            jit_compile=backend_name() == "tensorflow" or None,
+        )
+        fit(model, callbacks=[callback])
+        check_same(model.get_weights())
+
+
+def steps_are_marked(folder: str) -> None:
     counted = 0
 
     def count() -> None:
@@ -191,6 +213,12 @@ def steps_are_marked() -> None:
     marks.after_each_step(count)
     fit(compiled(), epochs=2, callbacks=[hvd.callbacks.MetricAverageCallback()])
     assert counted == 2 * ROWS // SIZE, counted
+
+    counted = 0
+    best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
+    best.filepath = str(Path(folder) / f"marked {hvd.rank()}.keras")
+    fit(compiled(), callbacks=[hvd.callbacks.MetricAverageCallback(), best])
+    assert counted == ROWS // SIZE, counted
 
 
 FORMATS = (".keras", ".weights.h5", ".h5")
@@ -299,10 +327,12 @@ def elastic_state() -> None:
     model = compiled(seed=hvd.rank(), optimizer=keras.optimizers.Adam(0.01))
     state = hvd.elastic.KerasState(model, epoch=0, batch=0, note=hvd.rank())
     rounds: list[tuple[int, int]] = []
+    steps: list[Any] = []
 
     @hvd.elastic.run
     def train(state: Any) -> str:
         rounds.append((state.epoch, state.batch))
+        steps.append(model.train_function)
         check_same(model.get_weights())
         callbacks = [
             hvd.elastic.UpdateBatchStateCallback(state),
@@ -311,7 +341,10 @@ def elastic_state() -> None:
         ]
         if len(rounds) == 1:
             callbacks.append(Failure())
-        fit(model, epochs=2 - state.epoch, callbacks=callbacks)
+        try:
+            fit(model, epochs=2 - state.epoch, callbacks=callbacks)
+        finally:
+            steps.append(model.train_function)
         return "trained"
 
     class Failure(keras.callbacks.Callback):  # type: ignore[misc]
@@ -330,6 +363,10 @@ def elastic_state() -> None:
 
     assert train(state) == "trained"
     assert rounds == [(0, 0), (1, 0)], rounds
+    # The step of the first job, which knows its size, is not one of the second.
+    assert steps[0] is None
+    assert steps[1] is not None
+    assert steps[2] is not steps[1]
     assert (state.epoch, state.batch, state.note) == (2, 0, 0)
     check_same(model.get_weights())
     iterations = hvd_value(model.optimizer.iterations)
@@ -358,7 +395,8 @@ def run(folder: str, *names: str) -> list[str]:
         "saved_models": lambda: saved_models(folder),
         "unequal_variables": unequal_variables,
         "elastic_state": elastic_state,
-        "steps_are_marked": steps_are_marked,
+        "xla_is_turned_off": lambda: xla_is_turned_off(folder),
+        "steps_are_marked": lambda: steps_are_marked(folder),
     }
     for name in names or checks:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -310,6 +310,12 @@ def local_variables() -> None:
         mean = sum(grads[index] for grads in every) / hvd.size()
         gradient = own[index] / hvd.size() if index >= 2 else mean
         assert np.allclose(new, old - 0.1 * gradient, atol=TOLERANCE), index
+    known = optimizer._reduction._local
+    if keras.backend.backend() == "jax":  # whose arrays come and go: their ids say nothing
+        assert set(known) == {id(variable) for variable in layer.trainable_variables}
+    else:
+        kept = {id(thing) for things in known.values() for thing in things}
+        assert set(known) <= kept, "what an id is of may be freed"
     raises(
         ValueError,
         "must be of tf.keras.layers.Layer type",
@@ -337,6 +343,24 @@ def groups_and_a_process_set() -> None:
         mean = sum(grads[index] for grads in members) / len(members)
         assert np.allclose(new, old - 0.1 * mean, atol=TOLERANCE), index
     hvd.remove_process_set(half)
+
+
+def names_on_the_wire() -> None:
+    """They are counted in each process set, and anew in each job, which may have new processes."""
+
+    def new(**options: Any) -> Any:
+        return hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), name="counted", **options)
+
+    first, second = new(), new()
+    assert first._reduction.wire_name == "counted"
+    assert second._reduction.wire_name == first._reduction.wire_name + "#2"
+    if hvd.size() > 1:
+        of_one = new(process_set=hvd.add_process_set([0]))
+        assert of_one._reduction.wire_name == "counted"
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    assert new()._reduction.wire_name == "counted"
+    assert second._reduction.wire_name == "counted#2"
 
 
 def values() -> None:
@@ -442,6 +466,31 @@ def variables_are_a_list_and_a_call() -> None:
     assert optimizer.name == "named"
 
 
+def copies_from_configurations() -> None:
+    """They reduce, with the settings that the optimizer was made with."""
+
+    def copy(optimizer: Any) -> Any:
+        return type(optimizer).from_config(optimizer.get_config())
+
+    model, alone = new_model(), new_model()
+    fit(model, copy(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=hvd.Sum)), alone=False)
+    fit(alone, keras.optimizers.SGD(0.1 * hvd.size()), alone=True)
+    check_equal(model, alone, "copy")
+
+    model = new_model()
+    first = hvd.PartialDistributedOptimizer(
+        keras.optimizers.SGD(0.1), local_layers=model.layers[-1], backward_passes_per_step=2
+    )
+    second = copy(first)
+    assert type(second).__name__ == "SGD"
+    assert second._agg_helper.backward_passes_per_step == second.gradient_accumulation_steps == 2
+    assert second._agg_helper is not first._agg_helper
+    assert second._reduction.wire_name != first._reduction.wire_name
+    assert second._reduction.is_local(model.trainable_variables[-1])
+    assert not second._reduction.is_local(model.trainable_variables[0])
+    assert second.get_config() == first.get_config()
+
+
 def tensorflow_api() -> None:
     """What scripts call on TensorFlow: each reduces, and nothing is reduced twice."""
     if keras.backend.backend() != "tensorflow":
@@ -457,6 +506,12 @@ def tensorflow_api() -> None:
             loop(alone, keras.optimizers.SGD(0.1), alone=True, steps=1)
             check_equal(model, alone, (method, op))
 
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    plain = tf.Variable([2.0])
+    assert tf.function(lambda: optimizer.get_gradients(plain * float(hvd.rank()), [plain]))()[
+        0
+    ].numpy() == [(hvd.size() - 1) / 2]
+
     # Rows of an embedding that each rank has used.
     for dense in (False, True):
         keras.utils.set_random_seed(2)
@@ -470,6 +525,16 @@ def tensorflow_api() -> None:
         expected[: hvd.size()] -= 1.0 / hvd.size()
         expected[6] -= 1.0
         assert np.allclose(model.get_weights()[0], expected, atol=1e-5)
+
+    # Those of a local variable stay as sparse as they are.
+    table = keras.Variable(np.zeros((7, 3), "float32"))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.register_local_var(table)
+    rows_of_rank = tf.IndexedSlices(tf.ones((1, 3)), tf.constant([hvd.rank()]), (7, 3))
+    (got,) = optimizer._reduction([rows_of_rank], [table])
+    assert isinstance(got, tf.IndexedSlices)
+    assert (got.values.numpy() == 1.0 / hvd.size()).all()
+    assert got.indices.numpy() == [hvd.rank()]
 
     model = new_model()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))
@@ -527,9 +592,11 @@ CHECKS = (
     half_precision,
     local_variables,
     groups_and_a_process_set,
+    names_on_the_wire,
     values,
     sync_batch_normalization,
     variables_are_a_list_and_a_call,
+    copies_from_configurations,
     tensorflow_api,
 )
 

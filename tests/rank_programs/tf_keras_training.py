@@ -64,6 +64,7 @@ def training() -> None:
     for make in makers:
         model, alone = new_model(), new_model()
         distributed = hvd.DistributedOptimizer(make())
+        distributed = type(distributed).from_config(distributed.get_config())
         assert type(distributed).__name__ == type(make()).__name__
         assert abs(float(distributed.lr.numpy()) - float(make().lr.numpy())) < 1e-7
         fit(model, distributed, alone=False)
@@ -98,6 +99,7 @@ def accumulation() -> None:
     for make in (keras.optimizers.legacy.SGD, keras.optimizers.SGD):
         variable = tf.Variable([0.0])
         optimizer = hvd.DistributedOptimizer(make(1.0), backward_passes_per_step=3)
+        optimizer = type(optimizer).from_config(optimizer.get_config())
 
         @tf.function
         def step(gradient: Any, optimizer: Any = optimizer, variable: Any = variable) -> None:
@@ -119,6 +121,14 @@ def accumulation() -> None:
             assert optimizer.iterations.numpy() == number
             assert optimizer._agg_helper.counter == number % 3
 
+        # One that the first pass has no gradient for.
+        used, late = tf.Variable([0.0]), tf.Variable([0.0])
+        optimizer = hvd.DistributedOptimizer(make(1.0), backward_passes_per_step=2)
+        for gradient in (None, tf.constant([float(hvd.rank())])):
+            optimizer.apply_gradients([(tf.constant([1.0]), used), (gradient, late)])
+        assert used.numpy() == [-2.0]
+        assert late.numpy() == [-mean]
+
 
 def half_precision() -> None:
     keras.mixed_precision.set_global_policy("mixed_float16")
@@ -134,11 +144,84 @@ def half_precision() -> None:
             assert model.optimizer.loss_scale.numpy() == 2.0**14
             assert all(np.isfinite(weights).all() for weights in model.get_weights())
             check_equal(model, model, "half precision")
+            gradients_are_reduced_once(make)
     finally:
         keras.mixed_precision.set_global_policy("float32")
 
 
-CHECKS = (training, the_sum_is_reduced_once, accumulation, half_precision)
+def what_loss_scaling_refuses() -> None:
+    """Wherever it comes from: sums over ranks, and accumulation."""
+    for make in (keras.optimizers.legacy.SGD, keras.optimizers.SGD):
+        scaling = type(keras.mixed_precision.LossScaleOptimizer(make(1.0)))
+        for options in ({"op": hvd.Sum}, {"backward_passes_per_step": 2}):
+            refused(lambda: hvd.DistributedOptimizer(scaling(make(1.0)), **options))  # noqa: B023
+            optimizer = scaling(hvd.DistributedOptimizer(make(1.0), **options))
+            variable = tf.Variable([0.0])
+            pairs = [(tf.constant([1.0]), variable)]
+            refused(lambda: optimizer.apply_gradients(pairs))  # noqa: B023
+            assert variable.numpy() == [0.0]
+
+            distributed = hvd.DistributedOptimizer(make(1.0), **options)
+            keras.mixed_precision.set_global_policy("mixed_float16")
+            try:
+                model = new_model()
+                model.compile(distributed, "mse")
+                inputs, targets = (rows(data, False) for data in batches(1))
+                refused(lambda: model.fit(inputs, targets, verbose=0))  # noqa: B023
+            finally:
+                keras.mixed_precision.set_global_policy("float32")
+
+
+def refused(call: Callable[[], Any]) -> None:
+    try:
+        call()
+    except ValueError as error:
+        if "takes only op=Average" in str(error):
+            return
+        raise
+    raise AssertionError("not refused")
+
+
+def gradients_are_reduced_once(make: Any) -> None:
+    """With loss scaling, whoever computes them; those of local variables are divided once."""
+    from hvdtune.keras import backends
+
+    backend, calls = backends.current(), 0
+    original = backend.grouped_allreduce
+
+    def counting(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return original(*args, **options)
+
+    ready = hvd.DistributedOptimizer(make(1.0))
+    scaling = type(keras.mixed_precision.LossScaleOptimizer(make(1.0)))
+    outside = hvd.DistributedOptimizer(scaling(make(1.0), initial_scale=8.0))
+    backend.grouped_allreduce = counting  # type: ignore[method-assign]
+    try:
+        for optimizer in (scaling(ready, initial_scale=8.0), outside):
+            shared, local = tf.Variable([0.0]), tf.Variable([0.0])
+            optimizer.inner_optimizer.register_local_var(local)
+            factor, calls = float(hvd.rank() + 1), 0
+
+            def loss(shared: Any = shared, local: Any = local, factor: float = factor) -> Any:
+                return tf.reduce_sum(factor * shared + factor * local)
+
+            optimizer.minimize(loss, [shared, local])
+            assert calls == (hvd.size() > 1), calls
+            assert np.allclose(shared.numpy(), [-(hvd.size() + 1) / 2])
+            assert np.allclose(local.numpy(), [-factor / hvd.size()])
+    finally:
+        backend.grouped_allreduce = original  # type: ignore[method-assign]
+
+
+CHECKS = (
+    training,
+    the_sum_is_reduced_once,
+    accumulation,
+    half_precision,
+    what_loss_scaling_refuses,
+)
 
 
 def run(*names: str) -> list[str]:

@@ -31,6 +31,9 @@ class Backend(Protocol):
     def dense(self, gradient: Any) -> Any:
         """A gradient of any kind as a dense tensor."""
 
+    def divided(self, gradient: Any, divisor: int) -> Any:
+        """The quotient: as sparse as `gradient` if it can be reduced like that, else dense."""
+
     def is_traced(self, tensor: Any) -> bool:
         """Whether this Python code runs once for many steps: the tensor has no values."""
 

@@ -34,6 +34,10 @@ def dense(gradient: Any) -> Any:
     return gradient.todense() if isinstance(gradient, sparse.JAXSparse) else gradient
 
 
+def divided(gradient: Any, divisor: int) -> Any:
+    return dense(gradient) / divisor
+
+
 def is_traced(tensor: Any) -> bool:
     return isinstance(tensor, jax.core.Tracer)
 

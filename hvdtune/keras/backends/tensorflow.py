@@ -34,6 +34,13 @@ def dense(gradient: Any) -> Any:
     return tf.convert_to_tensor(gradient)
 
 
+def divided(gradient: Any, divisor: int) -> Any:
+    if not is_sparse(gradient):
+        return gradient / tf.cast(divisor, gradient.dtype)
+    values = gradient.values / tf.cast(divisor, gradient.dtype)
+    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+
 def is_traced(tensor: Any) -> bool:
     return not tf.executing_eagerly()
 

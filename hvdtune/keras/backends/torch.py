@@ -34,6 +34,10 @@ def dense(gradient: Any) -> Any:
     return gradient.to_dense() if gradient.layout is not torch.strided else gradient
 
 
+def divided(gradient: Any, divisor: int) -> Any:
+    return dense(gradient) / divisor
+
+
 def is_traced(tensor: Any) -> bool:
     # Keras finds out shapes with tensors on this device, which have no memory.
     return bool(tensor.device.type == "meta")

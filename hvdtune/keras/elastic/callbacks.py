@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hvdtune.keras.package import keras
+from hvdtune.keras.callbacks import _Callback
 
 Logs = dict[str, Any] | None
 
 
-class CommitStateCallback(keras.callbacks.Callback):
+class CommitStateCallback(_Callback):
     """Commits `state` every `batches_per_commit` batches, and at the end of an epoch.
 
     Comes after the other callbacks that change the state.
@@ -23,10 +23,12 @@ class CommitStateCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Count anew."""
+        super().on_train_begin(logs)
         self.batches_remaining = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Commit, if it is time."""
+        super().on_train_batch_end(batch, logs)
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
@@ -37,7 +39,7 @@ class CommitStateCallback(keras.callbacks.Callback):
         self.state.commit()
 
 
-class UpdateBatchStateCallback(keras.callbacks.Callback):
+class UpdateBatchStateCallback(_Callback):
     """Keeps `state.batch`, the number of batches of the epoch that are done; 0 at its end.
 
     The first epoch after a reset goes on from there: `params["steps"]` says so, but Keras does not
@@ -53,6 +55,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Note what was done before."""
+        super().on_train_begin(logs)
         self._done_before = self.state.batch
         self._steps = None
 
@@ -65,6 +68,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Count the batch."""
+        super().on_train_batch_end(batch, logs)
         self.state.batch = self._done_before + batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
@@ -72,7 +76,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         self._done_before = self.state.batch = 0
 
 
-class UpdateEpochStateCallback(keras.callbacks.Callback):
+class UpdateEpochStateCallback(_Callback):
     """Keeps `state.epoch`, the number of epochs that are done in all.
 
     `fit` is called with `epochs=E - state.epoch`, and counts from 0 again after a reset.
@@ -85,6 +89,7 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Note what was done before."""
+        super().on_train_begin(logs)
         self._done_before = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:

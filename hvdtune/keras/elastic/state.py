@@ -58,6 +58,14 @@ class KerasState(ObjectState):
         self._save_variables()
         super().sync()
 
+    def reset(self) -> None:
+        """Have Keras make its training step anew: a compiled one has the old job's size and names.
+
+        Nothing for models that `fit` has not trained.
+        """
+        if getattr(self.model, "train_function", None) is not None:
+            self.model.make_train_function(force=True)
+
     def _variables(self) -> list[Any]:
         variables = weights_of(self.model)
         if self.optimizer is not None:

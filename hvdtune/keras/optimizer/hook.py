@@ -42,6 +42,13 @@ class DistributedHook:
     _is_applying = False
     _hides_accumulators = False
 
+    @classmethod
+    def from_config(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        """A distributed optimizer like those of this class, with its settings."""
+        optimizer = super().from_config(config, *args, **kwargs)  # type: ignore[misc]
+        cls._distribute(optimizer)
+        return optimizer
+
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         """The wrapped optimizer's `apply`, with reduced gradients. Collective."""
         grads = list(grads)
@@ -159,3 +166,11 @@ class DistributedHook:
         every = self.gradient_accumulation_steps
         if not every or int(ops.convert_to_numpy(self._iterations)) % every == 0:
             marks.step_ended(self)
+
+
+def prepare(optimizer: Any, reduction: GradientReduction, passes: int, averages: bool) -> None:
+    """Give a new optimizer of a distributed class what it needs."""
+    optimizer._reduction = reduction
+    if passes > 1:
+        optimizer._agg_helper = Passes(optimizer, passes, averages)
+        optimizer.gradient_accumulation_steps = passes

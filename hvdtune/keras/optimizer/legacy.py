@@ -38,18 +38,19 @@ class Passes:
                 "sparse_as_dense=True."
             )
         if not self._sums:
-            with tf.init_scope():
-                self._sums = [
-                    None if g is None else tf.Variable(tf.zeros(g.shape, g.dtype), trainable=False)
-                    for g in gradients
-                ]
+            self._sums = [None] * len(gradients)
         if len(self._sums) != len(gradients):
             raise ValueError(
                 f"backward_passes_per_step: {len(gradients)} gradients, {len(self._sums)} before."
             )
-        for total, gradient in zip(self._sums, gradients, strict=True):
-            if total is not None and gradient is not None:
-                total.assign_add(tf.convert_to_tensor(gradient))
+        for index, gradient in enumerate(gradients):
+            if gradient is None:
+                continue
+            if self._sums[index] is None:  # the first passes may have none for this variable
+                with tf.init_scope():
+                    zeros = tf.zeros(gradient.shape, gradient.dtype)
+                    self._sums[index] = tf.Variable(zeros, trainable=False)
+            self._sums[index].assign_add(tf.convert_to_tensor(gradient))
         self.counter.assign_add(1)
         return tf.equal(self.counter, self.backward_passes_per_step)
 
@@ -73,6 +74,13 @@ class LegacyHook:
     _reduction: GradientReduction | None = None
     _agg_helper: Passes | None = None
 
+    @classmethod
+    def from_config(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        """A distributed optimizer like those of this class, with its settings."""
+        optimizer = super().from_config(config, *args, **kwargs)  # type: ignore[misc]
+        cls._distribute(optimizer)
+        return optimizer
+
     def register_local_var(self: Any, var: Any) -> None:
         """Do not reduce the gradient of the variable `var`."""
         self._reduction.keep_local(var)
@@ -90,13 +98,16 @@ class LegacyHook:
     def _compute_gradients(
         self: Any, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Any, Any]]:
-        """The wrapped optimizer's pairs, reduced; `apply_gradients` does not reduce them again."""
+        """The wrapped optimizer's pairs, reduced; `apply_gradients` does not reduce them again.
+
+        As they are if loss scaling asks: what it unscales is reduced when it is applied.
+        """
         parent: Any = super()
         if hasattr(parent, "_compute_gradients"):
             pairs = parent._compute_gradients(loss, var_list, grad_loss=grad_loss, tape=tape)
         else:
             pairs = parent.compute_gradients(loss, var_list, tape=tape)
-        return self._reduced_pairs(pairs)
+        return pairs if self._is_scaled else self._reduced_pairs(pairs)
 
     def compute_gradients(
         self: Any, loss: Any, var_list: Any, tape: Any = None
@@ -105,12 +116,14 @@ class LegacyHook:
         return self._compute_gradients(loss, var_list, tape=tape)
 
     def get_gradients(self: Any, loss: Any, params: Any) -> list[Any]:
-        """The wrapped optimizer's gradients of a tensor in a graph, reduced."""
+        """The wrapped optimizer's gradients of a tensor in a graph, reduced; or see above."""
         parent: Any = super()
         if hasattr(parent, "get_gradients"):
             gradients = parent.get_gradients(loss, params)
         else:
             gradients = tf.gradients(loss, params)
+        if self._is_scaled:
+            return list(gradients)
         return list(self._allreduce(gradients, tf.nest.flatten(params)))
 
     def aggregate_gradients(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
@@ -119,6 +132,17 @@ class LegacyHook:
 
     def _aggregate_gradients(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         return self._reduced_pairs(grads_and_vars)
+
+    @property
+    def _is_scaled(self: Any) -> bool:
+        """Whether it is in an optimizer that scales losses; tf-keras notes that."""
+        return bool(getattr(self, "_is_wrapped_by_loss_scale_optimizer", False))
+
+    def _check_loss_scaling(self: Any) -> None:
+        """Once more, for what has been put into such an optimizer, or compiled, since."""
+        if self._is_scaled:
+            passes = getattr(self._agg_helper, "backward_passes_per_step", 1)
+            refuse_with_loss_scaling(passes, self._reduction.op)
 
     def _reduced_pairs(self: Any, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         pairs = list(grads_and_vars)
@@ -129,6 +153,7 @@ class LegacyHook:
 
     def _allreduce(self: Any, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """The gradients, reduced; as they are where they accumulate first."""
+        self._check_loss_scaling()
         if self._agg_helper is not None:
             return list(grads)
         results: list[Any] = self._reduction(grads, vars)
@@ -137,6 +162,7 @@ class LegacyHook:
 
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """The wrapped optimizer's, with reduced gradients. Collective."""
+        self._check_loss_scaling()
         pairs = list(grads_and_vars)
         if self._agg_helper is None or not pairs:
             result = super().apply_gradients(pairs, *args, **kwargs)  # type: ignore[misc]
@@ -184,18 +210,25 @@ def hook_of(wrapped: type) -> type:
     return LegacyHook if issubclass(wrapped, old) else NewStyleHook
 
 
+def refuse_with_loss_scaling(passes: int, op: int) -> None:
+    """Raise ValueError for what does not go together with it.
+
+    tf-keras leaves out a step by what a process finds, so gradients must be reduced before that.
+    """
+    if passes > 1 or op != Average:
+        raise ValueError(
+            "With tf-keras and loss scaling (the policy mixed_float16, or a LossScaleOptimizer), "
+            "DistributedOptimizer takes only op=Average and backward_passes_per_step=1."
+        )
+
+
 def prepare(optimizer: Any, reduction: GradientReduction, passes: int, averages: bool) -> None:
     """Give a new optimizer of a distributed class what it needs.
 
     Raises ValueError for what does not go together with loss scaling.
     """
-    if tf_keras.mixed_precision.global_policy().name == "mixed_float16" and (
-        passes > 1 or reduction.op != Average
-    ):
-        raise ValueError(
-            "With tf-keras and the policy mixed_float16, DistributedOptimizer takes only "
-            "op=Average and backward_passes_per_step=1."
-        )
+    if tf_keras.mixed_precision.global_policy().name == "mixed_float16":
+        refuse_with_loss_scaling(passes, reduction.op)
     # XLA has no operation for these reductions.
     if hasattr(optimizer, "jit_compile"):
         optimizer.jit_compile = False

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from hvdtune.faces import reduced
+from hvdtune.tensorflow.util import value_of
 
 
 class TensorFlowHook:
@@ -45,8 +46,7 @@ class TensorFlowHook:
     def get_gradients(self: Any, loss: Any, params: Any) -> list[Any]:
         """The gradients of a tensor in a graph (a `tf.function`'s, or a session's), reduced."""
         variables = tf.nest.flatten(params)
-        values = [getattr(variable, "value", variable) for variable in variables]
-        values = [value() if callable(value) else value for value in values]
+        values = [value_of(variable) for variable in variables]
         return list(self._allreduce(tf.gradients(loss, values), variables))
 
     def aggregate_gradients(self: Any, grads_and_vars: Any) -> list[Any]:

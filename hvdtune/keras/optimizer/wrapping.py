@@ -1,12 +1,13 @@
 """How an optimizer becomes a distributed one.
 
 The class of the distributed optimizer derives from the wrapped one's and has its name and module,
-so that models saved with it load where there is no hvdtune.
+so that models saved with it load where there is no hvdtune. It holds what makes its optimizers
+distributed ones, so that what its `from_config` makes is one too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hvdtune.core.process_sets import ProcessSet, global_process_set
@@ -14,8 +15,6 @@ from hvdtune.core.reduce_ops import Average
 from hvdtune.keras.compression import Compression
 from hvdtune.keras.gradients import GradientReduction, check_arguments
 from hvdtune.keras.package import LEGACY, backend_name, keras
-
-_classes: dict[type, Any] = {}  # distributed ones, by those that they derive from
 
 
 def DistributedOptimizer(
@@ -37,7 +36,8 @@ def DistributedOptimizer(
     """A new optimizer like `optimizer` that reduces gradients over the ranks before it uses them.
 
     It is made from the configuration of `optimizer`, which stays as it is; values that this one's
-    variables have by now are not taken over. Gradients are reduced wherever they are applied: in
+    variables have by now are not taken over. `from_config` of its class makes another like it.
+    Gradients are reduced wherever they are applied: in
     `fit`, `apply_gradients` and `apply`, unless hvdtune has reduced them before. All of a step are
     one group; `num_groups` or `groups` (a number, or lists of variables) ask for several.
 
@@ -51,7 +51,8 @@ def DistributedOptimizer(
     scale_local_gradients: divide gradients of local variables (`register_local_var`) by the number
     of ranks.
 
-    Raises ValueError for arguments that contradict each other, TypeError for what is no optimizer
+    Raises ValueError for arguments that contradict each other, or, on tf-keras, do not go together
+    with loss scaling (if that comes later, at the first step); TypeError for what is no optimizer
     of the Keras in use.
     """
     checked = check_arguments(op, gradient_predivide_factor, num_groups, groups)
@@ -81,11 +82,14 @@ def DistributedOptimizer(
 
     if inner is None:
         return wrap(optimizer)
-    scaling = type(optimizer).from_config(optimizer.get_config())
-    if hasattr(scaling, "_optimizer"):  # tf-keras
-        scaling._optimizer = wrap(inner)
-    else:
-        scaling.inner_optimizer = wrap(inner)
+    config = optimizer.get_config()
+    if LEGACY:
+        from hvdtune.keras.optimizer import legacy
+
+        legacy.refuse_with_loss_scaling(backward_passes_per_step, op)
+        return type(optimizer).from_config({**config, "inner_optimizer": wrap(inner)})
+    scaling = type(optimizer).from_config(config)
+    scaling.inner_optimizer = wrap(inner)
     return scaling
 
 
@@ -157,33 +161,30 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _wrap(plain: Any, reduction: GradientReduction, passes: int, averages: bool) -> Any:
-    wrapped = type(plain)
+    prepare: Callable[[Any, GradientReduction, int, bool], None]
     if LEGACY:
         from hvdtune.keras.optimizer import legacy
 
-        distributed = _class_of(wrapped).from_config(plain.get_config())
-        legacy.prepare(distributed, reduction, passes, averages)
-        return distributed
-    from hvdtune.keras.optimizer import hook, loss_scaling
+        prepare = legacy.prepare
+    else:
+        from hvdtune.keras.optimizer import hook, loss_scaling
 
-    if passes > 1 and plain.gradient_accumulation_steps:
-        raise ValueError(
-            "The optimizer has gradient_accumulation_steps already; give it or "
-            "backward_passes_per_step, not both."
-        )
-    loss_scaling.ask_all_ranks()
-    distributed = _class_of(wrapped).from_config(plain.get_config())
-    distributed._reduction = reduction
-    if passes > 1:
-        distributed._agg_helper = hook.Passes(distributed, passes, averages)
-        distributed.gradient_accumulation_steps = passes
-    return distributed
+        if passes > 1 and plain.gradient_accumulation_steps:
+            raise ValueError(
+                "The optimizer has gradient_accumulation_steps already; give it or "
+                "backward_passes_per_step, not both."
+            )
+        loss_scaling.ask_all_ranks()
+        prepare = hook.prepare
+
+    def distribute(optimizer: Any) -> None:
+        prepare(optimizer, reduction.copy(), passes, averages)
+
+    return _class_of(type(plain), distribute).from_config(plain.get_config())
 
 
-def _class_of(wrapped: type) -> Any:
-    """The distributed class of an optimizer's class."""
-    if wrapped in _classes:
-        return _classes[wrapped]
+def _class_of(wrapped: type, distribute: Callable[[Any], None]) -> Any:
+    """A distributed class of an optimizer's class: `distribute` is for each that it makes."""
     hooks: tuple[type, ...]
     if LEGACY:
         from hvdtune.keras.optimizer import legacy
@@ -197,13 +198,13 @@ def _class_of(wrapped: type) -> Any:
             from hvdtune.keras.optimizer.tensorflow_api import TensorFlowHook
 
             hooks = (TensorFlowHook, DistributedHook)
-    _classes[wrapped] = type(
+    return type(
         wrapped.__name__,
         (*hooks, wrapped),
         {
             "__module__": wrapped.__module__,
             "__qualname__": wrapped.__qualname__,
             "__doc__": wrapped.__doc__,
+            "_distribute": staticmethod(distribute),
         },
     )
-    return _classes[wrapped]
