@@ -280,6 +280,19 @@ def process_sets() -> None:
         close(rows, [0, n - 1])
     hvd.barrier()
     hvd.remove_process_set(pair)
+    # Messages name ranks, not places in the set.
+    late = hvd.add_process_set([1, 2])
+    if r in (1, 2):
+        for last, words in (
+            (jnp.ones(2 if r == 1 else 3), "ranks 1 and 2 have different arrays"),
+            (jnp.ones(2, jnp.float32 if r == 1 else jnp.complex64), "complex64"),
+        ):
+            kind, text = raised(lambda last=last: hvd.broadcast_parameters(last, 1, late))
+            assert kind == "ValueError"
+            assert words in text, text
+        assert r == 2 or "on rank 2: " in text, text
+    hvd.barrier()
+    hvd.remove_process_set(late)
 
 
 def training() -> None:
