@@ -182,12 +182,20 @@ class TensorFlowState(_VariableState):
         if self.session is None:
             super()._write(variables, values)
             return
-        # Feeds the initialisers, so that a graph that is finished need not grow.
-        fed = {
-            variable.initializer.inputs[1]: value
-            for variable, value in zip(variables, values, strict=True)
-        }
-        self.session.run([variable.initializer for variable in variables], fed)
+        # Feeds the initialisers, so that a graph that is finished need not grow; those of variables
+        # that were made from one tensor one after the other.
+        left = list(zip(variables, values, strict=True))
+        while left:
+            fed, initializers, later = {}, [], []
+            for variable, value in left:
+                initial = variable.initializer.inputs[1]
+                if initial in fed:
+                    later.append((variable, value))
+                    continue
+                fed[initial] = value
+                initializers.append(variable.initializer)
+            self.session.run(initializers, fed)
+            left = later
 
 
 def _build(optimizer: Any, variables: list[Any]) -> None:
