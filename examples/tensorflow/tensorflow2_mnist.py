@@ -45,7 +45,7 @@ def main() -> None:
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     # 4. All begin with the weights of rank 0.
-    hvd.broadcast_variables([*model.variables, *optimizer.variables], root_rank=0)
+    hvd.broadcast_variables([*model.weights, *optimizer.variables], root_rank=0)
 
     @tf.function
     def step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

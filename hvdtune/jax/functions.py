@@ -53,16 +53,18 @@ def _check(described: list[str], arrays: list[Any], process_set: ProcessSet) -> 
     every = allgather_object(
         (fault, described), name="broadcast_parameters", process_set=process_set
     )
-    faults = [f"on rank {other}: {text}" for other, (text, _) in enumerate(every) if text]
+    ranks = process_set.ranks or range(len(every))
+    told = list(zip(ranks, every, strict=True))
+    faults = [f"on rank {other}: {text}" for other, (text, _) in told if text]
     if faults:
         raise ValueError(fault or f"broadcast_parameters {faults[0]}")
     first = every[0][1]
-    for other, (_, theirs) in enumerate(every):
+    for other, (_, theirs) in told:
         if theirs != first:
             only = sorted({*theirs} ^ {*first}) or ["the same arrays in another order"]
             raise ValueError(
-                f"broadcast_parameters: ranks 0 and {other} have different arrays; not on both: "
-                f"{', '.join(only[:4])}."
+                f"broadcast_parameters: ranks {ranks[0]} and {other} have different arrays; not on "
+                f"both: {', '.join(only[:4])}."
             )
 
 

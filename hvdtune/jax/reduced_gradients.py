@@ -147,8 +147,24 @@ def DistributedOptimizer(
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         return inner.update(reduce(updates), state, params, **extra)
 
-    distributed = optax.GradientTransformationExtraArgs(inner.init, update)
     if backward_passes_per_step == 1:
-        return distributed
-    steps = optax.MultiSteps(distributed, every_k_schedule=backward_passes_per_step)
-    return steps.gradient_transformation()
+        return optax.GradientTransformationExtraArgs(inner.init, update)
+
+    def reduce_means(means: Any) -> Any:  # calls are called after the function that makes them
+        return reduce(means)
+
+    def accumulate(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        is_last = state.mini_step == backward_passes_per_step - 1
+
+        # MultiSteps calls it at every pass, and forgets what it returns before the last.
+        def update_at_last(means: Any, inner_state: Any, params: Any = None, **extra: Any) -> Any:
+            reduced = jax.lax.cond(is_last, reduce_means, lambda unchanged: unchanged, means)
+            return inner.update(reduced, inner_state, params, **extra)
+
+        return steps_of(update_at_last).update(updates, state, params, **extra)
+
+    def steps_of(update: Callable[..., Any]) -> Any:
+        distributed = optax.GradientTransformationExtraArgs(inner.init, update)
+        return optax.MultiSteps(distributed, every_k_schedule=backward_passes_per_step)
+
+    return optax.GradientTransformationExtraArgs(steps_of(update).init, accumulate)

@@ -13,7 +13,7 @@ try:
     import tensorflow as _tf
 except ImportError as error:
     raise ImportError(
-        "hvdtune.tensorflow needs TensorFlow 2.16 or newer, which cannot be imported here "
+        "hvdtune.tensorflow needs TensorFlow 2.19 or newer, which cannot be imported here "
         f"({error}). Install it with: pip install tensorflow"
     ) from error
 

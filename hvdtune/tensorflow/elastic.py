@@ -120,7 +120,7 @@ class _VariableState(ObjectState):
 
 
 class TensorFlowKerasState(_VariableState):
-    """The state of a Keras model and its optimizer, on the TensorFlow backend.
+    """The state of a Keras model's weights and its optimizer, on the TensorFlow backend.
 
     model: must be built. optimizer: the model's own, if None; its variables are made here, so that
     what is saved and synchronised is complete. backend: taken because Horovod takes it. Every other
@@ -142,7 +142,9 @@ class TensorFlowKerasState(_VariableState):
     def _variables(self) -> list[Any]:
         optimizer = getattr(self.optimizer, "variables", [])
         # A property of Keras 3's optimizers, a method of older ones.
-        every = [*self.model.variables, *(optimizer() if callable(optimizer) else optimizer)]
+        # Not the model's `variables`: Keras 3 has the states of random seeds there, and ranks with
+        # the same seeds would drop the same units.
+        every = [*self.model.weights, *(optimizer() if callable(optimizer) else optimizer)]
         return list({key_of(variable): variable for variable in every}.values())
 
 
@@ -182,12 +184,20 @@ class TensorFlowState(_VariableState):
         if self.session is None:
             super()._write(variables, values)
             return
-        # Feeds the initialisers, so that a graph that is finished need not grow.
-        fed = {
-            variable.initializer.inputs[1]: value
-            for variable, value in zip(variables, values, strict=True)
-        }
-        self.session.run([variable.initializer for variable in variables], fed)
+        # Feeds the initialisers, so that a graph that is finished need not grow; those of variables
+        # that were made from one tensor one after the other.
+        left = list(zip(variables, values, strict=True))
+        while left:
+            fed, initializers, later = {}, [], []
+            for variable, value in left:
+                initial = variable.initializer.inputs[1]
+                if initial in fed:
+                    later.append((variable, value))
+                    continue
+                fed[initial] = value
+                initializers.append(variable.initializer)
+            self.session.run(initializers, fed)
+            left = later
 
 
 def _build(optimizer: Any, variables: list[Any]) -> None:

@@ -9,8 +9,9 @@ gradient of the output:
     alltoall         alltoall(g) with the received splits: every row's gradient goes back
     reducescatter    allgather(g) * factors, and * number of ranks when the operator is Sum
 
-Rank and size are read when the gradient runs: a function that was traced before the job changed
-stays right.
+For the set of all ranks, rank and size are read when the gradient runs: a function that was traced
+before the job changed stays right. For other process sets, the gradient of an allgather has this
+rank's place in the set from when it was traced.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _of_grouped_allreduce(op: Any, *gradients: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _index_in(set_number: int) -> Any:
-    """This rank's place in a process set."""
+    """This rank's place in a process set; a number that stays in what is traced, unless set 0."""
     if set_number == 0:
         return mpi_ops.rank_op()
     members = process_sets.registered(set_number) or []

@@ -13,6 +13,7 @@ import numpy as np
 
 import hvdtune.jax as hvd
 from hvdtune.jax import primitive
+from hvdtune.jax.call import Call
 
 ALL = hvd.global_process_set
 
@@ -279,6 +280,19 @@ def process_sets() -> None:
         close(rows, [0, n - 1])
     hvd.barrier()
     hvd.remove_process_set(pair)
+    # Messages name ranks, not places in the set.
+    late = hvd.add_process_set([1, 2])
+    if r in (1, 2):
+        for last, words in (
+            (jnp.ones(2 if r == 1 else 3), "ranks 1 and 2 have different arrays"),
+            (jnp.ones(2, jnp.float32 if r == 1 else jnp.complex64), "complex64"),
+        ):
+            kind, text = raised(lambda last=last: hvd.broadcast_parameters(last, 1, late))
+            assert kind == "ValueError"
+            assert words in text, text
+        assert r == 2 or "on rank 2: " in text, text
+    hvd.barrier()
+    hvd.remove_process_set(late)
 
 
 def training() -> None:
@@ -341,6 +355,37 @@ def training() -> None:
     close(value, loss(start, x[mine], y[mine]))
     assert aux == r
     jax.tree.map(close, gradients, jax.grad(loss)(start, x, y))
+    reductions_of_passes(adam, start)
+
+
+def reductions_of_passes(optimizer: Any, params: Any) -> None:
+    """Of three passes a step, only the last communicates, counted where calls go by Python."""
+    counted: list[Call] = []
+    run = Call.run
+
+    def count(call: Call, arrays: Any) -> Any:
+        counted.append(call)
+        return run(call, arrays)
+
+    distributed = hvd.DistributedOptimizer(optimizer, backward_passes_per_step=3)
+    gradients = jax.tree.map(lambda one: jnp.full_like(one, hvd.rank()), params)
+    primitive.native = False
+    Call.run = count  # type: ignore[method-assign]
+    try:
+        for update in (distributed.update, jax.jit(distributed.update)):
+            jax.clear_caches()
+            state = distributed.init(params)
+            for number in range(1, 8):
+                counted.clear()
+                updates, state = jax.block_until_ready(update(gradients, state, params))
+                assert len(counted) == (number % 3 == 0), (number, counted)
+                moved = [bool(jnp.any(one != 0)) for one in jax.tree.leaves(updates)]
+                assert all(moved) if hvd.size() > 1 and number % 3 == 0 else not any(moved)
+            assert int(state.gradient_step) == 2
+    finally:
+        Call.run = run  # type: ignore[method-assign]
+        primitive.native = True
+        jax.clear_caches()
 
 
 def equal_parameters() -> None:

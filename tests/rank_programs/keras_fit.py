@@ -372,8 +372,33 @@ def elastic_state() -> None:
     iterations = hvd_value(model.optimizer.iterations)
     assert iterations == 2 * ROWS // SIZE, iterations  # the lost batch was done again
 
+    for name, text, is_collective in (
+        ("UnknownError", "HorovodGroupedAllreduce: rank 1 died [[{{node mine}}]]", True),
+        ("JaxRuntimeError", "ABORTED: hvdtune: rank 1 died", True),
+        ("UnknownError", "a disk is full; in hvdtune/elastic/loop.py, line 40", False),
+    ):
+        starts_over(type(name, (Exception,), {})(text), is_collective)
+
     unbuilt = keras.Sequential([keras.layers.Dense(1)])
     raises(ValueError, "Model must be built first", lambda: hvd.elastic.KerasState(unbuilt))
+
+
+def starts_over(error: Exception, expected: bool) -> None:
+    """Whether training is called again after an error."""
+    calls: list[int] = []
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            raise error
+
+    state = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank)
+    if expected:
+        train(state)
+    else:
+        raises(type(error), "", lambda: train(state))
+    assert len(calls) == 1 + expected, (error, calls)
 
 
 def unequal_variables() -> None:

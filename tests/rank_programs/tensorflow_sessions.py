@@ -302,6 +302,19 @@ def states() -> None:
         state.restore()
         assert session.run(made).tolist() == [5.0, 6.0]
         assert hvd.elastic.TensorFlowState().session is session
+    # Made from one tensor: each still has its own value.
+    with tf.Graph().as_default(), v1.Session().as_default() as session:
+        initial = tf.zeros(2)
+        made = [v1.Variable(initial, use_resource=resource) for resource in (True, True, False)]
+        session.run(v1.global_variables_initializer())
+        values = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+        for variable, value in zip(made, values, strict=True):
+            variable.load(value, session)
+        session.graph.finalize()
+        state = hvd.elastic.TensorFlowState(session=session)
+        session.run(v1.get_collection(v1.GraphKeys.GLOBAL_VARIABLES)[0].initializer)
+        state.restore()
+        assert [value.tolist() for value in session.run(made)] == values
     with tf.Graph().as_default(), pytest.raises(ValueError, match="session="):
         hvd.elastic.TensorFlowState()
 

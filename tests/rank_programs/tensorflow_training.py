@@ -200,23 +200,26 @@ def names() -> None:
 
 def keras_states() -> None:
     model = new_model(hvd.rank())
+    model.add(keras.layers.Dropout(0.5))
     optimizer = keras.optimizers.Adam(0.1)
     state = hvd.elastic.TensorFlowKerasState(model, optimizer, epoch=hvd.rank(), batch=0)
     assert isinstance(state, hvd.elastic.ObjectState)
     assert state.model is model
     assert len(optimizer.variables) > len(model.trainable_variables), "the slots are there"
     state.sync()
-    everyone = hvd.allgather_object([v.numpy() for v in model.variables])
+    everyone = hvd.allgather_object([v.numpy() for v in model.weights])
     for values in everyone:
         assert all(map(np.array_equal, values, everyone[0]))
+    seeds = hvd.allgather_object(model.layers[-1].seed_generator.state.numpy().tolist())
+    assert len({*map(tuple, seeds)}) == hvd.size(), "ranks drop different units"
     assert state.epoch == 0
-    before = [v.numpy() for v in [*model.variables, *optimizer.variables]]
+    before = [v.numpy() for v in [*model.weights, *optimizer.variables]]
     ones = [tf.ones_like(v) for v in model.trainable_variables]
     optimizer.apply_gradients(zip(ones, model.trainable_variables, strict=True))
     state.epoch = 5
     assert int(optimizer.iterations) == 1
     state.restore()
-    for value, old in zip([*model.variables, *optimizer.variables], before, strict=True):
+    for value, old in zip([*model.weights, *optimizer.variables], before, strict=True):
         np.testing.assert_array_equal(value.numpy(), old)
     assert state.epoch == 0
     optimizer.apply_gradients(zip(ones, model.trainable_variables, strict=True))

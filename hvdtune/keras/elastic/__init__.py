@@ -41,9 +41,11 @@ __all__ = [
     "run",
 ]
 
-# Errors in which TensorFlow and JAX wrap what a collective in a compiled step raises.
+# Errors in which TensorFlow and JAX wrap what a collective in a compiled step raises, and what its
+# text has: the operation's type, or what XLA's begins with. The package's name alone is in the
+# stack that TensorFlow adds to any error.
 _WRAPPERS = ("UnknownError", "AbortedError", "JaxRuntimeError", "XlaRuntimeError")
-_OURS = ("Horovod", "hvdtune")
+_OURS = ("Horovod", "hvdtune: ")
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
