@@ -64,5 +64,6 @@ def test_a_dead_rank_is_an_error_that_training_recovers_from() -> None:
     )
     assert [rank.returncode for rank in result.ranks] == [0, -signal.SIGKILL, 0], result.describe()
     for rank in (0, 2):
+        assert result.values[rank].startswith("UnknownError of mine, then ")
         assert "initialization failed" in result.values[rank]
         assert "rank 1" in result[rank].stderr, "why training starts over is logged"

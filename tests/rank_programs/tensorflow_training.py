@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import keras
@@ -327,7 +328,10 @@ def run() -> list[str]:
 
 
 def one_dies(dying: int) -> str:
-    """A rank is killed while the others reduce; what the others' loop makes of it."""
+    """A rank is killed while the others reduce; what they get, and what their loop makes of it.
+
+    They reduce by an operation of a function, whose name does not tell that it is Horovod's.
+    """
     prepare()
     variable = tf.Variable([1.0])
 
@@ -338,18 +342,30 @@ def one_dies(dying: int) -> str:
             loss = variable[0] * 2.0
         return tape.gradient(loss, variable)
 
+    @tf.function
+    def named() -> Any:
+        return hvd.allreduce(variable, name="mine")
+
+    seen = ""
     state = hvd.elastic.TensorFlowState([variable], step=0)
 
     @hvd.elastic.run
     def training(state: Any) -> None:
+        nonlocal seen
         while True:
             variable.assign_add(step())
             state.step += 1
             if state.step == 3 and hvd.rank() == dying:
+                time.sleep(0.5)  # until the others wait in what follows
                 os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                named()
+            except tf.errors.OpError as error:
+                seen = f"{type(error).__name__} of mine, then "
+                raise
 
     try:
         training(state)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{seen}{type(error).__name__}: {error}"
     return "no error"
