@@ -91,6 +91,15 @@ void* created(TF_OpKernelConstruction* construction, Make&& make) {
 
 std::string last_part(const std::string& name) { return name.substr(name.rfind('/') + 1); }
 
+std::string type_of(OpKind kind, bool grouped) {
+  const char* name = "Reducescatter";
+  if (kind == OpKind::kAllreduce) name = "Allreduce";
+  if (kind == OpKind::kAllgather) name = "Allgather";
+  if (kind == OpKind::kBroadcast) name = "Broadcast";
+  if (kind == OpKind::kAlltoall) name = "Alltoall";
+  return std::string(grouped ? "HorovodGrouped" : "Horovod") + name;
+}
+
 template <OpKind kind, bool grouped, bool eager>
 void* create_node(TF_OpKernelConstruction* construction) {
   return created(construction, [](Attributes& attributes) {
@@ -106,10 +115,9 @@ void* create_node(TF_OpKernelConstruction* construction) {
     if (kind == OpKind::kBroadcast) {
       node->root = static_cast<std::int32_t>(attributes.integer("root_rank"));
     }
-    node->type = attributes.node_name();
-    if (eager) node->type.resize(node->type.size() - kEager.size());
+    node->type = type_of(kind, grouped);
     node->name = attributes.text("tensor_name");
-    if (!eager && node->name.empty()) node->name = node->type;
+    if (!eager && node->name.empty()) node->name = attributes.node_name();
     if (attributes.flag("ignore_name_scope")) node->name = last_part(node->name);
     return node;
   });
