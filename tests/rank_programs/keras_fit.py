@@ -214,6 +214,7 @@ def steps_are_marked(folder: str) -> None:
     fit(compiled(), epochs=2, callbacks=[hvd.callbacks.MetricAverageCallback()])
     assert counted == 2 * ROWS // SIZE, counted
 
+    gc.collect()
     counted = 0
     best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
     best.filepath = str(Path(folder) / f"marked {hvd.rank()}.keras")
