@@ -165,18 +165,20 @@ def _run(
 
 
 def _with_errors_of_tensorflow(operation: str, host: Any) -> Any:
-    """The call with the errors of the operation. In graphs TensorFlow makes some UnknownError."""
+    """The call with the errors of the operation. In graphs TensorFlow makes some UnknownError.
+
+    By the operation's type in front elastic loops know what was lost: only that has it.
+    """
 
     def called(*arrays: Any) -> Any:
         try:
             return host(*arrays)
         except ValueError as error:
-            kind = tf.errors.InvalidArgumentError
-            text = str(error)
+            raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
         except HorovodInternalError as error:
             text = str(error)
-            fits_not = text.startswith("Mismatched") or not world.is_initialized()
-            kind = tf.errors.FailedPreconditionError if fits_not else tf.errors.UnknownError
-        raise kind(None, None, f"{operation}: {text}")
+            if text.startswith("Mismatched") or not world.is_initialized():
+                raise tf.errors.FailedPreconditionError(None, None, text) from None
+            raise tf.errors.UnknownError(None, None, f"{operation}: {text}") from None
 
     return called
