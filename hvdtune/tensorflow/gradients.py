@@ -16,6 +16,7 @@ rank's place in the set from when it was traced.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -35,29 +36,22 @@ def _attributes(op: Any, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: op.get_attr(name) for name in names}
 
 
-def _names(operation: str, gradients: tuple[tf.Tensor, ...]) -> str | None:
-    if len(gradients) == 1:
-        return mpi_ops._node_name(operation, gradients[0], None)
-    return mpi_ops._group_name(operation, gradients, None)
-
-
-def _reduced(
-    gradients: tuple[tf.Tensor, ...], attributes: dict[str, Any], grouped: bool
+def _called(
+    kind: str, tensors: Sequence[tf.Tensor], attributes: dict[str, Any], grouped: bool
 ) -> list[tf.Tensor]:
-    operation = "HorovodGroupedAllreduce" if grouped else "HorovodAllreduce"
-    inputs: dict[str, Any] = {"tensors": list(gradients)} if grouped else {"tensor": gradients[0]}
-    node = _names(operation, gradients)
-    return call(operation, inputs, attributes, node, len(gradients))
+    if grouped:
+        return mpi_ops.call_group(f"HorovodGrouped{kind}", list(tensors), attributes)
+    return [mpi_ops.call_one(f"Horovod{kind}", tensors[0], attributes)]
 
 
 @tf.RegisterGradient("HorovodAllreduce")
 def _of_allreduce(op: Any, gradient: tf.Tensor) -> tf.Tensor:
-    return _reduced((gradient,), _attributes(op, _REDUCTION), grouped=False)[0]
+    return _called("Allreduce", (gradient,), _attributes(op, _REDUCTION), grouped=False)[0]
 
 
 @tf.RegisterGradient("HorovodGroupedAllreduce")
 def _of_grouped_allreduce(op: Any, *gradients: tf.Tensor) -> list[tf.Tensor]:
-    return _reduced(gradients, _attributes(op, _REDUCTION), grouped=True)
+    return _called("Allreduce", gradients, _attributes(op, _REDUCTION), grouped=True)
 
 
 def _index_in(set_number: int) -> Any:
@@ -71,11 +65,10 @@ def _index_in(set_number: int) -> Any:
 def _own_rows(op: Any, gradients: tuple[tf.Tensor, ...], grouped: bool) -> list[tf.Tensor]:
     """This rank's rows of the averages over ranks."""
     common = _attributes(op, _COMMON)
-    averages = _reduced(gradients, {**_AVERAGE, **common}, grouped)
+    averages = _called("Allreduce", gradients, {**_AVERAGE, **common}, grouped)
     # One row of the gathered table for every rank: how many rows it has of each tensor.
     rows = tf.stack([tf.shape(tensor)[0] for tensor in op.inputs])
-    node = mpi_ops._node_name("HorovodAllgather", rows, None)
-    table = call("HorovodAllgather", {"tensor": rows[tf.newaxis]}, common, node)[0]
+    table = mpi_ops.call_one("HorovodAllgather", rows[tf.newaxis], common)
     before = tf.reduce_sum(table[: _index_in(common["process_set_id"])], axis=0)
     return [average[before[i] : before[i] + rows[i]] for i, average in enumerate(averages)]
 
@@ -92,7 +85,9 @@ def _of_grouped_allgather(op: Any, *gradients: tf.Tensor) -> list[tf.Tensor]:
 
 @tf.RegisterGradient("HorovodBroadcast")
 def _of_broadcast(op: Any, gradient: tf.Tensor) -> tf.Tensor:
-    average = _reduced((gradient,), {**_AVERAGE, **_attributes(op, _COMMON)}, grouped=False)[0]
+    average = _called(
+        "Allreduce", (gradient,), {**_AVERAGE, **_attributes(op, _COMMON)}, grouped=False
+    )[0]
     is_root = tf.equal(mpi_ops.rank_op(), op.get_attr("root_rank"))
     return tf.where(is_root, average, tf.zeros_like(average))
 
@@ -116,10 +111,7 @@ def _gathered(op: Any, gradients: tuple[tf.Tensor, ...], grouped: bool) -> list[
     if attributes["reduce_op"] == Sum:
         ranks = mpi_ops.size_op(attributes["process_set_id"])
         scaled = [gradient * tf.cast(ranks, gradient.dtype) for gradient in scaled]
-    operation = "HorovodGroupedAllgather" if grouped else "HorovodAllgather"
-    inputs: dict[str, Any] = {"tensors": scaled} if grouped else {"tensor": scaled[0]}
-    node = _names(operation, tuple(scaled))
-    return call(operation, inputs, _attributes(op, _COMMON), node, len(scaled))
+    return _called("Allgather", scaled, _attributes(op, _COMMON), grouped)
 
 
 @tf.RegisterGradient("HorovodReducescatter")

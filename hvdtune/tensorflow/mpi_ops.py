@@ -128,6 +128,26 @@ def _group_name(operation: str, tensors: Sequence[tf.Tensor], name: str | None) 
     return f"{operation}_{first}_{last}"
 
 
+def call_one(
+    operation: str, tensor: tf.Tensor, attributes: dict[str, Any], name: str | None = None
+) -> tf.Tensor:
+    """The output of an operation on one tensor."""
+    return call(operation, {"tensor": tensor}, attributes, _node_name(operation, tensor, name))[0]
+
+
+def call_group(
+    operation: str, tensors: list[tf.Tensor], attributes: dict[str, Any], name: str | None = None
+) -> list[tf.Tensor]:
+    """The outputs of an operation on a group, which is not empty."""
+    node = _group_name(operation, tensors, name)
+    return call(operation, {"tensors": tensors}, attributes, node, len(tensors))
+
+
+def _place(ignore_name_scope: bool, process_set: ProcessSet) -> dict[str, Any]:
+    """The attributes that all collectives have."""
+    return {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
+
+
 def _normalized(name: str) -> str:
     return re.sub("[^A-Za-z0-9_]", "_", name)
 
@@ -177,9 +197,8 @@ def _allreduce(
         operations.check_adasum(process_set)
     tensor = checked(tensor, "allreduce")
     attributes = _reduction("allreduce", [tensor], op, prescale_factor, postscale_factor)
-    attributes |= {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
-    node = _node_name("HorovodAllreduce", tensor, name)
-    return call("HorovodAllreduce", {"tensor": tensor}, attributes, node)[0]
+    attributes |= _place(ignore_name_scope, process_set)
+    return call_one("HorovodAllreduce", tensor, attributes, name)
 
 
 def _grouped_allreduce(
@@ -198,9 +217,8 @@ def _grouped_allreduce(
     if not members:
         return []
     attributes = _reduction("allreduce", members, op, prescale_factor, postscale_factor)
-    attributes |= {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
-    node = _group_name("HorovodGroupedAllreduce", members, name)
-    return call("HorovodGroupedAllreduce", {"tensors": members}, attributes, node, len(members))
+    attributes |= _place(ignore_name_scope, process_set)
+    return call_group("HorovodGroupedAllreduce", members, attributes, name)
 
 
 # ---- allgather ----------------------------------------------------------------------------------
@@ -214,9 +232,8 @@ def allgather(
 ) -> tf.Tensor:
     """Join every rank's tensor along the first dimension (which may differ) in rank order."""
     tensor = checked(tensor, "allgather")
-    attributes = {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
-    node = _node_name("HorovodAllgather", tensor, name)
-    return call("HorovodAllgather", {"tensor": tensor}, attributes, node)[0]
+    attributes = _place(ignore_name_scope, process_set)
+    return call_one("HorovodAllgather", tensor, attributes, name)
 
 
 def grouped_allgather(
@@ -229,9 +246,8 @@ def grouped_allgather(
     members = _group(tensors, "grouped_allgather")
     if not members:
         return []
-    attributes = {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
-    node = _group_name("HorovodGroupedAllgather", members, name)
-    return call("HorovodGroupedAllgather", {"tensors": members}, attributes, node, len(members))
+    attributes = _place(ignore_name_scope, process_set)
+    return call_group("HorovodGroupedAllgather", members, attributes, name)
 
 
 # ---- broadcast ----------------------------------------------------------------------------------
@@ -252,8 +268,7 @@ def broadcast(
         "ignore_name_scope": ignore_name_scope,
         "process_set_id": set_id(process_set),
     }
-    node = _node_name("HorovodBroadcast", tensor, name)
-    return call("HorovodBroadcast", {"tensor": tensor}, attributes, node)[0]
+    return call_one("HorovodBroadcast", tensor, attributes, name)
 
 
 def broadcast_(
@@ -304,7 +319,7 @@ def alltoall(
     """
     tensor = checked(tensor, "alltoall")
     rows = tf.convert_to_tensor([] if splits is None else splits, dtype=tf.int32)
-    attributes = {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
+    attributes = _place(ignore_name_scope, process_set)
     node = _node_name("HorovodAlltoall", tensor, name)
     inputs = {"tensor": tensor, "splits": rows}
     output, received = call("HorovodAlltoall", inputs, attributes, node, 2)
@@ -327,9 +342,8 @@ def _reducescatter(
     operations.check_scattered(op)
     tensor = checked(tensor, "reducescatter")
     attributes = _reduction("reducescatter", [tensor], op, prescale_factor, postscale_factor)
-    attributes |= {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
-    node = _node_name("HorovodReducescatter", tensor, name)
-    return call("HorovodReducescatter", {"tensor": tensor}, attributes, node)[0]
+    attributes |= _place(ignore_name_scope, process_set)
+    return call_one("HorovodReducescatter", tensor, attributes, name)
 
 
 def _grouped_reducescatter(
@@ -347,9 +361,8 @@ def _grouped_reducescatter(
     if not members:
         return []
     attributes = _reduction("reducescatter", members, op, prescale_factor, postscale_factor)
-    attributes |= {"ignore_name_scope": ignore_name_scope, "process_set_id": set_id(process_set)}
-    node = _group_name("HorovodGroupedReducescatter", members, name)
-    return call("HorovodGroupedReducescatter", {"tensors": members}, attributes, node, len(members))
+    attributes |= _place(ignore_name_scope, process_set)
+    return call_group("HorovodGroupedReducescatter", members, attributes, name)
 
 
 # ---- numbers ------------------------------------------------------------------------------------
