@@ -52,7 +52,16 @@ MAY_IMPORT_NATIVE = ("core", "autotune.session.online")
 # Rooms of a part, in order: each may import those before it. Names without a folder are files.
 ROOMS: dict[str, tuple[str, ...]] = {
     "core": (
-        *("exceptions", "reduce_ops", "hooks", "topology", "world", "libraries", "meeting"),
+        *(
+            "exceptions",
+            "reduce_ops",
+            "hooks",
+            "topology",
+            "world",
+            "driver",
+            "libraries",
+            "meeting",
+        ),
         *(
             "observation",
             "memory",
