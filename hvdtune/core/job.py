@@ -247,6 +247,7 @@ def _engine_options(
         rank=topology.rank,
         size=topology.size,
         local_size=topology.local_size,
+        cancellation=None,
         hostname=_shown_hostname(topology),
         endpoint=_meeting_point(topology),
         secret=settings.secret or "",
