@@ -1,1 +1,1 @@
-"""The driver of an elastic job, as the job's processes and the driver itself see their connection."""
+"""An elastic job's driver: what it and the job's processes tell each other."""
