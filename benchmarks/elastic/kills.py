@@ -32,14 +32,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import ranks
 
-RANK = str(Path(__file__).with_name("elastic_rank.py"))
+RANK = str(Path(__file__).with_name("rank.py"))
 PATIENCE = 120.0  # s until a job counts as stuck
 
 
 class Step(NamedTuple):
-    """A step that a process has finished, as elastic_rank.py notes it."""
+    """A step that a process has finished, as rank.py notes it."""
 
     pid: int
     time: float
