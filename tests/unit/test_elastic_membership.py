@@ -545,6 +545,18 @@ def test_all_hosts_are_replaced_at_once():
     assert (job.ranks(), job.left()) == (["b[0]", "b[1]"], ["a[0]"])
 
 
+def test_the_state_is_handed_over_even_if_the_first_attempt_fails():
+    job = Job(1, 1, 4)
+    job.train("a:1")
+    job.hosts("b:2")
+    job.ready("b[0]", "b[1]")
+    job.ready("a[0]", reason=messages.INTERRUPT)
+    assert job.ranks() == ["a[0]", "b[0]", "b[1]"]
+    job.joined("b[0]", "b[1]")
+    job.ready("a[0]", "b[0]", "b[1]")
+    assert job.ranks() == ["a[0]", "b[0]", "b[1]"]
+
+
 def test_the_only_process_cannot_be_replaced():
     job = Job(1, 1, 1)
     job.train("a:1")

@@ -303,9 +303,9 @@ class Membership:
         newcomers = roster.newcomers()
         ready = [one for one in newcomers if one.state is State.WAITING]
         staying = [member for member in survivors if roster.has_slot(member)]
-        if not any(map(roster.carries, staying)) and ready:
+        if not any(map(roster.carries, staying)) and (staying or ready):
             # All hosts are new: one process hands the state over, and leaves after that.
-            staying = [min(survivors, key=lambda member: member.age)]
+            staying.append(min(survivors, key=lambda member: member.age))
         crew = sorted([*staying, *ready], key=lambda one: one.age)[: roster.most]
         if len(staying) < self._limits.least and len(ready) < len(newcomers):
             self._wait(self._limits.least, roster.in_use(), now, starting=True)
