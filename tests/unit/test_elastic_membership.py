@@ -482,6 +482,18 @@ def test_a_newcomer_that_was_never_synchronised_stays_one():
     assert (job.ranks(), job.newcomers()) == (["a[0]", "a[1]", "b[0]"], ["b[0]"])
 
 
+def test_a_member_keeps_its_place_even_if_a_newcomer_was_started_before_it():
+    job = Job(1, 1, 2, spares=1)
+    job.train("a:1")
+    job.hosts("a:1 b:2")
+    assert job.started() == ["b[0]", "b[1]"]
+    job.ready("b[1]")  # b[0] is late
+    job.ready("a[0]")
+    assert job.ranks() == ["a[0]", "b[1]"]
+    job.ready("b[0]", "b[1]", "a[0]")  # that one did not come together
+    assert job.ranks() == ["a[0]", "b[1]"]
+
+
 def test_states_that_differ_are_synchronised_even_if_the_first_attempt_was_cancelled():
     job = Job(3, 1)
     job.train("a:1 b:1 c:1")

@@ -241,7 +241,7 @@ class Membership:
             self._begun, self._roster.crew = False, []
 
     def _dismiss(self, now: float) -> None:
-        """Let processes go that were never placed, and have no slot or are too many."""
+        """Let processes go that have no place, and no slot or are too many."""
         for process in self._roster.unplaced():
             if not self._roster.has_slot(process):
                 self._let_go(process, "its slot is gone", now)
@@ -306,7 +306,8 @@ class Membership:
         if not any(map(roster.carries, staying)) and (staying or ready):
             # All hosts are new: one process hands the state over, and leaves after that.
             staying.append(min(survivors, key=lambda member: member.age))
-        crew = sorted([*staying, *ready], key=lambda one: one.age)[: roster.most]
+        staying.sort(key=lambda one: one.age)
+        crew = sorted([*staying, *ready][: roster.most], key=lambda one: one.age)
         if len(staying) < self._limits.least and len(ready) < len(newcomers):
             self._wait(self._limits.least, roster.in_use(), now, starting=True)
         elif len(crew) < self._limits.least:
