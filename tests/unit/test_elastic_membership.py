@@ -43,6 +43,7 @@ def test_hosts_added_and_removed(slots: int):
     assert (job.news().change, job.whom(News)) == (REMOVED, old + new)
     job.ready(*old, *new, reason=messages.INTERRUPT)
     assert (job.one(Place).generation, job.ranks(), job.left()) == (3, new, old)
+    assert "a[0] leaves the job" in job.said()
     assert not job.one(Place).synchronise
 
 
@@ -342,6 +343,20 @@ def test_the_end_of_a_process_of_a_removed_host_excludes_nobody():
     assert "excluded" not in job.said()
     job.hosts("a:1 b:1")
     assert job.started() == ["b[0]"]
+
+
+def test_a_process_of_a_removed_host_may_end_with_0():
+    """Pods that are deleted end as their programs like; it is not the end of training."""
+    job = Job(2, 1)
+    job.train("a:1 b:1")
+    job.hosts("a:1")
+    job.exited("b[0]", 0)
+    assert job.whom(Cancel) == ["a[0]"]
+    job.ready("a[0]")
+    assert job.ranks() == ["a[0]"]
+    job.joined("a[0]")
+    job.finished("a[0]")
+    assert job.exited("a[0]", 0) == [End(0, "")]
 
 
 def test_the_driver_acts_on_the_first_end():
@@ -808,6 +823,15 @@ def test_a_finished_member_is_waited_for_without_a_limit():
     job.wait(GRACE_SECONDS)
     assert job.whom(Kill) == ["c[0]"]
     assert job.end().status == 1
+
+
+def test_why_members_have_lost_each_other_is_said_once():
+    job = Job(2, 1)
+    job.train("a:1 b:1")
+    for name, words in (("b[0]", "generation 1 has ended for b[0]: no route to a."), ("a[0]", "")):
+        job.tell("ready", job.identities[name], 1, messages.FAILURE, "no route to a.")
+        assert words in job.said()
+        assert ("has ended" in job.said()) == bool(words)
 
 
 def test_who_does_not_leave_is_killed():
