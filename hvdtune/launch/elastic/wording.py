@@ -23,9 +23,10 @@ def too_many_resets(limit: int) -> str:
 def too_few(needed: int, there: Sequence[Host], starting: bool) -> str:
     """What a job waits for; `starting`: processes in the slots that are there."""
     count = sum(host.slots for host in there)
-    words = f"{needed} slots are needed, {count} are there ({listed(there) or 'no host'})"
+    slots = "slot is" if needed == 1 else "slots are"
+    words = f"{needed} {slots} needed, {_are(count)} there ({listed(there) or 'no host'})"
     if count < needed:
-        words += f", {needed - count} are missing"
+        words += f", {_are(needed - count)} missing"
     return words + ("; processes are starting" if starting else "")
 
 
@@ -42,6 +43,10 @@ def with_failures(text: str, failures: Sequence[str]) -> str:
         return f"{text}."
     words = text if FAILED in text else f"{text}. {FAILED}"
     return f"{words}: {'; '.join(failures[-_MOST_NAMES:])}."
+
+
+def _are(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'}"
 
 
 def listed(hosts: Iterable[Host]) -> str:
