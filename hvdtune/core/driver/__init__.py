@@ -1,1 +1,1 @@
-"""The driver of an elastic job: how it and the processes see their connection."""
+"""An elastic job's driver: what it and the job's processes tell each other."""
