@@ -1,4 +1,4 @@
-"""A process of benchmarks/elastic/kills.py: the same small training by hvdtune, torchrun or torchft.
+"""A process of kills.py: the same small training by hvdtune, torchrun or torchft.
 
 It notes every finished step in a file of its own: time, world, how many train together.
 """
