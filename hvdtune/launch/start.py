@@ -149,32 +149,19 @@ def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> di
     cache = checks.cache_file(request.inherited) if request.use_cache else None
     found = checks.check_hosts(remote, request.ssh, request.start_timeout, cache)
     try:
-        _require_alike(found, own["version"], request.interfaces)
+        checks.require_alike(found, own["version"], request.interfaces)
     except LaunchError:
         if cache is None:
             raise
         # What was remembered may have been mended since.
         cache.unlink(missing_ok=True)
         found = checks.check_hosts(remote, request.ssh, request.start_timeout, cache)
-        _require_alike(found, own["version"], request.interfaces)
+        checks.require_alike(found, own["version"], request.interfaces)
     machines = {slot.hostname: own["machine"] for slot in slots}
     machines.update((name, facts["machine"]) for name, facts in found.items())
     if len(set(machines.values())) == 1:
         return {}
     return rendezvous.over_ssh(list(machines), own, found, request.interfaces)
-
-
-def _require_alike(
-    found: Mapping[str, Mapping[str, Any]], version: str, interfaces: Sequence[str]
-) -> None:
-    """Raise `LaunchError` for a host with another hvdtune, or without an interface."""
-    for name, facts in found.items():
-        if facts.get("version") != version:
-            raise LaunchError(
-                f"host {name} has hvdtune {facts.get('version')}, this one {version}: "
-                "install the same version on both."
-            )
-        network.require_interfaces(interfaces, facts.get("interfaces", ()), f"host {name}")
 
 
 def _worker_command(request: Request, slot: Slot) -> str:

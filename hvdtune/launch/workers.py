@@ -229,6 +229,16 @@ class Workers:
         for stream in worker.streams:
             self._relay.flush(stream)
 
+    def prune(self) -> None:
+        """Forget workers that have ended and, on this host, whose output has."""
+        for number, worker in [*self.all.items()]:
+            if worker.running or (worker.process and any(not s.closed for s in worker.streams)):
+                continue
+            for stream in worker.streams:
+                if not stream.closed:
+                    stream.close()
+            del self.all[number]
+
     def open_streams(self) -> bool:
         """Whether anybody may still print something."""
         return any(not stream.closed for w in self.all.values() for stream in w.streams)
