@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.core.exceptions import HostsUpdatedInterrupt
-from hvdtune.elastic.notifications import HostUpdateResult
 
 Broadcast = Callable[[Any], Any]
 
