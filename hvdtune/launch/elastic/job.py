@@ -243,6 +243,7 @@ class ElasticJob:
         """End the job: its processes get SIGTERM, and what else runs beside it ends at once."""
         self._phase, self._deadline = _Phase.ENDING, time.monotonic() + grace
         self._status = status
+        self._driver.stop()
         self._errands.close()
         for worker in self._workers.running():
             worker.signal(signal.SIGTERM, group=True)

@@ -7,6 +7,7 @@ is not its business: `hvdtune run` has `processes` and a discovery script, other
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import selectors
 import time
@@ -89,6 +90,7 @@ class Driver:
         self._silent: set[str] = set()
         self._queue: collections.deque[Action] = collections.deque()
         self._is_busy = False
+        self._is_stopped = False
         self._posted: collections.deque[Callable[[], None]] = collections.deque()
         self._due: float | None = None
         self._advanced_at = time.monotonic()
@@ -122,10 +124,8 @@ class Driver:
     def post(self, event: Callable[[], None]) -> None:
         """Have `event` called soon, in the driver's thread; from any thread."""
         self._posted.append(event)
-        try:
+        with contextlib.suppress(BlockingIOError):  # it is about to wake up anyway
             os.write(self._waker, b"\0")
-        except BlockingIOError:
-            pass  # it is about to wake up anyway
 
     def _take_posted(self) -> None:
         os.read(self._wakeup, 4096)
@@ -137,8 +137,8 @@ class Driver:
         now, kind, member = time.monotonic(), message["kind"], self._membership
         try:
             if kind == "ready":
-                words = (str(message[name]) for name in ("reason", "why"))
-                self._do(member.ready(identity, int(message["generation"]), *words, now))
+                reason, why = str(message["reason"]), str(message["why"])
+                self._do(member.ready(identity, int(message["generation"]), reason, why, now))
             elif kind == "joined":
                 self._do(member.joined(identity, int(message["generation"]), now))
             elif kind == "finished":
@@ -154,7 +154,7 @@ class Driver:
     # ---- the loop --------------------------------------------------------------------------------
 
     def run(self) -> End:
-        """Carry on until the job has ended; whoever has other things to wait for does not call it."""
+        """Carry on until the job has ended, if nothing else is to be waited for."""
         while self.end is None:
             due = self.next_due()
             left = None if due is None else max(0.0, due - time.monotonic())
@@ -185,6 +185,11 @@ class Driver:
         if due is not None and now >= due:
             self._do(self._membership.tick(now))
 
+    def stop(self) -> None:
+        """Decide nothing any more: the job is ended from outside."""
+        self._is_stopped = True
+        self._queue.clear()
+
     def close(self) -> None:
         """End all connections."""
         self._control.close()
@@ -213,6 +218,8 @@ class Driver:
 
     def _do(self, actions: Sequence[Action]) -> None:
         """Carry actions out in their order; what follows from them comes after them."""
+        if self._is_stopped:
+            return
         self._queue += actions
         if self._is_busy:
             return

@@ -209,7 +209,8 @@ class Processes:
         if not host.is_here:
             assert self._reach.ssh is not None
             name = shlex.quote(host.name)
-            there = f"cd {shlex.quote(os.getcwd())} && HOROVOD_HOSTNAME={name} sh -c {shlex.quote(text)}"
+            there = f"cd {shlex.quote(os.getcwd())} && "
+            there += f"HOROVOD_HOSTNAME={name} sh -c {shlex.quote(text)}"
             command = self._reach.ssh.reach(host.name, there)
         self._look(
             host, f"health check of {host.name}", command, self._reach.seconds,
