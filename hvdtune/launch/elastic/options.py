@@ -195,6 +195,39 @@ def read_section(config: ConfigFile) -> dict[str, tuple[str, Any]]:
     return found
 
 
+# How the command line and `hvdtune.run` call the same, in the order in which texts are searched.
+_ARGUMENTS = {
+    "min_num_proc": ("min_np", "--min-np"),
+    "max_num_proc": ("max_np", "--max-np"),
+    "slots": ("slots", "--slots-per-host"),
+    "reset_limit": ("reset_limit", "--reset-limit"),
+    "cooldown_range": ("cooldown", "--blacklist-cooldown-range"),
+    "host_discovery_script": ("script", "--host-discovery-script"),
+    "num_proc": ("", "-np"),
+}
+
+
+def from_arguments(**arguments: Any) -> dict[str, tuple[str, Any]]:
+    """The options that `hvdtune.run` is given: {field: (name, value)}. Raises `LaunchError`."""
+    parsers = {option.field: option.parse for option in OPTIONS}
+    found = {}
+    for name, value in arguments.items():
+        field = _ARGUMENTS[name][0]
+        if value is not None:
+            try:
+                found[field] = name, parsers[field](value)
+            except ValueError as error:
+                raise LaunchError(f"{name}={error}.") from None
+    return found
+
+
+def in_arguments(sentence: str) -> str:
+    """A sentence about flags, with the names that `hvdtune.run` has for them."""
+    for name, (_, flag) in _ARGUMENTS.items():
+        sentence = sentence.replace(flag, name)
+    return sentence
+
+
 def settle(given: Mapping[str, tuple[str, Any]]) -> tuple[Options, list[str]]:
     """The options, from {field: (as the user knows it, value)}, and what is to be told of them.
 
