@@ -14,9 +14,11 @@ from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.launch.allocation.hosts import Host, require_name
 from hvdtune.launch.errors import LaunchError
 
+MOST_SLOTS = 64  # of a host, that the engine connects
+
 _LINE = re.compile(
     r"(?:\[(?P<address>[^\]\s]+)\]|(?P<name>[^\s\[\]]+?))"
-    r"(?:\s*:\s*(?P<slots>\d{1,6})|\s+slots\s*=\s*(?P<more>\d{1,6}))?"
+    r"(?:\s*:\s*(?P<slots>[0-9]{1,9})|\s+slots\s*=\s*(?P<more>[0-9]{1,9}))?"
 )
 
 
@@ -52,6 +54,10 @@ def _host(line: str, where: str) -> tuple[str, int | None]:
     if match["name"]:
         require_name(match["name"], where, "a host with its slots is expected, such as node1:4.")
     count = match["slots"] or match["more"]
+    if int(count or 0) > MOST_SLOTS:
+        raise LaunchError(
+            f"{where} is {_shortened(line)}: at most {MOST_SLOTS} processes run on a host."
+        )
     return match["address"] or match["name"], None if count is None else int(count)
 
 

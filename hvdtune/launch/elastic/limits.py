@@ -6,15 +6,18 @@ from typing import NamedTuple
 
 from hvdtune.launch.errors import LaunchError
 
+MOST_PROCESSES = 1024  # that the engine connects
+
 
 class Limits(NamedTuple):
     """Numbers of processes, and seconds.
 
-    The job waits for `processes` slots, uses all there are up to `most` (None: no limit), and never
-    trains with fewer than `least`. `spares` more processes than `most` are kept ready. `resets`:
-    how often it may form anew (None: no limit). Nobody waits for others longer than
-    `elastic_timeout`, and no process that is ready longer than `start_timeout` for those that were
-    started together with it. `replaces_failed`: a failure costs a process, not its whole host.
+    The job waits for `processes` slots, uses all there are up to `most` (None: as many as the
+    engine connects), and never trains with fewer than `least`. `spares` more processes than `most`
+    are kept ready. `resets`: how often it may form anew (None: no limit). Nobody waits for others
+    longer than `elastic_timeout`, and no process that is ready waits longer than `start_timeout`
+    for those that were started together with it. `replaces_failed`: a failure costs a process, not
+    its whole host.
     """
 
     processes: int
@@ -33,6 +36,11 @@ class Limits(NamedTuple):
         if self.processes < self.least:
             raise LaunchError(
                 f"-np {self.processes} is less than --min-np {self.least}: the job could not start."
+            )
+        if (self.most or self.processes) > MOST_PROCESSES:
+            raise LaunchError(
+                f"{self.most or self.processes} processes are too many: at most {MOST_PROCESSES} "
+                "train together."
             )
         if self.most is not None and self.most < self.processes:
             raise LaunchError(

@@ -1,21 +1,20 @@
 """Who takes part in an elastic job: every decision of the driver, and nothing else.
 
 `Membership` has no clock, no thread and no process. Whoever runs the job tells it what happened,
-and when, and does what it answers. Whatever happens only changes what it knows; then it compares
-that with what should be, always in the same way (`_settle`). So a message that comes late, twice or
-not at all does no lasting harm.
+and when, and does what it answers. Whatever happens only changes what it knows (`Roster`); then it
+compares that with what should be, always in the same order (`_settle`). So a message that comes
+late, twice or not at all does no lasting harm.
 
 A job goes from generation to generation. One ends if a member is lost or asks for another place;
-if all its members that live have asked, the next is placed: those members, in the order of their
-age, and whoever else is ready. Generation 0 is the time before the first place; its members are
-all that were started.
+as soon as all its members that live have asked, the next is placed: those members, the oldest
+first, and whoever else is ready. Generation 0 is the time before the first place.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from hvdtune.core.driver import messages
 from hvdtune.core.driver.changes import HostUpdateResult
@@ -37,10 +36,11 @@ from hvdtune.launch.elastic.exclusion import Exclusion
 from hvdtune.launch.elastic.limits import Limits
 from hvdtune.launch.elastic.patience import Patience
 from hvdtune.launch.elastic.process import Process, State
+from hvdtune.launch.elastic.roster import Roster
 from hvdtune.launch.local.endings import cause_of_end
 
 GRACE_SECONDS = 30.0  # for processes that are to end by themselves
-_STRIKES = 3  # so many processes in a row may fail in a slot before they take part
+STRIKES = 3  # so many processes in a row may fail in a slot before they take part
 
 _FAILED = "Horovod detected that one or more processes exited with non-zero status"
 
@@ -55,65 +55,58 @@ class Membership:
 
     def __init__(self, limits: Limits, exclusion: Exclusion) -> None:
         limits.check()
-        self.generation = 0
-        self.ended = False
         self._limits = limits
-        self._most = sys.maxsize if limits.most is None else limits.most
+        self._roster = Roster(limits)
         self._exclusion = exclusion
-        self._hosts: dict[str, int] | None = None  # slots, oldest host first; None: no answer yet
-        self._silent_discovery = ""  # why it fails
-        self._processes: dict[str, Process] = {}  # all whose end was not reported
-        self._crew: list[
-            Process
-        ] = []  # of this generation, in the order of ranks; the lost ones, too
-        self._begun = False  # there were slots enough to start
-        self._trained = False  # a generation has come together
-        self._succeeded = False  # a member has ended with 0
-        self._cancelled = False  # this generation
-        self._owes_sync = (
-            False  # members may have different states, and have not come together since
-        )
-        self._news = 0
-        self._announced = HostUpdateResult.no_update  # to this generation
-        self._starts = 0
-        self._batches = 0
-        self._strikes: dict[tuple[str, int], int] = {}  # by slot
-        self._failures: list[str] = []
         self._next_return: float | None = None  # when the next exclusion ends
+        self._strikes: dict[tuple[str, int], int] = {}  # by slot
         self._patience = Patience(limits.elastic_timeout)
         self._actions: list[Action] = []
+        self._failures: list[str] = []
+        self._discovery_fault = ""
+        self._starts = 0
+        self._news = 0
+        # What is true of the job:
+        self._begun = False  # there were slots enough to start
+        self._succeeded = False  # a member has ended well
+        self._ended = False
+        # What is true of this generation:
+        self._cancelled = False
+        self._announced = HostUpdateResult.no_update
+        self._owes_sync = False  # its members may have different states
 
     # What happens.
 
     def hosts(self, found: Sequence[Host], now: float) -> list[Action]:
         """Discovery has answered."""
-        previous = [Host(*pair) for pair in (self._hosts or {}).items()]
-        if self._silent_discovery:
+        previous = self._roster.hosts or {}
+        if self._discovery_fault:
             self._say("host discovery answers again.")
-            self._silent_discovery = ""
-        if self._begun and discovery.difference(previous, found):
+            self._discovery_fault = ""
+        if self._begun and discovery.difference(map(Host._make, previous.items()), found):
             self._say(f"hosts now: {_listed(found) or 'none'}.")
-        self._hosts = dict(discovery.ordered(self._hosts or (), found))
+        self._roster.hosts = dict(discovery.ordered(previous, found))
         return self._settle(now)
 
     def discovery_failed(self, why: str, now: float) -> list[Action]:
-        """Discovery has not answered; `why` is a sentence. The hosts stay as they are."""
-        if self._hosts is None:
+        """Discovery has not answered, `why` is a sentence; the hosts stay as they are."""
+        if self._roster.hosts is None:
             self._end(1, f"host discovery failed: {why}")
-        elif why != self._silent_discovery:
+        elif why != self._discovery_fault:
             self._say(f"host discovery failed; the hosts stay as they are: {why}")
-        self._silent_discovery = why
+        self._discovery_fault = why
         return self._settle(now)
 
     def not_started(self, identity: str, why: str, now: float) -> list[Action]:
         """A `Start` could not be carried out; no process is left of it."""
-        process = self._processes.pop(identity, None)
-        if process:
-            expected = process.lives
-            process.state = State.GONE
-            if expected:
-                self._fail(process, f"could not be started: {why}", now)
-        return self._settle(now)
+        return self._gone(identity, f"could not be started: {why}", now)
+
+    def exited(self, identity: str, code: int, now: float) -> list[Action]:
+        """A process has ended; `code` is its exit code, or -N if signal N killed it."""
+        process = self._roster.processes.get(identity)
+        if code == 0 and process and process.lives and self._roster.is_member(process):
+            self._succeed(process, now)
+        return self._gone(identity, cause_of_end(code), now)
 
     def ready(
         self, identity: str, generation: int, reason: str, why: str, now: float
@@ -123,97 +116,97 @@ class Membership:
         `generation` is that of the last place it was told, 0 if none; `reason` and `why` are those
         of `hvdtune.core.driver.messages`.
         """
-        process = self._processes.get(identity)
+        process = self._roster.processes.get(identity)
         if process is None or not process.lives:
             self._actions.append(Leave(identity, "the job goes on without it"))
         elif self._succeeded:
-            self._let_go(process, now, "the job has ended")
-        elif process.trains and generation < self.generation and not self._cancelled:
-            pass  # sent before its place reached it
+            self._let_go(process, "the job has ended", now)
+        elif process.trains and generation < process.generation and not self._cancelled:
+            pass  # it was sent before the process heard of its place
         else:
-            was_in, process.state = process.trains, State.WAITING
+            was, process.state = process.state, State.WAITING
             process.reason, process.deadline, process.finished = reason, None, False
-            if was_in:
+            if was is State.STARTING:
+                self._hurry_companions(process, now)
+            elif was is not State.WAITING:
                 self._break_up(now, cancel=reason == messages.FAILURE)
-            self._hurry(process, now)
         return self._settle(now)
 
     def joined(self, identity: str, generation: int, now: float) -> list[Action]:
         """A process has come together with the others of its generation."""
-        process = self._processes.get(identity)
-        if process and process.state is State.JOINING and generation == self.generation:
-            process.state, process.deadline, process.joined = State.TRAINING, None, generation
-            if all(member.joined == generation for member in self._crew):
+        process = self._roster.processes.get(identity)
+        if process and process.state is State.JOINING and generation == process.generation:
+            process.state, process.joined = State.TRAINING, generation
+            if all(member.trains for member in self._roster.crew):
+                process.deadline = None
+            if all(member.joined == generation for member in self._roster.crew):
                 self._complete()
         return self._settle(now)
 
     def finished(self, identity: str, now: float) -> list[Action]:
         """A process's elastic function has returned; it goes on to its end without a limit."""
-        process = self._processes.get(identity)
+        process = self._roster.processes.get(identity)
         if process and process.trains:
             process.finished, process.deadline = True, None
         return self._settle(now)
 
     def silent(self, identity: str, why: str, now: float) -> list[Action]:
         """A process does not answer, or others say that it takes no part; `why` ends a sentence."""
-        process = self._processes.get(identity)
+        process = self._roster.processes.get(identity)
         if process and process.lives:
             self._lose(process, why, now)
-        return self._settle(now)
-
-    def exited(self, identity: str, code: int, now: float) -> list[Action]:
-        """A process has ended; `code` is its exit code, or -N if signal N killed it."""
-        process = self._processes.pop(identity, None)
-        if process:
-            expected, process.state = not process.lives, State.GONE
-            if expected:
-                pass
-            elif code:
-                self._fail(process, cause_of_end(code), now)
-            elif process in self._crew:
-                self._succeed(now)
-            else:
-                self._fail(process, "ended before it took part", now)
         return self._settle(now)
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
         return self._settle(now)
 
+    # Questions.
+
+    @property
+    def generation(self) -> int:
+        """The last that was placed; 0 before the first."""
+        return self._roster.generation
+
     def due(self) -> float | None:
         """When to call `tick` if nothing else happens before; None: not at all."""
-        times = [process.deadline for process in self._processes.values()]
-        times += [self._patience.due(), self._next_return]
-        return (
-            None if self.ended else min((time for time in times if time is not None), default=None)
-        )
+        if self._ended:
+            return None
+        times = [process.deadline for process in self._roster.processes.values()]
+        times += [self._patience.due, self._next_return]
+        return min((time for time in times if time is not None), default=None)
 
     def identity_at(self, generation: int, rank: int) -> str | None:
         """Who has a rank; None if that generation has passed, or has no such rank."""
-        if generation != self.generation or not 0 <= rank < len(self._crew):
+        crew = self._roster.crew
+        if not 0 < generation == self.generation or not 0 <= rank < len(crew):
             return None
-        return self._crew[rank].identity
+        return crew[rank].identity
 
-    # What follows from it.
+    # What is done about it, always in this order.
 
     def _settle(self, now: float) -> list[Action]:
-        """Compare what is with what should be; return what is to be done."""
-        if not self.ended:
-            self._keep_deadlines(now)
-            if self._succeeded:
-                self._end_with_the_last()
-            elif self._hosts is not None:
-                self._check_survivors()
-                self._dismiss(now)
-                self._start(now)
-                self._announce()
-                self._place(now)
-            self._next_return = self._exclusion.next_end(now)
+        self._patience.pause()
+        steps = [self._keep_deadlines]
+        if self._succeeded:
+            steps += [self._end_with_the_last]
+        elif self._roster.hosts is not None:
+            steps += [
+                self._check_survivors,
+                self._dismiss,
+                self._start,
+                self._announce,
+                self._place,
+            ]
+        for step in steps:
+            if not self._ended:
+                step(now)
+        self._next_return = self._exclusion.next_end(now)
         actions, self._actions = self._actions, []
         return actions
 
     def _keep_deadlines(self, now: float) -> None:
-        for process in list(self._processes.values()):
+        for process in list(self._roster.processes.values()):
             if process.deadline is None or now < process.deadline:
                 continue
             if self._succeeded or process.state is State.LEAVING:
@@ -224,109 +217,101 @@ class Membership:
                 seconds = f"{self._limits.elastic_timeout:g} s (--elastic-timeout)"
                 self._lose(process, f"did not come to the other processes within {seconds}", now)
 
-    def _check_survivors(self) -> None:
+    def _end_with_the_last(self, now: float) -> None:
+        roster = self._roster
+        if all(process.state is State.KILLED for process in roster.processes.values()):
+            failed = any(member.failed for member in roster.crew)
+            self._end(int(failed), _FAILED if failed else "")
+
+    def _check_survivors(self, now: float) -> None:
         """End the job if nobody has its state any more."""
-        if not self._begun or any(self._carries(member) for member in self._crew):
+        if not self._begun or any(map(self._roster.carries, self._roster.crew)):
             return
         if self._failures:
             self._end(1, f"{_FAILED}, and none is left that could go on")
         else:  # only hosts have gone, and before there was anything to lose
-            self._begun, self._crew = False, []
+            self._begun, self._roster.crew = False, []
 
     def _dismiss(self, now: float) -> None:
         """Let processes go that were never placed, and have no slot or are too many."""
-        for process in self._newcomers():
-            if not self._has_slot(process):
-                self._let_go(process, now, "its slot is gone")
-        for process in reversed(self._newcomers()):
-            if self._room() < 0:
-                self._let_go(process, now, "there are enough without it")
+        for process in self._roster.unplaced():
+            if not self._roster.has_slot(process):
+                self._let_go(process, "its slot is gone", now)
+        too_many = -self._roster.room()
+        if too_many > 0:
+            for process in self._roster.unplaced()[-too_many:]:
+                self._let_go(process, "there are enough without it", now)
 
     def _start(self, now: float) -> None:
         """Start a process in each free slot, as long as there is room."""
-        hosts = [host for host in self._known() if not self._exclusion.excludes(host.name, now)]
+        roster = self._roster
+        room = roster.room()
+        if room <= 0 or any(member.finished for member in roster.survivors()):
+            return
+        free = roster.free_seats(lambda name: self._exclusion.excludes(name, now))
+        seats = list(islice(free, room))
         if not self._begun:
-            if sum(host.slots for host in hosts) < self._limits.processes:
-                self._wait(self._limits.processes, hosts, now)
+            if len(seats) < self._limits.processes:
+                self._wait(self._limits.processes, _hosts_of(seats), now)
                 return
             self._begun = True
             self._patience.stop()
-        room = self._room()
-        if room <= 0 or any(member.finished for member in self._crew):
-            return
-        taken = {process.seat for process in self._processes.values()}
-        seats = [
-            (host.name, number)
-            for host in hosts
-            for number in range(host.slots)
-            if (host.name, number) not in taken
-            and not self._exclusion.excludes(f"{host.name}[{number}]", now)
-        ][:room]
-        others = sorted(self._expected(), key=lambda process: process.age)
+        others = roster.expected()
         planned = placing.place([*(other.seat for other in others), *seats])[len(others) :]
-        self._batches += 1
-        for seat, slot in zip(seats, planned, strict=True):
-            process = Process(
-                f"{seat[0]}[{seat[1]}].{self._starts}",
-                *(*seat, self._starts, self._batches, now + self._limits.elastic_timeout),
-            )
+        batch, deadline = self._starts, now + self._limits.elastic_timeout
+        for (host, number), slot in zip(seats, planned, strict=True):
+            identity = f"{host}[{number}].{self._starts}"
+            process = Process(identity, host, number, self._starts, batch, deadline)
             self._starts += 1
-            self._processes[process.identity] = process
-            if not self.generation:
-                self._crew.append(process)
-            self._actions.append(Start(process.identity, *seat, process.start_rank, slot))
+            roster.processes[identity] = process
+            if roster.is_member(process):
+                roster.crew.append(process)
+            self._actions.append(Start(identity, host, number, process.start_rank, slot))
 
-    def _announce(self) -> None:
+    def _announce(self, now: float) -> None:
         """Tell a generation that has come together if the next would be another."""
-        if not all(member.state is State.TRAINING for member in self._crew):
-            return
-        if any(member.finished for member in self._crew):
+        roster, newcomers = self._roster, self._roster.newcomers()
+        if any(one.state is not State.TRAINING or one.finished for one in roster.crew):
             return
         change = HostUpdateResult.no_update
-        if not all(map(self._has_slot, self._crew)):
+        if not all(map(roster.has_slot, roster.crew)):
             change |= HostUpdateResult.removed
-        starting = {one.batch for one in self._newcomers() if one.state is State.STARTING}
-        if len(self._crew) < self._most and any(
-            one.state is State.WAITING and one.batch not in starting for one in self._newcomers()
-        ):
+        unready = {one.batch for one in newcomers if one.state is State.STARTING}
+        if len(roster.crew) < roster.most and any(one.batch not in unready for one in newcomers):
             change |= HostUpdateResult.added
-        if change & ~self._announced:
+        change &= ~self._announced
+        if change:
             self._news += 1
-            self._actions.append(
-                News(self._news, change & ~self._announced, _identities(self._crew))
-            )
             self._announced |= change
+            self._actions.append(News(self._news, change, _identities(roster.crew)))
 
     def _place(self, now: float) -> None:
         """Place the next generation if all members of this one that live wait for it."""
-        survivors = [member for member in self._crew if member.lives]
+        roster, survivors = self._roster, self._roster.survivors()
         if not survivors or any(member.state is not State.WAITING for member in survivors):
             return
-        resets = self._limits.resets
-        if resets is not None and self.generation > resets:
-            self._end(
-                1,
-                "Horovod was shutdown because number of resets during elastic job exceeded "
-                f"limit: {resets}",
-            )
+        if self._limits.resets is not None and self.generation > self._limits.resets:
+            self._end(1, _too_many_resets(self._limits.resets))
             return
-        newcomers = [one for one in self._newcomers() if one not in self._crew]
-        staying = [member for member in survivors if self._has_slot(member)]
+        newcomers = roster.newcomers()
         ready = [one for one in newcomers if one.state is State.WAITING]
-        crew = sorted([*staying, *ready], key=lambda process: process.age)[: self._most]
-        enough = len(staying) >= self._limits.least or len(newcomers) == len(ready)
-        if not enough or len(crew) < self._limits.least:
-            self._wait(self._limits.least, self._slots_in_use(), now)
-        elif not any(map(self._carries, crew)):
-            self._end(
-                1, "No hosts from previous set remaining, unable to broadcast state: all are new"
-            )
+        staying = [member for member in survivors if roster.has_slot(member)]
+        if not any(map(roster.carries, staying)) and ready:
+            # All hosts are new: one process hands the state over, and leaves after that.
+            staying = [min(survivors, key=lambda member: member.age)]
+        crew = sorted([*staying, *ready], key=lambda one: one.age)[: roster.most]
+        if len(staying) < self._limits.least and len(ready) < len(newcomers):
+            self._wait(self._limits.least, roster.in_use(), now, starting=True)
+        elif len(crew) < self._limits.least:
+            self._wait(self._limits.least, roster.in_use(), now)
+        elif not any(map(roster.has_slot, crew)):
+            self._end(1, "No hosts from previous set remaining, unable to broadcast state")
         else:
             self._patience.stop()
             self._form(crew, now)
             for member in survivors:
-                if member not in crew:
-                    self._let_go(member, now, "its slot is gone")
+                if not roster.is_member(member):
+                    self._let_go(member, "its slot is gone", now)
 
     def _form(self, crew: Sequence[Process], now: float) -> None:
         slots = placing.place([process.seat for process in crew])
@@ -336,29 +321,30 @@ class Membership:
         )
         restored = any(process.reason == messages.FAILURE for process in crew)
         self._owes_sync |= restored or any(member.newcomer for member in members)
-        self.generation += 1
-        self._crew = [process for process, _ in ranked]
         self._cancelled, self._announced = False, HostUpdateResult.no_update
+        self._roster.generation += 1
+        self._roster.crew = [process for process, _ in ranked]
         for process in crew:
-            process.state, process.deadline = State.JOINING, now + self._limits.elastic_timeout
+            process.generation, process.state = self.generation, State.JOINING
+            process.deadline = now + self._limits.elastic_timeout
         self._actions.append(Place(self.generation, members, self._owes_sync))
         if self.generation > 1:
-            self._say(
-                f"generation {self.generation} has {len(crew)} processes: "
-                f"{_listed(self._slots_in_use())}."
-            )
+            hosts = _listed(_hosts_of(process.seat for process in crew))
+            self._say(f"generation {self.generation} has {len(crew)} processes: {hosts}.")
+
+    # What inputs and steps have in common.
 
     def _complete(self) -> None:
         """This generation has come together."""
-        self._trained, self._owes_sync = True, False
-        for member in self._crew:
+        self._roster.trained, self._owes_sync = True, False
+        for member in self._roster.crew:
             self._strikes.pop(member.seat, None)
             if member.since is None:
                 member.since = self.generation
 
     def _break_up(self, now: float, cancel: bool) -> None:
         """This generation has ended: its members have to ask for another place."""
-        left = [member for member in self._crew if member.trains and not member.finished]
+        left = [one for one in self._roster.crew if one.trains and not one.finished]
         for member in left:
             member.deadline = member.deadline or now + self._limits.elastic_timeout
         if cancel and not self._cancelled:
@@ -366,71 +352,78 @@ class Membership:
             if left:
                 self._actions.append(Cancel(self.generation, _identities(left)))
 
-    def _hurry(self, process: Process, now: float) -> None:
-        """A process is ready: those started with it get their last deadline."""
-        for other in self._processes.values():
+    def _hurry_companions(self, process: Process, now: float) -> None:
+        """A process is ready: those that were started with it must be soon."""
+        last = now + self._limits.start_timeout
+        for other in self._roster.processes.values():
             if other.batch == process.batch and other.state is State.STARTING:
-                other.deadline = min(other.deadline or now, now + self._limits.start_timeout)
+                other.deadline = min(last, other.deadline or last)
+
+    def _gone(self, identity: str, how: str, now: float) -> list[Action]:
+        """A process is no more."""
+        process = self._roster.processes.pop(identity, None)
+        if process:
+            expected, process.state = not process.lives, State.GONE
+            if not expected:
+                self._fail(process, how, now)
+        return self._settle(now)
+
+    def _succeed(self, process: Process, now: float) -> None:
+        """A member has ended well: the job ends with the others."""
+        process.state = State.LEAVING
+        if self._succeeded:
+            return
+        self._succeeded = True
+        for other in self._roster.processes.values():
+            if not self._roster.is_member(other) or other.state is State.WAITING:
+                if other.lives:
+                    self._let_go(other, "the job has ended", now)
+            elif other.lives and not other.finished:
+                other.deadline = now + GRACE_SECONDS
 
     def _lose(self, process: Process, why: str, now: float) -> None:
         self._kill(process, f"it {why}")
         self._fail(process, why, now)
 
     def _fail(self, process: Process, why: str, now: float) -> None:
-        """A process has failed that should not have: with it, its host or its slot."""
+        """A process has failed that should not have."""
         process.failed = True
         self._failures.append(f"{process.name} {why}")
         self._say(f"{process.name} (started as rank {process.start_rank}) {why}.")
         if self._succeeded:
             return
-        if self._limits.replaces_failed:
-            self._exclude_slot(process, now)
-        else:
-            self._exclude_host(process, now)
-        if self.generation and process in self._crew:
+        if self._roster.has_slot(process):
+            self._exclude_place_of(process, now)
+        if self.generation and self._roster.is_member(process):
             self._break_up(now, cancel=True)
 
-    def _exclude_slot(self, process: Process, now: float) -> None:
+    def _exclude_place_of(self, process: Process, now: float) -> None:
+        """Start nothing there any more, for some time or for ever.
+
+        With the host go its other processes; its members stay if only a newcomer failed, and who
+        has finished is let end in peace.
+        """
+        if not self._limits.replaces_failed:
+            self._exclude(process.host, now)
+            for other in self._roster.processes.values():
+                lost = process.since is not None or other.since is None
+                if lost and other.host == process.host and other.lives and not other.finished:
+                    self._kill(other, f"{process.name} failed, and its host is excluded")
+            return
         if process.since is None:
             self._strikes[process.seat] = self._strikes.get(process.seat, 0) + 1
-        if self._exclusion.cooldown or self._strikes.get(process.seat, 0) >= _STRIKES:
+        if self._exclusion.cooldown or self._strikes.get(process.seat, 0) >= STRIKES:
             self._exclude(process.name, now)
 
-    def _exclude_host(self, process: Process, now: float) -> None:
-        """Members stay if only a newcomer failed; who has finished is let end in peace."""
-        self._exclude(process.host, now)
-        for other in self._processes.values():
-            lost = process.since is not None or other.since is None
-            if lost and other.host == process.host and other.lives and not other.finished:
-                self._kill(other, f"{process.name} failed, and its host is excluded")
-
     def _exclude(self, name: str, now: float) -> None:
-        if self._exclusion.excludes(name, now):
-            return
-        seconds = self._exclusion.exclude(name, now) - now
-        how_long = f"for {seconds:.1f} s"
-        if seconds == float("inf"):
-            how_long = "for ever (there is no --blacklist-cooldown-range)"
-        self._say(f"{name} is excluded {how_long}.")
+        if not self._exclusion.excludes(name, now):
+            seconds = self._exclusion.exclude(name, now) - now
+            how_long = f"for {seconds:.1f} s"
+            if seconds == float("inf"):
+                how_long = "for ever (there is no --blacklist-cooldown-range)"
+            self._say(f"{name} is excluded {how_long}.")
 
-    def _succeed(self, now: float) -> None:
-        """A member has ended well: the job ends with the others."""
-        if self._succeeded:
-            return
-        self._succeeded = True
-        for process in self._processes.values():
-            if process in self._crew and process.state is not State.WAITING:
-                if process.lives and not process.finished:
-                    process.deadline = now + GRACE_SECONDS
-            elif process.lives:
-                self._let_go(process, now, "the job has ended")
-
-    def _end_with_the_last(self) -> None:
-        if all(process.state is State.KILLED for process in self._processes.values()):
-            failed = any(member.failed for member in self._crew)
-            self._end(int(failed), _FAILED if failed else "")
-
-    def _let_go(self, process: Process, now: float, why: str) -> None:
+    def _let_go(self, process: Process, why: str, now: float) -> None:
         if process.state is State.STARTING:
             self._kill(process, why)
         else:
@@ -441,62 +434,46 @@ class Membership:
         process.state, process.deadline = State.KILLED, None
         self._actions.append(Kill(process.identity, why))
 
-    def _wait(self, needed: int, there: Sequence[Host], now: float) -> None:
-        """There are too few slots: say so now and then, and give up in the end."""
+    def _wait(self, needed: int, there: Iterable[Host], now: float, starting: bool = False) -> None:
+        """Slots are missing, or their processes are still `starting`: say so; give up one day."""
         count = sum(host.slots for host in there)
         what = f"{needed} slots are needed, {count} are there ({_listed(there) or 'no host'})"
         if count < needed:
             what += f", {needed - count} are missing"
-        if self._patience.is_over(now):
-            self._end(1, f"after {self._patience.seconds:g} s (--elastic-timeout), {what}")
-        elif line := self._patience.line(now):
+        if starting:
+            what += "; processes are starting"
+        line = self._patience.wait(now, may_end=not starting)
+        if line is None:
+            self._end(1, f"after {self._limits.elastic_timeout:g} s (--elastic-timeout), {what}")
+        elif line:
             self._say(f"{line}: {what}.")
 
     def _end(self, status: int, text: str) -> None:
-        if self.ended:
+        if self._ended:
             return
-        self.ended = True
+        self._ended = True
         if status and self._failures:
-            if _FAILED not in text:
-                text += f". {_FAILED}"
-            text += f": {'; '.join(self._failures[:8])}"
-        self._actions.append(End(status, text and f"{text}."))
+            failed = "" if _FAILED in text else f". {_FAILED}"
+            text += f"{failed}: {'; '.join(self._failures[:8])}"
+        self._actions.append(End(status, text and f"{text.removesuffix('.')}."))
 
     def _say(self, text: str) -> None:
-        self._actions.append(Say(text))
+        if not self._ended:
+            self._actions.append(Say(text))
 
-    # What it knows.
 
-    def _known(self) -> list[Host]:
-        return [Host(name, slots) for name, slots in (self._hosts or {}).items()]
-
-    def _has_slot(self, process: Process) -> bool:
-        return process.number < (self._hosts or {}).get(process.host, 0)
-
-    def _carries(self, process: Process) -> bool:
-        """Whether it has the job's state; before there is one, everybody has."""
-        return process.lives and (process.since is not None or not self._trained)
-
-    def _newcomers(self) -> list[Process]:
-        """Those that live and have not been placed, in the order they were started."""
-        placed = self._crew if self.generation else []
-        return [one for one in self._processes.values() if one.lives and one not in placed]
-
-    def _expected(self) -> list[Process]:
-        """Those that live and may be in the next generation."""
-        return [one for one in self._processes.values() if one.lives and self._has_slot(one)]
-
-    def _room(self) -> int:
-        """How many more processes there may be; less than 0 if there are too many."""
-        return self._most + self._limits.spares - len(self._expected())
-
-    def _slots_in_use(self) -> list[Host]:
-        counts = Counter(process.host for process in self._expected())
-        return [Host(name, count) for name, count in counts.items()]
+def _too_many_resets(limit: int) -> str:
+    return (
+        f"Horovod was shutdown because number of resets during elastic job exceeded limit: {limit}"
+    )
 
 
 def _identities(processes: Iterable[Process]) -> tuple[str, ...]:
     return tuple(process.identity for process in processes)
+
+
+def _hosts_of(seats: Iterable[tuple[str, int]]) -> list[Host]:
+    return [Host(*pair) for pair in Counter(host for host, _ in seats).items()]
 
 
 def _listed(hosts: Iterable[Host]) -> str:

@@ -27,19 +27,20 @@ class Process:
     identity: str
     host: str
     number: int  # of its slot on the host
-    start_rank: int  # grows with each start
-    batch: int  # those that one change started have the same
-    deadline: float | None  # when it must have reached the next state
+    start_rank: int  # grows from one start to the next
+    batch: int  # the same for all that were started together
+    deadline: float | None  # when it must have reached another state
     state: State = State.STARTING
     reason: str = messages.START  # why it asked for a place
-    joined: int = 0  # the last generation that it joined
-    since: int | None = None  # the first generation that it was in and that came together
+    generation: int = 0  # the last that it was placed in
+    joined: int = 0  # the last that it came together with
+    since: int | None = None  # the first that it was in and that all of its members joined
     finished: bool = False  # its elastic function has returned
     failed: bool = False
 
     @property
     def name(self) -> str:
-        """For people."""
+        """For people, and for exclusion."""
         return f"{self.host}[{self.number}]"
 
     @property
