@@ -11,29 +11,21 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from hvdtune import _native
 from hvdtune.core.driver import messages
+from hvdtune.core.driver.place import Place
 
+#: Takes the number and the change (a HostUpdateResult) of news.
 Hear = Callable[[int, int], None]
+#: Takes a sentence for people.
+Cancel = Callable[[str], None]
 
 _CONNECT_S = 30.0  # the driver listens before it starts a process
+_MOST_WHY = 1000  # characters
 _UNANSWERED_MS = 20_000  # what the driver's machine has not received for so long, it never will
-
-
-class Place(NamedTuple):
-    """A process's place in one generation of its job.
-
-    `environment` has the variables of the place, None for those that must not be set. `newcomers`
-    are the ranks that were not in the generation before. `synchronise`: states may differ.
-    """
-
-    generation: int
-    environment: Mapping[str, str | None]
-    newcomers: frozenset[int]
-    synchronise: bool
 
 
 class Gone(Exception):
@@ -47,20 +39,20 @@ class Left(Exception):
 class Connection:
     """Connected, and known to the driver, from its construction on.
 
-    address: "HOST:PORT". hear: called with the number and the change (a HostUpdateResult) of news,
-    by the thread that reads.
+    hear: called by the thread that reads. address: "HOST:PORT".
 
     Raises ValueError for an address that is none and for a driver that does not know the secret,
     Gone if nobody answers.
     """
 
-    def __init__(self, address: str, identity: str, secret: str, hear: Hear) -> None:
+    def __init__(self, hear: Hear, address: str, identity: str, secret: str) -> None:
         self.address = address
         self._hear = hear
         self._changed = threading.Condition()
         self._place: Place | None = None  # that nobody has taken yet
-        self._cancelled = 0  # no generation up to this one comes together any more
-        self._cancellation: tuple[int, Any] | None = None
+        self._news = 0, 0
+        self._cancelled = 0  # generations up to this one are over
+        self._on_cancel: tuple[int, Cancel] | None = None
         self._left: str | None = None
         self._gone = ""
         self._writing = threading.Lock()
@@ -68,18 +60,25 @@ class Connection:
         host, port = _split(address)
         try:
             self._socket = socket.create_connection((host, port), _CONNECT_S)
+        except OSError as error:
+            raise self._no_answer(error) from None
+        try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MS)
             pending = self._introduce(reader, identity, secret)
             self._socket.settimeout(None)
-        except OSError as error:
-            raise Gone(f"the driver of this elastic job at {address} does not answer: {error}") from None
+        except BaseException as error:
+            self._socket.close()
+            if isinstance(error, OSError):
+                raise self._no_answer(error) from None
+            raise
         self._beats = _native.Beats(
             self._socket.fileno(), messages.encode("beat"), messages.BEAT_SECONDS
         )
-        threading.Thread(
+        self._reading = threading.Thread(
             target=self._read, args=(reader, pending), name="hvdtune-elastic", daemon=True
-        ).start()
+        )
+        self._reading.start()
 
     # ---- what the process says -------------------------------------------------------------------
 
@@ -89,20 +88,18 @@ class Connection:
         Raises Left or Gone if there will be none.
         """
         with self._changed:
-            self._place = None
-        self._say("ready", generation=generation, reason=reason, why=why[:1000])
-        with self._changed:
-            while True:
-                if self._left is not None:
-                    raise Left(self._left)
-                if self._place is not None and self._place.generation > self._cancelled:
-                    return self._place
-                if self._place is not None:
-                    self._place = None
-                    self._say("ready", generation=generation, reason=reason, why=why[:1000])
+            self._place = self._on_cancel = None
+            self._say("ready", generation=generation, reason=reason, why=why[:_MOST_WHY])
+            while self._left is None:
+                place, self._place = self._place, None
+                if place and not self.is_cancelled(place.generation):
+                    return place
                 if self._gone:
                     raise Gone(self._gone)
+                if place:
+                    self._say("ready", generation=generation, reason=reason, why=why[:_MOST_WHY])
                 self._changed.wait()
+            raise Left(self._left)
 
     def say_joined(self, generation: int) -> None:
         """The processes of a generation have come together."""
@@ -114,21 +111,31 @@ class Connection:
 
     # ---- what the driver has said ----------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def cancelling(self, generation: int, cancellation: Any) -> Iterator[None]:
-        """Inside the block, if the driver cancels `generation`: `cancellation.cancel(why)`."""
+    def on_cancel(self, generation: int, cancel: Cancel) -> None:
+        """If the driver cancels `generation`, or has already: `cancel(why)`.
+
+        Until another is given, or `ask` is called.
+        """
         with self._changed:
-            self._cancellation = generation, cancellation
+            self._on_cancel = generation, cancel
             self._cancel_what_is_over()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._cancellation = None
+
+    def news(self) -> tuple[int, int]:
+        """Number and change of the news since the last place; (0, 0) if there is none."""
+        return self._news
 
     def is_cancelled(self, generation: int) -> bool:
         """Whether `generation` will not come together, or has ended."""
         return generation <= self._cancelled
+
+    def stop_listening(self) -> None:
+        """At the process's end: a thread that calls native code must not outlive the interpreter.
+
+        The beats go on until the process has ended.
+        """
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+        self._reading.join()
 
     def forget(self) -> None:
         """In a fork, which is no part of the job: leave the connection to its parent."""
@@ -136,6 +143,9 @@ class Connection:
             os.close(self._socket.detach())
 
     # ---- helpers ---------------------------------------------------------------------------------
+
+    def _no_answer(self, error: OSError) -> Gone:
+        return Gone(f"the driver of this elastic job at {self.address} does not answer: {error}")
 
     def _introduce(
         self, reader: messages.Reader, identity: str, secret: str
@@ -193,15 +203,17 @@ class Connection:
                     "process cannot get a place in the job any more"
                 )
                 self._changed.notify_all()
-            self._beats.stop()
 
     def _take(self, message: messages.Message) -> None:
         kind = message["kind"]
         if kind == "news":
-            self._hear(int(message["number"]), int(message["change"]))
+            number, change = int(message["number"]), int(message["change"])
+            self._news = number, self._news[1] | change
+            self._hear(number, change)
             return
         with self._changed:
             if kind == "place":
+                self._news = 0, 0
                 self._place = Place(
                     int(message["generation"]),
                     {str(k): v if v is None else str(v) for k, v in message["environment"].items()},
@@ -216,10 +228,10 @@ class Connection:
             self._changed.notify_all()
 
     def _cancel_what_is_over(self) -> None:
-        if self._cancellation is not None:
-            generation, cancellation = self._cancellation
-            if generation <= self._cancelled:
-                cancellation.cancel("the job's driver has cancelled this start")
+        if self._on_cancel is not None and self.is_cancelled(self._on_cancel[0]):
+            _, cancel = self._on_cancel
+            self._on_cancel = None
+            cancel("the job's driver has ended this generation of the job")
 
 
 def _split(address: str) -> tuple[str, int]:
