@@ -58,8 +58,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "hooks",
             "topology",
             "world",
-            "driver",
             "libraries",
+            "driver",
             "meeting",
         ),
         *(
