@@ -157,7 +157,9 @@ def dry_run(request: Request) -> list[str]:
         return [*comments, shlex.join(["env", "HOROVOD_ELASTIC=1", *request.command])]
     if elastic is not None:
         most = min(sum(host.slots for host in request.hosts), elastic.limits.most or 0)
-        request = request._replace(processes=max(request.processes, most))
+        environment = {**request.environment, "HOROVOD_ELASTIC": "1"}
+        processes = max(request.processes, most)
+        request = request._replace(processes=processes, environment=environment)
     slots = _slots(request)
     if request.method is not Method.OWN:
         words, _, content = _external(request, slots, _RANKFILE, dry=True)

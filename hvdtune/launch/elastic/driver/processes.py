@@ -314,7 +314,7 @@ class Processes:
         """A host's connection has ended; its workers have been told of."""
         host = self._hosts[connection.hostname]
         host.connection = host.facts = None
-        self._refuse(host, connection.lost())
+        self._refuse(host, connection.last_complaint or "ssh has ended without a word")
 
     # ---- what becomes of them --------------------------------------------------------------------
 

@@ -23,8 +23,9 @@ _HINTS = {
 class Script:
     """Runs a host discovery script, again and again, each time a second after it has ended.
 
-    `text` goes through the shell. `found` is called with the hosts of each answer, and `failed`
-    with the reason if there is none. `slots` are those of hosts printed without any.
+    `text` goes through the shell, and is ended if that takes longer than `seconds`. `found` is
+    called with the hosts of each answer, `failed` with the reason if there is none: a sentence
+    without its period. `slots` are those of hosts printed without any.
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class Script:
         slots: int | None,
         found: Callable[[Sequence[Host]], None],
         failed: Callable[[str], None],
+        seconds: float = DEADLINE_SECONDS,
     ) -> None:
         self._errands = errands
         self._text = text
         self._slots = slots
         self._found = found
         self._failed = failed
+        self._seconds = seconds
         self.due: float | None = 0.0
 
     def advance(self, now: float) -> None:
@@ -47,7 +50,7 @@ class Script:
         if self.due is not None and now >= self.due:
             self.due = None
             self._errands.run(
-                "host discovery script", ["/bin/sh", "-c", self._text], DEADLINE_SECONDS,
+                "host discovery script", ["/bin/sh", "-c", self._text], self._seconds,
                 self._take, os.environ,
             )  # fmt: skip
 
@@ -55,11 +58,11 @@ class Script:
         self.due = time.monotonic() + PAUSE_SECONDS
         if outcome.failure:
             hint = _HINTS.get(outcome.code, "")
-            self._failed(f"{self._text!r} {outcome.failure}{hint and f': {hint}'}.")
+            self._failed(f"{self._text!r} {outcome.failure}{hint and f': {hint}'}")
             return
         try:
             hosts = discovery.parse(outcome.output.decode("utf-8", "replace"), self._slots)
         except LaunchError as error:
-            self._failed(str(error))
+            self._failed(str(error).rstrip("."))
         else:
             self._found(hosts)
