@@ -14,7 +14,6 @@ import socket
 import sys
 import time
 
-sys.path[:] = filter(None, sys.path)  # not this folder's modules
 from hvdtune.core.driver import messages
 
 START_RANK = os.environ["HOROVOD_RANK"]
