@@ -70,6 +70,7 @@ class Membership:
         self._begun = False  # there were slots enough to start
         self._succeeded = False  # a member has ended well
         self._ended = False
+        self._closed = False  # and whoever asks has been told
         # What is true of this generation:
         self._cancelled = False
         self._announced = HostUpdateResult.no_update
@@ -83,17 +84,18 @@ class Membership:
         if self._discovery_fault:
             self._say("host discovery answers again.")
             self._discovery_fault = ""
-        if self._begun and discovery.difference(map(Host._make, previous.items()), found):
+        changed = discovery.difference(map(Host._make, previous.items()), found)
+        if changed and self._begun and not self._succeeded:
             self._say(f"hosts now: {_listed(found) or 'none'}.")
         self._roster.hosts = dict(discovery.ordered(previous, found))
         return self._settle(now)
 
     def discovery_failed(self, why: str, now: float) -> list[Action]:
-        """Discovery has not answered, `why` is a sentence; the hosts stay as they are."""
+        """Discovery has not answered; the hosts stay as they are. `why` ends a sentence."""
         if self._roster.hosts is None:
             self._end(1, f"host discovery failed: {why}")
         elif why != self._discovery_fault:
-            self._say(f"host discovery failed; the hosts stay as they are: {why}")
+            self._say(f"host discovery failed, the hosts stay as they are: {why.rstrip('.')}.")
         self._discovery_fault = why
         return self._settle(now)
 
@@ -186,6 +188,8 @@ class Membership:
     # What is done about it, always in this order.
 
     def _settle(self, now: float) -> list[Action]:
+        if self._closed:
+            return []
         self._patience.pause()
         steps = [self._keep_deadlines]
         if self._succeeded:
@@ -201,6 +205,7 @@ class Membership:
         for step in steps:
             if not self._ended:
                 step(now)
+        self._closed = self._ended
         self._next_return = self._exclusion.next_end(now)
         actions, self._actions = self._actions, []
         return actions
@@ -213,6 +218,8 @@ class Membership:
                 self._kill(process, "it did not end by itself")
             elif process.state is State.STARTING:
                 self._lose(process, "was not ready in time", now)
+            elif process.state is State.JOINING and not self._cancelled:
+                self._break_up(now, cancel=True)  # nobody knows yet who did not come
             else:
                 seconds = f"{self._limits.elastic_timeout:g} s (--elastic-timeout)"
                 self._lose(process, f"did not come to the other processes within {seconds}", now)
@@ -310,7 +317,7 @@ class Membership:
             self._patience.stop()
             self._form(crew, now)
             for member in survivors:
-                if not roster.is_member(member):
+                if not roster.has_slot(member) and not roster.is_member(member):
                     self._let_go(member, "its slot is gone", now)
 
     def _form(self, crew: Sequence[Process], now: float) -> None:
@@ -346,7 +353,8 @@ class Membership:
         """This generation has ended: its members have to ask for another place."""
         left = [one for one in self._roster.crew if one.trains and not one.finished]
         for member in left:
-            member.deadline = member.deadline or now + self._limits.elastic_timeout
+            if member.deadline is None or member.deadline <= now:
+                member.deadline = now + self._limits.elastic_timeout
         if cancel and not self._cancelled:
             self._cancelled = True
             if left:
@@ -458,8 +466,7 @@ class Membership:
         self._actions.append(End(status, text and f"{text.removesuffix('.')}."))
 
     def _say(self, text: str) -> None:
-        if not self._ended:
-            self._actions.append(Say(text))
+        self._actions.append(Say(text))
 
 
 def _too_many_resets(limit: int) -> str:
