@@ -183,7 +183,7 @@ def test_a_start_is_cancelled(job_of):
     job.kill(p2)
     for identity in (p0, p1):
         job.driver.send(identity, "cancel", generation=1)
-    job.hear("ready", p0, p1, reason=START, generation=0)
+    job.hear("ready", p0, p1, reason=FAILURE, generation=1)
     job.form(2, [p0, p1], p0, p1)
     job.wait_for_line("stepped", p0, p1)
     result = job.end(p0, p1)
