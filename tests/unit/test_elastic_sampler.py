@@ -37,13 +37,15 @@ class Job:
         """These ranks survive; all go on where the new rank 0 is, as the loop has them do."""
         self.size = len(survivors) + newcomers
         self.samplers = [self.samplers[rank] for rank in survivors]
-        for self.rank in range(self.size):
-            if self.rank >= len(self.samplers):
+        for rank in range(self.size):
+            self.rank = rank
+            if rank >= len(self.samplers):
                 self.samplers.append(ElasticSampler(range(self.samples), **self._how))
-            self.samplers[self.rank].reset()
+            self.samplers[rank].reset()
         state = self.samplers[0].state_dict()
-        for self.rank in range(self.size):
-            self.samplers[self.rank].load_state_dict(dict(state))
+        for rank in range(self.size):
+            self.rank = rank
+            self.samplers[rank].load_state_dict(dict(state))
         self.commits, self.done = [{}] * self.size, [0] * self.size
         self.commit(range(self.size), done)
 
@@ -53,8 +55,9 @@ class Job:
             self.done[rank] = done
 
     def restore(self) -> None:
-        for self.rank in range(len(self.samplers)):
-            self.samplers[self.rank].load_state_dict(dict(self.commits[self.rank]))
+        for rank, sampler in enumerate(self.samplers):
+            self.rank = rank
+            sampler.load_state_dict(dict(self.commits[rank]))
 
     def batches(self, batch_size: int) -> list[list[list[int]]]:
         """What all ranks would process from here on: by batch, by rank."""
@@ -83,7 +86,8 @@ def test_no_committed_sample_is_lost_or_repeated(monkeypatch, seed):
         times = Counter(done)
         assert set(times) == set(range(samples)), "no sample is lost"
         assert len(done) - samples < most, "only the last batch of an epoch is filled up"
-        for job.rank, sampler in enumerate(job.samplers):
+        for rank, sampler in enumerate(job.samplers):
+            job.rank = rank
             sampler.set_epoch(epoch + 1)
         job.commit(range(job.size), 0)
 
