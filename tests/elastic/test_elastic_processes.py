@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -109,6 +110,15 @@ def number_of(identity: str) -> int:
     return int(identity[1:])
 
 
+def program_of(face: str) -> Callable[..., None]:
+    if face == "numpy":
+        return elastic_jobs.count
+    pytest.importorskip("torch")
+    from rank_programs import elastic_torch_jobs
+
+    return elastic_torch_jobs.count
+
+
 @pytest.fixture
 def job_of() -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
@@ -122,8 +132,9 @@ def job_of() -> Iterator[Callable[..., Job]]:
         job.__exit__()
 
 
-def test_a_job_loses_gains_and_lets_go_processes(job_of):
-    job = job_of(elastic_jobs.count)
+@pytest.mark.parametrize("face", ["numpy", "torch"])
+def test_a_job_loses_gains_and_lets_go_processes(job_of, face):
+    job = job_of(program_of(face))
     driver = job.driver
     p0, p1, p2, p3 = first = job.start(4)
     job.form(1, first, *first)
@@ -183,7 +194,7 @@ def test_a_start_is_cancelled(job_of):
     job.kill(p2)
     for identity in (p0, p1):
         job.driver.send(identity, "cancel", generation=1)
-    job.hear("ready", p0, p1, reason=START, generation=0)
+    job.hear("ready", p0, p1, reason=FAILURE, generation=1)
     job.form(2, [p0, p1], p0, p1)
     job.wait_for_line("stepped", p0, p1)
     result = job.end(p0, p1)
@@ -264,3 +275,48 @@ def test_process_sets_are_made_again(job_of):
     assert [rank.returncode for rank in result.ranks] == [0, 0, -signal.SIGKILL, 0], (
         result.describe()
     )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2))
+def test_random_deaths_in_every_phase(job_of, seed):
+    """Processes die while others meet, synchronise, train or shut down; nothing hangs."""
+    dice = random.Random(seed)
+    job = job_of(elastic_jobs.count, HOROVOD_START_TIMEOUT="2")
+    living = job.start(4)
+    generation = 1
+    job.driver.place(generation, living, living)
+
+    def have_state() -> set[str]:
+        return {who for who in living if any(line["what"] == "round" for line in job.lines(who))}
+
+    job.wait_for_line("round", *living)
+    for _ in range(25):
+        time.sleep(dice.choice((0.0, 0.002, 0.01, 0.05)))
+        settled = have_state()
+        victim = dice.choice([one for one in living if settled - {one}])
+        job.kill(victim)
+        job.ranks.processes[number_of(victim)].wait()
+        living.remove(victim)
+        if dice.random() < 0.8:  # else the engines tell each other
+            for identity in living:
+                job.driver.send(identity, "cancel", generation=generation)
+        job.hear("ready", *living, generation=generation)
+        if len(living) < dice.randrange(3, 6):
+            living += job.start(1)
+        generation += 1
+        # Who has never had the state comes last, and is a newcomer still.
+        settled = have_state()
+        living.sort(key=lambda one: one not in settled)
+        job.driver.place(generation, living, [one for one in living if one not in settled])
+    job.hear("joined", *living, generation=generation)
+    job.until.touch()
+    job.hear("finished", *living)
+    result = job.ranks.wait(check=False)
+    for number, rank in enumerate(result.ranks):
+        expected = 0 if f"p{number}" in living else -signal.SIGKILL
+        assert rank.returncode == expected, result.describe()
+    for identity in living:
+        assert job.wait_for_line("after", identity)[0]["same"]
+        begun = [line["begun"][0] for line in job.lines(identity) if line["what"] == "round"]
+        assert begun == sorted(begun), "what was committed stays"

@@ -83,7 +83,9 @@ class Connection:
     # ---- what the process says -------------------------------------------------------------------
 
     def ask(self, generation: int, reason: str, why: str) -> Place:
-        """Say that this process, last in `generation` (0: none), wants a place; wait for it.
+        """Say that this process wants a place, and wait for it.
+
+        generation: of the place that it was told last, 0 if none.
 
         Raises Left or Gone if there will be none.
         """
@@ -91,13 +93,10 @@ class Connection:
             self._place = self._on_cancel = None
             self._say("ready", generation=generation, reason=reason, why=why[:_MOST_WHY])
             while self._left is None:
-                place, self._place = self._place, None
-                if place and not self.is_cancelled(place.generation):
-                    return place
+                if self._place:
+                    return self._place
                 if self._gone:
                     raise Gone(self._gone)
-                if place:
-                    self._say("ready", generation=generation, reason=reason, why=why[:_MOST_WHY])
                 self._changed.wait()
             raise Left(self._left)
 

@@ -27,7 +27,7 @@ _MEETING = (network.ADDRESS, network.PORT)
 
 _connection: Connection | None = None
 _place: Place | None = None
-_joined = 0  # the last generation that this process was in
+_has_joined = False  # a generation, at any time
 _reason, _why = messages.START, "it has started"
 _has_finished = False
 _joins_late = False  # has come to a job that ran already
@@ -90,7 +90,7 @@ def take_place() -> Place:
     try:
         if _connection is None:
             _connection = _connect()
-        _place = _connection.ask(_joined, _reason if _joined else messages.START, _why)
+        _place = _connection.ask(_place.generation if _place else 0, _reason, _why)
     except Left as left:
         _native.log("info", __file__, 0, -1, f"This process leaves the job: {left}")
         raise SystemExit(0) from None
@@ -105,7 +105,7 @@ def take_place() -> Place:
             os.environ.pop(name, None)
         else:
             os.environ[name] = text
-    if not _joined:
+    if not _has_joined:
         rank, size = (int(_place.environment[f"HOROVOD_{name}"] or 0) for name in ("RANK", "SIZE"))
         _joins_late = rank in _place.newcomers and len(_place.newcomers) < size
     return _place
@@ -126,11 +126,11 @@ def is_cancelled(place: Place) -> bool:
 
 def has_joined(engine: _native.Engine) -> None:
     """The processes of the generation have come together."""
-    global _joined
+    global _has_joined
     assert _connection is not None
-    _joined = place().generation
-    _connection.on_cancel(_joined, engine.abort)
-    _connection.say_joined(_joined)
+    _has_joined, generation = True, place().generation
+    _connection.on_cancel(generation, engine.abort)
+    _connection.say_joined(generation)
     if news := _connection.news()[0]:
         engine.interrupt(news)
 
