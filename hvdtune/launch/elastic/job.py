@@ -108,10 +108,11 @@ class ElasticJob:
             heartbeat=spec.heartbeat,
             say=self._say,
         )
+        digits = len(str(spec.limits.processes - 1))
         self._processes = Processes(
             Program(
                 spec.command, without_place(spec.environment), spec.output_directory,
-                spec.output_setting, len(str(spec.limits.processes - 1)), spec.descriptors, spec.verbose,
+                spec.output_setting, digits, spec.descriptors, spec.verbose,
             ),
             Reach(spec.ssh, spec.interfaces, spec.health_check, spec.limits.start_timeout),
             self._errands,

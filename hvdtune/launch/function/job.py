@@ -13,6 +13,7 @@ from hvdtune.launch.elastic.job import ElasticSpec, run_elastic_job
 from hvdtune.launch.elastic.limits import Limits
 from hvdtune.launch.job import JobSpec, run_job
 from hvdtune.launch.local import processes
+from hvdtune.launch.local.environment import without_place
 
 
 def main(words: Sequence[str]) -> int:
@@ -40,7 +41,7 @@ def main(words: Sequence[str]) -> int:
         return run_elastic_job(
             ElasticSpec(
                 command=command,
-                environment=dict(os.environ),
+                environment=without_place(os.environ),
                 limits=Limits(**elastic["limits"]),
                 hosts=hosts,
                 script=elastic["script"],
@@ -57,7 +58,7 @@ def main(words: Sequence[str]) -> int:
     spec = JobSpec(
         command=command,
         slots=assign_ranks(hosts, plan["count"]),
-        environment=dict(os.environ),
+        environment=without_place(os.environ),
         output_directory=plan["output_directory"],
         output_setting="output_filename",
         verbose=plan["verbose"],

@@ -7,6 +7,7 @@ is kept but a few bytes, and nobody waits for it. See `hvdtune.core.driver.messa
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import secrets
 import selectors
@@ -20,8 +21,8 @@ from hvdtune.core.driver import messages
 from hvdtune.core.driver.messages import Message
 
 INTRODUCTION_SECONDS = 10.0
-# Strangers at a time; a job may start this many processes at once.
-_MOST_STRANGERS = 1024
+# At a time; one more, and the oldest is dropped.
+_MOST_STRANGERS = 256
 _MOST_OF_STRANGERS = 4096  # bytes
 # What a process has not taken yet.
 _MOST_UNSENT = 2**20
@@ -144,8 +145,10 @@ class Control:
     def _accept(self, listener: socket.socket) -> None:
         try:
             connection, _ = listener.accept()
-        except OSError:
-            return  # it went away, or there are no more files: others are served on
+        except OSError as error:  # it went away, or this process may not open more files
+            if error.errno in (errno.EMFILE, errno.ENFILE) and self._strangers:
+                self._drop(self._strangers[0])
+            return
         peer = _Peer(connection)
         try:
             connection.setblocking(False)
