@@ -770,12 +770,12 @@ def test_nothing_follows_the_end():
 
 
 def test_many_hosts_and_processes():
-    job = Job(1024, 2)
+    job = Job(256, 2, 256)
     job.hosts(" ".join(f"node{index}:1" for index in range(10_000)))
     names = job.started()
-    assert len(names) == 1024
+    assert len(names) == 256
     job.ready(*names)
-    assert len(job.one(Place).members) == 1024
+    assert len(job.one(Place).members) == 256
 
 
 @pytest.mark.parametrize(

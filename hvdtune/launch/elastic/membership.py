@@ -263,7 +263,7 @@ class Membership:
                 return
             self._begun = True
             self._patience.stop()
-        others = roster.expected()
+        others = sorted(roster.expected(), key=lambda one: one.age)
         planned = placing.place([*(other.seat for other in others), *seats])[len(others) :]
         batch, deadline = self._starts, now + self._limits.elastic_timeout
         for (host, number), slot in zip(seats, planned, strict=True):

@@ -44,16 +44,15 @@ class Roster:
 
     def newcomers(self) -> list[Process]:
         """Those that live and are no members, the oldest first."""
-        return [one for one in self.processes.values() if one.lives and not self.is_member(one)]
+        return self.unplaced() if self.generation else []
 
     def unplaced(self) -> list[Process]:
         """Those that live and were never placed, the oldest first."""
-        return [one for one in self.processes.values() if one.lives and not one.generation]
+        return [one for one in self.processes.values() if not one.generation and one.lives]
 
     def expected(self) -> list[Process]:
-        """Those that may be in the next generation, those first that have the state for longest."""
-        living = (one for one in self.processes.values() if one.lives and self.has_slot(one))
-        return sorted(living, key=lambda process: process.age)
+        """Those that may be in the next generation."""
+        return [one for one in self.processes.values() if one.lives and self.has_slot(one)]
 
     def in_use(self) -> list[Host]:
         """The slots of those that may be in the next generation."""
