@@ -20,6 +20,7 @@ from support.jobs.ranks import (
     program_command,
 )  # fmt: skip
 
+from hvdtune.cli.main import main
 from hvdtune.core.driver.messages import FAILURE, INTERRUPT, START
 from hvdtune.elastic import HostUpdateResult
 
@@ -320,3 +321,35 @@ def test_random_deaths_in_every_phase(job_of, seed):
         assert job.wait_for_line("after", identity)[0]["same"]
         begun = [line["begun"][0] for line in job.lines(identity) if line["what"] == "round"]
         assert begun == sorted(begun), "what was committed stays"
+
+
+def test_each_generation_has_its_recording_and_the_tuner_goes_on(job_of):
+    job = job_of(
+        elastic_jobs.count,
+        HOROVOD_TIMELINE="t.json",
+        HOROVOD_AUTOTUNE="1",
+        HOROVOD_AUTOTUNE_LOG="tune.csv",
+    )
+    p0, p1, p2 = job.start(3)
+    job.form(1, [p0, p1, p2], p0, p1, p2)
+    job.wait_for_line("stepped", p0, p1, p2)
+    job.kill(p2)
+    job.hear("ready", p0, p1, reason=FAILURE)
+    job.form(2, [p0, p1])
+    job.wait_for_line("stepped", p0, p1)
+    job.kill(p0)  # rank 0: the next one is another process
+    job.hear("ready", p1, reason=FAILURE)
+    job.form(3, [p1])
+    job.wait_for_line("stepped", p1)
+    result = job.end(p1)
+    assert result[1].returncode == 0, result.describe()
+    recordings = sorted(path.name for path in job.directory.glob("t.*json*"))
+    assert recordings == ["t.generation2.json", "t.generation3.json", "t.json"], result.describe()
+    for number, name in enumerate(recordings):
+        text = (job.directory / name).read_text()
+        assert isinstance(json.loads(text), list)
+        assert f"generation {(2, 3, 1)[number]}: " in text
+    # In the others a rank was killed.
+    assert main(["timeline", "check", str(job.directory / "t.generation3.json")]) == 0
+    verdicts = (job.directory / "tune.csv").read_text().splitlines()[1:]
+    assert len(verdicts) == 2, "rank 0 of generation 3 has gone on with the log"
