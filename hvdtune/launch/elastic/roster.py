@@ -42,13 +42,16 @@ class Roster:
         """The members that live, in the order of their ranks."""
         return [member for member in self.crew if member.lives]
 
+    def unplaced(self) -> list[Process]:
+        """Those that live and have no place in a generation, the oldest first."""
+        generation = self.generation or None
+        return [
+            one for one in self.processes.values() if one.generation != generation and one.lives
+        ]
+
     def newcomers(self) -> list[Process]:
         """Those that live and are no members, the oldest first."""
         return self.unplaced() if self.generation else []
-
-    def unplaced(self) -> list[Process]:
-        """Those that live and were never placed, the oldest first."""
-        return [one for one in self.processes.values() if not one.generation and one.lives]
 
     def expected(self) -> list[Process]:
         """Those that may be in the next generation."""
