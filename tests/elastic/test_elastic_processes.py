@@ -23,6 +23,7 @@ from support.jobs.ranks import (
 from hvdtune.cli.main import main
 from hvdtune.core.driver.messages import FAILURE, INTERRUPT, START
 from hvdtune.elastic import HostUpdateResult
+from hvdtune.live import client, top
 
 ADDED, REMOVED = int(HostUpdateResult.added), int(HostUpdateResult.removed)
 
@@ -323,7 +324,7 @@ def test_random_deaths_in_every_phase(job_of, seed):
         assert begun == sorted(begun), "what was committed stays"
 
 
-def test_each_generation_has_its_recording_and_the_tuner_goes_on(job_of):
+def test_recordings_the_tuner_and_top_know_generations(job_of):
     job = job_of(
         elastic_jobs.count,
         HOROVOD_TIMELINE="t.json",
@@ -333,14 +334,18 @@ def test_each_generation_has_its_recording_and_the_tuner_goes_on(job_of):
     p0, p1, p2 = job.start(3)
     job.form(1, [p0, p1, p2], p0, p1, p2)
     job.wait_for_line("stepped", p0, p1, p2)
+    watched = top._Job(client.find(job.driver.job))
+    assert watched.status()["size"] == 3
     job.kill(p2)
     job.hear("ready", p0, p1, reason=FAILURE)
     job.form(2, [p0, p1])
     job.wait_for_line("stepped", p0, p1)
+    assert watched.status()["size"] == 2
     job.kill(p0)  # rank 0: the next one is another process
     job.hear("ready", p1, reason=FAILURE)
     job.form(3, [p1])
     job.wait_for_line("stepped", p1)
+    assert watched.status()["size"] == 1
     result = job.end(p1)
     assert result[1].returncode == 0, result.describe()
     recordings = sorted(path.name for path in job.directory.glob("t.*json*"))
@@ -352,4 +357,5 @@ def test_each_generation_has_its_recording_and_the_tuner_goes_on(job_of):
     # In the others a rank was killed.
     assert main(["timeline", "check", str(job.directory / "t.generation3.json")]) == 0
     verdicts = (job.directory / "tune.csv").read_text().splitlines()[1:]
-    assert len(verdicts) == 2, "rank 0 of generation 3 has gone on with the log"
+    assert "tuning was not finished" in verdicts[0], "what generation 1 has written is kept"
+    assert "there is one rank" in verdicts[-1]
