@@ -110,6 +110,22 @@ def test_a_newcomers_early_collective_is_an_error_that_names_it(job_of):
     assert "ValueError: allgather_object() before the elastic function" in result[2].stderr
 
 
+def test_ranks_that_check_at_different_steps_come_together_again(job_of):
+    job = job_of(elastic_jobs.commit_early)
+    p0, p1 = job.start(2)
+    job.form(1, [p0, p1], p0, p1)
+    for generation in range(1, 5):
+        job.wait_for_line("stepped", p0, p1)
+        for identity in (p0, p1):
+            job.driver.send(identity, "news", number=generation, change=ADDED)
+        job.hear("ready", p0, reason=INTERRUPT, generation=generation)
+        job.hear("ready", p1, generation=generation)  # whichever reason
+        job.form(generation + 1, [p0, p1])
+        begun = job.wait_for_line("round", p0, p1)
+        assert begun[0]["begun"] == begun[1]["begun"]
+    job.ranks.kill_all()
+
+
 def test_process_sets_are_made_again(job_of):
     job = job_of(elastic_jobs.use_sets)
     p0, p1, p2 = job.start(3)
