@@ -92,7 +92,7 @@ def has_begun() -> None:
 def will_ask(reason: str, why: str) -> None:
     """`take_place` is called soon, and is to say this."""
     global _reason, _why, _comes_back
-    _reason, _why, _comes_back = reason, why, True
+    _reason, _why, _comes_back = reason, why, is_connected()
 
 
 def comes_back() -> bool:
