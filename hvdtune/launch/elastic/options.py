@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from hvdtune.launch.elastic.limits import Limits
 
 SECTION = "elastic"
-# The engine's most ranks in a job.
-_MOST_RANKS = 1024
 _BEAT_SECONDS = 2.0  # the shortest heartbeat: processes say once a second that they live
 
 
@@ -270,7 +268,7 @@ def limits(
         replaces_failed=options.replace_failed,
     )
     result.check()
-    return result if result.most else result._replace(most=max(_MOST_RANKS, processes))
+    return result
 
 
 def check_heartbeat(seconds: float) -> None:
