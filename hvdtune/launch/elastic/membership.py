@@ -19,7 +19,7 @@ from itertools import islice
 from hvdtune.core.driver import messages
 from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.launch.allocation.hosts import Host
-from hvdtune.launch.elastic import discovery, placing
+from hvdtune.launch.elastic import discovery, placing, wording
 from hvdtune.launch.elastic.actions import (
     Action,
     Cancel,
@@ -41,9 +41,6 @@ from hvdtune.launch.local.endings import cause_of_end
 
 GRACE_SECONDS = 30.0  # for processes that are to end by themselves
 STRIKES = 3  # so many processes in a row may fail in a slot before they take part
-
-_MOST_NAMES = 8  # in a sentence
-_FAILED = "Horovod detected that one or more processes exited with non-zero status"
 
 
 class Membership:
@@ -87,7 +84,7 @@ class Membership:
             self._discovery_fault = ""
         changed = discovery.difference(map(Host._make, previous.items()), found)
         if changed and self._begun and not self._succeeded:
-            self._say(f"hosts now: {_listed(found) or 'none'}.")
+            self._say(f"hosts now: {wording.listed(found) or 'none'}.")
         self._roster.hosts = dict(discovery.ordered(previous, found))
         return self._settle(now)
 
@@ -107,7 +104,7 @@ class Membership:
     def exited(self, identity: str, code: int, now: float) -> list[Action]:
         """A process has ended; `code` is its exit code, or -N if signal N killed it."""
         process = self._roster.processes.get(identity)
-        if code == 0 and process and process.lives and self._roster.is_member(process):
+        if process and code == 0 and self._ends_the_job(process):
             self._succeed(process, now)
         return self._gone(identity, cause_of_end(code), now)
 
@@ -132,7 +129,8 @@ class Membership:
             if was is State.STARTING:
                 self._hurry_companions(process, now)
             elif was is not State.WAITING:
-                self._break_up(now, cancel=reason == messages.FAILURE)
+                words = f"generation {self.generation} has ended for {process.name}: {why}"
+                self._break_up(now, words, cancel=reason == messages.FAILURE)
         return self._settle(now)
 
     def joined(self, identity: str, generation: int, now: float) -> list[Action]:
@@ -220,7 +218,7 @@ class Membership:
             elif process.state is State.STARTING:
                 self._lose(process, "was not ready in time", now)
             elif process.state is State.JOINING and not self._cancelled:
-                self._break_up(now, cancel=True)  # nobody knows yet who did not come
+                self._break_up(now)  # nobody knows yet who did not come
             else:
                 seconds = f"{self._limits.elastic_timeout:g} s (--elastic-timeout)"
                 self._lose(process, f"did not come to the other processes within {seconds}", now)
@@ -229,14 +227,14 @@ class Membership:
         roster = self._roster
         if all(process.state is State.KILLED for process in roster.processes.values()):
             failed = any(member.failed for member in roster.crew)
-            self._end(int(failed), _FAILED if failed else "")
+            self._end(int(failed), wording.FAILED if failed else "")
 
     def _check_survivors(self, now: float) -> None:
         """End the job if nobody has its state any more; before there is one, start over."""
         if not self._begun or any(map(self._roster.carries, self._roster.crew)):
             return
-        if self._failures and (self.generation or not any(self._free_seats(now))):
-            self._end(1, f"{_FAILED}, and none is left that could go on")
+        if self.generation or (self._failures and not any(self._free_seats(now))):
+            self._end(1, f"{wording.FAILED}, and none is left that could go on")
         else:
             self._begun, self._roster.crew = False, []
 
@@ -298,7 +296,7 @@ class Membership:
         if not survivors or any(member.state is not State.WAITING for member in survivors):
             return
         if self._limits.resets is not None and self.generation > self._limits.resets:
-            self._end(1, _too_many_resets(self._limits.resets))
+            self._end(1, wording.too_many_resets(self._limits.resets))
             return
         newcomers = roster.newcomers()
         ready = [one for one in newcomers if one.state is State.WAITING]
@@ -313,13 +311,14 @@ class Membership:
         elif len(crew) < self._limits.least:
             self._wait(self._limits.least, roster.in_use(), now)
         elif not any(map(roster.has_slot, crew)):
-            self._end(1, "No hosts from previous set remaining, unable to broadcast state")
+            self._end(1, wording.NO_STATE)
         else:
             self._patience.stop()
             self._form(crew, now)
             for member in survivors:
                 if not roster.has_slot(member) and not roster.is_member(member):
                     self._let_go(member, "its slot is gone", now)
+                    self._say(f"{member.name} leaves the job: its slot is gone.")
 
     def _form(self, crew: Sequence[Process], now: float) -> None:
         slots = placing.place([process.seat for process in crew])
@@ -337,7 +336,7 @@ class Membership:
             process.deadline = now + self._limits.elastic_timeout
         self._actions.append(Place(self.generation, members, self._owes_sync))
         if self.generation > 1:
-            hosts = _listed(_hosts_of(process.seat for process in crew))
+            hosts = wording.listed(_hosts_of(process.seat for process in crew))
             self._say(f"generation {self.generation} has {len(crew)} processes: {hosts}.")
 
     # What inputs and steps have in common.
@@ -350,7 +349,7 @@ class Membership:
             if member.since is None:
                 member.since = self.generation
 
-    def _break_up(self, now: float, cancel: bool) -> None:
+    def _break_up(self, now: float, why: str = "", cancel: bool = True) -> None:
         """This generation has ended: its members have to ask for another place."""
         left = [one for one in self._roster.crew if one.trains and not one.finished]
         for member in left:
@@ -358,6 +357,8 @@ class Membership:
                 member.deadline = now + self._limits.elastic_timeout
         if cancel and not self._cancelled:
             self._cancelled = True
+            if why:
+                self._say(why)
             if left:
                 self._actions.append(Cancel(self.generation, _identities(left)))
 
@@ -376,6 +377,14 @@ class Membership:
             if not expected:
                 self._fail(process, how, now)
         return self._settle(now)
+
+    def _ends_the_job(self, process: Process) -> bool:
+        """Whether the job has done its work if the process ends well.
+
+        A host that is taken away may end its processes well, too.
+        """
+        is_member = process.lives and self._roster.is_member(process)
+        return is_member and (process.finished or self._roster.has_slot(process))
 
     def _succeed(self, process: Process, now: float) -> None:
         """A member has ended well: the job ends with the others."""
@@ -407,7 +416,7 @@ class Membership:
         if self._roster.has_slot(process):
             self._exclude_place_of(process, now)
         if self.generation and self._roster.is_member(process):
-            self._break_up(now, cancel=True)
+            self._break_up(now)
 
     def _exclude_place_of(self, process: Process, now: float) -> None:
         """Start nothing there any more, for some time or for ever.
@@ -429,11 +438,7 @@ class Membership:
 
     def _exclude(self, name: str, now: float) -> None:
         if not self._exclusion.excludes(name, now):
-            seconds = self._exclusion.exclude(name, now) - now
-            how_long = f"for {seconds:.1f} s"
-            if seconds == float("inf"):
-                how_long = "for ever (there is no --blacklist-cooldown-range)"
-            self._say(f"{name} is excluded {how_long}.")
+            self._say(wording.excluded(name, self._exclusion.exclude(name, now) - now))
 
     def _let_go(self, process: Process, why: str, now: float) -> None:
         if process.state is State.STARTING:
@@ -446,14 +451,9 @@ class Membership:
         process.state, process.deadline = State.KILLED, None
         self._actions.append(Kill(process.identity, why))
 
-    def _wait(self, needed: int, there: Iterable[Host], now: float, starting: bool = False) -> None:
+    def _wait(self, needed: int, there: Sequence[Host], now: float, starting: bool = False) -> None:
         """Slots are missing, or their processes are still `starting`: say so; give up one day."""
-        count = sum(host.slots for host in there)
-        what = f"{needed} slots are needed, {count} are there ({_listed(there) or 'no host'})"
-        if count < needed:
-            what += f", {needed - count} are missing"
-        if starting:
-            what += "; processes are starting"
+        what = wording.too_few(needed, there, starting)
         line = self._patience.wait(now, may_end=not starting)
         if line is None:
             self._end(1, f"after {self._limits.elastic_timeout:g} s (--elastic-timeout), {what}")
@@ -464,19 +464,12 @@ class Membership:
         if self._ended:
             return
         self._ended = True
-        if status and self._failures:
-            failed = "" if _FAILED in text else f". {_FAILED}"
-            text += f"{failed}: {'; '.join(self._failures[:_MOST_NAMES])}"
-        self._actions.append(End(status, text and f"{text.removesuffix('.')}."))
+        if status:
+            text = wording.with_failures(text.removesuffix("."), self._failures)
+        self._actions.append(End(status, text))
 
     def _say(self, text: str) -> None:
         self._actions.append(Say(text))
-
-
-def _too_many_resets(limit: int) -> str:
-    return (
-        f"Horovod was shutdown because number of resets during elastic job exceeded limit: {limit}"
-    )
 
 
 def _identities(processes: Iterable[Process]) -> tuple[str, ...]:
@@ -485,10 +478,3 @@ def _identities(processes: Iterable[Process]) -> tuple[str, ...]:
 
 def _hosts_of(seats: Iterable[tuple[str, int]]) -> list[Host]:
     return [Host(*pair) for pair in Counter(host for host, _ in seats).items()]
-
-
-def _listed(hosts: Iterable[Host]) -> str:
-    words = [f"{host.name}:{host.slots}" for host in hosts]
-    if len(words) > _MOST_NAMES:
-        words[_MOST_NAMES:] = [f"and {len(words) - _MOST_NAMES} more"]
-    return ", ".join(words)
