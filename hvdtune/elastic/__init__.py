@@ -6,7 +6,7 @@ changes the hosts of a running job announces it through ``notification_manager``
 """
 
 from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from hvdtune.elastic.loop import reset, run, run_fn
+from hvdtune.elastic.loop import reset, run, run_fn, run_translated
 from hvdtune.elastic.notifications import HostUpdateResult, notification_manager
 from hvdtune.elastic.state import ObjectState, State
 
@@ -20,4 +20,5 @@ __all__ = [
     "reset",
     "run",
     "run_fn",
+    "run_translated",
 ]
