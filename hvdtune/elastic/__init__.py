@@ -7,7 +7,7 @@ changes the hosts of a running job announces it through ``notification_manager``
 
 from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from hvdtune.elastic.loop import reset, run, run_fn
+from hvdtune.elastic.loop import reset, run, run_fn, run_translated
 from hvdtune.elastic.notifications import notification_manager
 from hvdtune.elastic.state import ObjectState, State
 
@@ -21,4 +21,5 @@ __all__ = [
     "reset",
     "run",
     "run_fn",
+    "run_translated",
 ]

@@ -19,20 +19,21 @@ _depth = 0  # of elastic functions within each other
 _has_state = False  # whether this process has been synchronised with the job
 
 
-def run(
-    func: Callable[..., Any], is_of_collective: Callable[[Exception], bool] | None = None
-) -> Callable[..., Any]:
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator for ``func(state, …)``: training that starts over when the job has changed.
 
     When a collective fails (a rank is gone, ranks disagree, the job was shut down), the state goes
     back to its last commit and the job is joined anew by ``shutdown()`` and ``init()``; when hosts
     have changed, the current state is kept. Then the reset callbacks run, the state is made that of
     rank 0, and ``func`` is called again. Only what is in the state survives.
-
-    ``is_of_collective``: whether an error of a framework stands for a failed collective.
     """
-    if is_of_collective is None:
-        return run_fn(func, reset)
+    return run_fn(func, reset)
+
+
+def run_translated(
+    func: Callable[..., Any], is_of_collective: Callable[[Exception], bool]
+) -> Callable[..., Any]:
+    """``run`` for a framework that has errors of its own for collectives that fail."""
 
     @functools.wraps(func)
     def attempt(*args: Any, **kwargs: Any) -> Any:
@@ -43,7 +44,7 @@ def run(
                 raise HorovodInternalError(str(error)) from error
             raise
 
-    return run_fn(attempt, reset)
+    return run(attempt)
 
 
 def reset() -> None:

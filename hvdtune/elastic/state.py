@@ -68,10 +68,11 @@ class State(ABC):
         must call it at the same point. The interrupt says that synchronising may be skipped when
         hosts have only been removed; in an elastic job the driver has the last word about that.
         """
-        if member.must_wait():
-            return  # the function has not begun, in which others check
         if member.is_connected():
-            number = world.engine().interrupted()
+            engine = world.running.engine
+            if engine is None and member.must_wait():
+                return  # the function has not begun, in which others check
+            number = (engine or world.engine()).interrupted()
             if number > self._interrupts_seen:
                 self._interrupts_seen = number
                 self._last_updated_timestamp, change = self._drain()

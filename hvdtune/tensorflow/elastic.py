@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvdtune import elastic
 from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from hvdtune.core.process_sets import global_process_set
 from hvdtune.core.world import rank
-from hvdtune.elastic import ObjectState, State
+from hvdtune.elastic import ObjectState, State, run_translated
 from hvdtune.tensorflow.functions import broadcast_object, broadcast_values
 from hvdtune.tensorflow.util import key_of, value_of
 
@@ -49,7 +48,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     also of ranks that disagree about a tensor, ends training.
     """
 
-    return elastic.run(
+    return run_translated(
         func,
         lambda error: (
             isinstance(error, (tf.errors.UnknownError, tf.errors.AbortedError))

@@ -286,7 +286,7 @@ def test_errors_of_frameworks_stand_for_collectives(driver):
         rounds.append(state)
         raise OSError("collective" if len(rounds) == 1 else "other")
 
-    elastic_train = elastic.run(train, lambda error: str(error) == "collective")
+    elastic_train = elastic.run_translated(train, lambda error: str(error) == "collective")
     with pytest.raises(OSError, match="other"):
         elastic_train(Recorder())
     assert answers.all() == [(0, START), (1, FAILURE)]

@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hvdtune import elastic
 from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from hvdtune.elastic import ObjectState, State
+from hvdtune.elastic import ObjectState, State, run_translated
 from hvdtune.keras.elastic.callbacks import (
     CommitStateCallback,
     UpdateBatchStateCallback,
@@ -56,7 +55,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     `func` is called again.
     """
 
-    return elastic.run(
+    return run_translated(
         func,
         lambda error: (
             type(error).__name__ in _WRAPPERS and any(ours in str(error) for ours in _OURS)
