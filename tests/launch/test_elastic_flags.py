@@ -379,7 +379,7 @@ def test_hosts_without_slots_are_waited_for_and_named(tmp_path):
     words = ["run", "-np", "2", "--elastic-timeout", "1", "--host-discovery-script"]
     ended = launch(tmp_path, [*words, "echo localhost:0; echo 127.0.0.1:1", "true"])
     assert (ended.status, ended.stdout) == (1, "")
-    assert "2 slots are needed, 1 are there" in ended.stderr
+    assert "2 slots are needed, 1 is there" in ended.stderr
     assert "after 1 s (--elastic-timeout)" in ended.stderr.splitlines()[-1]
 
 
