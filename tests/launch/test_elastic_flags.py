@@ -306,6 +306,7 @@ ANSWERS = [
     ("./plain", "exit status 126"),
     ("./plain #", "it is not executable: chmod +x, or name its interpreter"),
     ("./nowhere", "there is no such command"),
+    ("head -c 20000000 /dev/zero", "printed more than 16 MiB"),
     ("kill -9 $$", "was killed by signal 9"),
     ("sleep 60", "was ended after 0.5 s without an answer"),
     ("trap '' TERM INT; sleep 60; sleep 60", "was ended after 0.5 s without an answer"),

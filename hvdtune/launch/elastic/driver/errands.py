@@ -46,11 +46,19 @@ class _Errand:
         self.seconds = seconds
         self.done = done
         self.due = time.monotonic() + seconds
-        self.is_late = False
+        self.ended = ""  # why it was ended before its own end
         self.code: int | None = None
         self.pipes = {1: process.stdout, 2: process.stderr}
         self.output = bytearray()
         self.said = ""
+
+    def end(self, why: str) -> None:
+        """Kill it; `why` says so in a sentence that begins with its name."""
+        self.ended = self.ended or why
+        self.due = time.monotonic() + self.seconds
+        self.output.clear()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 class Errands:
@@ -120,9 +128,7 @@ class Errands:
             done(outcome)
         for errand in [*self._running.values()]:
             if errand.code is None and now >= errand.due:
-                errand.is_late, errand.due = True, now + errand.seconds
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(errand.process.pid, signal.SIGKILL)
+                errand.end(f"was ended after {errand.seconds:g} s without an answer")
             elif errand.code is not None and (now >= errand.due or not any(errand.pipes.values())):
                 self._finish(errand)
 
@@ -143,8 +149,9 @@ class Errands:
         except BlockingIOError:
             return
         if number == 1:
-            if len(errand.output) < _MOST_OUTPUT:
-                errand.output += data
+            errand.output += data
+            if len(errand.output) > _MOST_OUTPUT:
+                errand.end(f"printed more than {_MOST_OUTPUT >> 20} MiB")
         else:
             lines = prefixer.feed(data) if data else prefixer.finish()
             self._relay.write(2, lines)
@@ -158,13 +165,11 @@ class Errands:
         for number in errand.pipes:
             self._close(errand, number)
         code = errand.code or 0
-        failure = ""
-        if errand.is_late:
-            failure = f"was ended after {errand.seconds:g} s without an answer"
-        elif code < 0:
-            failure = f"was killed by signal {-code}"
-        elif code:
-            failure = f"ended with exit status {code}"
+        failure = errand.ended
+        if code and not failure:
+            failure = (
+                f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+            )
         if failure and errand.said:
             failure += f" ({errand.said.rstrip('.')})"
         errand.done(Outcome(code, bytes(errand.output), errand.said, failure))

@@ -21,7 +21,7 @@ from hvdtune.bootstrap import python_command
 from hvdtune.launch.allocation.hosts import is_local
 from hvdtune.launch.elastic.actions import Start
 from hvdtune.launch.elastic.driver.driver import Driver
-from hvdtune.launch.elastic.driver.errands import Errands, Outcome
+from hvdtune.launch.elastic.driver.errands import Done, Errands, Outcome
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local.relay import open_files
 from hvdtune.launch.local.spawn import StartError
@@ -176,7 +176,7 @@ class Processes:
             self._driver.not_started(order.identity, why)
 
     def _look(
-        self, host: _Host, name: str, command: Sequence[str], seconds: float, done: Any
+        self, host: _Host, name: str, command: Sequence[str], seconds: float, done: Done
     ) -> None:
         host.is_looked_at = True
         self._errands.run(
