@@ -198,10 +198,13 @@ def _command(args: argparse.Namespace) -> list[str]:
 def _settings(args: argparse.Namespace) -> tuple[dict[str, str], Settings]:
     """The job's environment, and the settings as it will read them."""
     from hvdtune.launch.config_file import read_config_file
+    from hvdtune.launch.elastic import options
     from hvdtune.launch.settings import choose
     from hvdtune.settings import knobs
 
     config = read_config_file(args.config_file) if args.config_file else None
+    if config is not None:
+        options.read_section(config)  # what is tuned is no elastic job
     flags = {**args.knobs, "autotune": ("hvdtune tune", True)}
     choice = choose(flags, config, os.environ, one_host=True)
     for notice in choice.notices:

@@ -1,13 +1,13 @@
 """Elastic training: state that survives failures and changes of the job's hosts.
 
-The state classes and the loop that starts training over from them, for any framework. Nothing here
-needs a driver; one that changes the hosts of a running job announces it through
-``notification_manager``.
+The state classes and the loop that starts training over from them, for any framework. The driver of
+an elastic job decides who forms the job, and announces changes of hosts; without one, whoever
+changes the hosts of a running job announces it through ``notification_manager``.
 """
 
 from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from hvdtune.elastic.loop import run_fn
+from hvdtune.elastic.loop import reset, run, run_fn, run_translated
 from hvdtune.elastic.notifications import notification_manager
 from hvdtune.elastic.state import ObjectState, State
 
@@ -18,5 +18,8 @@ __all__ = [
     "ObjectState",
     "State",
     "notification_manager",
+    "reset",
+    "run",
     "run_fn",
+    "run_translated",
 ]

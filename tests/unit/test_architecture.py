@@ -58,8 +58,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "hooks",
             "topology",
             "world",
-            "driver",
             "libraries",
+            "driver",
             "meeting",
         ),
         *(
@@ -96,9 +96,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("messages", "statistics", "search", "memory", "report", "session", "nccl_tuner"),
     ),
     "launch": (
-        *("errors", "interruption", "unsupported", "flags", "config_file", "settings"),
-        *("allocation", "local", "remote", "worker", "job", "external", "elastic", "start"),
-        *("function", "kubernetes", "doctor"),
+        *("errors", "interruption", "flags", "config_file", "settings", "allocation", "local"),
+        *("remote", "worker", "workers", "job", "external", "elastic", "start", "function"),
+        *("kubernetes", "doctor"),
     ),
     "bench": (
         *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),

@@ -1,1 +1,1 @@
-"""An elastic job's driver: what it and the job's processes tell each other."""
+"""The driver of an elastic job, as the job's processes and the driver itself see their line."""

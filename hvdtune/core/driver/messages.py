@@ -26,8 +26,6 @@ and the driver:
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -78,10 +76,15 @@ def proof(secret: str, who: str, identity: str, nonces: tuple[str, str]) -> str:
 
     `who` is "driver" or "process"; `nonces` are the driver's and the process's.
     """
+    import hashlib  # only here and below: it loads OpenSSL
+    import hmac
+
     text = "\n".join((who, identity, *nonces))
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def is_proof(given: object, expected: str) -> bool:
     """Compares in constant time."""
+    import hmac
+
     return isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())

@@ -1,1 +1,5 @@
-"""Jobs that lose and gain hosts while they run."""
+"""Elastic jobs: their processes come and go, and those that stay train on.
+
+`job` is the way in. `membership` decides, with the files around it, and knows neither clock nor
+process; the room `driver` has what carries that out.
+"""

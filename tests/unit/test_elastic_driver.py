@@ -1,0 +1,214 @@
+"""The driver of an elastic job, without processes: whom it lets in, who is silent, what it says."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hvdtune.core.driver import messages
+from hvdtune.launch.allocation.hosts import Host
+from hvdtune.launch.elastic.driver.control import Control, endpoint
+from hvdtune.launch.elastic.driver.driver import Driver
+from hvdtune.launch.elastic.exclusion import Exclusion
+from hvdtune.launch.elastic.limits import Limits
+from hvdtune.launch.elastic.membership import Membership
+from hvdtune.launch.local.environment import without_place
+
+SECRET = "the job's"
+
+
+class Client:
+    """A process's end of a connection to the driver at `port`."""
+
+    def __init__(self, port: int, identity: str) -> None:
+        self.identity = identity
+        self.socket = socket.create_connection(("127.0.0.1", port), 20)
+        self._reader = messages.Reader()
+        self._heard: list[Any] = []
+
+    def introduce(self, secret: str = SECRET) -> None:
+        nonces = self.hear()["nonce"], "mine"
+        proof = messages.proof(secret, "process", self.identity, nonces)
+        self.say("hello", id=self.identity, pid=1, nonce="mine", proof=proof)
+        self.expected = messages.proof(secret, "driver", self.identity, nonces)
+
+    def say(self, kind: str, **fields: Any) -> None:
+        self.socket.sendall(messages.encode(kind, **fields))
+
+    def hear(self) -> Any:
+        """The next message; None if the driver has hung up."""
+        while not self._heard:
+            data = self.socket.recv(65536)
+            if not data:
+                return None
+            self._heard += self._reader.feed(data)
+        return self._heard.pop(0)
+
+
+@pytest.fixture
+def served():
+    """A control in a thread that serves it until the test ends; what it hears."""
+    selector, heard, ended = selectors.DefaultSelector(), [], threading.Event()
+    control = Control(selector, SECRET, lambda *words: heard.append(words))
+    port = control.listen("127.0.0.1")
+
+    def serve() -> None:
+        while not ended.is_set():
+            for key, _ in selector.select(0.02):
+                key.data()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield SimpleNamespace(control=control, port=port, heard=heard)
+    ended.set()
+    thread.join()
+    control.close()
+    selector.close()
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_process_is_let_in_and_heard(served):
+    served.control.expect("a")
+    client = Client(served.port, "a")
+    client.introduce()
+    welcome = client.hear()
+    assert welcome == {"kind": "welcome", "proof": client.expected}
+    client.say("beat")
+    client.say("finished")
+    until(lambda: served.heard == [("a", {"kind": "finished"})])
+    served.control.send("a", "leave", why="enough")
+    assert client.hear() == {"kind": "leave", "why": "enough"}
+    served.control.forget("a")
+    assert client.hear() is None
+
+
+@pytest.mark.parametrize("identity", ["a", "unknown"])
+def test_who_does_not_belong_to_the_job_is_not_let_in(served, identity):
+    served.control.expect("a")
+    client = Client(served.port, identity)
+    client.introduce(secret="another" if identity == "a" else SECRET)
+    assert client.hear() is None
+    served.control.send("a", "leave", why="nobody hears it")
+    assert not served.heard
+
+
+def test_a_second_connection_takes_the_first_ones_place(served):
+    served.control.expect("a")
+    first, second = Client(served.port, "a"), Client(served.port, "a")
+    for client in (first, second):
+        client.introduce()
+        assert client.hear()["kind"] == "welcome"
+    assert first.hear() is None
+    served.control.send("a", "cancel", generation=1)
+    assert second.hear() == {"kind": "cancel", "generation": 1}
+
+
+def test_strangers_are_dropped_in_time(served):
+    stranger = Client(served.port, "")
+    assert stranger.hear()["kind"] == "challenge"
+    due = served.control.introductions_due()
+    assert due is not None
+    served.control.drop_strangers(due - 1)
+    assert served.control.introductions_due() == due
+    served.control.drop_strangers(due)
+    assert stranger.hear() is None
+    assert served.control.introductions_due() is None
+
+
+def test_silence(served):
+    served.control.expect("a")
+    client = Client(served.port, "a")
+    client.introduce()
+    assert client.hear()["kind"] == "welcome"
+    due = served.control.silence_due(5.0)
+    assert due is not None
+    assert served.control.silent(5.0, due - 0.1) == []
+    served.control.excuse(3.0)
+    assert served.control.silent(5.0, due + 2.9) == []
+    assert served.control.silence_due(5.0) == due + 3.0
+    assert served.control.silent(5.0, due + 3.0) == ["a"]
+    assert served.control.silent(5.0, due + 30.0) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("10.0.0.1", "10.0.0.1:7"), ("node", "node:7"),
+        ("fd00::1", "[fd00::1]:7"), ("fe80::1%eth0", "[fe80::1%eth0]:7"),
+    ],
+)  # fmt: skip
+def test_addresses(address, expected):
+    assert endpoint(address, 7) == expected
+
+
+class Starter:
+    """Starts clients in threads, which do as processes would."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.places: list[tuple[str, str, str]] = []
+        self.threads: list[threading.Thread] = []
+
+    def start(self, order) -> None:
+        variables = self.driver.variables(order)
+        self.threads.append(threading.Thread(target=self._live, args=(variables,)))
+        self.threads[-1].start()
+
+    def kill(self, identity: str, at_once: bool) -> None:
+        raise AssertionError("nobody is to be killed")
+
+    def meeting(self, hosts):
+        return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": hosts[0], "HOROVOD_GLOO_RENDEZVOUS_PORT": "7"}
+
+    def _live(self, variables: dict[str, str]) -> None:
+        assert variables["HOROVOD_ELASTIC"] == "1"
+        port = int(variables[messages.DRIVER].rpartition(":")[2])
+        client = Client(port, variables[messages.IDENTITY])
+        client.introduce()
+        assert client.hear()["kind"] == "welcome"
+        client.say("ready", generation=0, reason=messages.START, why="")
+        place = client.hear()
+        assert place["environment"]["HOROVOD_GLOO_IFACE"] is None
+        names = ("HOROVOD_RANK", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HVDTUNE_JOB_ID")
+        self.places.append(tuple(place["environment"][name] for name in names))
+        client.say("joined", generation=1)
+        client.say("finished")
+        client.socket.close()
+        self.driver.post(lambda: self.driver.exited(client.identity, 0))
+
+
+def test_a_job_whose_processes_others_start():
+    said: list[str] = []
+    with selectors.DefaultSelector() as selector:
+        driver = Driver(
+            selector, Membership(Limits(3, 2), Exclusion()), job="j", secret=SECRET,
+            heartbeat=5.0, say=said.append,
+        )  # fmt: skip
+        starter = driver.starter = Starter(driver)
+        later = threading.Timer(
+            0.05, driver.post, [lambda: driver.hosts([Host("x", 2), Host("y", 1)])]
+        )
+        later.start()
+        end = driver.run()
+        for thread in (later, *starter.threads):
+            thread.join()
+        driver.close()
+    assert (end.status, end.text, said) == (0, "", [])
+    assert sorted(starter.places) == [("0", "x", "j-1"), ("1", "x", "j-1"), ("2", "x", "j-1")]
+
+
+def test_a_job_within_a_job_is_its_own():
+    variables = {"HOROVOD_ELASTIC": "1", messages.DRIVER: "x:1", messages.IDENTITY: "a", "A": "b"}
+    assert without_place(variables) == {"A": "b"}
