@@ -209,6 +209,7 @@ def test_recordings_the_tuner_and_top_know_generations(job_of):
         HOROVOD_TIMELINE="t.json",
         HOROVOD_AUTOTUNE="1",
         HOROVOD_AUTOTUNE_LOG="tune.csv",
+        HVDTUNE_METRICS_FILE="metrics.prom",
     )
     p0, p1, p2 = job.start(3)
     job.form(1, [p0, p1, p2], p0, p1, p2)
@@ -238,3 +239,4 @@ def test_recordings_the_tuner_and_top_know_generations(job_of):
     verdicts = (job.directory / "tune.csv").read_text().splitlines()[1:]
     assert "tuning was not finished" in verdicts[0], "what generation 1 has written is kept"
     assert "there is one rank" in verdicts[-1]
+    assert "\nhvdtune_ranks 1.0\n" in (job.directory / "metrics.prom").read_text()
