@@ -58,6 +58,19 @@ def _add_mpijob_flags(job: Any) -> None:
         default="openmpi",
         help="whose hostfile the operator writes (default: openmpi); hvdtune reads each",
     )
+    job.add_argument(
+        "--min-workers",
+        type=_count,
+        metavar="N",
+        help="make the job elastic: it begins with so many pods, and goes on while there are so "
+        "many; change the number of the MPIJob's workers at any time",
+    )
+    job.add_argument(
+        "--max-workers",
+        type=_count,
+        metavar="N",
+        help="the most pods that may train, with --min-workers (default: --workers)",
+    )
 
 
 def _add_trainjob_flags(job: Any) -> None:
@@ -66,6 +79,17 @@ def _add_trainjob_flags(job: Any) -> None:
         metavar="NAME",
         help="a ClusterTrainingRuntime with an MPI policy (default: print a TrainingRuntime, too)",
     )
+
+
+def _pods(args: argparse.Namespace) -> tuple[int, int] | None:
+    """The fewest and the most of an elastic job."""
+    from hvdtune.launch.errors import LaunchError
+
+    if args.min_workers is None:
+        if args.max_workers is not None:
+            raise LaunchError("--max-workers is for elastic jobs: give --min-workers, too.")
+        return None
+    return args.min_workers, args.max_workers or args.workers
 
 
 def _count(text: str) -> int:
@@ -108,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
         environment=variables,
     )
     if args.kind == "mpijob":
-        objects = [mpijob(job, args.api_version, args.mpi)]
+        objects = [mpijob(job, args.api_version, args.mpi, _pods(args))]
     else:
         objects = trainjob(job, args.runtime)
     print(yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=False), end="")

@@ -5,9 +5,10 @@ an elastic job decides who forms the job, and announces changes of hosts; withou
 changes the hosts of a running job announces it through ``notification_manager``.
 """
 
+from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from hvdtune.elastic.loop import reset, run, run_fn, run_translated
-from hvdtune.elastic.notifications import HostUpdateResult, notification_manager
+from hvdtune.elastic.notifications import notification_manager
 from hvdtune.elastic.state import ObjectState, State
 
 __all__ = [

@@ -9,8 +9,8 @@ from typing import Any
 
 from hvdtune.core import world
 from hvdtune.core.driver import member
+from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.core.exceptions import HostsUpdatedInterrupt
-from hvdtune.elastic.notifications import HostUpdateResult
 
 Broadcast = Callable[[Any], Any]
 

@@ -218,6 +218,39 @@ def test_an_mpijob_of_the_operator(capsys):
     assert worker["resources"] == {"limits": limits}
 
 
+def test_an_elastic_mpijob(capsys):
+    """The operator's script names no slots, and the launcher may be there before any pod."""
+    line = f"--workers 3 --min-workers 2 --max-workers 5 {FLAGS}"
+    job = mpijob(capsys, line)
+    assert job["spec"]["launcherCreationPolicy"] == "AtStartup"
+    assert job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 3
+    launcher, _ = pods_of(job)
+    assert launcher["command"] == ["hvdtune", "run"]
+    words = launcher["args"]
+    numbers = {"-np": "8", "--min-np": "8", "--max-np": "20", "--slots-per-host": "4"}
+    assert {flag: words[words.index(flag) + 1] for flag in numbers} == numbers
+    script = words.index("--host-discovery-script")
+    assert words[script + 1] == "/etc/mpi/discover_hosts.sh"
+    assert words[-5:] == PROGRAM
+
+
+ELASTIC_MISTAKES = [
+    ("--max-workers 2", "give --min-workers, too"),
+    ("--min-workers 3 --workers 2", "none is smaller than the one before"),
+    ("--min-workers 1 --workers 3 --max-workers 2", "none is smaller than the one before"),
+    ("--min-workers 1 --api-version v1", "are not elastic"),
+    ("--min-workers 1 --max-workers 2000", "at most 1024"),
+]
+
+
+@pytest.mark.parametrize(("flags", "words"), ELASTIC_MISTAKES)
+def test_mistakes_of_elastic_jobs_are_one_sentence(capsys, flags, words):
+    assert main(shlex.split(f"k8s mpijob --name d --image i --slots 1 {flags} true")) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert words in told.err
+
+
 def test_an_mpijob_of_version_1(capsys):
     """Its workers are reached without a standard input, which our own launcher needs."""
     launcher, worker = pods_of(mpijob(capsys, f"--workers 3 --api-version v1 {FLAGS}"))

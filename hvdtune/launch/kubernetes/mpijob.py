@@ -9,18 +9,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.kubernetes.job import HOSTFILE, Job, check, launcher, literal, ssh_server
 
 VERSIONS = ("v2beta1", "v1")  # the usual one first
 LONGEST_NAME = 50  # NAME-worker-99999
 # What the operator writes hostfiles and keys for.
 IMPLEMENTATIONS = {"openmpi": "OpenMPI", "intel": "Intel", "mpich": "MPICH"}
+# Names the pods that run, without slots. The operator writes it again when they change.
+DISCOVERY = "/etc/mpi/discover_hosts.sh"
+# s that a pod which has failed is left out, at least and at most: another one may get its name.
+_COOLDOWN = ("10", "300")
 
 
-def mpijob(job: Job, version: str = "v2beta1", implementation: str = "openmpi") -> dict[str, Any]:
-    """The MPIJob, ready for YAML. Raises `LaunchError` for what Kubernetes would not take."""
+def mpijob(
+    job: Job,
+    version: str = "v2beta1",
+    implementation: str = "openmpi",
+    pods: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """The MPIJob, ready for YAML. Raises `LaunchError` for what Kubernetes would not take.
+
+    With `pods`, the fewest and the most that may train, the job is elastic.
+    """
     check(job, LONGEST_NAME)
     starts: dict[str, Any] = _mpirun(job) if version == "v1" else launcher(job)
+    if pods:
+        starts = _elastic(job, version, *pods)
     serves = {} if version == "v1" else {"command": ssh_server()}
     launches = {"name": "launcher", "image": job.image, **starts, **job.variables()}
     trains = {"name": "worker", "image": job.image, **serves, **job.resources()}
@@ -31,17 +46,21 @@ def mpijob(job: Job, version: str = "v2beta1", implementation: str = "openmpi") 
         "metadata": job.metadata(),
         "spec": {
             "slotsPerWorker": job.slots,
-            **({"cleanPodPolicy": "Running"} if version == "v1" else _policy(implementation)),
+            **(
+                {"cleanPodPolicy": "Running"}
+                if version == "v1"
+                else _policy(implementation, waits=pods is None)
+            ),
             "mpiReplicaSpecs": replicas,
         },
     }
 
 
-def _policy(implementation: str) -> dict[str, Any]:
+def _policy(implementation: str, waits: bool) -> dict[str, Any]:
     return {
         "mpiImplementation": IMPLEMENTATIONS[implementation],
-        # `hvdtune run` ends if it cannot resolve a worker's name.
-        "launcherCreationPolicy": "WaitForWorkersReady",
+        # `hvdtune run` ends if it cannot resolve a worker's name; an elastic job waits for it.
+        "launcherCreationPolicy": "WaitForWorkersReady" if waits else "AtStartup",
         "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
     }
 
@@ -52,6 +71,24 @@ def _replicas(count: int, container: dict[str, Any]) -> dict[str, Any]:
         "restartPolicy": "Never",
         "template": {"spec": {"containers": [container]}},
     }
+
+
+def _elastic(job: Job, version: str, fewest: int, most: int) -> dict[str, Any]:
+    if version == "v1":
+        raise LaunchError(
+            "--min-workers: jobs of --api-version v1 are not elastic, because their launcher runs "
+            "mpirun."
+        )
+    if not fewest <= job.workers <= most:
+        raise LaunchError(
+            f"--min-workers {fewest}, --workers {job.workers}, --max-workers {most}: give numbers "
+            "of which none is smaller than the one before."
+        )
+    check(job._replace(workers=most), LONGEST_NAME)
+    words = ["-np", str(fewest * job.slots), "--min-np", str(fewest * job.slots)]
+    words += ["--max-np", str(most * job.slots), "--slots-per-host", str(job.slots)]
+    words += ["--host-discovery-script", DISCOVERY, "--blacklist-cooldown-range", *_COOLDOWN]
+    return {"command": ["hvdtune", "run"], "args": [*words, *map(literal, job.command)]}
 
 
 def _mpirun(job: Job) -> dict[str, list[str]]:

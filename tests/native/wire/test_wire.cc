@@ -233,7 +233,7 @@ TEST(a_change_of_membership_names_one_operation) {
 TEST(unknown_codes_are_refused) {
   CHECK_THROWS_WITH(wire::decode_announce("\x06"), DecodeError, "unknown type");
   CHECK_THROWS_WITH(wire::decode_announce(std::string_view("\0", 1)), DecodeError, "unknown type");
-  CHECK_THROWS_WITH(Schedule::decode("\x0b"), DecodeError, "unknown type");
+  CHECK_THROWS_WITH(Schedule::decode("\x0c"), DecodeError, "unknown type");
   Request request = sample_request();
   request.kind = static_cast<OpKind>(kOpKindCount);
   CHECK_THROWS_WITH(wire::decode_announce(wire::encode_announce_request(request, 1, 1)),

@@ -1,0 +1,1 @@
+"""Jobs that lose and gain hosts while they run."""

@@ -1,0 +1,57 @@
+"""How an elastic job's driver words what happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hvdtune.launch.allocation.hosts import Host
+
+_MOST_NAMES = 8  # in a sentence
+
+# Programs look for these words of Horovod's.
+FAILED = "Horovod detected that one or more processes exited with non-zero status"
+NO_STATE = "No hosts from previous set remaining, unable to broadcast state"
+
+
+def too_many_resets(limit: int) -> str:
+    """What ends a job that would form anew too often; the words are Horovod's, too."""
+    return (
+        f"Horovod was shutdown because number of resets during elastic job exceeded limit: {limit}"
+    )
+
+
+def too_few(needed: int, there: Sequence[Host], starting: bool) -> str:
+    """What a job waits for; `starting`: processes in the slots that are there."""
+    count = sum(host.slots for host in there)
+    slots = "slot is" if needed == 1 else "slots are"
+    words = f"{needed} {slots} needed, {_are(count)} there ({listed(there) or 'no host'})"
+    if count < needed:
+        words += f", {_are(needed - count)} missing"
+    return words + ("; processes are starting" if starting else "")
+
+
+def excluded(name: str, seconds: float) -> str:
+    """Host or slot `name` gets no process for so long, which may be infinite."""
+    if seconds == float("inf"):
+        return f"{name} is excluded for ever (there is no --blacklist-cooldown-range)."
+    return f"{name} is excluded for {seconds:.1f} s."
+
+
+def with_failures(text: str, failures: Sequence[str]) -> str:
+    """The last sentence of a job that has not ended well, with the latest processes that failed."""
+    if not failures:
+        return f"{text}."
+    words = text if FAILED in text else f"{text}. {FAILED}"
+    return f"{words}: {'; '.join(failures[-_MOST_NAMES:])}."
+
+
+def _are(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'}"
+
+
+def listed(hosts: Iterable[Host]) -> str:
+    """Hosts and slots, not all if there are many."""
+    words = [f"{host.name}:{host.slots}" for host in hosts]
+    if len(words) > _MOST_NAMES:
+        words[_MOST_NAMES:] = [f"and {len(words) - _MOST_NAMES} more"]
+    return ", ".join(words)
