@@ -93,6 +93,14 @@ def engine() -> _native.Engine:
     return found
 
 
+def own_engine() -> _native.Engine:
+    """The engine, also of a process that must not take part in collectives yet.
+
+    Raises as `engine`.
+    """
+    return _waiting or engine()
+
+
 def absence(call: str = "") -> str:
     """Why there is no engine. `call`: what needs it; found in the stack, if empty."""
     if _waiting is not None:

@@ -53,8 +53,11 @@ def count(until: str, per_commit: int = 1) -> None:
 
 
 def gather_first(until: str) -> None:
-    """A collective before the elastic function."""
+    """A collective before the elastic function, after what is allowed there."""
     hvd.init()
+    hvd.mark("loading")
+    new_state().commit()
+    assert hvd.rank() < hvd.size() == int(os.environ["HOROVOD_SIZE"])
     hvd.allgather_object(hvd.rank())
     run(until)
 

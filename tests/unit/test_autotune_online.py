@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from hvdtune.autotune.memory.recall import Found
+from hvdtune.autotune.session import online
 from hvdtune.autotune.session.online import MOST_HELD, _SharedEngine
-from hvdtune.core import tuning
+from hvdtune.core import tuning, world
 
 
 class Native:
@@ -82,3 +84,26 @@ def test_steps_in_which_overlapping_is_tried_are_not_judged(
         assert [1, 2, 3] in [engine.read_steps(0.1) for _ in range(MOST_HELD)]
     finally:
         tuning.hold(False)
+
+
+@pytest.mark.parametrize(
+    ("size", "is_reformed", "counts"), [(4, False, True), (2, False, False), (2, True, True)]
+)
+def test_what_was_found_counts_in_an_elastic_job_of_any_size(
+    monkeypatch: pytest.MonkeyPatch, size: int, is_reformed: bool, counts: bool
+) -> None:
+    found = Found({"chunk_size": 1}, "a start before")
+    monkeypatch.setattr(online, "_before", online._Before(4, found))
+    assert online._found_before(size, is_reformed) is (found if counts else None)
+
+
+def test_a_rank_keeps_what_is_in_force_for_when_it_is_rank_0(
+    native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native.apply({"cycle_time": 3.0})
+    monkeypatch.setattr(online, "_before", None)
+    monkeypatch.setattr(world, "size", lambda: 4)
+    online.keep_what_is_in_force()
+    kept = online._found_before(3, is_reformed=True)
+    assert kept is not None
+    assert kept.values == {"cycle_time": 3.0}

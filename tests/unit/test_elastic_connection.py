@@ -103,8 +103,13 @@ def test_what_is_under_way_is_cancelled(driver):
     assert called.wait(60)
     connection.on_cancel(1, cancel)
     assert len(calls) == 2, "at once, if it has been cancelled before"
-    assert all("driver" in why for why in calls)
-    connection.on_cancel(2, lambda why: pytest.fail("another generation"))
+    assert all("driver has ended" in why for why in calls)
+    called.clear()
+    connection.on_cancel(2, cancel)
+    driver.send("p0", "cancel", generation=2, why="p3 has died")
+    assert called.wait(60)
+    assert calls[2:] == ["p3 has died"]
+    connection.on_cancel(3, lambda why: pytest.fail("another generation"))
 
 
 def test_news_counts_from_the_last_place_on(driver):

@@ -23,6 +23,7 @@ Hear = Callable[[int, int], None]
 #: Takes a sentence for people.
 Cancel = Callable[[str], None]
 
+_CANCELLED = "the job's driver has ended this generation of the job"
 _CONNECT_S = 30.0  # the driver listens before it starts a process
 _MOST_WHY = 1000  # characters
 _UNANSWERED_MS = 20_000  # what the driver's machine has not received for so long, it never will
@@ -52,6 +53,7 @@ class Connection:
         self._place: Place | None = None  # that nobody has taken yet
         self._news = 0, 0
         self._cancelled = 0  # generations up to this one are over
+        self._why_cancelled = ""
         self._on_cancel: tuple[int, Cancel] | None = None
         self._left: str | None = None
         self._gone = ""
@@ -221,6 +223,7 @@ class Connection:
                 )
             elif kind == "cancel":
                 self._cancelled = max(self._cancelled, int(message["generation"]))
+                self._why_cancelled = str(message.get("why") or _CANCELLED)
                 self._cancel_what_is_over()
             elif kind == "leave":
                 self._left = str(message.get("why", ""))
@@ -230,7 +233,7 @@ class Connection:
         if self._on_cancel is not None and self.is_cancelled(self._on_cancel[0]):
             _, cancel = self._on_cancel
             self._on_cancel = None
-            cancel("the job's driver has ended this generation of the job")
+            cancel(self._why_cancelled)
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -19,7 +19,8 @@ and the driver:
 
     place     "generation"; "environment": the variables of its place; "newcomers": the ranks that
               were not in the generation before; "synchronise": whether states may differ
-    cancel    "generation" will not come together, or has ended: ask again
+    cancel    "generation" will not come together, or has ended: ask again; "why", if given, a
+              sentence without its end for people
     news      "number" grows; "change" is a HostUpdateResult
     leave     the job goes on without this process, which ends with exit code 0, with "why"
 """

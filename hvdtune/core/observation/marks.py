@@ -36,7 +36,7 @@ def mark_step() -> None:
     """
     global _by_hand
     _by_hand = True
-    world.engine().mark_step()
+    world.own_engine().mark_step()
     _tell_of_step()
 
 
@@ -104,7 +104,7 @@ def mark(text: str, value: int = 0) -> Span:
     kept with the moment. Raises ValueError before init.
     """
     text = str(text)
-    world.engine().mark(USER, int(value), text)
+    world.own_engine().mark(USER, int(value), text)
     return Span(text)
 
 
