@@ -218,7 +218,13 @@ class Beats:
     """A thread that sends `line` to a socket every so many `seconds`, without Python's lock."""
 
     def __init__(self, socket: int, line: bytes, seconds: float) -> None:
-        """Begin. The socket, a descriptor, may be closed after `stop`."""
+        """Begin. The socket, a descriptor, may be closed: the connection stays open until `stop`.
+
+        Raises ValueError if it is none.
+        """
+
+    def keep(self) -> None:
+        """Go on until the process has ended, whatever becomes of this object."""
 
     def stop(self) -> None:
         """Return when the thread has ended. In a fork, which does not have it, nothing."""

@@ -132,8 +132,9 @@ class Connection:
     def stop_listening(self) -> None:
         """At the process's end: a thread that calls native code must not outlive the interpreter.
 
-        The beats go on until the process has ended.
+        The beats go on until the process has ended: that may take long.
         """
+        self._beats.keep()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
         self._reading.join()

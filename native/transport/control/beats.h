@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/fd.h"
 
 namespace hvdtune {
 
@@ -13,9 +14,10 @@ namespace hvdtune {
 /// it, which needs nothing that the process may hold for long, such as Python's lock.
 class Beats {
  public:
-  /// Sends `line`, whole, every `pause`, from now on until stop(). The socket stays the caller's,
-  /// who may send, too, and must close it after stop(). A line for which there is no room is left
-  /// out; if the reader is gone, nothing is sent any more.
+  /// Sends `line`, whole, every `pause`, from now on until stop(). The caller may send, too, and
+  /// close its socket: the connection stays open. A line for which there is no room is left out; if
+  /// the reader is gone, nothing is sent any more. Throws Error(kInvalidArgument) if `socket` is
+  /// none.
   Beats(int socket, std::string line, Nanos pause);
   /// stop()
   ~Beats();
@@ -29,7 +31,7 @@ class Beats {
  private:
   void run() const;
 
-  const int socket_;
+  const Fd socket_;
   const std::string line_;
   const Nanos pause_;
   const int process_;

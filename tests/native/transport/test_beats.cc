@@ -8,6 +8,7 @@
 #include <array>
 #include <string>
 
+#include "base/error.h"
 #include "base/fd.h"
 #include "check.h"
 
@@ -57,6 +58,18 @@ TEST(a_long_pause_does_not_hold_up_the_end_of_beats) {
   const Pair pair;
   Beats beats(pair.sender.get(), "x", 3600 * kSecond);
   CHECK_EQ(pair.read(1), std::string("x"));
+}
+
+TEST(whoever_sends_may_close_the_socket) {
+  Pair pair;
+  Beats beats(pair.sender.get(), "x", kMillisecond);
+  pair.sender = Fd();
+  CHECK_EQ(pair.read(3), std::string("xxx"));
+  beats.stop();
+}
+
+TEST(beats_need_a_socket) {
+  CHECK_THROWS_WITH(Beats(-1, "x", kMillisecond), Error, "no open socket");
 }
 
 TEST(a_reader_who_is_gone_ends_beats_without_a_signal) {
