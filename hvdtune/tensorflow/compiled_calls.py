@@ -216,9 +216,9 @@ def _wire_name(name: str, ignore_name_scope: bool) -> str:
     unique = graph.unique_name(name)
     if ignore_name_scope:
         return f"xla.{unique.rpartition('/')[2]}"
-    while isinstance(graph, FuncGraph) and control_flow_util.GraphOrParentsInXlaContext(
-        graph.outer_graph
+    while isinstance(outer := getattr(graph, "outer_graph", None), FuncGraph) and (
+        control_flow_util.GraphOrParentsInXlaContext(outer)
     ):
-        graph = graph.outer_graph  # of branches and loops: TensorFlow numbers their names
-    function = re.sub(r"(_\d+)+$", "", getattr(graph, "name", ""))
-    return f"xla.{function}/{unique}"
+        graph = outer  # TensorFlow numbers the names of branches and loops
+    function = re.sub(r"(_\d+)+$|\W", "", getattr(graph, "name", ""))
+    return f"xla.{function}/{unique}" if function else f"xla.{unique}"

@@ -37,6 +37,8 @@ __all__ = [
     "run",
 ]
 
+# … and what XLA makes of all errors.
+_OF_A_LOST_JOB = (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError)
 _COLLECTIVES = ("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter", "Join")
 
 
@@ -54,7 +56,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     def mapped(state: State, *args: Any, **kwargs: Any) -> Any:
         try:
             return func(state, *args, **kwargs)
-        except (tf.errors.UnknownError, tf.errors.AbortedError) as error:
+        except _OF_A_LOST_JOB as error:
             if is_of_collective(error):
                 raise HorovodInternalError(str(error)) from error
             raise
@@ -63,7 +65,12 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_of_collective(error: tf.errors.OpError) -> bool:
-    """Whether one of hvdtune's operations failed; TensorFlow's text has their types' names."""
+    """Whether one of hvdtune's operations failed with its job.
+
+    TensorFlow's text has their types' names; that of XLA's custom calls begins with ours.
+    """
+    if isinstance(error, tf.errors.InternalError):
+        return "hvdtune: " in error.message
     text = f"{error.message} {error.op.type if error.op is not None else ''}"
     return any(
         f"Horovod{group}{kind}" in text for kind in _COLLECTIVES for group in ("", "Grouped")

@@ -41,11 +41,13 @@ __all__ = [
     "run",
 ]
 
-# Errors in which TensorFlow and JAX wrap what a collective in a compiled step raises, and what its
-# text has: the operation's type, or what XLA's begins with. The package's name alone is in the
-# stack that TensorFlow adds to any error.
-_WRAPPERS = ("UnknownError", "AbortedError", "JaxRuntimeError", "XlaRuntimeError")
-_OURS = ("Horovod", "hvdtune: ")
+# Errors in which TensorFlow and JAX wrap what a collective in a compiled step raises if its job is
+# lost, and what their texts have then: the operation's type, or what XLA's begin with. The package's
+# name alone is in the stack that TensorFlow adds to any error.
+_WRAPPERS = {
+    **dict.fromkeys(("UnknownError", "AbortedError"), "Horovod"),
+    **dict.fromkeys(("InternalError", "JaxRuntimeError", "XlaRuntimeError"), "hvdtune: "),
+}
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,7 +64,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return func(*args, **kwargs)
         except Exception as error:
-            if type(error).__name__ in _WRAPPERS and any(ours in str(error) for ours in _OURS):
+            ours = _WRAPPERS.get(type(error).__name__)
+            if ours is not None and ours in str(error):
                 raise HorovodInternalError(str(error)) from error
             raise
 

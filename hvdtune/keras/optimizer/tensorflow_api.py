@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from hvdtune.faces import reduced
+from hvdtune.tensorflow import compiled_calls
 from hvdtune.tensorflow.util import value_of
 
 
@@ -65,15 +65,14 @@ class TensorFlowHook:
         return results
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        """`DistributedHook.apply`. Raises ValueError inside what XLA compiles."""
-        if self._reduction.is_needed and control_flow_util.GraphOrParentsInXlaContext(
-            tf.compat.v1.get_default_graph()
-        ):
-            raise ValueError(
-                "The training step is compiled by XLA, which has no operation for reducing "
-                "gradients over ranks. Call model.compile(..., jit_compile=False), or give fit() "
-                "hvd.callbacks.BroadcastGlobalVariablesCallback, which turns XLA off by itself."
-            )
+        """`DistributedHook.apply`. Raises ValueError in what XLA compiles if it cannot do that."""
+        if self._reduction.is_needed and compiled_calls.is_compiling():
+            if reason := compiled_calls.missing():
+                raise ValueError(
+                    f"The training step is compiled by XLA, and {reason}. Call model.compile(..., "
+                    "jit_compile=False), or give fit() "
+                    "hvd.callbacks.BroadcastGlobalVariablesCallback, which turns XLA off by itself."
+                )
         grads = self._checked_for_accumulation(list(grads))
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
