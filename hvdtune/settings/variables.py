@@ -36,7 +36,7 @@ _HOROVODS = {
     "HOROVOD_CCL_CACHE": _CCL,
     "HOROVOD_DISABLE_NVTX_RANGES": "hvdtune makes ranges only while a profiler asks for them",
     "HOROVOD_ELASTIC_TIMEOUT": _ELASTIC,
-    "HOROVOD_ENABLE_XLA_OPS": "functions of TensorFlow that XLA compiles have hvdtune's operations without it",
+    "HOROVOD_ENABLE_XLA_OPS": "what XLA compiles of TensorFlow has hvdtune's operations anyway",
     "HOROVOD_MLSL_BGT_AFFINITY": _CCL,
     "HOROVOD_SPARK_PYTHONPATH": _SPARK,
     "HOROVOD_SPARK_START_TIMEOUT": _SPARK,

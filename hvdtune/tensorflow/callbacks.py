@@ -40,6 +40,7 @@ class Node:
     attributes: Mapping[str, Any]
 
     def get_attr(self, name: str) -> Any:
+        """As `tf.Operation.get_attr`."""
         return self.attributes[name]
 
     def gradient(self, operation: str, upstream: Sequence[tf.Tensor]) -> Any:

@@ -1,9 +1,9 @@
 """Horovod's operations in functions that XLA compiles for the CPU: custom calls of XLA's.
 
-TensorFlow says while it traces whether XLA will compile a function (`jit_compile=True`). XLA may run
-independent calls in any order and side by side, and ours wait for the other ranks: so each call
+TensorFlow says while it traces whether XLA will compile a function (`jit_compile=True`). XLA may
+run independent calls in any order and side by side, and ours wait for the other ranks: so each call
 reads and writes one variable, and they run one after the other in the order of the program, in
-branches, loops and inner functions too.
+branches, loops and inner functions too. Errors are TensorFlow's InternalError, with our text.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import time
 import pytest
 
 pytest.importorskip("tensorflow")
+pytest.importorskip("keras")
 
 from rank_programs import tensorflow_xla
 from support.jobs.ranks import run_ranks, start_ranks
@@ -20,7 +21,7 @@ _found: dict[int, tuple[dict[str, str], ...]] = {}
 def test_compiled_operations(np: int, name: str) -> None:
     """The first test of a size runs the job, the others read what it found."""
     if np not in _found:
-        settings = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
+        settings = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "KERAS_BACKEND": "tensorflow"}
         _found[np] = run_ranks(np, tensorflow_xla.run, env=settings, timeout=240).values
     for rank, found in enumerate(_found[np]):
         assert not found[name], f"rank {rank}: {found[name]}"

@@ -186,7 +186,7 @@ def xla_is_turned_off(folder: str) -> None:
     lacking: Any = contextlib.nullcontext()
     if backend_name() == "tensorflow":
         missing = "hvdtune.tensorflow.compiled_calls._missing_in_process"
-        lacking = mock.patch(missing, lambda: "there is no way")
+        lacking = mock.patch(missing, return_value="there is no way")
     best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
     best.filepath = str(Path(folder) / f"without XLA {hvd.rank()}.keras")
     state = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, epoch=0, batch=0)

@@ -11,11 +11,13 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
+import keras
 import numpy as np
 import tensorflow as tf
+from rank_programs import keras_training
 
+import hvdtune.keras
 import hvdtune.tensorflow as hvd
 from hvdtune.tensorflow import compiled_calls
 from hvdtune.tensorflow import mpi_ops as ops
@@ -304,14 +306,6 @@ def training_with_the_tape() -> None:
 
 @check
 def training_with_keras() -> None:
-    import keras
-
-    from rank_programs import keras_training
-
-    if keras.__version__ < "3":
-        return
-    import hvdtune.keras
-
     alone, shared = keras_training.new_model(), keras_training.new_model()
     keras_training.fit(alone, keras.optimizers.SGD(0.1, momentum=0.9), alone=True)
     keras_training.fit(
@@ -379,7 +373,7 @@ def errors_arrive() -> None:
 
 
 def wait_for_the_dead() -> tuple[str, str]:
-    """Rank 1 never reduces, and is killed; what rank 0 hears of it, and what an elastic loop does."""
+    """Rank 1 never reduces, and is killed; what rank 0 hears of it, and an elastic loop."""
     hvd.init()
     reduce = compiled(lambda x: hvd.allreduce(x))
     print("started", flush=True)

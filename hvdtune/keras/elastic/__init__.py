@@ -42,8 +42,8 @@ __all__ = [
 ]
 
 # Errors in which TensorFlow and JAX wrap what a collective in a compiled step raises if its job is
-# lost, and what their texts have then: the operation's type, or what XLA's begin with. The package's
-# name alone is in the stack that TensorFlow adds to any error.
+# lost, and what their texts have then: the operation's type, or what XLA's begin with. The name of
+# the package alone is in the stack that TensorFlow adds to any error.
 _WRAPPERS = {
     **dict.fromkeys(("UnknownError", "AbortedError"), "Horovod"),
     **dict.fromkeys(("InternalError", "JaxRuntimeError", "XlaRuntimeError"), "hvdtune: "),

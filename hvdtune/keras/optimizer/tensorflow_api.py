@@ -66,13 +66,13 @@ class TensorFlowHook:
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         """`DistributedHook.apply`. Raises ValueError in what XLA compiles if it cannot do that."""
-        if self._reduction.is_needed and compiled_calls.is_compiling():
-            if reason := compiled_calls.missing():
-                raise ValueError(
-                    f"The training step is compiled by XLA, and {reason}. Call model.compile(..., "
-                    "jit_compile=False), or give fit() "
-                    "hvd.callbacks.BroadcastGlobalVariablesCallback, which turns XLA off by itself."
-                )
+        compiled = self._reduction.is_needed and compiled_calls.is_compiling()
+        if compiled and (reason := compiled_calls.missing()):
+            raise ValueError(
+                f"The training step is compiled by XLA, and {reason}. Call model.compile(..., "
+                "jit_compile=False), or give fit() "
+                "hvd.callbacks.BroadcastGlobalVariablesCallback, which turns XLA off by itself."
+            )
         grads = self._checked_for_accumulation(list(grads))
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
