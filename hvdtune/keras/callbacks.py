@@ -48,7 +48,7 @@ class _Callback(keras.callbacks.Callback):
         model = self.model
         if backend_name() != "tensorflow" or not getattr(model, "jit_compile", False):
             return
-        from hvdtune.tensorflow import compiled_calls
+        from hvdtune.tensorflow.calls import compiled as compiled_calls
 
         if not (reason := compiled_calls.missing()):
             return

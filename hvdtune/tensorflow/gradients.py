@@ -25,7 +25,7 @@ from hvdtune.core import process_sets
 from hvdtune.core.reduce_ops import Average, Sum
 from hvdtune.core.world import rank
 from hvdtune.tensorflow import mpi_ops
-from hvdtune.tensorflow.operation_calls import call
+from hvdtune.tensorflow.calls.operations import call
 
 _COMMON = ("ignore_name_scope", "process_set_id")
 _REDUCTION = ("reduce_op", "prescale_factor", "postscale_factor", *_COMMON)

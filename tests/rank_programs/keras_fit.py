@@ -185,7 +185,7 @@ def xla_is_turned_off(folder: str) -> None:
     """By whichever of our callbacks `fit` gets, if TensorFlow's XLA cannot compile collectives."""
     lacking: Any = contextlib.nullcontext()
     if backend_name() == "tensorflow":
-        missing = "hvdtune.tensorflow.compiled_calls._missing_in_process"
+        missing = "hvdtune.tensorflow.calls.compiled._missing_in_process"
         lacking = mock.patch(missing, return_value="there is no way")
     best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
     best.filepath = str(Path(folder) / f"without XLA {hvd.rank()}.keras")

@@ -538,7 +538,7 @@ def tensorflow_api() -> None:
     assert got.indices.numpy() == [hvd.rank()]
 
     # As if XLA could not compile collectives.
-    missing = "hvdtune.tensorflow.compiled_calls._missing_in_process"
+    missing = "hvdtune.tensorflow.calls.compiled._missing_in_process"
     with mock.patch(missing, return_value="no way"):
         if hvd.size() > 1:
             optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1))

@@ -19,8 +19,8 @@ from rank_programs import keras_training
 
 import hvdtune.keras
 import hvdtune.tensorflow as hvd
-from hvdtune.tensorflow import compiled_calls
 from hvdtune.tensorflow import mpi_ops as ops
+from hvdtune.tensorflow.calls import compiled as compiled_calls
 
 Check = Callable[[], None]
 CHECKS: dict[str, Check] = {}

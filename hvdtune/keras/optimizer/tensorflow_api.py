@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvdtune.faces import reduced
-from hvdtune.tensorflow import compiled_calls
+from hvdtune.tensorflow.calls import compiled as compiled_calls
 from hvdtune.tensorflow.util import value_of
 
 

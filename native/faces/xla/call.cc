@@ -20,12 +20,12 @@ void check_place(Engine& engine, const Call& call) {
   const auto [index, members] = engine.place_in_set(call.process_set());
   if (index < 0) return;  // the engine says why
   if (members == call.number(kCallMembers) && index == call.number(kCallIndex)) return;
-  refuse_call("tensor " + std::string(call.name) + ": the program was compiled for rank " +
-              std::to_string(call.number(kCallIndex)) + " of " +
-              std::to_string(call.number(kCallMembers)) + ", and this is rank " +
-              std::to_string(index) + " of " + std::to_string(members) +
-              ", for which the shapes of its results differ; after a change of the ranks compile it "
-              "anew (with JAX: jax.clear_caches())");
+  refuse_call(
+      "tensor " + std::string(call.name) + ": the program was compiled for rank " +
+      std::to_string(call.number(kCallIndex)) + " of " + std::to_string(call.number(kCallMembers)) +
+      ", and this is rank " + std::to_string(index) + " of " + std::to_string(members) +
+      ", for which the shapes of its results differ; after a change of the ranks compile it "
+      "anew (with JAX: jax.clear_caches())");
 }
 
 /// Waits for an operation. `results`: those of its tensors, for what the engine has allocated.
@@ -49,12 +49,13 @@ void finish(Engine& engine, std::int64_t handle, const Call& call, std::span<con
     const Tensor& result = results[first + i];
     if (call.number(kCallEqual) != 0 || output.bytes() != result.bytes()) {
       const std::int64_t rows = call.number(kCallEqual) != 0 ? -1 : result.shape[0];
-      throw Error(ErrorKind::kMismatch,
-                  "tensor " + std::string(call.name) + ": the ranks bring " +
-                      std::to_string(output.shape()[0]) + " rows to this rank, where the program " +
-                      (rows < 0 ? std::string("was compiled for the same number from every rank")
-                                : "was compiled for " + std::to_string(rows)) +
-                      "; in a compiled function the numbers must be equal (or, with JAX, given as sizes)");
+      throw Error(
+          ErrorKind::kMismatch,
+          "tensor " + std::string(call.name) + ": the ranks bring " +
+              std::to_string(output.shape()[0]) + " rows to this rank, where the program " +
+              (rows < 0 ? std::string("was compiled for the same number from every rank")
+                        : "was compiled for " + std::to_string(rows)) +
+              "; in a compiled function the numbers must be equal (or, with JAX, given as sizes)");
     }
     if (output.bytes() > 0) std::memcpy(result.data, output.data(), output.bytes());
   }
@@ -86,7 +87,8 @@ Submission submission_of(const Call& call, std::string_view name, std::span<cons
 }
 
 /// All tensors as one operation.
-void run_group(Engine& engine, const Call& call, std::span<const Tensor> tensors, std::span<const Tensor> results) {
+void run_group(Engine& engine, const Call& call, std::span<const Tensor> tensors,
+               std::span<const Tensor> results) {
   Submission group = submission_of(call, call.name, tensors, results, 0);
   group.request.grouped = true;
   group.request.tensors.reserve(tensors.size());
@@ -100,7 +102,8 @@ void run_group(Engine& engine, const Call& call, std::span<const Tensor> tensors
 }
 
 /// Each tensor as an operation of its own; all are under way before the first is waited for.
-void run_each(Engine& engine, const Call& call, std::span<const Tensor> tensors, std::span<const Tensor> results) {
+void run_each(Engine& engine, const Call& call, std::span<const Tensor> tensors,
+              std::span<const Tensor> results) {
   std::vector<std::int64_t> handles;
   handles.reserve(tensors.size());
   Status first_error;

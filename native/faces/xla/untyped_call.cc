@@ -85,9 +85,9 @@ void run_collective(void** results, const void** operands, std::string_view text
     made.tensors[i].data = results[i];
   }
   *static_cast<std::int32_t*>(results[count]) = *static_cast<const std::int32_t*>(operands[count]);
-  run_call({.name = words.rest(), .numbers = numbers, .factors = factors, .splits = {},
-            .received = {}},
-           given.tensors, made.tensors);
+  run_call(
+      {.name = words.rest(), .numbers = numbers, .factors = factors, .splits = {}, .received = {}},
+      given.tensors, made.tensors);
 }
 
 template <typename Run>
@@ -113,9 +113,8 @@ bool reads_failures(std::optional<std::string_view> (*message_of)(const void*)) 
 
 void call_untyped_collective(void* results, const void** operands, const char* text,
                              std::size_t length, void* status) {
-  with_status(status, [&] {
-    run_collective(static_cast<void**>(results), operands, {text, length});
-  });
+  with_status(status,
+              [&] { run_collective(static_cast<void**>(results), operands, {text, length}); });
 }
 
 void call_untyped_place(void* result, const void** /*operands*/, const char* text,

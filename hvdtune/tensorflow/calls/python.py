@@ -55,7 +55,7 @@ def call(
     attributes: Mapping[str, Any],
     name: str | None,
 ) -> list[tf.Tensor]:
-    """As `operation_calls.call`."""
+    """As `operations.call`."""
     if operation in _NUMBERS:
         return [_number(operation, attributes.get("process_set_id", 0))]
     first = next(iter(inputs.values()))

@@ -24,7 +24,7 @@ from hvdtune.core.libraries import tensorflow_library
 from hvdtune.core.operations import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER
 from hvdtune.core.reduce_ops import Sum
 from hvdtune.core.world import rank, size
-from hvdtune.tensorflow.callbacks import Node
+from hvdtune.tensorflow.calls.python import Node
 
 _KINDS = {
     "Allreduce": ALLREDUCE,
@@ -72,7 +72,7 @@ def _missing_in_process() -> str:
 def call(
     operation: str, inputs: Mapping[str, Any], attributes: Mapping[str, Any], name: str | None
 ) -> list[tf.Tensor]:
-    """As `operation_calls.call`, in what XLA compiles.
+    """As `operations.call`, in what XLA compiles.
 
     Raises ValueError for tensors whose shape is not known while the function is traced, and for an
     alltoall whose parts are not equal; NotImplementedError for a join.
