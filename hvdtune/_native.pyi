@@ -39,6 +39,13 @@ def register_tensorflow(library: str) -> None:
     of the functions that it lacks.
     """
 
+def register_tensorflow_xla(library: str) -> None:
+    """Register custom calls for the CPU with the XLA in TensorFlow's library at this path.
+
+    `hvdtune_collective` and `hvdtune_place`; native/faces/xla/untyped_call.h has their texts. Once.
+    Raises ValueError, and registers nothing, if the library is not loaded, or with what it lacks.
+    """
+
 def xla_collective_call() -> object:
     """A capsule with the handler of XLA's custom call for all collectives on the CPU.
 

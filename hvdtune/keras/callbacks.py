@@ -39,7 +39,7 @@ _steps = _Steps()
 
 
 class _Callback(keras.callbacks.Callback):
-    """Marks the ends of steps, and keeps XLA away from collectives."""
+    """Marks the ends of steps, and keeps XLA away from collectives that it cannot compile."""
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Make sure that the training step can be compiled."""
@@ -48,9 +48,11 @@ class _Callback(keras.callbacks.Callback):
         model = self.model
         if backend_name() != "tensorflow" or not getattr(model, "jit_compile", False):
             return
-        log.write(
-            "info", "XLA has no operation for reducing gradients: jit_compile=False for this model"
-        )
+        from hvdtune.tensorflow.calls import compiled as compiled_calls
+
+        if not (reason := compiled_calls.missing()):
+            return
+        log.write("info", f"jit_compile=False for this model: {reason}")
         model.jit_compile = False
         model.make_train_function(force=True)
 

@@ -35,7 +35,7 @@ _HOROVODS = {
     "HOROVOD_CCL_BGT_AFFINITY": _CCL,
     "HOROVOD_CCL_CACHE": _CCL,
     "HOROVOD_DISABLE_NVTX_RANGES": "hvdtune makes ranges only while a profiler asks for them",
-    "HOROVOD_ENABLE_XLA_OPS": "XLA cannot compile hvdtune's operations of TensorFlow",
+    "HOROVOD_ENABLE_XLA_OPS": "what XLA compiles of TensorFlow has hvdtune's operations anyway",
     "HOROVOD_MLSL_BGT_AFFINITY": _CCL,
     "HOROVOD_SPARK_PYTHONPATH": _SPARK,
     "HOROVOD_SPARK_START_TIMEOUT": _SPARK,

@@ -35,6 +35,8 @@ __all__ = [
     "run",
 ]
 
+# What TensorFlow raises if a job is lost, and what XLA makes of all errors.
+_OF_A_LOST_JOB = (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError)
 _COLLECTIVES = ("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter", "Join")
 
 
@@ -49,16 +51,17 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     return run_translated(
-        func,
-        lambda error: (
-            isinstance(error, (tf.errors.UnknownError, tf.errors.AbortedError))
-            and is_of_collective(error)
-        ),
+        func, lambda error: isinstance(error, _OF_A_LOST_JOB) and is_of_collective(error)
     )
 
 
 def is_of_collective(error: tf.errors.OpError) -> bool:
-    """Whether one of hvdtune's operations failed; TensorFlow's text has their types' names."""
+    """Whether one of hvdtune's operations failed with its job.
+
+    TensorFlow's text has their types' names; that of XLA's custom calls begins with ours.
+    """
+    if isinstance(error, tf.errors.InternalError):
+        return "hvdtune: " in error.message
     text = f"{error.message} {error.op.type if error.op is not None else ''}"
     return any(
         f"Horovod{group}{kind}" in text for kind in _COLLECTIVES for group in ("", "Grouped")

@@ -17,7 +17,7 @@ from hvdtune.core.operations import synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.faces.broadcast import finish_all
 from hvdtune.tensorflow import mpi_ops
-from hvdtune.tensorflow.operation_calls import DTYPES
+from hvdtune.tensorflow.calls.operations import DTYPES
 from hvdtune.tensorflow.reductions import as_tensor
 from hvdtune.tensorflow.util import value_of
 

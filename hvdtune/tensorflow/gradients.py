@@ -25,7 +25,7 @@ from hvdtune.core import process_sets
 from hvdtune.core.reduce_ops import Average, Sum
 from hvdtune.core.world import rank
 from hvdtune.tensorflow import mpi_ops
-from hvdtune.tensorflow.operation_calls import call
+from hvdtune.tensorflow.calls.operations import call
 
 _COMMON = ("ignore_name_scope", "process_set_id")
 _REDUCTION = ("reduce_op", "prescale_factor", "postscale_factor", *_COMMON)
@@ -69,8 +69,12 @@ def _own_rows(op: Any, gradients: tuple[tf.Tensor, ...], grouped: bool) -> list[
     # One row of the gathered table for every rank: how many rows it has of each tensor.
     rows = tf.stack([tf.shape(tensor)[0] for tensor in op.inputs])
     table = mpi_ops.call_one("HorovodAllgather", rows[tf.newaxis], common)
-    before = tf.reduce_sum(table[: _index_in(common["process_set_id"])], axis=0)
-    return [average[before[i] : before[i] + rows[i]] for i, average in enumerate(averages)]
+    earlier = tf.range(tf.shape(table)[0]) < _index_in(common["process_set_id"])
+    before = tf.reduce_sum(tf.where(earlier[:, tf.newaxis], table, 0), axis=0)
+    return [
+        tf.slice(average, tf.one_hot(0, tf.rank(average), before[i], 0), tf.shape(tensor))
+        for i, (average, tensor) in enumerate(zip(averages, op.inputs, strict=True))
+    ]
 
 
 @tf.RegisterGradient("HorovodAllgather")

@@ -51,7 +51,7 @@ from hvdtune.core.world import (
 )
 from hvdtune.faces.arguments import allreduce_op as handle_average_backwards_compatibility
 from hvdtune.faces.arguments import group_members
-from hvdtune.tensorflow.operation_calls import call, checked
+from hvdtune.tensorflow.calls.operations import call, checked
 
 __all__ = [
     "Adasum",

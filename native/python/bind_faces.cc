@@ -1,6 +1,7 @@
 #include "faces/tensorflow/c_interface.h"
 #include "faces/tensorflow/operation_types.h"
 #include "faces/xla/collective_call.h"
+#include "faces/xla/untyped_call.h"
 #include "python/bindings.h"
 
 namespace py = pybind11;
@@ -26,6 +27,10 @@ void bind_faces(py::module_& module) {
       "Registers Horovod's operations with the TensorFlow whose framework library, loaded already, "
       "is at this path. Once. Raises ValueError, and registers nothing, with the names of the "
       "functions that the library lacks.");
+  module.def("register_tensorflow_xla", &faces::xla::register_untyped_calls, py::arg("library"),
+             "Registers custom calls for the CPU with the XLA in TensorFlow's library, loaded "
+             "already, at this path. Once. Raises ValueError, and registers nothing, with what the "
+             "library lacks.");
 }
 
 }  // namespace hvdtune::python

@@ -83,7 +83,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("compression", "reduced_gradients"),
     ),
     "tensorflow": (
-        *("util", "compression", "callbacks", "operation_calls", "mpi_ops", "gradients"),
+        *("util", "compression", "calls", "mpi_ops", "gradients"),
         *("reductions", "gradient_reduction", "tape", "gradient_aggregation"),
         *("gradient_aggregation_eager", "optimizer", "functions", "elastic", "sync_batch_norm"),
         *("data", "keras"),

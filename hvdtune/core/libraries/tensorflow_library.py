@@ -5,6 +5,7 @@ from __future__ import annotations
 from hvdtune import _native
 
 _LIBRARY = "libtensorflow_framework.so.2"
+_XLA_LIBRARY = "libtensorflow_cc.so.2"
 
 
 def register_operations() -> str:
@@ -15,6 +16,18 @@ def register_operations() -> str:
     """
     try:
         _native.register_tensorflow(_LIBRARY)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def register_xla_calls() -> str:
+    """Make XLA's custom calls of ours known to TensorFlow's XLA, once; else why not.
+
+    They need symbols of C++, which another version may lack: then none is registered.
+    """
+    try:
+        _native.register_tensorflow_xla(_XLA_LIBRARY)
     except ValueError as error:
         return str(error)
     return ""

@@ -39,11 +39,13 @@ __all__ = [
     "run",
 ]
 
-# Errors in which TensorFlow and JAX wrap what a collective in a compiled step raises, and what its
-# text has: the operation's type, or what XLA's begins with. The package's name alone is in the
-# stack that TensorFlow adds to any error.
-_WRAPPERS = ("UnknownError", "AbortedError", "JaxRuntimeError", "XlaRuntimeError")
-_OURS = ("Horovod", "hvdtune: ")
+# Errors in which TensorFlow and JAX wrap what a collective in a compiled step raises if its job is
+# lost, and what their texts have then: the operation's type, or what XLA's begin with. The name of
+# the package alone is in the stack that TensorFlow adds to any error.
+_WRAPPERS = {
+    **dict.fromkeys(("UnknownError", "AbortedError"), "Horovod"),
+    **dict.fromkeys(("InternalError", "JaxRuntimeError", "XlaRuntimeError"), "hvdtune: "),
+}
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,10 +56,9 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     current state is kept. Then the reset callbacks run, the state is made that of rank 0, and
     `func` is called again.
     """
-
     return run_translated(
         func,
         lambda error: (
-            type(error).__name__ in _WRAPPERS and any(ours in str(error) for ours in _OURS)
+            (ours := _WRAPPERS.get(type(error).__name__)) is not None and ours in str(error)
         ),
     )

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from hvdtune.faces import reduced
+from hvdtune.tensorflow.calls import compiled as compiled_calls
 from hvdtune.tensorflow.util import value_of
 
 
@@ -65,13 +65,12 @@ class TensorFlowHook:
         return results
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        """`DistributedHook.apply`. Raises ValueError inside what XLA compiles."""
-        if self._reduction.is_needed and control_flow_util.GraphOrParentsInXlaContext(
-            tf.compat.v1.get_default_graph()
-        ):
+        """`DistributedHook.apply`. Raises ValueError in what XLA compiles if it cannot do that."""
+        compiled = self._reduction.is_needed and compiled_calls.is_compiling()
+        if compiled and (reason := compiled_calls.missing()):
             raise ValueError(
-                "The training step is compiled by XLA, which has no operation for reducing "
-                "gradients over ranks. Call model.compile(..., jit_compile=False), or give fit() "
+                f"The training step is compiled by XLA, and {reason}. Call model.compile(..., "
+                "jit_compile=False), or give fit() "
                 "hvd.callbacks.BroadcastGlobalVariablesCallback, which turns XLA off by itself."
             )
         grads = self._checked_for_accumulation(list(grads))

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "faces/places.h"
 #include "faces/running_engine.h"
 #include "faces/tensorflow/call.h"
 #include "faces/tensorflow/operation_types.h"
@@ -223,53 +224,14 @@ void* create_set(TF_OpKernelConstruction* construction) {
 void* create_nothing(TF_OpKernelConstruction* /*construction*/) { return nullptr; }
 void delete_nothing(void* /*kernel*/) {}
 
-void put_size(void* kernel, TF_OpKernelContext* context) {
-  put_number(context, [kernel] {
-    const std::uint32_t set = static_cast<Set*>(kernel)->id;
-    const int size = running_engine()->place_in_set(set).second;
-    if (size == 0) refuse("there is no process set " + std::to_string(set));
-    return size;
-  });
+template <Place which>
+void put_place(void* /*kernel*/, TF_OpKernelContext* context) {
+  put_number(context, [] { return place(which); });
 }
 
-/// Horovod's codes: 1, 0, or -1 before init, -3 for an unknown set.
-void put_included(void* kernel, TF_OpKernelContext* context) {
-  put_number(context, [kernel] {
-    std::pair<int, int> place;
-    try {
-      place = running_engine()->place_in_set(static_cast<Set*>(kernel)->id);
-    } catch (const Error&) {
-      return -1;
-    }
-    if (place.second == 0) return -3;
-    return place.first >= 0 ? 1 : 0;
-  });
-}
-
-void put_rank(void* /*kernel*/, TF_OpKernelContext* context) {
-  put_number(context, [] { return running_engine()->place_in_set(0).first; });
-}
-
-/// (this rank's number among those of its host, how many they are)
-std::pair<int, int> place_on_host() {
-  const std::shared_ptr<Engine> engine = running_engine();
-  const std::vector<int> hosts = engine->hosts();
-  const auto rank = static_cast<std::size_t>(engine->place_in_set(0).first);
-  std::pair<int, int> place{0, 0};
-  for (std::size_t other = 0; other < hosts.size(); ++other) {
-    if (hosts[other] != hosts[rank]) continue;
-    if (other < rank) ++place.first;
-    ++place.second;
-  }
-  return place;
-}
-
-void put_local_size(void* /*kernel*/, TF_OpKernelContext* context) {
-  put_number(context, [] { return place_on_host().second; });
-}
-
-void put_local_rank(void* /*kernel*/, TF_OpKernelContext* context) {
-  put_number(context, [] { return place_on_host().first; });
+template <Place which>
+void put_place_in_set(void* kernel, TF_OpKernelContext* context) {
+  put_number(context, [kernel] { return place(which, static_cast<Set*>(kernel)->id); });
 }
 
 void join_at_once(void* /*kernel*/, TF_OpKernelContext* context) {
@@ -318,11 +280,11 @@ void register_kernels() {
   add_collective<OpKind::kReducescatter>("HorovodReducescatter");
   add_collective<OpKind::kReducescatter, true>("HorovodGroupedReducescatter");
   add_number("HorovodJoin", join_at_once);
-  add_number("HorovodSize", put_size, true);
-  add_number("HorovodProcessSetIncluded", put_included, true);
-  add_number("HorovodLocalSize", put_local_size);
-  add_number("HorovodRank", put_rank);
-  add_number("HorovodLocalRank", put_local_rank);
+  add_number("HorovodSize", put_place_in_set<Place::kSize>, true);
+  add_number("HorovodProcessSetIncluded", put_place_in_set<Place::kIncluded>, true);
+  add_number("HorovodLocalSize", put_place<Place::kLocalSize>);
+  add_number("HorovodRank", put_place<Place::kRank>);
+  add_number("HorovodLocalRank", put_place<Place::kLocalRank>);
 }
 
 }  // namespace hvdtune::faces::tensorflow

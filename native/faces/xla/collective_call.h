@@ -11,25 +11,12 @@ namespace hvdtune::faces::xla {
 /// Its attributes:
 ///     name     string, as all ranks know it; of several tensors that are no group each has a
 ///              number behind it
-///     numbers  int64: as CallNumber
+///     numbers  int64: as CallNumber in call.h
 ///     factors  float64: what is multiplied before and after a reduction
 ///     splits   int64: rows for each member, then rows from each; alltoall only, empty for equal
 ///     parts
 /// Errors have the engine's text. Allgather, alltoall and reducescatter fail where their results do
 /// not have the shapes that the program was compiled with.
 FfiError* call_collective(FfiCallFrame* frame);
-
-/// Places in the attribute `numbers`.
-enum CallNumber : int {
-  kCallKind,
-  kCallReduceOp,
-  kCallRoot,
-  kCallProcessSet,
-  kCallGrouped,
-  kCallMembers,  ///< of the process set, for which the shapes were made
-  kCallIndex,    ///< of this rank among them
-  kCallEqual,    ///< every member brings as many rows as this rank
-  kCallNumbers
-};
 
 }  // namespace hvdtune::faces::xla

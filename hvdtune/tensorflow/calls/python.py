@@ -32,7 +32,7 @@ _NUMBERS: dict[str, Callable[[Any], int]] = {
 
 
 @dataclass(frozen=True)
-class _Node:
+class Node:
     """What gradients ask of an operation."""
 
     inputs: Sequence[tf.Tensor]
@@ -40,7 +40,13 @@ class _Node:
     attributes: Mapping[str, Any]
 
     def get_attr(self, name: str) -> Any:
+        """As `tf.Operation.get_attr`."""
         return self.attributes[name]
+
+    def gradient(self, operation: str, upstream: Sequence[tf.Tensor]) -> Any:
+        """What the gradient of an operation of this type makes of those of its outputs."""
+        found = ops.gradient_registry.lookup(operation)(self, *upstream)
+        return found if len(self.inputs) > 1 or isinstance(found, tf.Tensor) else found[0]
 
 
 def call(
@@ -49,7 +55,7 @@ def call(
     attributes: Mapping[str, Any],
     name: str | None,
 ) -> list[tf.Tensor]:
-    """As `operation_calls.call`."""
+    """As `operations.call`."""
     if operation in _NUMBERS:
         return [_number(operation, attributes.get("process_set_id", 0))]
     first = next(iter(inputs.values()))
@@ -74,9 +80,7 @@ def call(
             result.set_shape(_shape(operation, given[index].shape if index < exchanged else None))
 
         def gradient(*upstream: tf.Tensor) -> Any:
-            node = _Node(given, results, attributes)
-            found = ops.gradient_registry.lookup(operation)(node, *upstream)
-            return found if len(given) > 1 or isinstance(found, tf.Tensor) else found[0]
+            return Node(given, results, attributes).gradient(operation, upstream)
 
         return results, gradient
 

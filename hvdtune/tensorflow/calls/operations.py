@@ -18,7 +18,7 @@ from tensorflow.python.framework import auto_control_deps, op_def_library
 
 from hvdtune.core import operations
 from hvdtune.core.libraries import tensorflow_library
-from hvdtune.tensorflow import callbacks
+from hvdtune.tensorflow.calls import compiled, python
 
 COLLECTIVES = (
     "HorovodAllreduce",
@@ -81,8 +81,10 @@ def call(
 
     `name`: of the node in a graph; in eager mode what the ranks match tensors by, if not None.
     """
+    if compiled.is_compiling() and not compiled.missing():
+        return compiled.call(operation, inputs, attributes, name)
     if MISSING:
-        return callbacks.call(operation, inputs, attributes, name)
+        return python.call(operation, inputs, attributes, name)
     own = operation in COLLECTIVES
     if context.executing_eagerly():
         return _call_at_once(operation, inputs, attributes, name or "", results)

@@ -1,0 +1,1 @@
+"""How TensorFlow calls the operations: as nodes of ours, by XLA, or through Python."""

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/op_kind.h"
+
+namespace hvdtune::faces::xla {
+
+/// Places in what a custom call is compiled with, its `numbers`.
+enum CallNumber : int {
+  kCallKind,
+  kCallReduceOp,
+  kCallRoot,
+  kCallProcessSet,
+  kCallGrouped,
+  kCallMembers,  ///< of the process set, for which the shapes were made
+  kCallIndex,    ///< of this rank among them
+  kCallEqual,    ///< every member brings as many rows as this rank
+  kCallNumbers
+};
+
+/// What a custom call for a collective is compiled with; borrowed from whoever calls.
+struct Call {
+  std::string_view name;  ///< as all ranks know it; of several tensors that are no group each has a
+                          ///< number behind it
+  std::span<const std::int64_t> numbers;
+  std::span<const double> factors;         ///< what is multiplied before and after a reduction
+  std::span<const std::int64_t> splits;    ///< alltoall only: rows for each member,
+  std::span<const std::int64_t> received;  ///< … and from each; empty: equal parts
+
+  [[nodiscard]] std::int64_t number(CallNumber which) const {
+    return numbers[static_cast<std::size_t>(which)];
+  }
+  [[nodiscard]] OpKind kind() const { return static_cast<OpKind>(number(kCallKind)); }
+  [[nodiscard]] auto process_set() const {
+    return static_cast<std::uint32_t>(number(kCallProcessSet));
+  }
+  /// Whether the number of rows of the result depends on the ranks.
+  [[nodiscard]] bool changes_rows() const {
+    return kind() != OpKind::kAllreduce && kind() != OpKind::kBroadcast;
+  }
+};
+
+/// An argument or a result in XLA's memory.
+struct Tensor {
+  DType dtype = DType::kFloat32;
+  std::span<const std::int64_t> shape;
+  void* data = nullptr;
+
+  [[nodiscard]] std::size_t bytes() const;
+};
+
+[[noreturn]] void refuse_call(const std::string& text);
+
+/// Submits the tensors to the engine that runs, and returns when the results are there. Throws
+/// Error, with the engine's text; also where an allgather, alltoall or reducescatter has other
+/// results than the program was compiled with.
+void run_call(const Call& call, std::span<const Tensor> tensors, std::span<const Tensor> results);
+
+/// What XLA is told of an error. Whoever starts training over knows an operation that failed with
+/// its job by what the text begins with.
+[[nodiscard]] std::string text_of(const Error& error);
+/// Whether the error is the end of the job, and not a mistake of the program.
+[[nodiscard]] bool ends_job(ErrorKind kind);
+
+}  // namespace hvdtune::faces::xla
