@@ -251,13 +251,8 @@ SUPERSET: dict[str, dict[str, str]] = {
 PARTIAL: dict[str, dict[str, str]] = {
     "horovod": {
         "run": (
-            "On this machine. Arguments for elastic jobs (`NotImplementedError`), other hosts and "
-            "`use_mpi` (`ValueError`) are refused."
-        ),
-    },
-    "horovod.common.elastic": {
-        "notification_manager": (
-            "Hands on what it is told; nothing tells it yet, as there is no elastic launcher."
+            "On this machine, elastic jobs included. Other hosts and `use_mpi` are refused "
+            "(`ValueError`)."
         ),
     },
 }
