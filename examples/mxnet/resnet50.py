@@ -64,9 +64,10 @@ def main() -> None:
     begin = time.monotonic()
     for step in range(arguments.steps):
         rows = slice(step * own, (step + 1) * own)
-        with autograd.record(train_mode=not arguments.fixed_statistics):
+        trains = not arguments.fixed_statistics
+        with autograd.record(train_mode=trains):
             loss = loss_of(net(mx.nd.array(images[rows])), mx.nd.array(labels[rows]))
-        loss.backward()
+        loss.backward(train_mode=trains)
         trainer.step(own)
     mean = hvd.allreduce(loss.mean(), name="loss").asscalar()
     # 5. One rank speaks for all.

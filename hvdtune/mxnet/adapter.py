@@ -19,6 +19,7 @@ _NAMES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64", "b
 #: The engine's codes, by what `NDArray.dtype` is.
 CODES: dict[Any, int] = {
     **{np.dtype(name).type: DTYPES[name] for name in _NAMES},
+    **{np.dtype(name): DTYPES[name] for name in _NAMES},  # arrays of mx.np
     np.dtype([("bfloat16", np.uint16)]): DTYPES["bfloat16"],
 }
 

@@ -284,7 +284,9 @@ def shares_of_a_reduction() -> None:
         mine = slice(2 * rank, 2 * rank + 2)
         same(hvd.reducescatter(rows, op=hvd.Sum), (rows * size)[mine])
         same(hvd.reducescatter(rows, name=f"mean.{dtype}"), rows[mine])
-        same(hvd.reducescatter(rows, hvd.Sum, prescale_factor=0.5), (rows * size)[mine] * 0.5)
+        if "float" in dtype:
+            found = hvd.reducescatter(rows, hvd.Sum, prescale_factor=0.5)
+            same(found, (rows * size)[mine] * 0.5)
         same(hvd.reducescatter(rows, hvd.Sum, postscale_factor=2.0), (rows * size)[mine] * 2)
         for found in hvd.grouped_reducescatter([rows, rows], op=hvd.Sum, postscale_factor=2.0):
             same(found, (rows * size)[mine] * 2)
@@ -449,7 +451,8 @@ def network(seed: int) -> Any:
 
 
 def equal_on_all(net: Any) -> None:
-    weights = [one.data().asnumpy() for one in net.collect_params().values()]
+    every = net.collect_params().values()
+    weights = [one.data().asnumpy() for one in every if one.grad_req != "null"]
     for other in hvd.allgather_object(weights):
         for mine, theirs in zip(weights, other, strict=True):
             np.testing.assert_array_equal(mine, theirs)
@@ -495,7 +498,7 @@ def trained(make: Callable[[Any], Any], rows: slice, batch: int, seed: int = 7) 
         inputs, wanted = random.normal(size=(8, 6)), random.normal(size=(8, 3))
         with autograd.record(train_mode=False):  # batches of different sizes have the same statistics
             loss = loss_of(net(mx.nd.array(inputs[rows])), mx.nd.array(wanted[rows]))
-        loss.backward()
+        loss.backward(train_mode=False)
         trainer.step(batch)
     return [one.data().asnumpy() for one in net.collect_params().values()]
 

@@ -20,7 +20,8 @@
 namespace hvdtune::faces::mxnet {
 namespace {
 
-// ---- MXNet's interface: include/mxnet/c_api.h, engine.h and ndarray.h of MXNet 1.9.1 --------------
+// ---- MXNet's interface: include/mxnet/c_api.h, engine.h and ndarray.h of MXNet 1.9.1
+// --------------
 
 struct Context {
   int type;
@@ -29,6 +30,8 @@ struct Context {
 constexpr int kCpu = 1;
 constexpr int kGpu = 2;
 constexpr int kDense = 0;
+/// FnProperty: threads of its own, where it need not wait for the end of a layer's computation.
+constexpr int kCpuPrioritized = 3;
 
 /// What MXNet calls when its dependencies are met, with an OnComplete.
 using Run = void (*)(void* run_context, void* on_complete, void* argument);
@@ -74,18 +77,18 @@ struct alignas(std::max_align_t) ReturnedArray {
 
 // Result, symbol, parameters. The first are C functions; NDArray's own, of a build with oneDNN, are
 // missing in others, whose arrays have one layout only.
-#define HVDTUNE_MXNET_FUNCTIONS(FUNCTION)                                                      \
-  FUNCTION(const char*, MXGetLastError, ())                                                    \
-  FUNCTION(int, MXEnginePushAsyncND,                                                           \
-           (Run, void* argument, Delete, const Context*, void* const* read, int reads,         \
-            void* const* written, int writes, const void* property, int priority,              \
-            const char* name, bool wait))                                                      \
-  FUNCTION(int, MXNDArrayFree, (void* array))                                                  \
-  FUNCTION(int, MXShallowCopyNDArray, (void* array, void** copy))                              \
-  FUNCTION(int, MXNDArrayGetContext, (void* array, int* type, int* id))                        \
-  FUNCTION(int, MXNDArrayGetDType, (void* array, int* type))                                   \
-  FUNCTION(int, MXNDArrayGetShapeEx64, (void* array, int* rank, const std::int64_t** shape))   \
-  FUNCTION(int, MXNDArrayGetStorageType, (void* array, int* type))                             \
+#define HVDTUNE_MXNET_FUNCTIONS(FUNCTION)                                                    \
+  FUNCTION(const char*, MXGetLastError, ())                                                  \
+  FUNCTION(int, MXEnginePushAsyncND,                                                         \
+           (Run, void* argument, Delete, const Context*, void* const* read, int reads,       \
+            void* const* written, int writes, const void* property, int priority,            \
+            const char* name, bool wait))                                                    \
+  FUNCTION(int, MXNDArrayFree, (void* array))                                                \
+  FUNCTION(int, MXShallowCopyNDArray, (void* array, void** copy))                            \
+  FUNCTION(int, MXNDArrayGetContext, (void* array, int* type, int* id))                      \
+  FUNCTION(int, MXNDArrayGetDType, (void* array, int* type))                                 \
+  FUNCTION(int, MXNDArrayGetShapeEx64, (void* array, int* rank, const std::int64_t** shape)) \
+  FUNCTION(int, MXNDArrayGetStorageType, (void* array, int* type))                           \
   FUNCTION(int, MXNDArrayToDLPack, (void* array, DlManaged** tensor))
 
 struct Interface {
@@ -138,7 +141,8 @@ wire::TensorSpec describe(void* array, const std::string& name) {
   Context context = {kCpu, 0};
   check(mx.MXNDArrayGetContext(array, &context.type, &context.id));
   if (context.type == kGpu) {
-    refuse("tensor " + name + ": NDArrays on GPUs cannot be exchanged; give it as_in_context(cpu())");
+    refuse("tensor " + name +
+           ": NDArrays on GPUs cannot be exchanged; give it as_in_context(cpu())");
   }
   int type = -1;
   check(mx.MXNDArrayGetDType(array, &type));
@@ -182,9 +186,8 @@ class Call {
     const OnComplete done = *static_cast<OnComplete*>(on_complete);
     Status refused;
     try {
-      running_engine()->submit(
-          static_cast<Call*>(call)->submission(),
-          [done](const OperationPtr& operation) { done(operation->status); });
+      running_engine()->submit(static_cast<Call*>(call)->submission(),
+                               [done](const OperationPtr& operation) { done(operation->status); });
       return;
     } catch (const Error& error) {
       refused = error.status();
@@ -209,7 +212,6 @@ class Call {
   }
 
   const void* plain_copy(void* array) {
-    static_assert(sizeof(ReturnedArray) >= 1024);
     copies_.emplace_back(new ReturnedArray(mx.reordered(array)));
     return plain_data(copies_.back().get());
   }
@@ -235,8 +237,8 @@ void refuse_shared_memory(const std::string& name, std::span<void* const> output
   for (void* const array : outputs) memory.push_back(*static_cast<void**>(array));
   std::sort(memory.begin(), memory.end());
   if (std::adjacent_find(memory.begin(), memory.end()) == memory.end()) return;
-  refuse("tensor " + name + ": two NDArrays of a group that is changed in place are the same, or " +
-         "parts of one");
+  refuse("tensor " + name +
+         ": two NDArrays of a group that is changed in place are the same, or parts of one");
 }
 
 }  // namespace
@@ -278,7 +280,7 @@ void push(wire::Request request, std::span<void* const> inputs, std::span<void* 
   check(mx.MXEnginePushAsyncND(
       &Call::run, call.release(), [](void* argument) { delete static_cast<Call*>(argument); },
       &context, inputs.data(), in_place ? 0 : static_cast<int>(inputs.size()), outputs.data(),
-      static_cast<int>(outputs.size()), nullptr, priority, label, false));
+      static_cast<int>(outputs.size()), &kCpuPrioritized, priority, label, false));
 }
 
 }  // namespace hvdtune::faces::mxnet

@@ -18,9 +18,9 @@ void find_c_interface(void* library);
 /// by MXNet (MXNetError) where an output is read. The handles may be freed at once.
 ///
 /// `request` has everything but tensors; `outputs`: as many as inputs, the same arrays for an
-/// operation in place. `priority`: among the operations that MXNet's engine can start, higher first.
-/// Throws Error at once for what submit() would refuse of the request, for arrays that are sparse,
-/// on a GPU or of a type that cannot be exchanged, and for outputs that share memory.
+/// operation in place. `priority`: among the operations that MXNet's engine can start, higher
+/// first. Throws Error at once for what submit() would refuse of the request, for arrays that are
+/// sparse, on a GPU or of a type that cannot be exchanged, and for outputs that share memory.
 void push(wire::Request request, std::span<void* const> inputs, std::span<void* const> outputs,
           int priority);
 
