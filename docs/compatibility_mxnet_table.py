@@ -75,8 +75,8 @@ SUPERSET: dict[str, dict[str, str]] = {
         ),
         "DistributedOptimizer": (
             "Attributes that are set, `rescale_grad` by Gluon's Trainer among them, reach the "
-            "optimizer; gradients are averaged by the engine, and `rescale_grad` stays as it was; a "
-            "kvstore that would update the weights is a `ValueError`; can be pickled."
+            "optimizer; gradients are averaged by the engine, and `rescale_grad` stays as it was; "
+            "a kvstore that would update the weights is a `ValueError`; can be pickled."
         ),
         "DistributedTrainer": (
             "Takes a list of parameters; gradients are averaged by the engine, and the optimizer's "

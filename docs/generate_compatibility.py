@@ -2,7 +2,8 @@
 
 Reads Horovod's interface and the differences from the compatibility tables, and the functions from
 hvdtune itself. Ends with an error if a table claims what the code contradicts, or if a name is
-missing without a reason. What needs TensorFlow or MXNet is only compared where that can be imported.
+missing without a reason. What needs TensorFlow or MXNet is only compared where that can be
+imported.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ INTRODUCTION = """\
 # Compatibility with Horovod
 
 <!-- Made by docs/generate_compatibility.py from docs/compatibility_table.py,
-docs/compatibility_tensorflow_table.py, docs/compatibility_mxnet_table.py and hvdtune: edit those, not
-this page. -->
+docs/compatibility_tensorflow_table.py, docs/compatibility_mxnet_table.py and hvdtune: edit those,
+not this page. -->
 
 What Horovod 0.28.1 exports for PyTorch, TensorFlow, Keras and MXNet, and what of it hvdtune has.
 `import horovod.torch` reaches `hvdtune.torch` under `hvdtune run` and in the ways of

@@ -31,7 +31,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
-    parser.add_argument("--num-groups", type=int, default=0, help="gradients are reduced in so many")
+    parser.add_argument(
+        "--num-groups", type=int, default=0, help="gradients are reduced in so many"
+    )
     parser.add_argument("--save", help="file for the weights (.npz)")
     arguments = parser.parse_args()
 
@@ -57,9 +59,7 @@ def main() -> None:
 
     # 4. The gradients are averaged over the ranks.
     options = {"learning_rate": 0.1, "momentum": 0.9}
-    trainer = hvd.DistributedTrainer(
-        parameters, "sgd", options, num_groups=arguments.num_groups
-    )
+    trainer = hvd.DistributedTrainer(parameters, "sgd", options, num_groups=arguments.num_groups)
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     for epoch in range(1, arguments.epochs + 1):
         total = mx.nd.zeros(1)

@@ -1,4 +1,4 @@
-"""`Module.fit` with DistributedOptimizer, on synthetic digits: hvdtune run -np 2 python <this file>.
+"""`Module.fit` with DistributedOptimizer, synthetic digits: hvdtune run -np 2 python <this file>.
 
 What makes it distributed is marked by the numbers.
 """
@@ -50,11 +50,12 @@ def main() -> None:
     module.set_params(weights, states)
 
     # 4. The gradients are averaged over the ranks; no kvstore updates anything.
-    optimizer = mx.optimizer.create(
-        "sgd", learning_rate=0.1, momentum=0.9, rescale_grad=1.0 / own
-    )
+    optimizer = mx.optimizer.create("sgd", learning_rate=0.1, momentum=0.9, rescale_grad=1.0 / own)
     module.fit(
-        data, kvstore=None, optimizer=hvd.DistributedOptimizer(optimizer), num_epoch=arguments.epochs
+        data,
+        kvstore=None,
+        optimizer=hvd.DistributedOptimizer(optimizer),
+        num_epoch=arguments.epochs,
     )
 
     test = mx.io.NDArrayIter(*digits(512, seed=2), own)

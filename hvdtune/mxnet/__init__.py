@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 try:
-    import mxnet as _mx
+    import mxnet as _mx  # noqa: F401
 except Exception as error:  # with a NumPy that is too new, an AttributeError
     raise ImportError(
         "hvdtune.mxnet needs MXNet 1.9, which cannot be imported here "
@@ -67,6 +67,7 @@ from hvdtune.mxnet.mpi_ops import (
     start_timeline,
     stop_timeline,
     sycl_built,
+    wait_for_all,
 )
 from hvdtune.mxnet.optimizer import DistributedOptimizer
 from hvdtune.mxnet.trainer import DistributedTrainer
@@ -135,7 +136,7 @@ def _complete() -> None:
     Not if an exception ends the program.
     """
     if getattr(sys, "last_type", None) is None:
-        _mx.nd.waitall()
+        wait_for_all()
 
 
 add_lifecycle_hook(lambda: None, _complete)

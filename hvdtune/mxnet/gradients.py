@@ -50,7 +50,13 @@ def reduce(
     else:
         for place, (name, tensor, _) in enumerate(sent):
             allreduce_(
-                tensor, None, f"{prefix}{name}", -place, process_set=process_set, op=Average, **scale
+                tensor,
+                None,
+                f"{prefix}{name}",
+                -place,
+                process_set=process_set,
+                op=Average,
+                **scale,
             )
     for (_, gradient), (_, tensor, context) in zip(named, sent, strict=True):
         if tensor is not gradient:

@@ -7,15 +7,16 @@ in flight twice. `allgather`, `alltoall` and `reducescatter` wait: their results
 only then. NDArrays have the type uint8, int8, int32, int64, float16, float32, float64, bool or
 bfloat16.
 
-What the call itself can find is raised at once: ValueError and TypeError (types, layouts, arguments,
-process sets), HorovodInternalError (no init, the job has ended). What only the ranks together can
-find out, or a lost rank, is raised as MXNet's MXNetError where the result is read, or by the
-operations that wait. `priority`: of the operations that MXNet could start, those with a higher
-number come first. The module's name is Horovod's: programs import from it.
+What the call itself can find is raised at once: ValueError and TypeError (types, layouts,
+arguments, process sets), HorovodInternalError (no init, the job has ended). What only the ranks
+together can find out, or a lost rank, is raised as MXNet's MXNetError where the result is read, or
+by the operations that wait. `priority`: of the operations that MXNet could start, those with a
+higher number come first. The module's name is Horovod's: programs import from it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -383,5 +384,11 @@ def join(device: int = -1) -> int:
 
     Waits for all operations of MXNet's first.
     """
-    mx.nd.waitall()
+    wait_for_all()
     return operations.join(device)
+
+
+def wait_for_all() -> None:
+    """Wait until MXNet has nothing under way. Errors are for those who read what failed."""
+    with contextlib.suppress(MXNetError):
+        mx.nd.waitall()

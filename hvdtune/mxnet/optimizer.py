@@ -1,4 +1,4 @@
-"""An optimizer that reduces the gradients before it updates: for `Module.fit` and Gluon's Trainer."""
+"""An optimizer that reduces the gradients before it updates, for `Module.fit` and Trainers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """``gradient_predivide_factor``: splits averaging, 1/factor before the sum, factor/size after.
+        """``gradient_predivide_factor``: 1/factor before the sum, factor/size after it.
 
         ``num_groups``: the gradients of one update are reduced in so many groups; 0: each alone.
         ``process_set``: ranks outside update with their own gradients.
@@ -106,8 +106,8 @@ _set_optimizer = KVStore.set_optimizer
 def _refuse_distributed(self: KVStore, optimizer: Any) -> None:
     if isinstance(optimizer, DistributedOptimizer):
         raise ValueError(
-            f"DistributedOptimizer: a kvstore ({self.type}) would update the weights itself, without "
-            "the other ranks; give Module.fit and gluon.Trainer kvstore=None."
+            f"DistributedOptimizer: a kvstore ({self.type}) would update the weights itself, "
+            "without the other ranks; give Module.fit and gluon.Trainer kvstore=None."
         )
     _set_optimizer(self, optimizer)
 

@@ -32,7 +32,17 @@ class MxnetFace(Face):
     name = "mxnet"
     hvd = hvdtune.mxnet
     kind = mx.nd.NDArray
-    dtypes = ("uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool")
+    dtypes = (
+        "uint8",
+        "int8",
+        "int32",
+        "int64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "bool",
+    )
     forms = tuple(
         form
         for form in (
@@ -49,6 +59,7 @@ class MxnetFace(Face):
         return mx.nd.array(values, dtype=dtype)
 
     def values(self, tensor: Any) -> np.ndarray:
+        tensor.wait_to_read()  # MXNet does not wait for an array without elements
         return (tensor.astype("float32") if tensor.dtype == BFLOAT16 else tensor).asnumpy()
 
     def dtype(self, tensor: Any) -> str:

@@ -64,11 +64,11 @@ def test_a_table_that_is_wrong_is_found(wrong: str) -> None:
     }[wrong]
     lines = [
         "import generate_compatibility as generator",
-        "table = generator.tensorflow_table",
+        "table = generator.FRAMEWORKS['tensorflow']",
         "contract = table.CONTRACT['horovod.tensorflow']",
         change,
         "try:",
-        "    generator.compared_rows("tensorflow")",
+        "    generator.compared_rows('tensorflow')",
         "except generator.Contradiction as error:",
         "    print(error)",
     ]

@@ -1,7 +1,7 @@
 """Horovod's operations on NDArrays, one check after the other in one job: starting it is slow.
 
-The table of `conformance` has every form, type, shape, operator and process set, and mistakes of all
-kinds. Here is what is MXNet's own, and what Horovod's tests for MXNet look at in their way.
+The table of `conformance` has every form, type, shape, operator and process set, and mistakes of
+all kinds. Here is what is MXNet's own, and what Horovod's tests for MXNet look at in their way.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def sums_and_averages_of_all_types() -> None:
     for number, dtype in enumerate(TYPES):
         for shape in SHAPES:
             tensor = random_array(shape, dtype)
-            same(hvd.allreduce(tensor, average=False, name=f"s{number}{shape}"), tensor * hvd.size())
+            same(
+                hvd.allreduce(tensor, average=False, name=f"s{number}{shape}"), tensor * hvd.size()
+            )
             same(hvd.allreduce(tensor, average=True, name=f"a{number}{shape}"), tensor)
             same(hvd.allreduce(tensor), tensor)
             before = tensor.copy()
@@ -243,7 +245,9 @@ def rows_of_all_ranks() -> None:
         assert [one.shape for one in group] == [(2 * size,), (size, 4)]
         same(group[0], np.repeat(np.arange(size), 2).astype(dtype))
     computed = (ones(3) * rank + 1) * 2  # waits for it
-    assert hvd.allgather(computed).asnumpy().tolist() == [2.0 * (r + 1) for r in range(size) for _ in "123"]
+    assert hvd.allgather(computed).asnumpy().tolist() == [
+        2.0 * (r + 1) for r in range(size) for _ in "123"
+    ]
 
 
 @check
@@ -309,9 +313,9 @@ def process_sets() -> None:
         mine = ones(4, 2) * hvd.rank()
         if not one.included():
             for call in (
-                lambda s=one: hvd.allreduce(mine, process_set=s),
-                lambda s=one: hvd.broadcast_(mine, s.ranks[0], process_set=s),
-                lambda s=one: hvd.allgather(mine, process_set=s),
+                lambda s=one, x=mine: hvd.allreduce(x, process_set=s),
+                lambda s=one, x=mine: hvd.broadcast_(x, s.ranks[0], process_set=s),
+                lambda s=one, x=mine: hvd.allgather(x, process_set=s),
             ):
                 assert "not a member" in refused(ValueError, call)
             continue
@@ -445,7 +449,9 @@ def network(seed: int) -> Any:
     """A net whose second layer does not know its shape."""
     mx.random.seed(seed)
     net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(8, in_units=6, activation="relu"), gluon.nn.BatchNorm(), gluon.nn.Dense(3))
+    net.add(
+        gluon.nn.Dense(8, in_units=6, activation="relu"), gluon.nn.BatchNorm(), gluon.nn.Dense(3)
+    )
     net.initialize(mx.init.Xavier())
     return net
 
@@ -496,7 +502,9 @@ def trained(make: Callable[[Any], Any], rows: slice, batch: int, seed: int = 7) 
     random = np.random.default_rng(3)
     for _ in range(3):
         inputs, wanted = random.normal(size=(8, 6)), random.normal(size=(8, 3))
-        with autograd.record(train_mode=False):  # batches of different sizes have the same statistics
+        with autograd.record(
+            train_mode=False
+        ):  # batches of different sizes have the same statistics
             loss = loss_of(net(mx.nd.array(inputs[rows])), mx.nd.array(wanted[rows]))
         loss.backward(train_mode=False)
         trainer.step(batch)
@@ -529,7 +537,9 @@ def trainers_see_the_whole_batch() -> None:
             if name != "sgd" and tolerance > 1e-2:
                 continue  # Adam divides by what half precision rounds
 
-            def together(net: Any, name: str = name, options: Any = options, extra: Any = extra) -> Any:
+            def together(
+                net: Any, name: str = name, options: Any = options, extra: Any = extra
+            ) -> Any:
                 return hvd.DistributedTrainer(net.collect_params(), name, options, **extra)
 
             close(trained(together, rows, own), wanted, tolerance)
@@ -614,7 +624,9 @@ def ranks_that_are_not_in_the_set_train_alone() -> None:
         return
     some = hvd.add_process_set([0])
     weight, gradient = ones(2), ones(2) * (hvd.rank() + 1)
-    optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=1.0), process_set=some)
+    optimizer = hvd.DistributedOptimizer(
+        mx.optimizer.create("sgd", learning_rate=1.0), process_set=some
+    )
     optimizer.update(0, weight, gradient, None)
     assert weight.asnumpy().tolist() == [-float(hvd.rank())] * 2
     hvd.remove_process_set(some)
