@@ -47,6 +47,7 @@ CONTRACT: dict[str, dict[str, str | None]] = {
 
 MORE_TYPES = "Also takes bfloat16 and bool (not averaged), and Adasum."
 GROUPS = f"{MORE_TYPES} Two parts of one NDArray are refused in place, where Horovod hangs."
+SCATTER = "Also takes bfloat16; an `op` that it does not have is a `ValueError`."
 OBJECT = "Has an argument `process_set`; ranks may pass objects of different types."
 
 # What hvdtune does beyond Horovod, or where Horovod crashes, hangs or loses data.
@@ -65,8 +66,8 @@ SUPERSET: dict[str, dict[str, str]] = {
             ("allgather", "grouped_allgather", "broadcast", "broadcast_", "alltoall"),
             "Also takes bfloat16 and bool.",
         ),
-        "reducescatter": "An `op` that it does not have is a `HorovodInternalError`.",
-        "grouped_reducescatter": "An `op` that it does not have is a `HorovodInternalError`.",
+        "reducescatter": SCATTER,
+        "grouped_reducescatter": SCATTER,
         "broadcast_object": OBJECT,
         "allgather_object": OBJECT,
         "broadcast_parameters": (

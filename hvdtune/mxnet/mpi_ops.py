@@ -358,8 +358,9 @@ def reducescatter(
 ) -> NDArray:
     """Reduce ``tensor`` over the ranks (Average or Sum) and return this rank's share of its rows.
 
-    Rank ``r`` of ``n`` gets ``rows // n`` rows, and one more if ``r < rows % n``.
+    Raises ValueError for other operators, and for a scalar. Rank ``r`` of ``n`` gets ``rows // n`` rows, and one more if ``r < rows % n``.
     """
+    _check_scattered(op)
     factors = (prescale_factor, postscale_factor)
     return _waited(collectives.reducescatter_async(tensor, name, op, process_set, *factors))
 
@@ -374,9 +375,18 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[NDArray]:
     """`reducescatter` of all ``tensors`` as one."""
+    _check_scattered(op)
     factors = (prescale_factor, postscale_factor)
     start = collectives.grouped_reducescatter_async
     return _together(start, tensors, name, op, process_set, *factors)
+
+
+def _check_scattered(op: int) -> None:
+    """Raise ValueError for an operator that there is not."""
+    try:
+        operations.check_scattered(op)
+    except HorovodInternalError as error:
+        raise ValueError(str(error)) from None
 
 
 def join(device: int = -1) -> int:

@@ -69,6 +69,8 @@ class MxnetFace(Face):
         return list
 
     def raised(self, cause: str, kind: str) -> str:
+        if "reducescatter" in cause and kind == "HorovodInternalError" and "down" not in cause:
+            return "ValueError"  # an operator that it does not have
         return "MXNetError" if cause in ("disagreement", "joined", "integers") else kind
 
     def words(self, text: str) -> str:

@@ -301,7 +301,7 @@ def shares_of_a_reduction() -> None:
     with mx.util.np_shape(True):
         for call in (hvd.reducescatter, lambda one: hvd.grouped_reducescatter([one])):
             assert "scalar" in refused(ValueError, lambda c=call: c(mx.nd.ones(())))
-    refused(RuntimeError, lambda: hvd.reducescatter(ones(4), op=hvd.Adasum))
+    assert "SUM" in refused(ValueError, lambda: hvd.reducescatter(ones(4), op=hvd.Adasum))
 
 
 @check
