@@ -358,7 +358,8 @@ def reducescatter(
 ) -> NDArray:
     """Reduce ``tensor`` over the ranks (Average or Sum) and return this rank's share of its rows.
 
-    Raises ValueError for other operators, and for a scalar. Rank ``r`` of ``n`` gets ``rows // n`` rows, and one more if ``r < rows % n``.
+    Rank ``r`` of ``n`` gets ``rows // n`` rows, and one more if ``r < rows % n``. Raises ValueError
+    for other operators, and for a scalar.
     """
     _check_scattered(op)
     factors = (prescale_factor, postscale_factor)

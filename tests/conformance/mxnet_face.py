@@ -74,7 +74,7 @@ class MxnetFace(Face):
         return "MXNetError" if cause in ("disagreement", "joined", "integers") else kind
 
     def words(self, text: str) -> str:
-        return text
+        return text.removeprefix("MXNetError: ")
 
     def complete(self, form: str, tensors: Any, **arguments: Any) -> Any:
         """Errors of the ranks together are raised where a result is read."""

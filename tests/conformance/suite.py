@@ -272,8 +272,9 @@ class FaceConformance:
                 if key[0] == words_of and key in other.outcomes and not is_own:
                     compared += 1
                     kind, text = without_number(other.outcomes[key])
-                    kind = self.face.raised(key[1], kind)
-                    assert without_number(outcome) == (kind, text), key
+                    kind = self.face.raised(key[0] if key[0] == "disagreement" else key[1], kind)
+                    raised, words = without_number(outcome)
+                    assert (raised, self.face.words(words)) == (kind, text), key
         assert compared
 
 
