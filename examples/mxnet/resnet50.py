@@ -25,7 +25,8 @@ def main() -> None:
     parser.add_argument(
         "--fixed-statistics",
         action="store_true",
-        help="batch normalisation with stored statistics: equal weights for any number of ranks",
+        help="batch normalisation with stored statistics: equal weights for any number of ranks, "
+        "with MXNET_MKLDNN_ENABLED=0, as oneDNN's gradients differ from run to run then",
     )
     parser.add_argument("--save", help="file for the weights (.npz)")
     arguments = parser.parse_args()

@@ -36,8 +36,13 @@ def assert_close(found: list[numpy.ndarray], wanted: list[numpy.ndarray]) -> Non
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_weights_are_those_of_one_process(run: str, tmp_path: Path) -> None:
+def test_weights_are_those_of_one_process(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = run.split()[0]
+    if script == "resnet50.py":
+        # One process alone has other gradients in each run, where statistics are fixed.
+        monkeypatch.setenv("MXNET_MKLDNN_ENABLED", "0")
     alone, together = (
         weights(script, tmp_path, hvdtune_command("run", "-np", str(np)), *RUNS[run])
         for np in (1, 2)

@@ -103,7 +103,6 @@ print("ok")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("horovod.mxnet.mpi_lib", "horovod.mxnet.mpi_ops has the operations"),
         ("horovod.spark", "support for Spark"),
         ("horovod.ray", "support for Ray"),
         ("horovod.data", "data loaders"),
