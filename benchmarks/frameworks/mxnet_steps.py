@@ -50,7 +50,10 @@ def main() -> int:
         if name in found
     }
     for name, cost in costs.items():
-        print(f"  {name:<22} {cost:8.2f}  {cost / costs['hvdtune']:6.2f} x hvdtune")
+        step = ranks.median(found[name]) * 1e3
+        print(
+            f"  {name:<22} {cost:8.2f}  {cost / costs['hvdtune']:6.2f} x hvdtune; step {step:.2f}"
+        )
     if "gloo" not in costs:
         print("  gloo: PyTorch cannot be imported here")
     print("4 floats, us a call")

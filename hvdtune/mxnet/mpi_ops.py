@@ -113,7 +113,10 @@ __all__ = [
 _adapter = MxnetAdapter()
 collectives = Collectives(_adapter, __name__, "collectives")  # those that wait
 
-mxnet_library.find_mxnet(_LIB._handle)
+try:
+    mxnet_library.find_mxnet(_LIB._handle)
+except ValueError as error:
+    raise ImportError(f"hvdtune.mxnet needs MXNet 1.9: {error}") from None
 
 
 # ---- operations of MXNet's engine ---------------------------------------------------------------

@@ -251,9 +251,8 @@ void find_c_interface(void* library) {
     if (address == nullptr) missing += std::string(missing.empty() ? "" : ", ") + symbol;
     return address;
   };
-// NOLINTNEXTLINE(bugprone-macro-parentheses): parts of a declaration
 #define HVDTUNE_FIND(result, name, parameters) \
-  found.name = reinterpret_cast<result(*) parameters>(look(#name));
+  found.name = reinterpret_cast<decltype(found.name)>(look(#name));
   HVDTUNE_MXNET_FUNCTIONS(HVDTUNE_FIND)
 #undef HVDTUNE_FIND
   if (!missing.empty()) {
