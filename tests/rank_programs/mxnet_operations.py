@@ -6,6 +6,7 @@ all kinds. Here is what is MXNet's own, and what Horovod's tests for MXNet look 
 
 from __future__ import annotations
 
+import gc
 import pickle
 import time
 import traceback
@@ -19,6 +20,7 @@ from mxnet import autograd, gluon
 from mxnet.base import MXNetError
 
 import hvdtune.mxnet as hvd
+from hvdtune.core import world
 
 Check = Callable[[], None]
 CHECKS: dict[str, Check] = {}
@@ -44,6 +46,7 @@ def run(only: Collection[str] = ()) -> dict[str, str]:
             print(name, flush=True)
         except Exception:
             found[name] = traceback.format_exc()
+        hvd.mpi_ops.wait_for_all()  # the next check may use the same names
         hvd.barrier()
     hvd.shutdown()
     return found
@@ -596,6 +599,31 @@ def trainers_say_what_they_do() -> None:
     wide.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
     text = refused(ValueError, lambda: hvd.DistributedTrainer(wide.collect_params(), "sgd"))
     assert "on one device, not on 2" in text
+
+
+@check
+def steps_are_told() -> None:
+    """Recordings and the autotuner know them by this."""
+    gc.collect()  # the trainers of other checks, whose steps would count instead
+    engine = world.engine()
+    before = engine.steps_ended()
+    optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd"))
+    weights, gradients = [ones(2), ones(2)], [ones(2), ones(2)]
+    for _ in range(4):  # where one step ends, only the next one shows
+        for index in range(2):
+            optimizer.update(index, weights[index], gradients[index], None)
+    assert engine.steps_ended() == before + 3
+    mx.nd.waitall()  # the trainer uses these names, too
+    del optimizer
+    net = network(1)
+    net(ones(2, 6))
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd")
+    for _ in range(3):
+        with autograd.record():
+            loss = net(ones(2, 6)).sum()
+        loss.backward()
+        trainer.step(2)
+    assert engine.steps_ended() == before + 3 + 3
 
 
 @check
