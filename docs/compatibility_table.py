@@ -157,7 +157,6 @@ CONTRACT: dict[str, dict[str, str | None]] = {
 
 # Horovod's other packages, of which this version has nothing.
 OTHER_PACKAGES = {
-    "horovod.mxnet": "MXNet",
     "horovod.data": "data loaders",
     "horovod.spark": "Spark",
     "horovod.ray": "Ray",

@@ -94,9 +94,17 @@ TENSORFLOW = (
     "from horovod.tensorflow.util import _executing_eagerly",
 )
 
+#: What works where MXNet is.
+MXNET = (
+    "import horovod.mxnet as hvd",
+    "from horovod.mxnet.compression import Compression",
+    "from horovod.mxnet.functions import allgather_object, broadcast_object",
+    "from horovod.mxnet.mpi_ops import allgather, allreduce, allreduce_, broadcast, broadcast_",
+    "from horovod.mxnet.mpi_ops import init, local_rank, local_size, rank, shutdown, size",
+)
+
 #: What ends in an ImportError; the page shows its words.
 REFUSED = (
-    "import horovod.mxnet as hvd",
     "import horovod.spark",
     "from horovod.data import AsyncDataLoaderMixin, BaseDataLoader",
     "from horovod.ray import RayExecutor",

@@ -32,6 +32,33 @@ def begin_running(engine: Engine) -> None:
 def end_running(absence: str) -> None:
     """From now on there is none: what they call fails with this sentence."""
 
+def find_mxnet(library: int) -> None:
+    """Find MXNet's functions in its library, given by dlopen()'s handle.
+
+    Before the first `push_mxnet`. Raises ValueError with the names of those that it lacks.
+    """
+
+def push_mxnet(
+    kind: int,
+    name: str,
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    op: int,
+    prescale: float,
+    postscale: float,
+    root: int,
+    process_set: int,
+    grouped: bool,
+    cacheable: bool,
+    priority: int,
+) -> None:
+    """Push an operation from NDArrays into as many, given by their handles, to MXNet's engine.
+
+    The same arrays twice: in place. Returns at once. Raises ValueError or HorovodInternalError for
+    what can be refused at once; the rest is MXNet's error where an output is read. `cacheable`:
+    whether the name will come again.
+    """
+
 def register_tensorflow(library: str) -> None:
     """Register Horovod's operations with the TensorFlow whose framework library this is.
 

@@ -71,6 +71,7 @@ __all__ = [
     "check_scattered",
     "exchange_at_once",
     "forget_all",
+    "give_back_name",
     "join",
     "join_async",
     "name_on_wire",
@@ -80,6 +81,7 @@ __all__ = [
     "running_engine",
     "synchronize",
     "wait_native",
+    "wire_name",
     "xla_collective_call",
 ]
 
@@ -170,7 +172,7 @@ def name_on_wire(operation: str, name: str) -> str:
     return whole
 
 
-def _wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[str, bool]:
+def wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[str, bool]:
     """(name as all ranks know it, whether it will come again)."""
     prefix = ("grouped_" if grouped else "") + _PREFIX[kind]
     if name is not None:
@@ -181,12 +183,12 @@ def _wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple
     return f"{prefix}.noname.{number}", False
 
 
-def _give_back(wire_name: str, set_id: int) -> None:
+def give_back_name(on_wire: str, set_id: int) -> None:
     """An operation was refused on this rank: its automatic name is for the next one.
 
     The other ranks have not heard of it, and count on.
     """
-    prefix, _, number = wire_name.partition(".noname.")
+    prefix, _, number = on_wire.partition(".noname.")
     with _unnamed_lock:
         # Another thread may have taken the next one meanwhile: then it is too late.
         if number == str(_unnamed.get((set_id, prefix))):
@@ -217,9 +219,9 @@ def _submit(
     place = _place_of(_PREFIX[kind], [*inputs, *(outputs or ())])
     if place[0] >= 0:
         finish = _behind_gpu(finish, inputs[0].current_stream)
-    wire_name, cacheable = _wire_name(kind, grouped, name, set_id)
+    on_wire, cacheable = wire_name(kind, grouped, name, set_id)
     if not cacheable and call_sites.is_next() and inputs:
-        call_sites.tell(wire_name.partition(".")[0], set_id, inputs[0].shape)
+        call_sites.tell(on_wire.partition(".")[0], set_id, inputs[0].shape)
     tensors = [
         (buffer.pointer, 0 if outputs is None else outputs[i].pointer, buffer.dtype, buffer.shape)
         for i, buffer in enumerate(inputs)
@@ -227,7 +229,7 @@ def _submit(
     try:
         handle = engine.submit(
             kind,
-            wire_name,
+            on_wire,
             tensors,
             op,
             float(prescale_factor),
@@ -241,7 +243,7 @@ def _submit(
         )
     except BaseException:
         if name is None:
-            _give_back(wire_name, set_id)
+            give_back_name(on_wire, set_id)
         raise
     _pending[handle] = Pending(engine, (inputs, outputs), finish, None)
     return handle

@@ -133,6 +133,8 @@ void Engine::submit(Submission submission, OnDone on_done) {
   parts_->submissions.submit(std::move(submission), std::move(on_device), std::move(on_done));
 }
 
+void Engine::check(const wire::Request& request) { parts_->submissions.check(request); }
+
 KnownOperation Engine::known(std::int64_t handle) { return parts_->submissions.known(handle); }
 
 void Engine::submit_again(std::span<const KnownOperation> operations,

@@ -46,6 +46,9 @@ class Engine final {
   /// thread makes progress, perhaps before this returns, with no lock of the engine held: it may
   /// submit, but what it does keeps that thread from making progress. Results are those of take().
   void submit(Submission submission, OnDone on_done);
+  /// Throws what submit() would now throw for this request, except for a name in flight: for who
+  /// will submit it later, from another thread.
+  void check(const wire::Request& request);
 
   /// What the allreduce of a handle is to submit_again(); nothing that fits anything if it was
   /// described by its name, is another operation, or unknown. After submit(const TensorOperation&)

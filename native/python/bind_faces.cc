@@ -1,3 +1,11 @@
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "faces/mxnet/push.h"
 #include "faces/tensorflow/c_interface.h"
 #include "faces/tensorflow/operation_types.h"
 #include "faces/xla/collective_call.h"
@@ -7,6 +15,38 @@
 namespace py = pybind11;
 
 namespace hvdtune::python {
+namespace {
+
+/// NDArrays, by the numbers of their handles.
+using Handles = std::vector<std::uintptr_t>;
+
+std::vector<void*> pointers(const Handles& handles) {
+  std::vector<void*> found;
+  found.reserve(handles.size());
+  for (const std::uintptr_t handle : handles) found.push_back(reinterpret_cast<void*>(handle));
+  return found;
+}
+
+void push_mxnet(int kind, std::string name, const Handles& inputs, const Handles& outputs, int op,
+                double prescale, double postscale, std::int32_t root, std::uint32_t process_set,
+                bool grouped, bool cacheable, int priority) {
+  wire::Request request;
+  request.kind = static_cast<OpKind>(kind);
+  request.reduce_op = static_cast<ReduceOp>(op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.root = root;
+  request.process_set = process_set;
+  request.grouped = grouped;
+  request.cacheable = cacheable;
+  request.name = std::move(name);
+  const std::vector<void*> read = pointers(inputs);
+  const std::vector<void*> written = pointers(outputs);
+  const py::gil_scoped_release no_gil;  // where MXNet computes at once, it may call Python
+  faces::mxnet::push(std::move(request), read, written, priority);
+}
+
+}  // namespace
 
 void bind_faces(py::module_& module) {
   module.def(
@@ -31,6 +71,21 @@ void bind_faces(py::module_& module) {
              "Registers custom calls for the CPU with the XLA in TensorFlow's library, loaded "
              "already, at this path. Once. Raises ValueError, and registers nothing, with what the "
              "library lacks.");
+  module.def(
+      "find_mxnet",
+      [](std::uintptr_t library) {
+        faces::mxnet::find_c_interface(reinterpret_cast<void*>(library));
+      },
+      py::arg("library"),
+      "Finds MXNet's functions in its library, given by dlopen()'s handle. Raises ValueError with "
+      "the names of those that it lacks. Before the first push_mxnet().");
+  module.def("push_mxnet", &push_mxnet, py::arg("kind"), py::arg("name"), py::arg("inputs"),
+             py::arg("outputs"), py::arg("op"), py::arg("prescale"), py::arg("postscale"),
+             py::arg("root"), py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"),
+             py::arg("priority"),
+             "Pushes an operation from NDArrays into as many, given by their handles, to MXNet's "
+             "engine, and returns. Raises ValueError or HorovodInternalError for what can be "
+             "refused at once; the rest is MXNet's error where an output is read.");
 }
 
 }  // namespace hvdtune::python

@@ -49,13 +49,12 @@ def test_what_is_not_there_is_told_with_the_reason_and_the_way_to_it(tmp_path):
         "name": "srun", "state": "missing", "detail": "not on PATH (Slurm)",
         "advice": "a Slurm cluster has it",
     }  # fmt: skip
-    assert found["MXNet"]["state"] == "missing"
-    assert found["MXNet"]["detail"].endswith("of hvdtune has no module for it")
-    if importlib.util.find_spec("tensorflow") is None:
-        assert found["TensorFlow"] == {
-            "name": "TensorFlow", "state": "missing", "detail": "not installed",
-            "advice": "pip install tensorflow",
-        }  # fmt: skip
+    for name, package in (("TensorFlow", "tensorflow"), ("MXNet", "mxnet")):
+        if importlib.util.find_spec(package) is None:
+            assert found[name] == {
+                "name": name, "state": "missing", "detail": "not installed",
+                "advice": f"pip install {package}",
+            }  # fmt: skip
 
 
 def test_the_text_has_a_line_for_each_and_a_meaningful_status(tmp_path):
@@ -66,6 +65,8 @@ def test_the_text_has_a_line_for_each_and_a_meaningful_status(tmp_path):
     assert f"[X] engine             {hvdtune.__version__}, Python {sys.version.split()[0]}" in (
         ended.stdout
     )
+    if importlib.util.find_spec("mxnet") is not None:
+        return
     required = launch(tmp_path, ["doctor", "--require", "mxnet"])
     assert required.status == 1
     assert required.stderr == "hvdtune doctor: MXNet is required, and not available.\n"

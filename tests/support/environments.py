@@ -1,4 +1,4 @@
-"""Environments with TensorFlow, Keras and JAX, which the tests' own environment has not.
+"""Environments with TensorFlow, Keras, JAX and MXNet, which the tests' own environment has not.
 
 Each is made when it is first asked for, and kept in `build/environments`, or in the folder that
 HVDTUNE_TEST_ENVIRONMENTS names. What is not installed in it comes from the interpreter that runs
@@ -68,7 +68,11 @@ ENVIRONMENTS = {
                 "conformance/test_tensorflow_face.py",
                 "conformance/test_jax_face.py",
             ),
-            but=("frameworks/test_in_environments.py", "frameworks/test_keras_legacy*.py"),
+            but=(
+                "frameworks/test_in_environments.py",
+                "frameworks/test_keras_legacy*.py",
+                "frameworks/test_mxnet*.py",
+            ),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
         ),
         Environment("tensorflow-2.20", ("tensorflow-cpu==2.20.*",), _OPERATIONS),
@@ -83,6 +87,14 @@ ENVIRONMENTS = {
             without_dependencies=("tf-keras==2.21.*",),
             imports=("tensorflow", "tf_keras"),
             variables={"TF_USE_LEGACY_KERAS": "1"},
+        ),
+        # The last MXNet, and the last NumPy that it works with.
+        Environment(
+            "mxnet",
+            ("mxnet==1.9.1", "numpy==1.23.5"),
+            ("frameworks/test_mxnet*.py", "conformance/test_mxnet_face.py"),
+            imports=("mxnet", "numpy"),
+            newest_python=(3, 11),
         ),
         Environment(
             "keras-hub",

@@ -28,6 +28,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "elastic": {"core", "settings"},
     "torch": {"arrays", "core", "elastic", "faces", "settings"},
     "jax": {"arrays", "core", "faces"},
+    "mxnet": {"core", "faces"},
     "lightning": {"torch"},
     "compute_service": {"core"},
     "tensorflow": {"arrays", "compute_service", "core", "elastic", "faces", "settings"},
@@ -81,6 +82,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "jax": (
         *("adapter", "call", "names", "primitive", "gradients", "mpi_ops", "functions"),
         *("compression", "reduced_gradients"),
+    ),
+    "mxnet": (
+        *("compression", "adapter", "mpi_ops", "functions", "gradients", "optimizer", "trainer"),
     ),
     "tensorflow": (
         *("util", "compression", "calls", "mpi_ops", "gradients"),

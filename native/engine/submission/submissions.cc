@@ -44,6 +44,11 @@ void Submissions::check(const TableLock& /*held*/, const wire::Request& request)
   if (!ended_.ok()) throw Error(ended_);
 }
 
+void Submissions::check(const wire::Request& request) {
+  const TableLock lock(mutex_);
+  check(lock, request);
+}
+
 /// Enters an operation into the table.
 OperationPtr Submissions::enter(const TableLock& lock, Submission submission,
                                 wire::Slot& known_slot) {

@@ -45,6 +45,7 @@ class Submissions {
   /// `on_device`: what Gpus::accept() gave for tensors on a GPU.
   std::int64_t submit(Submission submission, std::shared_ptr<OnDevice> on_device);
   void submit(Submission submission, std::shared_ptr<OnDevice> on_device, OnDone on_done);
+  void check(const wire::Request& request);
   std::int64_t submit_blocking(const TensorOperation& wanted);
   std::int64_t submit_blocking(Submission submission);
   KnownOperation known(std::int64_t handle);

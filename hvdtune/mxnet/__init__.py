@@ -1,0 +1,142 @@
+"""Horovod's MXNet API on hvdtune's engine: ``import hvdtune.mxnet as hvd``.
+
+A program for ``horovod.mxnet`` runs with this module in its place. Nothing is compiled against
+MXNet.
+"""
+
+from __future__ import annotations
+
+import sys
+
+try:
+    import mxnet as _mx  # noqa: F401
+except Exception as error:  # with a NumPy that is too new, an AttributeError
+    raise ImportError(
+        "hvdtune.mxnet needs MXNet 1.9, which cannot be imported here "
+        f"({type(error).__name__}: {error}). Install it with: pip install mxnet==1.9.1 'numpy<1.24'"
+    ) from error
+
+from hvdtune.core.job import add_lifecycle_hook
+from hvdtune.core.observation.marks import mark, mark_step
+from hvdtune.mxnet.compression import Compression
+from hvdtune.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
+from hvdtune.mxnet.mpi_ops import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    ProcessSet,
+    Product,
+    Sum,
+    add_process_set,
+    allgather,
+    allreduce,
+    allreduce_,
+    alltoall,
+    barrier,
+    broadcast,
+    broadcast_,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    global_process_set,
+    gloo_built,
+    gloo_enabled,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_reducescatter,
+    init,
+    is_homogeneous,
+    is_initialized,
+    join,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    reducescatter,
+    remove_process_set,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+    sycl_built,
+    wait_for_all,
+)
+from hvdtune.mxnet.optimizer import DistributedOptimizer
+from hvdtune.mxnet.trainer import DistributedTrainer
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "DistributedTrainer",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_object",
+    "broadcast_parameters",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mark",
+    "mark_step",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "sycl_built",
+]
+
+
+def _complete() -> None:
+    """Let MXNet complete what was pushed: this rank's end would be an error of the others' there.
+
+    Not if an exception ends the program.
+    """
+    if getattr(sys, "last_type", None) is None:
+        wait_for_all()
+
+
+add_lifecycle_hook(lambda: None, _complete)

@@ -1,0 +1,408 @@
+"""Horovod's operations on MXNet's NDArrays (those of `mx.nd` and of `mx.np`) on the CPU.
+
+`allreduce`, `broadcast` and their like return at once: they are operations of MXNet's engine, which
+runs them when their inputs are computed, and lets wait what reads their results. Operations on
+different NDArrays may run in any order, as their names match them between ranks: a name must not be
+in flight twice. `allgather`, `alltoall` and `reducescatter` wait: their results' shapes are known
+only then. NDArrays have the type uint8, int8, int32, int64, float16, float32, float64, bool or
+bfloat16.
+
+What the call itself can find is raised at once: ValueError and TypeError (types, layouts,
+arguments, process sets), HorovodInternalError (no init, the job has ended). What only the ranks
+together can find out, or a lost rank, is raised as MXNet's MXNetError where the result is read, or
+by the operations that wait. `priority`: of the operations that MXNet could start, those with a
+higher number come first. The module's name is Horovod's: programs import from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import mxnet as mx
+from mxnet.base import _LIB, MXNetError
+from mxnet.ndarray import NDArray
+
+from hvdtune.core import operations
+from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.job import init, shutdown
+from hvdtune.core.libraries import mxnet_library
+from hvdtune.core.libraries.built import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+    sycl_built,
+)
+from hvdtune.core.membership import add_process_set, remove_process_set
+from hvdtune.core.observation import call_sites
+from hvdtune.core.observation.recording import start_timeline, stop_timeline
+from hvdtune.core.operations import ALLREDUCE, BROADCAST, barrier
+from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
+from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from hvdtune.core.world import (
+    cross_rank,
+    cross_size,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    size,
+)
+from hvdtune.faces.arguments import allreduce_op
+from hvdtune.faces.collectives import Collectives
+from hvdtune.mxnet.adapter import MxnetAdapter, code_of, like
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "sycl_built",
+]
+
+_adapter = MxnetAdapter()
+collectives = Collectives(_adapter, __name__, "collectives")  # those that wait
+
+try:
+    mxnet_library.find_mxnet(_LIB._handle)
+except ValueError as error:
+    raise ImportError(f"hvdtune.mxnet needs MXNet 1.9: {error}") from None
+
+
+# ---- operations of MXNet's engine ---------------------------------------------------------------
+
+
+def allreduce(
+    tensor: NDArray,
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+) -> NDArray:
+    """Reduce ``tensor`` (same type and shape on all ranks) over the ranks into a new NDArray.
+
+    ``postscale_factor * op over ranks (prescale_factor * tensor)``; ``op`` is Average unless given.
+    ``average`` is the deprecated form of ``op``.
+    """
+    factors = (prescale_factor, postscale_factor)
+    return _allreduce([tensor], False, average, name, priority, factors, process_set, op)[0]
+
+
+def allreduce_(
+    tensor: NDArray,
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+) -> NDArray:
+    """`allreduce` in place; returns ``tensor``."""
+    factors = (prescale_factor, postscale_factor)
+    _allreduce([tensor], True, average, name, priority, factors, process_set, op)
+    return tensor
+
+
+def grouped_allreduce(
+    tensors: Iterable[NDArray],
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+) -> list[NDArray]:
+    """Reduce ``tensors`` as one into new NDArrays; types and shapes may differ among them."""
+    factors = (prescale_factor, postscale_factor)
+    group = _adapter.members(tensors, "grouped_allreduce")
+    return _allreduce(group, False, average, name, priority, factors, process_set, op, True)
+
+
+def grouped_allreduce_(
+    tensors: Iterable[NDArray],
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+) -> list[NDArray]:
+    """`grouped_allreduce` in place; returns the NDArrays as a list.
+
+    Raises ValueError if two of them are one, or parts of one.
+    """
+    factors = (prescale_factor, postscale_factor)
+    group = _adapter.members(tensors, "grouped_allreduce")
+    return _allreduce(group, True, average, name, priority, factors, process_set, op, True)
+
+
+def broadcast(
+    tensor: NDArray,
+    root_rank: int,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> NDArray:
+    """A new NDArray with the ``tensor`` of global rank ``root_rank``."""
+    return _broadcast(tensor, False, root_rank, name, priority, process_set)
+
+
+def broadcast_(
+    tensor: NDArray,
+    root_rank: int,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> NDArray:
+    """Overwrite ``tensor`` with that of global rank ``root_rank``, and return it."""
+    return _broadcast(tensor, True, root_rank, name, priority, process_set)
+
+
+def _allreduce(
+    tensors: list[NDArray],
+    in_place: bool,
+    average: bool | None,
+    name: str | None,
+    priority: int,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    op: int | None,
+    grouped: bool = False,
+) -> list[NDArray]:
+    op = allreduce_op(op, average)
+    if grouped and not tensors:
+        return tensors
+    codes = _codes(tensors, "grouped_allreduce" if grouped else "allreduce", grouped)
+    if op == Adasum:
+        operations.check_adasum(process_set)
+    operations.check_reduction("allreduce", codes, op, *factors)
+    return _push(ALLREDUCE, tensors, in_place, name, priority, process_set, op, factors, 0, grouped)
+
+
+def _broadcast(
+    tensor: NDArray,
+    in_place: bool,
+    root_rank: int,
+    name: str | None,
+    priority: int,
+    process_set: ProcessSet,
+) -> NDArray:
+    code_of(tensor, "broadcast")
+    operations.check_root(root_rank)
+    factors = (1.0, 1.0)
+    [result] = _push(
+        BROADCAST, [tensor], in_place, name, priority, process_set, Sum, factors, root_rank
+    )
+    return result
+
+
+def _codes(tensors: Sequence[Any], operation: str, grouped: bool) -> list[int]:
+    codes = []
+    for index, tensor in enumerate(tensors):
+        try:
+            codes.append(code_of(tensor, operation))
+        except (TypeError, ValueError) as error:
+            if grouped:
+                raise type(error)(f"Member {index} of the group: {error}") from None
+            raise
+    return codes
+
+
+def _push(
+    kind: int,
+    tensors: list[NDArray],
+    in_place: bool,
+    name: str | None,
+    priority: int,
+    process_set: ProcessSet,
+    op: int,
+    factors: tuple[float, float],
+    root: int,
+    grouped: bool = False,
+) -> list[NDArray]:
+    """Push an operation to MXNet's engine; its outputs."""
+    operations.running_engine()
+    set_id = id_of(process_set)
+    on_wire, comes_again = operations.wire_name(kind, grouped, name, set_id)
+    if not comes_again and call_sites.is_next():
+        call_sites.tell(on_wire.partition(".")[0], set_id, tensors[0].shape)
+    inputs = [tensor.handle.value for tensor in tensors]
+    outputs = tensors if in_place else [like(tensor, tensor.shape) for tensor in tensors]
+    written = inputs if in_place else [output.handle.value for output in outputs]
+    try:
+        mxnet_library.push_mxnet(
+            kind, on_wire, inputs, written, op, *factors, root, set_id, grouped, comes_again,
+            priority,
+        )  # fmt: skip
+    except BaseException:
+        if name is None:
+            operations.give_back_name(on_wire, set_id)
+        raise
+    return outputs
+
+
+# ---- operations that wait -----------------------------------------------------------------------
+
+
+def _waited(handle: int) -> Any:
+    """The result of an operation, whose errors are MXNet's as those of all others."""
+    try:
+        return operations.synchronize(handle)
+    except HorovodInternalError as error:
+        raise MXNetError(str(error)) from None
+
+
+def _together(start: Callable[..., int], tensors: Iterable[NDArray], *arguments: Any) -> Any:
+    group = _adapter.members(tensors, start.__name__.removesuffix("_async"))
+    return list(_waited(start(group, *arguments))) if group else group
+
+
+def allgather(
+    tensor: NDArray,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> NDArray:
+    """Join every rank's ``tensor`` along the first dimension (which may differ) in rank order."""
+    return _waited(collectives.allgather_async(tensor, name, process_set))
+
+
+def grouped_allgather(
+    tensors: Iterable[NDArray],
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> list[NDArray]:
+    """`allgather` of all ``tensors`` as one."""
+    return _together(collectives.grouped_allgather_async, tensors, name, process_set)
+
+
+def alltoall(
+    tensor: NDArray,
+    splits: Any = None,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send ``splits[r]`` rows to rank ``r`` of the set, and receive what the others send here.
+
+    ``splits``: an int32 NDArray or a list. The rows received, in the order of senders; with
+    ``splits`` a pair of them and an int32 NDArray of how many came from each rank. Without, every
+    rank gets the same number.
+    """
+    received = _waited(collectives.alltoall_async(tensor, splits, name, process_set))
+    return received[0] if splits is None else received
+
+
+def reducescatter(
+    tensor: NDArray,
+    op: int = Average,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> NDArray:
+    """Reduce ``tensor`` over the ranks (Average or Sum) and return this rank's share of its rows.
+
+    Rank ``r`` of ``n`` gets ``rows // n`` rows, and one more if ``r < rows % n``. Raises ValueError
+    for other operators, and for a scalar.
+    """
+    _check_scattered(op)
+    factors = (prescale_factor, postscale_factor)
+    return _waited(collectives.reducescatter_async(tensor, name, op, process_set, *factors))
+
+
+def grouped_reducescatter(
+    tensors: Iterable[NDArray],
+    op: int = Average,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[NDArray]:
+    """`reducescatter` of all ``tensors`` as one."""
+    _check_scattered(op)
+    factors = (prescale_factor, postscale_factor)
+    start = collectives.grouped_reducescatter_async
+    return _together(start, tensors, name, op, process_set, *factors)
+
+
+def _check_scattered(op: int) -> None:
+    """Raise ValueError for an operator that there is not."""
+    try:
+        operations.check_scattered(op)
+    except HorovodInternalError as error:
+        raise ValueError(str(error)) from None
+
+
+def join(device: int = -1) -> int:
+    """Take part in the job's allreduces with zeros until all ranks have joined; the last to join.
+
+    Waits for all operations of MXNet's first.
+    """
+    wait_for_all()
+    return operations.join(device)
+
+
+def wait_for_all() -> None:
+    """Wait until MXNet has nothing under way. Errors are for those who read what failed."""
+    with contextlib.suppress(MXNetError):
+        mx.nd.waitall()

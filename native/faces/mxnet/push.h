@@ -1,0 +1,27 @@
+// Collectives as operations of MXNet's dependency engine. Nothing is compiled against MXNet: its C
+// interface is found in the library that the process has loaded.
+#pragma once
+
+#include <span>
+
+#include "wire/request.h"
+
+namespace hvdtune::faces::mxnet {
+
+/// `library`: dlopen()'s handle of MXNet's. Throws Error(kInvalidArgument) with the names of the
+/// functions that it lacks. Before the first push().
+void find_c_interface(void* library);
+
+/// Pushes an operation that reads the NDArrays `inputs` and writes `outputs`, given by their
+/// handles, and returns. It is submitted to the engine that runs as soon as MXNet has computed its
+/// inputs, and done when the engine calls; both hold no thread meanwhile. What fails then is raised
+/// by MXNet (MXNetError) where an output is read. The handles may be freed at once.
+///
+/// `request` has everything but tensors; `outputs`: as many as inputs, the same arrays for an
+/// operation in place. `priority`: among the operations that MXNet's engine can start, higher
+/// first. Throws Error at once for what submit() would refuse of the request, for arrays that are
+/// sparse, on a GPU or of a type that cannot be exchanged, and for outputs that share memory.
+void push(wire::Request request, std::span<void* const> inputs, std::span<void* const> outputs,
+          int priority);
+
+}  // namespace hvdtune::faces::mxnet
