@@ -29,6 +29,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "torch": {"arrays", "core", "elastic", "faces", "settings"},
     "jax": {"arrays", "core", "faces"},
     "lightning": {"torch"},
+    "ray": {"core", "launch", "settings"},
     "compute_service": {"core"},
     "tensorflow": {"arrays", "compute_service", "core", "elastic", "faces", "settings"},
     "keras": {"arrays", "core", "elastic", "faces", "jax", "settings", "tensorflow", "torch"},
@@ -78,6 +79,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("reductions", "gradient_reduction", "tape", "gradient_aggregation"),
         *("gradient_aggregation_eager", "optimizer", "functions", "elastic", "sync_batch_norm"),
         *("data", "keras"),
+    ),
+    "ray": (
+        *("ray_logger", "utils", "settings", "node_files", "worker", "strategy", "crew"),
+        *("recording", "coordinator", "adapter", "static_adapter", "elastic", "runner"),
     ),
     "timeline": (
         *("words", "schema", "record", "analysis", "replay", "advice", "report", "horovod"),

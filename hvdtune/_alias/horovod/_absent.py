@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 NOT_BUILT = {
     "data": "horovod.data with its data loaders",
     "mxnet": "support for MXNet",
-    "ray": "support for Ray",
     "spark": "support for Spark",
 }
 
@@ -24,6 +23,7 @@ _INSTEAD = {
     "horovod.common.util.check_installed_version": _COMPILED,
     "horovod.common.util.get_extension_full_path": _COMPILED,
     "horovod.common.util.support_non_legacy_keras_optimizers": "horovod.keras takes both",
+    "horovod.ray.driver_service": "ranks on Ray meet at the addresses that Ray uses",
     "horovod.run": "since Horovod 0.20 it is no module but a function: from horovod import run",
     "horovod.runner._HorovodArgs": f"{_JOBS} with arguments of their own",
     "horovod.runner.common.service.driver_service": _MEETING,
@@ -70,7 +70,7 @@ def missing(fullname: str) -> ModuleNotFoundError:
     return ModuleNotFoundError(
         f"No module named {fullname!r}: {what} is not part of this version of hvdtune, which "
         "stands for Horovod here (it offers horovod.torch, horovod.tensorflow, horovod.keras, "
-        "horovod.common and horovod.runner).",
+        "horovod.ray, horovod.common and horovod.runner).",
         name=fullname,
     )
 
