@@ -160,7 +160,6 @@ OTHER_PACKAGES = {
     "horovod.mxnet": "MXNet",
     "horovod.data": "data loaders",
     "horovod.spark": "Spark",
-    "horovod.ray": "Ray",
 }
 
 MORE_TYPES = "Also takes bfloat16, bool (not averaged), uint8, int8, int16 and uint16."

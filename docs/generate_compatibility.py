@@ -2,7 +2,7 @@
 
 Reads Horovod's interface and the differences from the compatibility tables, and the functions from
 hvdtune itself. Ends with an error if a table claims what the code contradicts, or if a name is
-missing without a reason. What needs TensorFlow is only compared where that can be imported.
+missing without a reason. What needs TensorFlow or Ray is only compared where that can be imported.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import compatibility_ray_table as ray_table
 import compatibility_table as table
 import compatibility_tensorflow_table as tensorflow_table
 import generated_page
@@ -29,13 +30,16 @@ sys.path.insert(0, str(Path(hvdtune.__file__).with_name("_alias")))  # so that h
 
 PAGE = Path(__file__).with_name("compatibility.md")
 MISSING = object()
+#: The tables of what needs a framework, by its module.
+FRAMEWORKS = {"tensorflow": tensorflow_table, "ray": ray_table}
 INTRODUCTION = """\
 # Compatibility with Horovod
 
 <!-- Made by docs/generate_compatibility.py from docs/compatibility_table.py,
-docs/compatibility_tensorflow_table.py and hvdtune: edit those, not this page. -->
+docs/compatibility_tensorflow_table.py, docs/compatibility_ray_table.py and hvdtune: edit those, not
+this page. -->
 
-What Horovod 0.28.1 exports for PyTorch, TensorFlow and Keras, and what of it hvdtune has.
+What Horovod 0.28.1 exports for PyTorch, TensorFlow, Keras and Ray, and what of it hvdtune has.
 `import horovod.torch` reaches `hvdtune.torch` under `hvdtune run` and in the ways of
 [the alias's page](horovod-alias.md), and so do the others.
 
@@ -123,7 +127,7 @@ def stated(module: str, name: str) -> tuple[str, str]:
     """Status and difference of one name, as the tables say. Raises Contradiction for two."""
     said = [
         (status, sentences[module][name])
-        for one in (table, tensorflow_table)
+        for one in (table, *FRAMEWORKS.values())
         for status, sentences in (
             ("superset", one.SUPERSET),
             ("partial", one.PARTIAL),
@@ -184,20 +188,20 @@ def check_additions(module: str, contract: Mapping[str, Any], said: Mapping[str,
         raise Contradiction(f"{module} adds {added}, the table says {set(said)}")
 
 
-def tensorflow_rows() -> dict[str, list[Row]]:
-    """The page's tables for TensorFlow and Keras; compared with the code if they can be loaded."""
-    if importlib.util.find_spec("tensorflow") is not None:
-        return compared_tensorflow_rows()
+def framework_rows(framework: str) -> dict[str, list[Row]]:
+    """The page's tables for a framework; compared with the code if that can be loaded."""
+    if importlib.util.find_spec(framework) is not None:
+        return compared_rows(framework)
     return {
         module: [Row(name, *stated(module, name)) for name in names]
-        for module, names in tensorflow_table.CONTRACT.items()
+        for module, names in FRAMEWORKS[framework].CONTRACT.items()
     }
 
 
-def compared_tensorflow_rows() -> dict[str, list[Row]]:
-    """The same. Raises ImportError without TensorFlow, Contradiction where a table is wrong."""
-    every = tensorflow_table.CONTRACT
-    for module, said in tensorflow_table.ADDED.items():
+def compared_rows(framework: str) -> dict[str, list[Row]]:
+    """The same. Raises ImportError without it, Contradiction where its table is wrong."""
+    every = FRAMEWORKS[framework].CONTRACT
+    for module, said in FRAMEWORKS[framework].ADDED.items():
         contract = {
             name
             for other, names in every.items()
@@ -225,6 +229,7 @@ def public_imports() -> list[str]:
     """The table's lines. Raises Contradiction where an import works that should not, or not."""
     lines = ["| Import | What happens |", "|---|---|"]
     lines += [f"| `{one}` | works with TensorFlow |" for one in public_imports_table.TENSORFLOW]
+    lines += [f"| `{one}` | works with Ray |" for one in public_imports_table.RAY]
     for statements, works in (
         (public_imports_table.WORKS, True),
         (public_imports_table.REFUSED, False),
@@ -241,8 +246,11 @@ def page() -> str:
     """The whole page."""
     check_additions("hvdtune.torch", table.TORCH, table.ADDED)
     by_module = {module: rows(module, names) for module, names in table.CONTRACT.items()}
-    by_module |= tensorflow_rows()
-    contract = {**table.CONTRACT, **tensorflow_table.CONTRACT}
+    contract, added = dict(table.CONTRACT), {"hvdtune.torch": table.ADDED}
+    for framework, its_table in FRAMEWORKS.items():
+        by_module |= framework_rows(framework)
+        contract |= its_table.CONTRACT
+        added |= its_table.ADDED
     parts = [INTRODUCTION]
     for module, every in by_module.items():
         lines = ["| Name | Status | Difference |", "|---|---|---|"]
@@ -250,7 +258,7 @@ def page() -> str:
             name = f"`{row.name}`{_signature_words(contract[module][row.name])}"
             lines.append(f"| {name} | {row.status} | {row.difference} |")
         parts.append(f"## {module}\n\n" + "\n".join(lines) + "\n")
-    for module, said in {"hvdtune.torch": table.ADDED, **tensorflow_table.ADDED}.items():
+    for module, said in added.items():
         lines = ["| Name | What it is |", "|---|---|"]
         lines += [f"| `{name}` | {what} |" for name, what in said.items()]
         parts.append(f"## Only in {module}\n\n" + "\n".join(lines) + "\n")

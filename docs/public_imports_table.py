@@ -94,12 +94,22 @@ TENSORFLOW = (
     "from horovod.tensorflow.util import _executing_eagerly",
 )
 
+#: What works where Ray is.
+RAY = (
+    "from horovod.ray import BaseHorovodWorker, RayExecutor, ray_logger",
+    "from horovod.ray.elastic import ElasticRayExecutor, RayHostDiscovery",
+    "from horovod.ray.runner import Coordinator, MiniSettings, RayExecutor",
+    "from horovod.ray.strategy import ColocatedStrategy, PGStrategy, create_placement_group",
+    "from horovod.ray.utils import detect_nics, nics_to_env_var",
+    "from horovod.ray.worker import BaseHorovodWorker",
+)
+
 #: What ends in an ImportError; the page shows its words.
 REFUSED = (
     "import horovod.mxnet as hvd",
     "import horovod.spark",
     "from horovod.data import AsyncDataLoaderMixin, BaseDataLoader",
-    "from horovod.ray import RayExecutor",
+    "from horovod.ray.driver_service import _driver_fn",
     "from horovod.common.util import check_installed_version",
     "from horovod.common.util import support_non_legacy_keras_optimizers",
     "from horovod.run.common.util import secret",

@@ -18,7 +18,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PROGRAM = """
 import generate_compatibility as generator
 
-rows = generator.compared_tensorflow_rows()
+rows = generator.compared_rows("tensorflow")
 for module, every in rows.items():
     for row in every:
         assert (row.status, row.difference) == generator.stated(module, row.name), (module, row)
@@ -68,7 +68,7 @@ def test_a_table_that_is_wrong_is_found(wrong: str) -> None:
         "contract = table.CONTRACT['horovod.tensorflow']",
         change,
         "try:",
-        "    generator.compared_tensorflow_rows()",
+        "    generator.compared_rows('tensorflow')",
         "except generator.Contradiction as error:",
         "    print(error)",
     ]

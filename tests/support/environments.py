@@ -1,4 +1,4 @@
-"""Environments with TensorFlow, Keras and JAX, which the tests' own environment has not.
+"""Environments with TensorFlow, Keras, JAX, Ray and Spark: the tests' own environment has none.
 
 Each is made when it is first asked for, and kept in `build/environments`, or in the folder that
 HVDTUNE_TEST_ENVIRONMENTS names. What is not installed in it comes from the interpreter that runs
@@ -68,7 +68,10 @@ ENVIRONMENTS = {
                 "conformance/test_tensorflow_face.py",
                 "conformance/test_jax_face.py",
             ),
-            but=("frameworks/test_in_environments.py", "frameworks/test_keras_legacy*.py"),
+            but=(
+                *("frameworks/test_in_environments.py", "frameworks/test_keras_legacy*.py"),
+                *("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
+            ),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
         ),
         Environment("tensorflow-2.20", ("tensorflow-cpu==2.20.*",), _OPERATIONS),
@@ -83,6 +86,15 @@ ENVIRONMENTS = {
             without_dependencies=("tf-keras==2.21.*",),
             imports=("tensorflow", "tf_keras"),
             variables={"TF_USE_LEGACY_KERAS": "1"},
+        ),
+        Environment(
+            "clusters",
+            (
+                *("ray[default]==2.60.*", "pyspark==4.3.*", "pandas", "pyarrow", "fsspec"),
+                *("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard"),
+            ),
+            ("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
+            imports=("ray", "pyspark", "pyarrow", "fsspec", "grpc"),
         ),
         Environment(
             "keras-hub",

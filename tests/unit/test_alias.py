@@ -105,7 +105,6 @@ print("ok")
     [
         ("horovod.mxnet", "support for MXNet"),
         ("horovod.spark", "support for Spark"),
-        ("horovod.ray", "support for Ray"),
         ("horovod.data", "data loaders"),
         ("horovod.torch.nope", "horovod.torch.nope is not part of this version"),
         ("horovod.bench", "horovod.bench is not part of this version"),
