@@ -19,13 +19,13 @@ _PLACE = {
     *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     *("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_ELASTIC"),
     *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+    *("HVDTUNE_ELASTIC_DRIVER", "HVDTUNE_ELASTIC_ID"),
 }
 #: What hvdtune reads beside its settings.
 _OURS = {"HVDTUNE_PREFER_HOROVOD", "HVDTUNE_TRACEBACK"}
 #: Of tests, benchmarks and builds of hvdtune.
 _WORKSHOP = re.compile(r"HVDTUNE_(TEST_|BUILD_|FAKE|COMPARE_|SANITIZE$|NVCC$)")
 
-_ELASTIC = "it is for elastic jobs, which hvdtune run does not start"
 _CCL = "it is for oneCCL, which hvdtune does not use"
 _SPARK = "it is for Horovod on Spark, which hvdtune does not have"
 #: Variables that Horovod reads while it runs and hvdtune does not, and why not.
@@ -35,7 +35,6 @@ _HOROVODS = {
     "HOROVOD_CCL_BGT_AFFINITY": _CCL,
     "HOROVOD_CCL_CACHE": _CCL,
     "HOROVOD_DISABLE_NVTX_RANGES": "hvdtune makes ranges only while a profiler asks for them",
-    "HOROVOD_ELASTIC_TIMEOUT": _ELASTIC,
     "HOROVOD_ENABLE_XLA_OPS": "XLA cannot compile hvdtune's operations of TensorFlow",
     "HOROVOD_MLSL_BGT_AFFINITY": _CCL,
     "HOROVOD_SPARK_PYTHONPATH": _SPARK,
