@@ -94,7 +94,7 @@ def environments(
     )
     shared = dict(job)
     if len(hosts) > 1:
-        address = _address(processes, interfaces)
+        address = meeting_address(processes, interfaces)
         shared |= rendezvous.variables(address, processes[0].port, interfaces)
     found: list[dict[str, str]] = [{}] * len(processes)
     in_rank_order = [number for numbers in hosts.values() for number in numbers]
@@ -137,8 +137,11 @@ def _require_alike(processes: Sequence[PlacedProcess], interfaces: Sequence[str]
         )
 
 
-def _address(processes: Sequence[PlacedProcess], interfaces: Sequence[str]) -> str:
-    """The address at which the others find rank 0's host."""
+def meeting_address(processes: Sequence[PlacedProcess], interfaces: Sequence[str]) -> str:
+    """The address at which the others find the host of processes[0], which is rank 0.
+
+    Raises `LaunchError` if there is none.
+    """
     first = processes[0]
     if interfaces:
         return first.interfaces[interfaces[0]]

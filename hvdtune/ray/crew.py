@@ -119,40 +119,45 @@ def gather(members: Sequence[Member], references: Sequence[Any], relay: Relay | 
             try:
                 values[reference] = ray.get(reference)
             except Exception as error:
-                innocence = _innocence(error)
-                failed.append((innocence, by_reference[reference], error))
-                patience = (0.0, _BLAME_SECONDS, _INNOCENT_SECONDS)[innocence]
+                blame = innocence(error)
+                failed.append((blame, by_reference[reference], error))
+                patience = (0.0, _BLAME_SECONDS, _INNOCENT_SECONDS)[blame]
                 until = time.monotonic() + patience
                 deadline = until if deadline is None else min(deadline, until)
     if failed:
         _, member, fault = min(failed, key=lambda one: one[0])
-        raise _described(member, fault) from fault
+        raise described(member, fault) from fault
     return [values[reference] for reference in references]
 
 
-def _innocence(error: BaseException) -> int:
+def innocence(error: BaseException) -> int:
     """0 if a worker has died, 1 after an error of its own, 2 if it tells of another's end."""
     if not isinstance(error, RayTaskError):
         return 0 if isinstance(error, RayError) else 1
     return 2 if PEER_ERROR in str(error) else 1
 
 
-def _described(member: Member, error: BaseException) -> WorkerFailed:
-    cause = getattr(error, "cause", None) if isinstance(error, RayTaskError) else error
+def cause_of(error: BaseException) -> str:
+    """What has happened to a worker, as the end of a sentence."""
     if isinstance(error, RayTaskError):
-        said = f"raised {type(cause).__name__}: {cause}" if cause is not None else str(error)
-    elif isinstance(error, RayError):
-        said = f"died: {_why_it_died(str(error))}"
-    else:
-        said = f"returned what cannot be read here: {type(error).__name__}: {error}"
+        cause = getattr(error, "cause", None)
+        return f"raised {type(cause).__name__}: {cause}" if cause is not None else str(error)
+    if isinstance(error, RayError):
+        return f"died: {_why_it_died(str(error))}"
+    return f"returned what cannot be read here: {type(error).__name__}: {error}"
+
+
+def described(member: Member, error: BaseException, introduction: str = "") -> WorkerFailed:
+    """The error that tells of a member's failure."""
     lines = ["(its output lies on its node, which cannot be reached)"]
     with contextlib.suppress(Exception):
         lines = node_files.on_node(
             member.node_id, _TAIL_SECONDS, node_files.last_lines, member.output
         )
-    failure = Failure(member.rank, member.hostname, member.pid, 1, lines, said)
+    failure = Failure(member.rank, member.hostname, member.pid, 1, lines, cause_of(error))
+    cause = getattr(error, "cause", None) if isinstance(error, RayTaskError) else error
     kind = type(cause) if isinstance(cause, BaseException) else RuntimeError
-    return worker_failed(failure.describe().rstrip(), member.rank, kind)
+    return worker_failed(introduction + failure.describe().rstrip(), member.rank, kind)
 
 
 def _why_it_died(text: str) -> str:

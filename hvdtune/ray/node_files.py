@@ -9,11 +9,12 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hvdtune.launch.local.output import TAIL_LINES
@@ -22,6 +23,7 @@ RECORDING = "HOROVOD_TIMELINE"
 #: Files of this process's output, and how long each was before it printed anything.
 Output = Sequence[tuple[str, int]]
 _MOST_BYTES = 1 << 16
+_COLLECT_SECONDS = 60.0  # for a node's files
 # Lines by which Ray tells whose output follows.
 _OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
 
@@ -60,6 +62,15 @@ def take_folder(folder: str) -> dict[str, bytes]:
     files = [path for path in sorted(Path(folder).glob("*")) if path.is_file()]
     found = {path.name: path.read_bytes() for path in files}
     shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def collect(nodes: Iterable[str], folder: str) -> dict[str, bytes]:
+    """`take_folder` on all of these nodes that can be reached."""
+    found: dict[str, bytes] = {}
+    for node in nodes:
+        with contextlib.suppress(RayError):  # the node is gone
+            found |= on_node(node, _COLLECT_SECONDS, take_folder, folder)
     return found
 
 

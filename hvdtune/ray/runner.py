@@ -14,15 +14,15 @@ from ray.exceptions import RayError, RayTaskError
 from hvdtune.ray import crew, recording
 from hvdtune.ray.adapter import BaseParams
 from hvdtune.ray.coordinator import Coordinator
-from hvdtune.ray.elastic import UNSUPPORTED
+from hvdtune.ray.elastic.adapter import ElasticAdapter, ElasticParams
 from hvdtune.ray.settings import MiniSettings, start_seconds
 from hvdtune.ray.static_adapter import StaticAdapter
 from hvdtune.ray.worker import BaseHorovodWorker
 from hvdtune.settings import knobs
 
 __all__ = [
-    "BaseHorovodWorker", "Coordinator", "MiniSettings", "RayExecutor", "StaticAdapter",
-    "StaticParams",
+    "BaseHorovodWorker", "Coordinator", "ElasticAdapter", "ElasticParams", "MiniSettings",
+    "RayExecutor", "StaticAdapter", "StaticParams",
 ]  # fmt: skip
 
 Callbacks = Sequence[Callable[[Any], Any]]
@@ -75,7 +75,14 @@ class RayExecutor:
     If a worker raises or dies, all workers end, and a `WorkerFailed` names its rank and shows its
     last lines; `start` makes new ones.
 
-    The parameters from `min_workers` on are those of elastic jobs.
+    `min_workers` makes the job elastic: it starts when there is room for so many workers, takes
+    what nodes come, up to `max_workers`, and goes on without those that go; `fn` is a function
+    that trains with `hvd.elastic.run`. Each call of `run` or `execute` is a job of its own, and
+    returns what the workers gave that were there at its end, the oldest first. The job ends with
+    an error after more than `reset_limit` resets, and if room for `min_workers` is missing for
+    `elastic_timeout` seconds. A node on which a worker fails gets no more, unless after the time
+    in `cooldown_range` (shortest, longest; seconds). With `override_discovery` False,
+    `settings.discovery` says which hosts there are.
 
     Raises ValueError for numbers that do not fit together.
     """
@@ -135,18 +142,23 @@ class RayExecutor:
                 f"min_workers={min_workers!r} and num_workers={num_workers!r} exclude each other: "
                 "a job is elastic or has a fixed number of workers"
             )
-        if min_workers is not None:
-            raise NotImplementedError(f"min_workers={min_workers!r}: {UNSUPPORTED}")
         self.settings = settings
-        self.params = StaticParams(
-            cpus_per_worker,
-            use_gpu,
-            gpus_per_worker,
-            num_workers,
-            num_hosts,
-            num_workers_per_host,
-            use_current_placement_group,
-        )
+        self.params: StaticParams | ElasticParams
+        share = cpus_per_worker, use_gpu, gpus_per_worker
+        if min_workers is not None:
+            self.params = ElasticParams(
+                *share,
+                min_workers,
+                max_workers,
+                reset_limit,
+                cooldown_range,
+                elastic_timeout,
+                override_discovery,
+            )
+        else:
+            self.params = StaticParams(
+                *share, num_workers, num_hosts, num_workers_per_host, use_current_placement_group
+            )
         self.adapter: Any = None  # an actor if Ray is reached by its client
         self._is_remote = False
         self._recording: recording.Recording | None = None

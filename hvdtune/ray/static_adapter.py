@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 from ray.util.placement_group import get_current_placement_group
 
 from hvdtune.launch import placed
@@ -15,8 +13,6 @@ from hvdtune.ray import crew, node_files
 from hvdtune.ray.adapter import Adapter
 from hvdtune.ray.settings import placement_seconds
 from hvdtune.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy
-
-_COLLECT_SECONDS = 60.0  # for a node's files
 
 
 class StaticAdapter(Adapter):
@@ -168,11 +164,7 @@ class StaticAdapter(Adapter):
         """
         if self.members:
             ray.get([worker.leave.remote() for worker in self.workers])
-        found: dict[str, bytes] = {}
-        for node in self._nodes:
-            with contextlib.suppress(RayError):  # the node is gone
-                found |= node_files.on_node(node, _COLLECT_SECONDS, node_files.take_folder, folder)
-        return found
+        return node_files.collect(self._nodes, folder)
 
     def runs(self) -> bool:
         """Whether there are workers: not before `start`, and not after a failure."""

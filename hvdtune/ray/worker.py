@@ -98,6 +98,19 @@ class BaseHorovodWorker:
         with _leaving_on_error():
             return fn(*args, **kwargs)
 
+    def take_part(self, method: str, what: Any, *executable: Any) -> tuple[bool, Any]:
+        """One process of an elastic job, from its start to its end: `execute` or `run`.
+
+        Returns (True, what that returns), or (False, the exit code) if it leaves early.
+        """
+        try:
+            self.start_executable(*executable)
+            value = getattr(self, method)(what)
+        except SystemExit as end:
+            return False, end.code if isinstance(end.code, int) else int(end.code is not None)
+        _leave()
+        return True, value
+
     def set_queue(self, queue: Any) -> None:
         """Where `ray_logger` sends what this worker logs; None: nowhere."""
         ray_logger.configure(queue)

@@ -16,6 +16,7 @@ from support import ray_sessions  # noqa: F401  (before hvdtune.ray)
 
 import hvdtune.ray
 from hvdtune.ray import ElasticRayExecutor, RayExecutor, coordinator, crew, elastic, recording
+from hvdtune.ray.elastic import actors, discovery
 from hvdtune.ray.runner import Coordinator, MiniSettings, StaticParams
 from hvdtune.ray.settings import placement_seconds, start_seconds
 from hvdtune.ray.utils import detect_nics, nics_to_env_var
@@ -99,7 +100,7 @@ def test_slots_of_ray_s_nodes(
 ):
     nodes = [node("host-1", **resources), node("host-2", **resources)]
     nodes.append(node("dead", alive=False, **resources))
-    monkeypatch.setattr(elastic.ray, "nodes", lambda: map(dict, nodes))
+    monkeypatch.setattr(discovery.ray, "nodes", lambda: map(dict, nodes))
     found = elastic.RayHostDiscovery(**options).find_available_hosts_and_slots()
     assert found == ({"host-1": slots, "host-2": slots} if slots else {})
 
@@ -138,6 +139,11 @@ def test_a_key_is_written_once(tmp_path: Any):
         ({"num_workers": 1, "use_gpu": True, "gpus_per_worker": -1}, "give 1 or more"),
         ({"max_workers": 2}, "max_workers=2 needs min_workers"),
         ({"min_workers": 1, "num_workers": 2}, "exclude each other"),
+        ({"min_workers": 0}, "^min_workers 0 is not accepted: give 1 or more"),
+        ({"min_workers": 3, "max_workers": 2}, "^max_workers 2 is less than the 3 processes"),
+        ({"min_workers": 1, "reset_limit": -1}, "^reset_limit -1 is not accepted"),
+        ({"min_workers": 1, "cooldown_range": (9, 1)}, "^cooldown_range 9 1 is not accepted"),
+        ({"min_workers": 1, "gpus_per_worker": 1}, "gpus_per_worker=1 needs use_gpu=True"),
     ],
 )
 def test_what_does_not_fit_together_is_one_sentence(options: dict[str, Any], words: str):
@@ -145,13 +151,36 @@ def test_what_does_not_fit_together_is_one_sentence(options: dict[str, Any], wor
         RayExecutor(MiniSettings(), **options)
 
 
-def test_elastic_jobs_are_refused():
-    for make in (
-        lambda: RayExecutor(MiniSettings(), min_workers=1),
-        lambda: ElasticRayExecutor(MiniSettings()),
-    ):
-        with pytest.raises(NotImplementedError, match="use RayExecutor with num_workers"):
-            make()
+def test_settings_of_elastic_jobs():
+    with pytest.warns(DeprecationWarning, match="max_np is deprecated, use max_num_proc"):
+        settings = ElasticRayExecutor.create_settings(
+            min_num_proc=2, max_np=4, cooldown_range=(1, 2)
+        )
+    assert (settings.min_num_proc, settings.max_num_proc) == (2, 4)
+    assert (settings.elastic, settings.cooldown_range) == (True, (1, 2))
+    with pytest.raises(ValueError, match="needs use_gpu=True"):
+        ElasticRayExecutor(settings, gpus_per_slot=1)
+    executor = RayExecutor(MiniSettings(), min_workers=1)
+    assert executor.params.elastic
+    for call in (executor.run_remote, executor.execute_single):
+        executor.adapter = executor.params.adapter(MiniSettings(), min_workers=1)
+        with pytest.raises(NotImplementedError, match=r"is not for elastic jobs.*call run\(\)"):
+            call(print)
+
+
+def test_the_local_rank_leads_to_an_own_gpu(monkeypatch: pytest.MonkeyPatch):
+    whole = [{"NodeID": "a", "Resources": {"GPU": 4.0}}]
+    monkeypatch.setattr(actors.ray, "nodes", lambda: whole)
+
+    def visible(local_rank: int, *own: str) -> str:
+        facts = {"node_id": "a", "process": {"gpus": list(own)}}
+        order = SimpleNamespace(local_rank=local_rank)
+        return actors.Actors._gpus(None, SimpleNamespace(facts=facts, order=order))
+
+    assert visible(0, "3") == "3,0,1,2"
+    assert visible(2, "0") == "1,2,0,3"
+    assert visible(1, "0", "1") == "2,3,0,1"
+    assert visible(0) == ""
 
 
 def test_parameters_say_who_runs_the_job():
@@ -238,7 +267,8 @@ def test_horovods_names_lead_here():
         "import hvdtune.ray, horovod.ray\n"
         "from horovod.ray import BaseHorovodWorker, ElasticRayExecutor, RayExecutor, ray_logger\n"
         "from horovod.ray.adapter import Adapter, BaseParams\n"
-        "from horovod.ray.elastic import RayHostDiscovery\n"
+        "from horovod.ray.elastic import ElasticRayExecutor, RayHostDiscovery\n"
+        "from horovod.ray.elastic_v2 import ElasticAdapter, ElasticParams\n"
         "from horovod.ray.runner import Coordinator, MiniSettings, StaticAdapter, StaticParams\n"
         "from horovod.ray.strategy import ColocatedStrategy, PGStrategy, create_placement_group\n"
         "from horovod.ray.utils import detect_nics, map_blocking, nics_to_env_var\n"

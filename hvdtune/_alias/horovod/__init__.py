@@ -30,6 +30,7 @@ _PACKAGES = ("keras", "ray", "tensorflow", "torch")
 _MOVED = {
     "common.elastic": "elastic",
     "common.exceptions": "core.exceptions",
+    "ray.elastic_v2": "ray.elastic.adapter",
 }
 
 
