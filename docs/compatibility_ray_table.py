@@ -35,7 +35,16 @@ CONTRACT: dict[str, dict[str, str | None]] = {
         "BaseHorovodWorker.start_executable": f"(self, {_EXECUTABLE})",
         "BaseHorovodWorker.execute": "(self, func)",
         "BaseHorovodWorker.set_queue": "(self, queue)",
-        "ElasticRayExecutor": None,
+        "ElasticRayExecutor": (
+            "(settings, use_gpu=False, cpus_per_slot=1, gpus_per_slot=None, env_vars=None, "
+            "override_discovery=True)"
+        ),
+        "ElasticRayExecutor.create_settings": (
+            "(min_num_proc=1, max_num_proc=None, reset_limit=None, elastic_timeout=600, "
+            "timeout_s=30, ssh_identity_file=None, nics=None, min_np=None, max_np=None, **kwargs)"
+        ),
+        "ElasticRayExecutor.start": "(self)",
+        "ElasticRayExecutor.run": "(self, worker_fn, callbacks=None)",
     },
     "horovod.ray.ray_logger": {
         "configure": "(queue)",
@@ -64,6 +73,12 @@ CONTRACT: dict[str, dict[str, str | None]] = {
     },
     "horovod.ray.elastic": {
         "RayHostDiscovery": "(use_gpu=False, cpus_per_slot=1, gpus_per_slot=1)",
+        "RayHostDiscovery.find_available_hosts_and_slots": "(self)",
+    },
+    "horovod.ray.elastic_v2": {
+        "RayHostDiscovery": "(use_gpu=False, cpus_per_worker=1, gpus_per_worker=1)",
+        "ElasticParams": None,
+        "ElasticAdapter": None,
     },
 }
 
@@ -74,6 +89,10 @@ _FAILURE = (
 # What hvdtune does beyond Horovod, or where Horovod hangs or ignores an argument.
 SUPERSET: dict[str, dict[str, str]] = {
     "horovod.ray": {
+        "RayExecutor": (
+            "Also takes a `Settings` object, as Horovod's documentation promises. In elastic jobs a "
+            "worker that starts slowly is no failure."
+        ),
         "RayExecutor.start": "The workers get this process's settings (HOROVOD_*, HVDTUNE_*).",
         "RayExecutor.run": f"{_FAILURE} `callbacks` work; Horovod's are for elastic jobs only.",
         "RayExecutor.execute": f"{_FAILURE} `callbacks` work; Horovod's are for elastic jobs only.",
@@ -88,11 +107,6 @@ SUPERSET: dict[str, dict[str, str]] = {
 # What has the name and the signature, but not all of the effect.
 PARTIAL: dict[str, dict[str, str]] = {
     "horovod.ray": {
-        "RayExecutor": (
-            "Also takes a `Settings` object, which Horovod's documentation promises. "
-            "`min_workers` is refused with a `NotImplementedError`: no elastic jobs."
-        ),
-        "ElasticRayExecutor": "Making one raises a `NotImplementedError`: no elastic jobs.",
         "BaseHorovodWorker.get_gpu_ids": "The ids are texts, as Ray gives them now.",
     },
     "horovod.ray.utils": {

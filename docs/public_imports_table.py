@@ -98,6 +98,7 @@ TENSORFLOW = (
 RAY = (
     "from horovod.ray import BaseHorovodWorker, RayExecutor, ray_logger",
     "from horovod.ray.elastic import ElasticRayExecutor, RayHostDiscovery",
+    "from horovod.ray.elastic_v2 import ElasticAdapter, ElasticParams, RayHostDiscovery",
     "from horovod.ray.runner import Coordinator, MiniSettings, RayExecutor",
     "from horovod.ray.strategy import ColocatedStrategy, PGStrategy, create_placement_group",
     "from horovod.ray.utils import detect_nics, nics_to_env_var",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from hvdtune.ray import RayExecutor
 from hvdtune.ray.crew import WorkerFailed
 from hvdtune.timeline import api
 
+ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = RayExecutor.create_settings()
 PORT = free_port()
 pytestmark = pytest.mark.timeout(180)
@@ -134,15 +136,73 @@ print("all is well")
 """
 
 
-def test_a_client_runs_the_same_job(tmp_path: Path):
+def output_of(*command: str, **variables: str) -> str:
+    """What a Python program prints, which has to succeed."""
     ended = subprocess.run(
-        [sys.executable, "-c", CLIENT, str(PORT), str(tmp_path / "t.json")],
+        [sys.executable, *command],
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=150,
         check=False,
     )
-    assert "all is well" in ended.stdout, ended.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_a_client_runs_the_same_job(tmp_path: Path):
+    assert "all is well" in output_of("-c", CLIENT, str(PORT), str(tmp_path / "t.json"))
+    assert_nothing_reserved()
+
+
+def test_the_example(nodes: Any):
+    words = ["--address", nodes.address, "--epochs", "3"]
+    said = output_of(str(ROOT / "examples/ray/moons.py"), *words)
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+) \(2 workers\)", said)]
+    assert len(losses) == 3
+    assert losses[2] < losses[0]
+    assert float(re.findall(r"right: ([\d.]+)%", said)[0]) > 90
+    assert_nothing_reserved()
+
+
+TRAINER = """
+import os, sys
+
+import hvdtune
+
+sys.path.insert(0, os.path.join(os.path.dirname(hvdtune.__file__), "_alias"))
+import ray
+from ray.train import RunConfig, ScalingConfig
+from ray.train.horovod import HorovodConfig, HorovodTrainer
+
+ray.init(sys.argv[1])
+
+def train():
+    import numpy as np
+
+    import hvdtune as hvd
+
+    hvd.init()
+    total = hvd.allreduce(np.ones(1) * (hvd.rank() + 1), op=hvd.Sum)
+    with open(os.path.join(sys_argv_2, str(hvd.rank())), "w") as file:
+        print(hvd.size(), hvd.local_size(), hvd.cross_size(), int(total[0]), file=file)
+
+sys_argv_2 = sys.argv[2]
+HorovodTrainer(
+    train,
+    horovod_config=HorovodConfig(),
+    scaling_config=ScalingConfig(num_workers=4),
+    run_config=RunConfig(storage_path=sys.argv[2] + "/results"),
+).fit()
+"""
+
+
+def test_ray_train_s_trainer_for_horovod(nodes: Any, tmp_path: Path):
+    output_of("-c", TRAINER, nodes.address, str(tmp_path), RAY_TRAIN_V2_ENABLED="0")
+    said = [(tmp_path / str(rank)).read_text().split() for rank in range(4)]
+    assert {(size, total) for size, _, _, total in said} == {("4", "10")}
+    assert sum(1 / int(local_size) for _, local_size, _, _ in said) == 2  # nodes
     assert_nothing_reserved()
 
 

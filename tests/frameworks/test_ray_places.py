@@ -158,6 +158,8 @@ def test_settings_of_elastic_jobs():
         )
     assert (settings.min_num_proc, settings.max_num_proc) == (2, 4)
     assert (settings.elastic, settings.cooldown_range) == (True, (1, 2))
+    with pytest.raises(ValueError, match=r"override_discovery=False needs settings\.discovery"):
+        ElasticRayExecutor(settings, override_discovery=False)
     with pytest.raises(ValueError, match="needs use_gpu=True"):
         ElasticRayExecutor(settings, gpus_per_slot=1)
     executor = RayExecutor(MiniSettings(), min_workers=1)

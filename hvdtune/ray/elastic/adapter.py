@@ -126,7 +126,9 @@ class ElasticAdapter(Adapter):
         self._share = Share(cpus_per_worker, params.gpus_per_worker or 0)
         self._limits = params.limits(start_seconds(settings))
         self._cooldown = params.cooldown()
-        self._discovery: Any = None if override_discovery else settings.discovery
+        self._discovery: Any = getattr(settings, "discovery", None)
+        if not override_discovery and self._discovery is None:
+            raise ValueError("override_discovery=False needs settings.discovery")
         if override_discovery:
             gpus = params.gpus_per_worker or 1
             self._discovery = discovery.NodeDiscovery(use_gpu, cpus_per_worker, gpus)
