@@ -90,8 +90,8 @@ _FAILURE = (
 SUPERSET: dict[str, dict[str, str]] = {
     "horovod.ray": {
         "RayExecutor": (
-            "Also takes a `Settings` object, as Horovod's documentation promises. In elastic jobs a "
-            "worker that starts slowly is no failure."
+            "Also takes a `Settings` object, as Horovod's documentation promises. In elastic jobs "
+            "a worker that starts slowly is no failure."
         ),
         "RayExecutor.start": "The workers get this process's settings (HOROVOD_*, HVDTUNE_*).",
         "RayExecutor.run": f"{_FAILURE} `callbacks` work; Horovod's are for elastic jobs only.",

@@ -279,7 +279,11 @@ class RayExecutor:
         relay = crew.Relay(callbacks)
         try:
             reference = self._begin(method, queue=relay.queue, **arguments)
-            crew.wait([reference], None, relay)
+            try:
+                crew.wait([reference], None, relay)
+            except BaseException:  # a callback's: the workers must not go on alone
+                self._forget()
+                raise
             return list(self._value(reference))
         finally:
             relay.close()
@@ -300,8 +304,11 @@ class RayExecutor:
             return ray.get(reference)
         except RayTaskError as error:
             cause = getattr(error, "cause", None)
-            if isinstance(cause, crew.WorkerFailed | TimeoutError):
+            if isinstance(cause, TimeoutError | RuntimeError):
                 raise cause from error
+            raise
+        except KeyboardInterrupt:
+            self._forget()
             raise
 
     def _require_started(self) -> None:
@@ -309,6 +316,7 @@ class RayExecutor:
             raise RuntimeError("there are no workers: call start() first")
 
     def _forget(self) -> None:
+        """End the adapter's actor, and with it all that it has made."""
         if self._is_remote:
             with contextlib.suppress(RayError, ConnectionError):
                 ray.kill(self.adapter)

@@ -105,6 +105,31 @@ def test_slots_of_ray_s_nodes(
     assert found == ({"host-1": slots, "host-2": slots} if slots else {})
 
 
+def test_what_others_use_is_no_slot(monkeypatch: pytest.MonkeyPatch):
+    nodes = [{**node("ip", CPU=8, GPU=4), "NodeID": name} for name in "abc"]
+    free: dict[str, dict[str, float]] = {"a": {"CPU": 8, "GPU": 4}, "b": {"CPU": 3, "GPU": 1}}
+    own: dict[str, int | None] = {}
+    monkeypatch.setattr(discovery.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(discovery, "_free_by_node", lambda: free)
+
+    def found(cpus: float, gpus: float) -> dict[str, int]:
+        looking = discovery.NodeDiscovery(
+            discovery.Share(cpus, gpus), lambda name: own.get(name, 0)
+        )
+        return looking.find_available_hosts_and_slots()
+
+    assert found(1, 0) == {"a": 8, "b": 3, "c": 8}  # Ray says nothing of c
+    assert found(2, 0) == {"a": 4, "b": 1, "c": 4}
+    assert found(1, 1) == {"a": 4, "b": 1, "c": 4}
+    own["b"] = 2
+    assert found(1, 0)["b"] == 5
+    free["b"] = {}
+    looking = discovery.NodeDiscovery(discovery.Share(1, 0), lambda name: own.get(name, 0))
+    assert looking.find_available_hosts_and_slots()["b"] == 2
+    own["b"], free["a"] = None, {}  # a process is being started on b
+    assert looking.find_available_hosts_and_slots() == {"b": 2, "c": 8}
+
+
 def test_any_settings_with_the_attributes_will_do():
     horovods = SimpleNamespace(
         verbose=2, nics={"eth1", "eth0"}, start_timeout=SimpleNamespace(remaining=lambda: 12.5)

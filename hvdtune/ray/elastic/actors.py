@@ -21,6 +21,7 @@ from hvdtune.launch.elastic.actions import Start
 from hvdtune.launch.elastic.driver.driver import Driver
 from hvdtune.launch.remote import rendezvous
 from hvdtune.ray import crew
+from hvdtune.ray.elastic.discovery import Share
 from hvdtune.ray.worker import BaseHorovodWorker
 
 # Of Ray's resource that each node has once, and that names its address.
@@ -42,13 +43,6 @@ class Work(NamedTuple):
     variables: Mapping[str, Any]
     queue: Any
     executable: Sequence[Any]
-
-
-class Share(NamedTuple):
-    """What Ray gives to each process."""
-
-    cpus: float
-    gpus: float
 
 
 class Failure(NamedTuple):
@@ -127,6 +121,11 @@ class Actors:
             return {}
         address = placed.meeting_address(there, self._interfaces)
         return rendezvous.variables(address, rendezvous.free_port(address), self._interfaces)
+
+    def count_on(self, host: str) -> int | None:
+        """How many processes run on a host; None while some start there. From any thread."""
+        there = [one for one in list(self._processes.values()) if one.order.host == host]
+        return None if any(process.facts is None for process in there) else len(there)
 
     # ---- the course of a process -----------------------------------------------------------------
 

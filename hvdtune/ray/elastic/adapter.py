@@ -21,7 +21,8 @@ from hvdtune.launch.errors import LaunchError
 from hvdtune.ray import crew, node_files
 from hvdtune.ray.adapter import Adapter, BaseParams
 from hvdtune.ray.elastic import discovery
-from hvdtune.ray.elastic.actors import Actors, Share, Work
+from hvdtune.ray.elastic.actors import Actors, Work
+from hvdtune.ray.elastic.discovery import Share
 from hvdtune.ray.settings import start_seconds
 from hvdtune.settings import knobs
 
@@ -129,9 +130,7 @@ class ElasticAdapter(Adapter):
         self._discovery: Any = getattr(settings, "discovery", None)
         if not override_discovery and self._discovery is None:
             raise ValueError("override_discovery=False needs settings.discovery")
-        if override_discovery:
-            gpus = params.gpus_per_worker or 1
-            self._discovery = discovery.NodeDiscovery(use_gpu, cpus_per_worker, gpus)
+        self._finds_nodes = override_discovery
         self._executable: tuple[Any, ...] = ()
         self._variables: dict[str, Any] = {}
         self._nodes: dict[str, None] = {}
@@ -226,10 +225,13 @@ class ElasticAdapter(Adapter):
             )
             actors = Actors(driver, job, work, self._share, interfaces)
             driver.starter = actors
+            whose = self._discovery
+            if self._finds_nodes:
+                whose = discovery.NodeDiscovery(self._share, actors.count_on)
             found = lambda hosts: actors.post(partial(driver.hosts, hosts))  # noqa: E731
             failed = lambda why: actors.post(partial(driver.discovery_failed, why))  # noqa: E731
             try:
-                with discovery.Lookout(self._discovery, found, failed):
+                with discovery.Lookout(whose, found, failed):
                     self._loop(driver, selector, relay)
             finally:
                 self._nodes |= actors.nodes

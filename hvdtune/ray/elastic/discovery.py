@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 
 from hvdtune.launch.allocation.hosts import Host
 
 _SECONDS = 1.0  # between an answer and the next question
+
+
+class Share(NamedTuple):
+    """What Ray gives to each process."""
+
+    cpus: float
+    gpus: float
 
 
 def slots_of(
@@ -54,11 +61,42 @@ class RayHostDiscovery:
 
 
 class NodeDiscovery(RayHostDiscovery):
-    """The same by the nodes' ids: several nodes may have one address."""
+    """The same by the nodes' ids: several nodes may have one address. Leaves out what others use.
+
+    `own`: how many of the job's processes run on a node; None while some are being started there,
+    for then nobody knows whether Ray counts what they need.
+    """
+
+    def __init__(self, share: Share, own: Callable[[str], int | None]) -> None:
+        super().__init__(share.gpus > 0, share.cpus, share.gpus)
+        self._own = own
+        self._last: dict[str, int] = {}
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """The ids of living nodes, and how many slots each has."""
-        return self._slots("NodeID")
+        """The ids of living nodes, and how many slots each has for the job."""
+        free, found = _free_by_node(), {}
+        for node, slots in self._slots("NodeID").items():
+            own = self._own(node)
+            if own is None and node in self._last:
+                found[node] = self._last[node]
+            elif node in free:
+                left = free[node].get("CPU", 0) // self.cpus_per_slot
+                if self.use_gpu:
+                    left = min(left, free[node].get("GPU", 0) // self.gpus_per_slot)
+                found[node] = min(slots, (own or 0) + int(left))
+            else:
+                found[node] = slots
+        self._last = {node: slots for node, slots in found.items() if slots}
+        return self._last
+
+
+def _free_by_node() -> Mapping[str, Mapping[str, float]]:
+    """What of each node's resources nobody uses; nothing if this Ray does not tell."""
+    try:
+        from ray._private.state import available_resources_per_node
+    except ImportError:
+        return {}
+    return available_resources_per_node()  # type: ignore[no-any-return, unused-ignore]
 
 
 class Lookout:
