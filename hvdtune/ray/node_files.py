@@ -76,7 +76,9 @@ def collect(nodes: Iterable[str], folder: str) -> dict[str, bytes]:
 
 def on_node(node_id: str, seconds: float, function: Callable[..., Any], *args: Any) -> Any:
     """What `function(*args)` gives on a node. Raises what it raises, or an error of Ray's."""
-    if node_id == ray.get_runtime_context().get_node_id():
+    client = getattr(ray.util, "client", None)
+    is_apart = client is not None and client.ray.is_connected()
+    if not is_apart and node_id == ray.get_runtime_context().get_node_id():
         return function(*args)
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
     task = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)

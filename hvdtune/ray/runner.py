@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from hvdtune.ray import crew, recording
+from hvdtune.ray import crew, node_files, recording
 from hvdtune.ray.adapter import BaseParams
 from hvdtune.ray.coordinator import Coordinator
 from hvdtune.ray.elastic.adapter import ElasticAdapter, ElasticParams
@@ -201,6 +201,8 @@ class RayExecutor:
                 extra_env_vars=variables,
             )
         except BaseException:
+            with contextlib.suppress(Exception):
+                self.timeline()
             self._forget()
             raise
 
@@ -282,7 +284,7 @@ class RayExecutor:
             try:
                 crew.wait([reference], None, relay)
             except BaseException:  # a callback's: the workers must not go on alone
-                self._forget()
+                self._abandon()
                 raise
             return list(self._value(reference))
         finally:
@@ -308,12 +310,22 @@ class RayExecutor:
                 raise cause from error
             raise
         except KeyboardInterrupt:
-            self._forget()
+            self._abandon()
             raise
 
     def _require_started(self) -> None:
         if self.adapter is None:
             raise RuntimeError("there are no workers: call start() first")
+
+    def _abandon(self) -> None:
+        """End the adapter's actor, which cannot be asked any more, and save what was recorded."""
+        self._forget()
+        asked, self._recording = self._recording, None
+        if asked is not None:
+            nodes = [node["NodeID"] for node in ray.nodes() if node["alive"]]
+            files = node_files.collect(nodes, asked.folder)
+            if files:
+                recording.save(asked.path, files, self._joins)
 
     def _forget(self) -> None:
         """End the adapter's actor, and with it all that it has made."""

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes() -> Iterator[Any]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    tmp_path_factory.getbasetemp()  # not within Ray's folder
     with ray_sessions.cluster(2, num_cpus=3, ray_client_server_port=PORT) as whole:
         yield whole
 

@@ -22,8 +22,9 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes() -> Iterator[Any]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A node, which has also the names of others; tests add more."""
+    tmp_path_factory.getbasetemp()  # not within Ray's folder
     with ray_sessions.cluster(1, num_cpus=2, resources=HOSTS) as whole:
         yield whole
 

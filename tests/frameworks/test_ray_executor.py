@@ -27,8 +27,9 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def session() -> Iterator[None]:
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Ray, with GPUs that nobody uses."""
+    tmp_path_factory.getbasetemp()  # not within Ray's folder
     with ray_sessions.session(num_cpus=4, num_gpus=4):
         yield
 
@@ -166,8 +167,9 @@ def test_an_executable_is_made_in_every_worker(start: Callable[..., RayExecutor]
         def __init__(self) -> None:
             raise LookupError("no data")
 
+    recorded = {"HOROVOD_TIMELINE": "/nowhere/t.json"}
     with pytest.raises(LookupError, match=r"rank [01] .* raised LookupError: no data"):
-        start(num_workers=1, executable_cls=Broken)
+        start(num_workers=1, executable_cls=Broken, extra_env_vars=recorded)
 
 
 @by_value

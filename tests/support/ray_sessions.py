@@ -32,6 +32,8 @@ def folder() -> Iterator[str]:
     os.mkdir(os.path.join(path, "ray"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", path)
+        patch.setenv("TMPDIR", path)
+        patch.setattr(tempfile, "tempdir", path)
         try:
             yield path
         finally:
@@ -69,7 +71,9 @@ def cluster(nodes: int, **options: Any) -> Iterator[Any]:
 
 
 def assert_nothing_reserved() -> None:
-    """All that the cluster has is free, and no placement group exists, or soon will not."""
+    """All that the cluster has is free, and no placement group exists, or soon will not; and no
+    folder of a recording is left."""
+    assert not [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("hvdtune")]
     deadline = time.monotonic() + _SECONDS
     while True:
         groups = [
