@@ -93,7 +93,12 @@ import os, sys
 import ray
 from hvdtune.ray import RayExecutor
 
-ray.init(f"ray://127.0.0.1:{sys.argv[1]}")
+for attempt in range(5):  # Ray's proxy does not always get a client's server started
+    try:
+        ray.init(f"ray://127.0.0.1:{sys.argv[1]}")
+        break
+    except ConnectionError as error:
+        print(error, file=sys.stderr)
 os.environ["HOROVOD_TIMELINE"] = sys.argv[2]
 executor = RayExecutor(RayExecutor.create_settings(), num_workers=2)
 executor.start()
