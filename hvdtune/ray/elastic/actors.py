@@ -27,7 +27,7 @@ from hvdtune.ray.worker import BaseHorovodWorker
 # Of Ray's resource that each node has once, and that names its address.
 _SHARE_OF_ADDRESS = 0.01
 # Failures so long before the job's end may be its reason.
-_REASON_SECONDS = 2.0
+_REASON_SECONDS = 10.0
 
 
 class Work(NamedTuple):
