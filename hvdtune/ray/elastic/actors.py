@@ -58,6 +58,7 @@ class _Process:
     order: Start
     actor: Any
     facts: Mapping[str, Any] | None = None
+    is_killed: bool = False  # by the driver
 
     def member(self) -> crew.Member:
         """As messages name it; its facts are known."""
@@ -107,6 +108,7 @@ class Actors:
         """End the actor. Ray has no gentler way, and says when it has happened."""
         process = self._processes.get(identity)
         if process is not None:
+            process.is_killed = True
             ray.kill(process.actor)
 
     def meeting(self, hosts: Sequence[str]) -> Mapping[str, str]:
@@ -183,8 +185,9 @@ class Actors:
                 code = value
         else:
             code = 1 if isinstance(error, RayTaskError) else -signal.SIGKILL
-            found = Failure(time.monotonic(), process.member(), error)
-            self._failures = [*self._failures[-100:], found]
+            if not process.is_killed:
+                found = Failure(time.monotonic(), process.member(), error)
+                self._failures = [*self._failures[-100:], found]
         with contextlib.suppress(RayError):
             ray.kill(process.actor)
         self._driver.exited(identity, code)
