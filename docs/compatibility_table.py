@@ -159,7 +159,6 @@ CONTRACT: dict[str, dict[str, str | None]] = {
 OTHER_PACKAGES = {
     "horovod.data": "data loaders",
     "horovod.spark": "Spark",
-    "horovod.ray": "Ray",
 }
 
 MORE_TYPES = "Also takes bfloat16, bool (not averaged), uint8, int8, int16 and uint16."

@@ -2,7 +2,7 @@
 
 Reads Horovod's interface and the differences from the compatibility tables, and the functions from
 hvdtune itself. Ends with an error if a table claims what the code contradicts, or if a name is
-missing without a reason. What needs TensorFlow or MXNet is only compared where that can be
+missing without a reason. What needs TensorFlow, MXNet or Ray is only compared where that can be
 imported.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import compatibility_mxnet_table as mxnet_table
+import compatibility_ray_table as ray_table
 import compatibility_table as table
 import compatibility_tensorflow_table as tensorflow_table
 import generated_page
@@ -32,15 +33,15 @@ sys.path.insert(0, str(Path(hvdtune.__file__).with_name("_alias")))  # so that h
 PAGE = Path(__file__).with_name("compatibility.md")
 MISSING = object()
 #: The tables of what needs a framework, by its module.
-FRAMEWORKS = {"tensorflow": tensorflow_table, "mxnet": mxnet_table}
+FRAMEWORKS = {"tensorflow": tensorflow_table, "mxnet": mxnet_table, "ray": ray_table}
 INTRODUCTION = """\
 # Compatibility with Horovod
 
 <!-- Made by docs/generate_compatibility.py from docs/compatibility_table.py,
-docs/compatibility_tensorflow_table.py, docs/compatibility_mxnet_table.py and hvdtune: edit those,
-not this page. -->
+docs/compatibility_tensorflow_table.py, docs/compatibility_mxnet_table.py,
+docs/compatibility_ray_table.py and hvdtune: edit those, not this page. -->
 
-What Horovod 0.28.1 exports for PyTorch, TensorFlow, Keras and MXNet, and what of it hvdtune has.
+What Horovod 0.28.1 exports for PyTorch, TensorFlow, Keras, MXNet and Ray, and what of it hvdtune has.
 `import horovod.torch` reaches `hvdtune.torch` under `hvdtune run` and in the ways of
 [the alias's page](horovod-alias.md), and so do the others.
 
@@ -231,6 +232,7 @@ def public_imports() -> list[str]:
     lines = ["| Import | What happens |", "|---|---|"]
     lines += [f"| `{one}` | works with TensorFlow |" for one in public_imports_table.TENSORFLOW]
     lines += [f"| `{one}` | works with MXNet |" for one in public_imports_table.MXNET]
+    lines += [f"| `{one}` | works with Ray |" for one in public_imports_table.RAY]
     for statements, works in (
         (public_imports_table.WORKS, True),
         (public_imports_table.REFUSED, False),

@@ -103,11 +103,22 @@ MXNET = (
     "from horovod.mxnet.mpi_ops import init, local_rank, local_size, rank, shutdown, size",
 )
 
+#: What works where Ray is.
+RAY = (
+    "from horovod.ray import BaseHorovodWorker, RayExecutor, ray_logger",
+    "from horovod.ray.elastic import ElasticRayExecutor, RayHostDiscovery",
+    "from horovod.ray.elastic_v2 import ElasticAdapter, ElasticParams, RayHostDiscovery",
+    "from horovod.ray.runner import Coordinator, MiniSettings, RayExecutor",
+    "from horovod.ray.strategy import ColocatedStrategy, PGStrategy, create_placement_group",
+    "from horovod.ray.utils import detect_nics, nics_to_env_var",
+    "from horovod.ray.worker import BaseHorovodWorker",
+)
+
 #: What ends in an ImportError; the page shows its words.
 REFUSED = (
     "import horovod.spark",
     "from horovod.data import AsyncDataLoaderMixin, BaseDataLoader",
-    "from horovod.ray import RayExecutor",
+    "from horovod.ray.driver_service import _driver_fn",
     "from horovod.common.util import check_installed_version",
     "from horovod.common.util import support_non_legacy_keras_optimizers",
     "from horovod.run.common.util import secret",

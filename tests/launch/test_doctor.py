@@ -12,6 +12,7 @@ from support.hosts.mpis import OPEN_MPI
 from support.jobs.launcher import launch
 
 import hvdtune
+from hvdtune.launch.doctor import doctor
 
 
 def findings(tmp_path: Path, *flags: str, **environment: str) -> dict[str, dict[str, str]]:
@@ -49,6 +50,7 @@ def test_what_is_not_there_is_told_with_the_reason_and_the_way_to_it(tmp_path):
         "name": "srun", "state": "missing", "detail": "not on PATH (Slurm)",
         "advice": "a Slurm cluster has it",
     }  # fmt: skip
+    assert found["Ray"]["state"] == ("ok" if importlib.util.find_spec("ray") else "missing")
     for name, package in (("TensorFlow", "tensorflow"), ("MXNet", "mxnet")):
         if importlib.util.find_spec(package) is None:
             assert found[name] == {
@@ -78,3 +80,19 @@ def test_an_unknown_requirement_is_answered_with_the_names(tmp_path, name):
     ended = launch(tmp_path, ["doctor", "--require", name])
     assert ended.status == 2
     assert f"--require {name}: there is no such name; the names are: engine, " in ended.stderr
+
+
+def test_a_cluster_engine_says_all_that_it_lacks(monkeypatch: pytest.MonkeyPatch):
+    versions = {"ray": "2.60.0", "pyspark": "4.3.0", "numpy": "2.4"}
+    monkeypatch.setattr(doctor, "_is_there", lambda module: True)
+    monkeypatch.setattr(doctor, "_version_of", lambda package: versions.get(package, ""))
+    ray, spark = doctor._clusters({"PATH": "/nowhere"})
+    assert ray == ("Launchers", "Ray", "ok", "ray 2.60.0", "")
+    assert spark == (
+        "Launchers", "Spark", "missing", "lacks pandas, pyarrow, fsspec, java",
+        "pip install 'hvdtune[spark]'; the distribution's openjdk-17-jre-headless",
+    )  # fmt: skip
+    monkeypatch.setattr(doctor, "_is_there", lambda module: False)
+    assert {one.detail for one in doctor._clusters({})} == {
+        "this version of hvdtune has no module for it"
+    }

@@ -1,4 +1,4 @@
-"""Environments with TensorFlow, Keras, JAX and MXNet, which the tests' own environment has not.
+"""Environments with frameworks that the tests' own environment does not have.
 
 Each is made when it is first asked for, and kept in `build/environments`, or in the folder that
 HVDTUNE_TEST_ENVIRONMENTS names. What is not installed in it comes from the interpreter that runs
@@ -69,8 +69,8 @@ ENVIRONMENTS = {
                 "conformance/test_jax_face.py",
             ),
             but=(
-                "frameworks/test_in_environments.py",
-                "frameworks/test_keras_legacy*.py",
+                *("frameworks/test_in_environments.py", "frameworks/test_keras_legacy*.py"),
+                *("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
                 "frameworks/test_mxnet*.py",
             ),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
@@ -95,6 +95,15 @@ ENVIRONMENTS = {
             ("frameworks/test_mxnet*.py", "conformance/test_mxnet_face.py"),
             imports=("mxnet", "numpy"),
             newest_python=(3, 11),
+        ),
+        Environment(
+            "clusters",
+            (
+                *("ray[default]==2.60.*", "pyspark==4.3.*", "pandas", "pyarrow", "fsspec"),
+                *("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard"),
+            ),
+            ("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
+            imports=("ray", "pyspark", "pyarrow", "fsspec", "grpc"),
         ),
         Environment(
             "keras-hub",

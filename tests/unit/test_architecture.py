@@ -30,6 +30,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "jax": {"arrays", "core", "faces"},
     "mxnet": {"core", "faces"},
     "lightning": {"torch"},
+    "ray": {"core", "launch", "settings"},
     "compute_service": {"core"},
     "tensorflow": {"arrays", "compute_service", "core", "elastic", "faces", "settings"},
     "keras": {"arrays", "core", "elastic", "faces", "jax", "settings", "tensorflow", "torch"},
@@ -92,6 +93,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("gradient_aggregation_eager", "optimizer", "functions", "elastic", "sync_batch_norm"),
         *("data", "keras"),
     ),
+    "ray": (
+        *("ray_logger", "utils", "settings", "node_files", "worker", "strategy", "crew"),
+        *("recording", "coordinator", "adapter", "static_adapter", "elastic", "runner"),
+    ),
     "timeline": (
         *("words", "schema", "record", "analysis", "replay", "advice", "report", "horovod"),
         *("viewers", "api"),
@@ -101,8 +106,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "launch": (
         *("errors", "interruption", "flags", "config_file", "settings", "allocation", "local"),
-        *("remote", "worker", "workers", "job", "external", "elastic", "start", "function"),
-        *("kubernetes", "doctor"),
+        *("remote", "placed", "worker", "workers", "job", "external", "elastic", "start"),
+        *("function", "kubernetes", "doctor"),
     ),
     "bench": (
         *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),

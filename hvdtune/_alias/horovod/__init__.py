@@ -25,11 +25,12 @@ __version__ = "0.28.1"
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 # Horovod's packages that are hvdtune's, with all that is in them.
-_PACKAGES = ("keras", "mxnet", "tensorflow", "torch")
+_PACKAGES = ("keras", "mxnet", "ray", "tensorflow", "torch")
 # Modules whose place in hvdtune has another name.
 _MOVED = {
     "common.elastic": "elastic",
     "common.exceptions": "core.exceptions",
+    "ray.elastic_v2": "ray.elastic.adapter",
 }
 
 

@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 # line, …) is not part of Horovod's interface.
 NOT_BUILT = {
     "data": "horovod.data with its data loaders",
-    "ray": "support for Ray",
     "spark": "support for Spark",
 }
 
@@ -25,6 +24,7 @@ _INSTEAD = {
     "horovod.common.util.get_extension_full_path": _COMPILED,
     "horovod.common.util.support_non_legacy_keras_optimizers": "horovod.keras takes both",
     "horovod.mxnet.mpi_lib": f"{_COMPILED}; horovod.mxnet.mpi_ops has the operations",
+    "horovod.ray.driver_service": "ranks on Ray meet at the addresses that Ray uses",
     "horovod.run": "since Horovod 0.20 it is no module but a function: from horovod import run",
     "horovod.runner._HorovodArgs": f"{_JOBS} with arguments of their own",
     "horovod.runner.common.service.driver_service": _MEETING,
@@ -71,7 +71,7 @@ def missing(fullname: str) -> ModuleNotFoundError:
     return ModuleNotFoundError(
         f"No module named {fullname!r}: {what} is not part of this version of hvdtune, which "
         "stands for Horovod here (it offers horovod.torch, horovod.tensorflow, horovod.keras, "
-        "horovod.mxnet, horovod.common and horovod.runner).",
+        "horovod.mxnet, horovod.ray, horovod.common and horovod.runner).",
         name=fullname,
     )
 

@@ -295,6 +295,39 @@ def _meeting(environ: Mapping[str, str]) -> list[Finding]:
     return [Finding("Launchers", "several hosts", state, detail, advice)]
 
 
+def _clusters(environ: Mapping[str, str]) -> list[Finding]:
+    """What runs jobs on the processes of its own cluster, and what it lacks."""
+    rows = (
+        ("Ray", ".ray", ("ray",), ""),
+        ("Spark", ".spark", ("pyspark", "numpy", "pandas", "pyarrow", "fsspec"), "java"),
+    )
+    return [_cluster(environ, *row) for row in rows]
+
+
+def _cluster(
+    environ: Mapping[str, str], title: str, module: str, packages: tuple[str, ...], program: str
+) -> Finding:
+    if not _is_there(module):
+        detail = "this version of hvdtune has no module for it"
+        return Finding("Launchers", title, "missing", detail)
+    lacking = [package for package in packages if not _version_of(package)]
+    advice = [f"pip install 'hvdtune[{module[1:]}]'"] if lacking else []
+    if program and not _program(program, environ):
+        lacking.append(program)
+        advice.append("the distribution's openjdk-17-jre-headless")
+    if lacking:
+        detail = f"lacks {', '.join(lacking)}"
+        return Finding("Launchers", title, "missing", detail, "; ".join(advice))
+    return Finding("Launchers", title, "ok", f"{packages[0]} {_version_of(packages[0])}")
+
+
+def _program(name: str, environ: Mapping[str, str]) -> str | None:
+    """Where a program of Java's is."""
+    home = environ.get("JAVA_HOME")
+    path = os.pathsep.join([*([f"{home}/bin"] if home else []), environ.get("PATH", "")])
+    return shutil.which(name, path=path)
+
+
 # ---- the machine ----
 
 
@@ -342,6 +375,7 @@ _CHECKS: tuple[Callable[[Mapping[str, str]], list[Finding]], ...] = (
     _mpi,
     _gloo,
     _launchers,
+    _clusters,
     _meeting,
     _cpus,
     _huge_pages,

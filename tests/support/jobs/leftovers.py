@@ -17,8 +17,12 @@ from support.jobs.nursery import MARK
 SHARED_MEMORY = Path("/dev/shm")
 GRACE = 15.0  # seconds that killed processes and launchers' clean-up may take to disappear
 
-# Python's own helper process; it serves the test process until that ends.
-PYTHON_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# Python's own helper process, which serves the test process until that ends; and Ray's, which wait
+# for work and for clients as long as a file's session lasts.
+HELPERS = (
+    *("multiprocessing.resource_tracker", "multiprocessing.forkserver"),
+    *("ray::IDLE", "ray.util.client.server"),
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def _processes_left(before: Before) -> dict[int, str]:
             zombie = process.status() == psutil.STATUS_ZOMBIE
             # An orphaned zombie waits for init and holds nothing; our own is one nobody waited for.
             if not (zombie and process.ppid() not in parents) and not any(
-                helper in line for helper in PYTHON_HELPERS
+                helper in line for helper in HELPERS
             ):
                 left[pid] = line
     return left

@@ -1,0 +1,8 @@
+"""Elastic jobs on Ray: what Horovod has in `horovod.ray.elastic` and `horovod.ray.elastic_v2`."""
+
+from __future__ import annotations
+
+from hvdtune.ray.elastic.discovery import RayHostDiscovery
+from hvdtune.ray.elastic.executor import ElasticRayExecutor, ElasticSettings
+
+__all__ = ["ElasticRayExecutor", "ElasticSettings", "RayHostDiscovery"]

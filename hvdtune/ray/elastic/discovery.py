@@ -1,0 +1,134 @@
+"""The hosts of an elastic job: Ray's nodes, or what the user's own discovery finds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ray
+
+from hvdtune.launch.allocation.hosts import Host
+
+_SECONDS = 1.0  # between an answer and the next question
+
+
+class Share(NamedTuple):
+    """What Ray gives to each process."""
+
+    cpus: float
+    gpus: float
+
+
+def slots_of(
+    nodes: Iterable[Mapping[str, Any]],
+    cpus_per_slot: float,
+    gpus_per_slot: float | None,
+    name: str = "NodeManagerAddress",
+) -> dict[str, int]:
+    """How many slots each of Ray's living nodes has, by this field; nodes without one are left out.
+
+    `gpus_per_slot` None: a slot needs no GPU.
+    """
+    found = {}
+    for node in nodes:
+        resources = node["Resources"]
+        slots = resources.get("CPU", 0) // cpus_per_slot
+        if gpus_per_slot is not None:
+            slots = min(slots, resources.get("GPU", 0) // gpus_per_slot)
+        if node["alive"] and slots:
+            found[node[name]] = int(slots)
+    return found
+
+
+class RayHostDiscovery:
+    """Finds the hosts of a job among Ray's nodes, all of whose resources it counts."""
+
+    def __init__(
+        self, use_gpu: bool = False, cpus_per_slot: float = 1, gpus_per_slot: float = 1
+    ) -> None:
+        self.use_gpu = use_gpu
+        self.cpus_per_slot = cpus_per_slot
+        self.gpus_per_slot = gpus_per_slot
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """The addresses of living nodes, and how many slots each has."""
+        return self._slots("NodeManagerAddress")
+
+    def _slots(self, name: str) -> dict[str, int]:
+        gpus = self.gpus_per_slot if self.use_gpu else None
+        return slots_of(ray.nodes(), self.cpus_per_slot, gpus, name)
+
+
+class NodeDiscovery(RayHostDiscovery):
+    """The same by the nodes' ids: several nodes may have one address. Leaves out what others use.
+
+    `own`: how many of the job's processes run on a node; None while some are being started there,
+    for then nobody knows whether Ray counts what they need.
+    """
+
+    def __init__(self, share: Share, own: Callable[[str], int | None]) -> None:
+        super().__init__(share.gpus > 0, share.cpus, share.gpus)
+        self._own = own
+        self._last: dict[str, int] = {}
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """The ids of living nodes, and how many slots each has for the job."""
+        free, found = _free_by_node(), {}
+        for node, slots in self._slots("NodeID").items():
+            own = self._own(node)
+            if own is None and node in self._last:
+                found[node] = self._last[node]
+            elif node in free:
+                left = free[node].get("CPU", 0) // self.cpus_per_slot
+                if self.use_gpu:
+                    left = min(left, free[node].get("GPU", 0) // self.gpus_per_slot)
+                found[node] = min(slots, (own or 0) + int(left))
+            else:
+                found[node] = slots
+        self._last = {node: slots for node, slots in found.items() if slots}
+        return self._last
+
+
+def _free_by_node() -> Mapping[str, Mapping[str, float]]:
+    """What of each node's resources nobody uses; nothing if this Ray does not tell."""
+    try:
+        from ray._private.state import available_resources_per_node
+    except ImportError:
+        return {}
+    return available_resources_per_node()  # type: ignore[no-any-return, unused-ignore]
+
+
+class Lookout:
+    """Asks a discovery again and again, in a thread of its own. A context manager."""
+
+    def __init__(
+        self,
+        discovery: Any,
+        found: Callable[[Sequence[Host]], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._discovery = discovery
+        self._found = found
+        self._failed = failed
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="hvdtune-discovery", daemon=True)
+
+    def __enter__(self) -> Lookout:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ends.set()
+        self._thread.join(timeout=_SECONDS)  # a discovery of the user's may take longer
+
+    def _look(self) -> None:
+        while not self._ends.is_set():
+            try:
+                slots = self._discovery.find_available_hosts_and_slots()
+                hosts = [Host(name, int(count)) for name, count in slots.items()]
+            except Exception as error:
+                self._failed(f"{type(error).__name__}: {error}")
+            else:
+                self._found(hosts)
+            self._ends.wait(_SECONDS)
