@@ -88,8 +88,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "launch": (
         *("errors", "interruption", "unsupported", "flags", "config_file", "settings"),
-        *("allocation", "local", "remote", "worker", "job", "external", "start", "function"),
-        *("kubernetes", "doctor"),
+        *("allocation", "local", "remote", "placed", "worker", "job", "external", "start"),
+        *("function", "kubernetes", "doctor"),
     ),
     "bench": (
         *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),

@@ -23,12 +23,12 @@ def job_environment(base: Mapping[str, str]) -> dict[str, str]:
 
     `import horovod` is led to hvdtune by PYTHONPATH, unless HVDTUNE_PREFER_HOROVOD=1.
     """
-    environment = dict(base)
-    environment["HVDTUNE_JOB_ID"] = os.urandom(16).hex()
-    environment["HVDTUNE_SECRET"] = os.urandom(32).hex()
-    environment["PYTHONUNBUFFERED"] = "1"
-    environment.update(with_alias(base))
-    return environment
+    return {**base, **new_job(), "PYTHONUNBUFFERED": "1", **with_alias(base)}
+
+
+def new_job() -> dict[str, str]:
+    """The variables with a job's name, and with the key that admits to it: new ones each time."""
+    return {"HVDTUNE_JOB_ID": os.urandom(16).hex(), "HVDTUNE_SECRET": os.urandom(32).hex()}
 
 
 def alias_folder(environ: Mapping[str, str]) -> list[str]:
