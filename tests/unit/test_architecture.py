@@ -37,6 +37,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "autotune": {"bootstrap", "settings", "pages"},
     "autotune.session.online": {"autotune", "core", "settings"},
     "launch": {"bootstrap", "core", "settings"},
+    "spark": {"bootstrap", "compute_service", "core", "launch"},
     "bench": {"arrays", "bootstrap", "core", "settings", "launch", "pages", "torch"},
     "alias": {"bootstrap", "launch"},
     "cli": {
@@ -90,6 +91,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("errors", "interruption", "unsupported", "flags", "config_file", "settings"),
         *("allocation", "local", "remote", "placed", "worker", "job", "external", "start"),
         *("function", "kubernetes", "doctor"),
+    ),
+    "spark": (
+        *("conf", "cluster", "link", "task", "course", "job", "runner", "horovod_runner"),
     ),
     "bench": (
         *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),

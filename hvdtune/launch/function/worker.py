@@ -14,13 +14,14 @@ from hvdtune.launch.local.environment import alias_folder
 def main(words: Sequence[str]) -> int:
     """Make the call in file words[0] and store what it returns in this rank's file.
 
-    `words` are numbers of open files: the call, then one for each rank's result. Returns 1 after
-    an exception, whose traceback goes to stderr.
+    `words` are numbers of open files: the call, then one for each rank's result, or one for the
+    result of this rank. Returns 1 after an exception, whose traceback goes to stderr.
     """
     descriptors = [int(word) for word in words]
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-    call, result = descriptors[0], descriptors[1 + int(os.environ["HOROVOD_RANK"])]
+    call, *results = descriptors
+    result = results[int(os.environ["HOROVOD_RANK"]) if len(results) > 1 else 0]
     try:
         # Through /proc: an open file's position is shared by all who inherited it.
         with open(f"/proc/self/fd/{call}", "rb") as file:

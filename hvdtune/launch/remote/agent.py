@@ -71,6 +71,7 @@ class _Agent:
         self._workers: dict[int, _Worker] = {}  # by rank
         self._running: dict[int, _Worker] = {}  # by pid
         self._command: list[str] = []
+        self._descriptors: list[int] = []
         self._waiting: dict[int, dict[str, str]] = {}  # by rank: its environment, until it starts
         self._ordered = False
         self._launcher_gone = False
@@ -186,7 +187,8 @@ class _Agent:
     def _start(self, order: dict[str, Any]) -> None:
         """Have workers started: {"command": …, "directory": …, "shared": {…}, "places": {rank: …}}.
 
-        "shared" are variables of all workers, "places" those of each.
+        "shared" are variables of all workers, "places" those of each. "descriptors" may name open
+        files of the agent's that its workers inherit.
         """
         environment = {**os.environ, **order["shared"]}
         environment.update(with_alias(environment))
@@ -198,6 +200,7 @@ class _Agent:
                 file=sys.stderr, flush=True,
             )  # fmt: skip
         self._command = order["command"]
+        self._descriptors = order.get("descriptors", [])
         for rank, place in sorted((int(rank), place) for rank, place in order["places"].items()):
             self._waiting[rank] = {**environment, **place}
 
@@ -207,12 +210,12 @@ class _Agent:
             return
         rank = next(iter(self._waiting))
         try:
-            worker = _Worker(rank, start_worker(self._command, self._waiting.pop(rank)))
+            process = start_worker(self._command, self._waiting.pop(rank), self._descriptors)
         except StartError as error:
             self._send(Kind.NOT_STARTED, rank, f"{error.status} {error}".encode())
             return
-        self._workers[rank] = self._running[worker.process.pid] = worker
-        self._send(Kind.STARTED, rank, str(worker.process.pid).encode())
+        self._workers[rank] = self._running[process.pid] = _Worker(rank, process)
+        self._send(Kind.STARTED, rank, str(process.pid).encode())
 
     def _collect(self) -> None:
         for pid, code in processes.reap_all():
