@@ -35,12 +35,15 @@ from hvdtune.launch.local.guard import ENDING_SIGNALS, FORWARDED_SIGNALS, guarde
 from hvdtune.launch.local.output import Console, ConsoleClosedError, WorkerStream
 from hvdtune.launch.local.spawn import StartError, start_worker
 from hvdtune.launch.remote.frames import Frame, Kind
-from hvdtune.launch.worker import SURVIVORS_SECONDS, Worker
+from hvdtune.launch.worker import Worker
 
 if TYPE_CHECKING:
     from hvdtune.launch.remote.connection import Connection
 
-# After a failure the job is over within SURVIVORS_SECONDS and this, plus what killing takes.
+# After a failure the job is over within the sum of the first two, plus what killing takes.
+SURVIVORS_SECONDS = 1.0
+# Several workers may end within moments; this long the launcher looks for the one that began it.
+BLAME_SECONDS = 0.1
 GRACE_AFTER_FAILURE_SECONDS = 1.0
 # After Ctrl-C or SIGTERM a worker may want to save its state.
 GRACE_AFTER_SIGNAL_SECONDS = 5.0
@@ -480,7 +483,8 @@ class Job:
             self._phase, self._deadline = Phase.FAILING, now + SURVIVORS_SECONDS
             self._blame_at = self._deadline
         self._failed.append(worker)
-        self._blame_at = min(self._blame_at, now + worker.blame_seconds())
+        wait = (0.0, BLAME_SECONDS, SURVIVORS_SECONDS)[worker.innocence()]
+        self._blame_at = min(self._blame_at, now + wait)
 
     def _blame(self) -> None:
         """Settle which failure ends the job, and say so."""

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from hvdtune.launch.remote.connection import Connection
 
 PEER_ERROR = "HorovodInternalError"
-# After a failure the others have so long to notice and to say so themselves.
-SURVIVORS_SECONDS = 1.0
-# Several workers may end within moments; this long one looks for the one that began it.
-BLAME_SECONDS = 0.1
 
 
 class Worker:
@@ -66,7 +62,3 @@ class Worker:
         if self.code < 0 or self.loss:
             return 0
         return 2 if any(PEER_ERROR in line for line in self.tail) else 1
-
-    def blame_seconds(self) -> float:
-        """How long to look for a better suspect than this failed worker."""
-        return (0.0, BLAME_SECONDS, SURVIVORS_SECONDS)[self.innocence()]
