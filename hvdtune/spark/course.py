@@ -13,7 +13,7 @@ from hvdtune.launch.local.endings import Failure
 from hvdtune.launch.local.output import WorkerStream
 from hvdtune.launch.remote.frames import Frame, Kind
 from hvdtune.launch.worker import Worker
-from hvdtune.spark.task import LOST
+from hvdtune.spark.task import LOST, blame_seconds
 
 
 class Output:
@@ -130,15 +130,10 @@ class Course:
             while (left := self._blame_at - time.monotonic()) > 0 and not self.not_started:
                 self._changed.wait(left)
             worker = self._suspect
-            if worker is None or worker.code is None:
-                return None
-            return Failure(
-                worker.slot.rank, worker.slot.hostname, worker.pid, worker.code,
-                [*worker.tail], worker.loss,
-            )  # fmt: skip
+            return worker.failure() if worker is not None else None
 
     def _new_worker(self, task: int, rank: int) -> Worker:
-        worker = Worker(Slot(self._tasks[task], rank, self._size, 0, 1, 0, 1))
+        worker = Worker(task, Slot(self._tasks[task], rank, self._size, 0, 1, 0, 1))
         worker.streams = [
             WorkerStream(rank, name, None, worker.tail, timestamps=self._timestamps)
             for name in ("stdout", "stderr")
@@ -154,7 +149,7 @@ class Course:
         self._tell(f"rank {worker.slot.rank} {worker.loss or f'ended with exit code {code}'}")
         if code == 0:
             return
-        due = time.monotonic() + worker.blame_seconds()
+        due = time.monotonic() + blame_seconds(worker)
         if self._suspect is None:
             self._suspect, self._blame_at = worker, due
         elif time.monotonic() < self._blame_at:

@@ -23,7 +23,7 @@ from hvdtune.bootstrap import python_command
 from hvdtune.launch import placed
 from hvdtune.launch.allocation.hosts import Slot
 from hvdtune.launch.errors import LaunchError
-from hvdtune.launch.local.endings import Failure
+from hvdtune.launch.job import BLAME_SECONDS, SURVIVORS_SECONDS
 from hvdtune.launch.local.output import WorkerStream
 from hvdtune.launch.remote import identity
 from hvdtune.launch.remote.frames import Frame, FrameReader, Kind, encode
@@ -135,12 +135,13 @@ class _NotStarted(RuntimeError):
         super().__init__(f"{why}\n{FAILURE}{json.dumps({'why': why})}")
 
 
+def blame_seconds(worker: Worker) -> float:
+    """How long to look for a better suspect than this worker, which has failed."""
+    return (0.0, BLAME_SECONDS, SURVIVORS_SECONDS)[worker.innocence()]
+
+
 def _ended(worker: Worker) -> RuntimeError:
-    assert worker.code is not None
-    slot = worker.slot
-    failure = Failure(
-        slot.rank, slot.hostname, worker.pid, worker.code, [*worker.tail], worker.loss
-    )
+    failure = worker.failure()
     return RuntimeError(f"{failure.describe()}{FAILURE}{json.dumps(failure._asdict())}")
 
 
@@ -155,7 +156,7 @@ class _Rank:
         self.rank = int(variables["HOROVOD_RANK"])
         names = ("SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
         numbers = (int(variables[f"HOROVOD_{name}"]) for name in names)
-        self._worker = Worker(Slot(hostname, self.rank, *numbers))
+        self._worker = Worker(self.rank, Slot(hostname, self.rank, *numbers))
         self._environment = placed.environment({**os.environ, **order.environment}, variables)
         self._environment.setdefault("PYTHONUNBUFFERED", "1")
         self._directory = self._environment.setdefault(_DIRECTORY, os.getcwd())
@@ -199,6 +200,7 @@ class _Rank:
             order = {
                 "command": python_command(
                     "hvdtune.launch.function.worker",
+                    "--own",
                     *map(str, descriptors),
                     executable=self._order.executable or None,
                 ),
@@ -243,7 +245,7 @@ class _Rank:
             self._worker.code, self._worker.loss = 255, LOST
         if self._worker.code != 0:
             # Spark ends the job with the first task that fails: it shall be the one to blame.
-            time.sleep(self._worker.blame_seconds())
+            time.sleep(blame_seconds(self._worker))
             raise _ended(self._worker)
 
     def _search_path(self) -> list[str]:

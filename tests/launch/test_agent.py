@@ -68,7 +68,7 @@ class Agent:
 
     def written(self, rank: int) -> bytes:
         """What a rank has written to stdout."""
-        return b"".join(f.payload for f in self.frames if (f.kind, f.rank) == (Kind.STDOUT, rank))
+        return b"".join(f.payload for f in self.frames if (f.kind, f.number) == (Kind.STDOUT, rank))
 
     def end(self) -> tuple[int, str]:
         """Say nothing more; exit status and stderr."""

@@ -53,7 +53,16 @@ MAY_IMPORT_NATIVE = ("core", "autotune.session.online")
 # Rooms of a part, in order: each may import those before it. Names without a folder are files.
 ROOMS: dict[str, tuple[str, ...]] = {
     "core": (
-        *("exceptions", "reduce_ops", "hooks", "topology", "world", "libraries", "meeting"),
+        *(
+            "exceptions",
+            "reduce_ops",
+            "hooks",
+            "topology",
+            "world",
+            "libraries",
+            "driver",
+            "meeting",
+        ),
         *(
             "observation",
             "memory",
@@ -88,8 +97,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("messages", "statistics", "search", "memory", "report", "session", "nccl_tuner"),
     ),
     "launch": (
-        *("errors", "interruption", "unsupported", "flags", "config_file", "settings"),
-        *("allocation", "local", "remote", "placed", "worker", "job", "external", "start"),
+        *("errors", "interruption", "flags", "config_file", "settings", "allocation", "local"),
+        *("remote", "placed", "worker", "workers", "job", "external", "elastic", "start"),
         *("function", "kubernetes", "doctor"),
     ),
     "spark": (

@@ -14,6 +14,7 @@ NOT_BUILT = {
 }
 
 _JOBS = "`hvdtune run`, `horovodrun` and horovod.run() start jobs"
+_ELASTIC = "`hvdtune run --min-np`, `horovodrun --min-np` and horovod.run() start elastic jobs"
 _MEETING = f"the ranks of a job find each other without such a service; {_JOBS}"
 _SPARK_JOBS = "horovod.spark.run() starts jobs in Spark"
 _MEETING_IN_SPARK = f"Spark's tasks find each other without such a service; {_SPARK_JOBS}"
@@ -33,13 +34,13 @@ _INSTEAD = {
     "horovod.runner.common.util.network": _MEETING,
     "horovod.runner.common.util.settings": _SETTINGS,
     "horovod.runner.driver": _MEETING,
-    "horovod.runner.elastic": "this version does not start elastic jobs",
+    "horovod.runner.elastic": _ELASTIC,
     "horovod.runner.gloo_run": _JOBS,
     "horovod.runner.http": _MEETING,
     "horovod.runner.js_run": "`hvdtune run --jsrun` starts jobs with jsrun",
     "horovod.runner.launch._check_all_hosts_ssh_successful": "`hvdtune run` checks the hosts",
     "horovod.runner.launch._run": _JOBS,
-    "horovod.runner.launch._run_elastic": "this version does not start elastic jobs",
+    "horovod.runner.launch._run_elastic": _ELASTIC,
     "horovod.runner.launch.is_gloo_used": _JOBS,
     "horovod.runner.launch.parse_args": _SETTINGS,
     "horovod.runner.launch.run_controller": _JOBS,

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from hvdtune import bootstrap
+from hvdtune.core.driver import messages
 from hvdtune.launch.allocation.hosts import Slot
 
 PREFER_HOROVOD = "HVDTUNE_PREFER_HOROVOD"
@@ -13,9 +14,9 @@ _PLACE = {
     f"HOROVOD_{name}"
     for name in (
         *("HOSTNAME", "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
-        *("GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT"),
+        *("GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "ELASTIC"),
     )
-}
+} | {messages.DRIVER, messages.IDENTITY}
 
 
 def job_environment(base: Mapping[str, str]) -> dict[str, str]:
