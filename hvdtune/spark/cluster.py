@@ -16,20 +16,22 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]
 
 def active() -> Cluster:
     """The session that is there. Raises Exception, with Horovod's words, if none is."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
 
-    context = SparkContext._active_spark_context
-    if context is not None:
-        return Classic(SparkSession.builder.getOrCreate(), context)
-    try:
+    if is_remote():
         from pyspark.sql.connect.session import SparkSession as ConnectSession
-    except ImportError:  # without gRPC there is no Spark Connect
-        raise Exception(NO_SESSION) from None
-    session = ConnectSession.getActiveSession() or ConnectSession._get_default_session()
-    if session is None:
-        raise Exception(NO_SESSION)
-    return Cluster(session)
+
+        session = ConnectSession.getActiveSession() or ConnectSession._get_default_session()
+        if session is not None:
+            return Cluster(session)
+    else:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        context = SparkContext._active_spark_context
+        if context is not None:
+            return Classic(SparkSession.builder.getOrCreate(), context)
+    raise Exception(NO_SESSION)
 
 
 class Cluster:

@@ -98,13 +98,13 @@ class Course:
                 return
             worker = self._workers.get(task)
             if worker is None:
-                worker = self._workers[task] = self._new_worker(task, frame.rank)
+                worker = self._workers[task] = self._new_worker(task, frame.number)
             if frame.kind in (Kind.STDOUT, Kind.STDERR):
                 stream = worker.streams[frame.kind == Kind.STDERR]
                 self._output.write(frame.kind, stream.take(frame.payload))
             elif frame.kind == Kind.STARTED:
                 worker.pid = int(frame.payload)
-                self._tell(f"rank {frame.rank} started on {self._tasks[task]}, pid {worker.pid}")
+                self._tell(f"rank {frame.number} started on {self._tasks[task]}, pid {worker.pid}")
             elif frame.kind == Kind.EXIT:
                 self._finish(worker)
                 self._end(worker, int(frame.payload))

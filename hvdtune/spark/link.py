@@ -113,10 +113,10 @@ class Listener:
                     if task is not None:
                         self._take(task, frame)
                     elif frame.kind == Kind.START:
-                        if not self._join(frame.rank, str(json.loads(frame.payload)["host"])):
+                        if not self._join(frame.number, str(json.loads(frame.payload)["host"])):
                             connection.sendall(_REFUSED)
                             return
-                        task = frame.rank
+                        task = frame.number
                         connection.sendall(_WELCOME)
                         connection.settimeout(None)
         finally:

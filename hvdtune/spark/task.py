@@ -238,7 +238,7 @@ class _Rank:
             why = frame.payload.decode("utf-8", "replace").partition(" ")[2]
             raise _NotStarted(why)
         if self._link is not None and frame.kind != Kind.ALIVE:
-            self._link.send(frame.kind, frame.rank, frame.payload)
+            self._link.send(frame.kind, frame.number, frame.payload)
 
     def _require_success(self) -> None:
         if self._worker.code is None:

@@ -101,9 +101,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("remote", "placed", "worker", "workers", "job", "external", "elastic", "start"),
         *("function", "kubernetes", "doctor"),
     ),
-    "spark": (
-        *("conf", "cluster", "link", "task", "course", "job", "runner", "horovod_runner"),
-    ),
+    "spark": (*("conf", "cluster", "link", "task", "course", "job", "runner", "horovod_runner"),),
     "bench": (
         *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),
         *("plan", "timing", "workloads", "report", "worker", "runner"),
