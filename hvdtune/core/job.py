@@ -18,7 +18,7 @@ from hvdtune.core.driver.place import Place
 from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.libraries import data_plane, devices, mpi, mpi_communicators, network
 from hvdtune.core.meeting import places
-from hvdtune.core.observation import control, log, recording, stacks
+from hvdtune.core.observation import control, log, marks, recording, stacks
 from hvdtune.core.topology import Topology, detect, sub_job
 from hvdtune.settings import knobs, variables
 
@@ -193,6 +193,7 @@ def _start(
     world.begin(engine, topology, settings, waits=elastic is not None and member.must_wait())
     if elastic:
         member.has_joined(engine)
+        engine.mark(marks.USER, elastic.generation, member.describe())
     _place, _launched_as = place, launched.job_id
     engine.set_stack_source(stacks.format_stacks)
     control.serve(engine, topology)
@@ -430,7 +431,10 @@ def shutdown() -> None:
             _place.members.close()
         engine.shutdown()
         recording.forget_signal(settings)
-        recording.finish(engine, topology.rank)
+        # In an elastic job the others are waiting for this process to join them again.
+        recording.finish(engine, topology.rank, waits=not member.comes_back())
+        if not member.comes_back():
+            recording.finish_generations(settings, topology.rank)
     from hvdtune.core import operations
 
     operations.forget_all()

@@ -68,6 +68,8 @@ class State(ABC):
         must call it at the same point. The interrupt says that synchronising may be skipped when
         hosts have only been removed; in an elastic job the driver has the last word about that.
         """
+        if member.must_wait():
+            return  # the function has not begun, in which others check
         if member.is_connected():
             number = world.engine().interrupted()
             if number > self._interrupts_seen:

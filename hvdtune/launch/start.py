@@ -156,7 +156,8 @@ def dry_run(request: Request) -> list[str]:
     if elastic is not None and not request.hosts:
         return [*comments, shlex.join(["env", "HOROVOD_ELASTIC=1", *request.command])]
     if elastic is not None:
-        most = min(sum(host.slots for host in request.hosts), elastic.limits.most or 0)
+        there = sum(host.slots for host in request.hosts)
+        most = min(there, elastic.limits.most or there)
         environment = {**request.environment, "HOROVOD_ELASTIC": "1"}
         processes = max(request.processes, most)
         request = request._replace(processes=processes, environment=environment)
@@ -181,7 +182,7 @@ def _elastic_comments(elastic: Elastic) -> list[str]:
     limits, script = elastic.limits, elastic.options.script
     lines = [
         f"# elastic: starts with {limits.processes} slots, goes on with {limits.least}, "
-        f"uses {limits.most} at most"
+        f"uses {f'{limits.most} at most' if limits.most else 'all there are'}"
     ]
     if script is not None:
         lines.append(f"# hosts, every second: {script}")

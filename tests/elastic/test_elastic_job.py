@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -182,14 +183,29 @@ def test_a_spare_takes_the_place_of_a_failed_process(tmp_path):
 def test_a_stopped_process_is_given_up(tmp_path):
     with start_members(
         tmp_path, TWO_AND_TWO, plan(FINISH, [2, 0]), plan(FINISH, [2, 1]),
-        HVDTUNE_ELASTIC_HEARTBEAT="2",
+        HVDTUNE_ELASTIC_HEARTBEAT="3",
     ) as launcher:  # fmt: skip
         first = pids(launcher, 1, 4)
         os.kill(first[3], signal.SIGSTOP)
         ended = launcher.wait()
     assert ended.status == 0, ended
-    assert "127.0.0.1[1] (started as rank 3) has been silent for 2 s" in ended.stderr
+    assert "127.0.0.1[1] (started as rank 3) has been silent for 3 s" in ended.stderr
     wait_until_gone(list(first.values()))
+
+
+@pytest.mark.long
+def test_a_launcher_that_was_stopped_holds_its_own_silence_against_nobody(tmp_path):
+    until = "while not os.path.exists('end'):\n  member.next(0.1)\n" + FINISH
+    with start_members(
+        tmp_path, TWO_AND_TWO, plan(until), HVDTUNE_ELASTIC_HEARTBEAT="3"
+    ) as launcher:
+        runner = parent_of(pids(launcher, 1, 4)[0])
+        os.kill(runner, signal.SIGSTOP)
+        time.sleep(5)
+        os.kill(runner, signal.SIGCONT)
+        (tmp_path / "end").touch()
+        ended = launcher.wait()
+    assert (ended.status, ended.stderr) == (0, "")
 
 
 def test_a_process_that_others_complain_of_is_given_up(tmp_path):

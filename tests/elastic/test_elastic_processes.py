@@ -6,108 +6,16 @@ import json
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from rank_programs import elastic_jobs
-from support.elastic_driver import TIMEOUT, ElasticDriver
-from support.jobs.ranks import (
-    Ranks,
-    RanksResult,
-    clean_environment,
-    new_directory,
-    program_command,
-)  # fmt: skip
+from support.elastic_job import ADDED, ElasticJob, lose_gain_and_let_go, number_of
 
-from hvdtune.core.driver.messages import FAILURE, INTERRUPT, START
-from hvdtune.elastic import HostUpdateResult
-
-ADDED, REMOVED = int(HostUpdateResult.added), int(HostUpdateResult.removed)
-
-Line = dict[str, Any]
-
-
-class Job:
-    """Processes "p0", "p1", … of one program, and their driver."""
-
-    def __init__(self, program: Callable[..., Any], *args: Any, **env: str) -> None:
-        self.directory = new_directory()
-        self.driver = ElasticDriver()
-        self.ranks = Ranks(self.directory, self.directory / "values")
-        self.until = self.directory / "until"
-        self._module = program.__module__
-        self._command = program_command(program, [str(self.until), *args], self.directory)
-        self._env = env
-        self._read: dict[str, int] = {}
-
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.ranks.kill_all()
-        self.driver.__exit__()
-
-    def start(self, count: int) -> list[str]:
-        """Start so many processes; return once they wait for their places."""
-        began = len(self.ranks.processes)
-        found = [f"p{number}" for number in range(began, began + count)]
-        for identity in found:
-            environment = {**self._env, **self.driver.environment(identity)}
-            self.ranks.start(self._command, clean_environment(environment), self._module)
-        for identity in found:
-            self.hear("ready", identity, reason=START, generation=0)
-        return found
-
-    def hear(self, kind: str, *identities: str, **fields: Any) -> None:
-        """Wait until each process has said this."""
-        try:
-            self.driver.wait_for(kind, *identities, **fields)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.ranks._stop().describe()}") from None
-
-    def form(self, generation: int, members: Sequence[str], *newcomers: str, **place: Any) -> None:
-        """Give places to the members, and wait until they have come together."""
-        self.driver.place(generation, members, newcomers, **place)
-        self.hear("joined", *members, generation=generation)
-
-    def kill(self, identity: str) -> None:
-        self.ranks.signal(number_of(identity), signal.SIGKILL)
-
-    def lines(self, identity: str) -> list[Line]:
-        """All that a process has printed in whole lines."""
-        text = self.ranks.stdout(number_of(identity))
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-    def wait_for_line(self, what: str, *identities: str) -> list[Line]:
-        """The next line of this kind of each process, behind those that were waited for."""
-        found = []
-        for identity in identities:
-            deadline = time.monotonic() + TIMEOUT
-            while True:
-                lines = self.lines(identity)
-                begin = self._read.get(identity, 0)
-                hits = [n for n, line in enumerate(lines) if n >= begin and line["what"] == what]
-                if hits:
-                    self._read[identity] = hits[0] + 1
-                    found.append(lines[hits[0]])
-                    break
-                ended = self.ranks.processes[number_of(identity)].poll() is not None
-                if ended or time.monotonic() > deadline:
-                    result = self.ranks._stop()
-                    raise AssertionError(f"no {what!r} of {identity}\n{result.describe()}")
-                time.sleep(0.01)
-        return found
-
-    def end(self, *members: str) -> RanksResult:
-        """Let the elastic function return; the processes end."""
-        self.until.touch()
-        self.hear("finished", *members)
-        return self.ranks.wait(check=False)
-
-
-def number_of(identity: str) -> int:
-    return int(identity[1:])
+from hvdtune.cli.main import main
+from hvdtune.core.driver.messages import FAILURE, INTERRUPT
+from hvdtune.live import client, top
 
 
 def program_of(face: str) -> Callable[..., None]:
@@ -120,11 +28,11 @@ def program_of(face: str) -> Callable[..., None]:
 
 
 @pytest.fixture
-def job_of() -> Iterator[Callable[..., Job]]:
-    jobs: list[Job] = []
+def job_of() -> Iterator[Callable[..., ElasticJob]]:
+    jobs: list[ElasticJob] = []
 
-    def make(program: Callable[..., Any], *args: Any, **env: str) -> Job:
-        jobs.append(Job(program, *args, **env))
+    def make(program: Callable[..., Any], *args: Any, **env: str) -> ElasticJob:
+        jobs.append(ElasticJob(program, *args, **env))
         return jobs[-1]
 
     yield make
@@ -134,55 +42,7 @@ def job_of() -> Iterator[Callable[..., Job]]:
 
 @pytest.mark.parametrize("face", ["numpy", "torch"])
 def test_a_job_loses_gains_and_lets_go_processes(job_of, face):
-    job = job_of(program_of(face))
-    driver = job.driver
-    p0, p1, p2, p3 = first = job.start(4)
-    job.form(1, first, *first)
-    job.wait_for_line("round", *first)
-    job.wait_for_line("stepped", *first)
-
-    job.kill(p0)
-    survivors = [p1, p2, p3]
-    job.hear("ready", *survivors, reason=FAILURE, generation=1)
-    job.form(2, survivors)
-    begun = job.wait_for_line("round", *survivors)
-    assert {line["size"] for line in begun} == {3}
-    assert len({tuple(line["begun"]) for line in begun}) == 1
-    job.wait_for_line("stepped", *survivors)
-
-    (p4,) = job.start(1)
-    for identity in survivors:
-        driver.send(identity, "news", number=1, change=ADDED)
-    job.hear("ready", *survivors, reason=INTERRUPT, generation=2)
-    four = [*survivors, p4]
-    job.form(3, four, p4)
-    begun = job.wait_for_line("round", *four)
-    assert {line["size"] for line in begun} == {4}
-    step, total = begun[0]["begun"]
-    assert {tuple(line["begun"]) for line in begun} == {(step, total)}
-    job.wait_for_line("stepped", *four)
-
-    for identity in four:
-        driver.send(identity, "news", number=2, change=REMOVED)
-    job.hear("ready", *four, reason=INTERRUPT, generation=3)
-    driver.send(p2, "leave", why="its host is gone")
-    left = [p1, p3, p4]
-    job.form(4, left, synchronise=False)
-    begun = job.wait_for_line("round", *left)
-    assert {line["size"] for line in begun} == {3}
-    assert len({tuple(line["begun"]) for line in begun}) == 1
-    job.wait_for_line("stepped", *left)
-
-    result = job.end(*left)
-    codes = [rank.returncode for rank in result.ranks]
-    assert codes == [-signal.SIGKILL, 0, 0, 0, 0], result.describe()
-    assert "Traceback" not in result[2].stderr
-    for identity in left:
-        after = job.wait_for_line("after", identity)[0]
-        assert (after["same"], after["size"]) == (True, 3)
-    # Three steps at least in each generation, each of as many as there were ranks.
-    ends = next(line for line in job.lines(p1) if line["what"] == "ends")
-    assert ends["total"] >= 3 * (4 + 3 + 4 + 3)
+    lose_gain_and_let_go(job_of(program_of(face)))
 
 
 def test_a_start_is_cancelled(job_of):
@@ -248,6 +108,22 @@ def test_a_newcomers_early_collective_is_an_error_that_names_it(job_of):
     result = job.end(p0, p1)
     assert [rank.returncode for rank in result.ranks] == [0, 0, 1], result.describe()
     assert "ValueError: allgather_object() before the elastic function" in result[2].stderr
+
+
+def test_ranks_that_check_at_different_steps_come_together_again(job_of):
+    job = job_of(elastic_jobs.commit_early)
+    p0, p1 = job.start(2)
+    job.form(1, [p0, p1], p0, p1)
+    for generation in range(1, 5):
+        job.wait_for_line("stepped", p0, p1)
+        for identity in (p0, p1):
+            job.driver.send(identity, "news", number=generation, change=ADDED)
+        job.hear("ready", p0, reason=INTERRUPT, generation=generation)
+        job.hear("ready", p1, generation=generation)  # whichever reason
+        job.form(generation + 1, [p0, p1])
+        begun = job.wait_for_line("round", p0, p1)
+        assert begun[0]["begun"] == begun[1]["begun"]
+    job.ranks.kill_all()
 
 
 def test_process_sets_are_made_again(job_of):
@@ -320,3 +196,40 @@ def test_random_deaths_in_every_phase(job_of, seed):
         assert job.wait_for_line("after", identity)[0]["same"]
         begun = [line["begun"][0] for line in job.lines(identity) if line["what"] == "round"]
         assert begun == sorted(begun), "what was committed stays"
+
+
+def test_recordings_the_tuner_and_top_know_generations(job_of):
+    job = job_of(
+        elastic_jobs.count,
+        HOROVOD_TIMELINE="t.json",
+        HOROVOD_AUTOTUNE="1",
+        HOROVOD_AUTOTUNE_LOG="tune.csv",
+    )
+    p0, p1, p2 = job.start(3)
+    job.form(1, [p0, p1, p2], p0, p1, p2)
+    job.wait_for_line("stepped", p0, p1, p2)
+    watched = top._Job(client.find(job.driver.job))
+    assert watched.status()["size"] == 3
+    job.kill(p2)
+    job.hear("ready", p0, p1, reason=FAILURE)
+    job.form(2, [p0, p1])
+    job.wait_for_line("stepped", p0, p1)
+    assert watched.status()["size"] == 2
+    job.kill(p0)  # rank 0: the next one is another process
+    job.hear("ready", p1, reason=FAILURE)
+    job.form(3, [p1])
+    job.wait_for_line("stepped", p1)
+    assert watched.status()["size"] == 1
+    result = job.end(p1)
+    assert result[1].returncode == 0, result.describe()
+    recordings = sorted(path.name for path in job.directory.glob("t.*json*"))
+    assert recordings == ["t.generation2.json", "t.generation3.json", "t.json"], result.describe()
+    for number, name in enumerate(recordings):
+        text = (job.directory / name).read_text()
+        assert isinstance(json.loads(text), list)
+        assert f"generation {(2, 3, 1)[number]}: " in text
+    # In the others a rank was killed.
+    assert main(["timeline", "check", str(job.directory / "t.generation3.json")]) == 0
+    verdicts = (job.directory / "tune.csv").read_text().splitlines()[1:]
+    assert "tuning was not finished" in verdicts[0], "what generation 1 has written is kept"
+    assert "there is one rank" in verdicts[-1]

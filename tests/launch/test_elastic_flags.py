@@ -76,10 +76,10 @@ def test_other_names(asked):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["-np", "3", "--host-discovery-script", "x"], (3, 3, 1024)),
-        (["--min-np", "2", "--host-discovery-script", "x"], (2, 2, 1024)),
-        (["-np", "3", "--min-np", "2", "-H", "localhost:4"], (3, 2, 1024)),
-        (["--min-np", "2"], (2, 2, 1024)),
+        (["-np", "3", "--host-discovery-script", "x"], (3, 3, None)),
+        (["--min-np", "2", "--host-discovery-script", "x"], (2, 2, None)),
+        (["-np", "3", "--min-np", "2", "-H", "localhost:4"], (3, 2, None)),
+        (["--min-np", "2"], (2, 2, None)),
     ],
 )
 def test_numbers_that_are_not_given(asked, words, expected):
@@ -163,7 +163,7 @@ def test_help_and_dry_run(tmp_path):
     words = ["run", "-np", "2", "--dry-run"]
     ended = launch(tmp_path, [*words, "--host-discovery-script", "./d 'x'", "python", "t.py"])
     assert ended.stdout == (
-        "# elastic: starts with 2 slots, goes on with 2, uses 1024 at most\n"
+        "# elastic: starts with 2 slots, goes on with 2, uses all there are\n"
         "# hosts, every second: ./d 'x'\n"
         "env HOROVOD_ELASTIC=1 python t.py\n"
     )

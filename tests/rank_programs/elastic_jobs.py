@@ -79,6 +79,27 @@ def use_sets(until: str) -> None:
     assert elastic.run(round_of_sets)(new_state(), until, 1) == "done"
 
 
+def commit_early(until: str) -> None:
+    """Rank 1 commits while an operation is in flight that rank 0 has completed."""
+    hvd.init()
+
+    def train(state: Any, until: str) -> None:
+        say("round", begun=[state.step, state.total], size=hvd.size())
+        begun = state.step
+        while not Path(until).exists() or state.step < begun + 10:
+            handle = hvd.allreduce_async(np.ones(1), op=hvd.Sum, name="step")
+            if hvd.rank() == 0:
+                hvd.synchronize(handle)
+            state.step += 1
+            state.commit()
+            if hvd.rank() == 1:
+                hvd.synchronize(handle)
+            if state.step == begun + 3:
+                say("stepped", step=state.step)
+
+    elastic.run(train)(new_state(), until)
+
+
 def run(until: str, per_commit: int = 1) -> None:
     state = new_state()
     state.register_reset_callbacks([lambda: say("reset", size=hvd.size())])

@@ -243,9 +243,7 @@ class World:
         return self.rng.choice(workers) if workers else None
 
     def _deliver(self) -> bool:
-        worker = self._pick(
-            one for one in self.workers.values() if one.outbox and not one.ended and not one.stuck
-        )
+        worker = self._pick(one for one in self.workers.values() if one.outbox and not one.ended)
         if worker:
             self._deliver_one(worker)
         return bool(worker)
@@ -420,9 +418,18 @@ class World:
                 if self.is_settled():
                     self._finish()
                     return
-                assert self.membership.due() is not None, "stuck: nobody does anything any more"
-                self._pass_time(far=True)
+                self._wait_or_evict()
         raise AssertionError("the job does not come to rest")
+
+    def _wait_or_evict(self) -> None:
+        """Nobody does anything: time passes, or others tell who hangs in the middle of training."""
+        if self.membership.due() is not None:
+            self._pass_time(far=True)
+            return
+        hang = [one for one in self.workers.values() if one.stuck and one.alive]
+        training = [one for one in hang if one.phase == TRAINING]
+        assert training, "nobody does anything any more"
+        self.tell("silent", training[0].start.identity, "has not announced anything for 60 s")
 
     def _finish(self) -> None:
         """All members come to their end."""

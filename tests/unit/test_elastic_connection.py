@@ -202,7 +202,8 @@ def alone(monkeypatch, driver) -> ElasticDriver:
     """This process is the driver's "p0" until the test ends."""
     fresh = {
         "_connection": None, "_place": None, "_has_joined": False, "_has_finished": False,
-        "_joins_late": False, "_has_begun": False, "_reason": messages.START, "_why": WHY,
+        "_joins_late": False, "_has_begun": False, "_comes_back": False,
+        "_reason": messages.START, "_why": WHY,
     }  # fmt: skip
     for name, value in fresh.items():
         monkeypatch.setattr(member, name, value)

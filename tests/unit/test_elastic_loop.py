@@ -33,7 +33,8 @@ def driver(monkeypatch) -> Iterator[ElasticDriver]:
     fresh: dict[Any, dict[str, Any]] = {
         member: {
             "_connection": None, "_place": None, "_has_joined": False, "_has_finished": False,
-            "_joins_late": False, "_has_begun": False, "_reason": START, "_why": "a test",
+            "_joins_late": False, "_has_begun": False, "_comes_back": False,
+            "_reason": START, "_why": "a test",
         },
         loop: {"_depth": 0, "_has_state": False},
     }  # fmt: skip

@@ -26,9 +26,12 @@ Listener = Callable[[int, int], None]
 _MEETING = (network.ADDRESS, network.PORT)
 
 _connection: Connection | None = None
+_job = ""  # what the launcher calls the job; each generation has a name of its own
 _place: Place | None = None
 _has_joined = False  # a generation, at any time
 _reason, _why = messages.START, "it has started"
+_asked_why = ""  # for the present place
+_comes_back = False
 _has_finished = False
 _joins_late = False  # has come to a job that ran already
 _has_begun = False  # has entered an elastic function
@@ -51,6 +54,24 @@ def place() -> Place:
     return _place
 
 
+def job() -> str:
+    """What the names of the job's generations begin with; "" in other jobs."""
+    return _job
+
+
+def is_reformed() -> bool:
+    """Whether the job has been formed more than once."""
+    return _place is not None and _place.generation > 1
+
+
+def describe() -> str:
+    """The present generation and why this process has asked for it, in words."""
+    found = place()
+    size = found.environment.get("HOROVOD_SIZE")
+    new = ", ".join(map(str, sorted(found.newcomers))) or "none"
+    return f"generation {found.generation}: {size} ranks, new ones: {new}; {_asked_why}"
+
+
 def joins_late() -> bool:
     """Whether this process has come to a job that ran already, so that others have its state."""
     return _joins_late
@@ -69,9 +90,14 @@ def has_begun() -> None:
 
 
 def will_ask(reason: str, why: str) -> None:
-    """What the next `take_place` is to say."""
-    global _reason, _why
-    _reason, _why = reason, why
+    """`take_place` is called soon, and is to say this."""
+    global _reason, _why, _comes_back
+    _reason, _why, _comes_back = reason, why, is_connected()
+
+
+def comes_back() -> bool:
+    """Whether this process, if it leaves the job now, is about to ask for another place."""
+    return _comes_back
 
 
 def take_place() -> Place:
@@ -82,7 +108,7 @@ def take_place() -> Place:
     Raises ValueError for variables of the driver that are no good. Raises SystemExit: with exit
     code 0 if the job goes on without this process, with a sentence if there is no driver any more.
     """
-    global _connection, _place, _joins_late
+    global _connection, _place, _joins_late, _reason, _why, _asked_why, _comes_back
     if _has_finished and _place is not None:
         return _place
     from hvdtune.core.driver.connection import Gone, Left
@@ -96,8 +122,9 @@ def take_place() -> Place:
         raise SystemExit(0) from None
     except Gone as gone:
         raise SystemExit(f"hvdtune: {gone}") from None
+    _asked_why = _why
     # Who calls init() again without the loop of `hvdtune.elastic` has lost what ran.
-    will_ask(messages.FAILURE, "the program has called init() again")
+    _reason, _why, _comes_back = messages.FAILURE, "the program has called init() again", False
     for name in _MEETING:
         os.environ.pop(name, None)
     for name, text in _place.environment.items():
@@ -156,6 +183,7 @@ def listen(listener: Listener) -> None:
 
 
 def _connect() -> Connection:
+    global _job
     values = {
         name: os.environ.get(name, "")
         for name in (messages.DRIVER, messages.IDENTITY, network.SECRET)
@@ -169,6 +197,7 @@ def _connect() -> Connection:
     from hvdtune.core.driver.connection import Connection
 
     connection = Connection(_hear, *values.values())
+    _job = os.environ.get("HVDTUNE_JOB_ID", "")
     os.register_at_fork(after_in_child=_forget)
     atexit.register(_stop_listening)
     return connection

@@ -13,7 +13,7 @@ first, and whoever else is ready. Generation 0 is the time before the first plac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from hvdtune.core.driver import messages
@@ -42,6 +42,7 @@ from hvdtune.launch.local.endings import cause_of_end
 GRACE_SECONDS = 30.0  # for processes that are to end by themselves
 STRIKES = 3  # so many processes in a row may fail in a slot before they take part
 
+_MOST_NAMES = 8  # in a sentence
 _FAILED = "Horovod detected that one or more processes exited with non-zero status"
 
 
@@ -231,16 +232,16 @@ class Membership:
             self._end(int(failed), _FAILED if failed else "")
 
     def _check_survivors(self, now: float) -> None:
-        """End the job if nobody has its state any more."""
+        """End the job if nobody has its state any more; before there is one, start over."""
         if not self._begun or any(map(self._roster.carries, self._roster.crew)):
             return
-        if self._failures:
+        if self._failures and (self.generation or not any(self._free_seats(now))):
             self._end(1, f"{_FAILED}, and none is left that could go on")
-        else:  # only hosts have gone, and before there was anything to lose
+        else:
             self._begun, self._roster.crew = False, []
 
     def _dismiss(self, now: float) -> None:
-        """Let processes go that were never placed, and have no slot or are too many."""
+        """Let processes go that have no place, and no slot or are too many."""
         for process in self._roster.unplaced():
             if not self._roster.has_slot(process):
                 self._let_go(process, "its slot is gone", now)
@@ -255,15 +256,14 @@ class Membership:
         room = roster.room()
         if room <= 0 or any(member.finished for member in roster.survivors()):
             return
-        free = roster.free_seats(lambda name: self._exclusion.excludes(name, now))
-        seats = list(islice(free, room))
+        seats = list(islice(self._free_seats(now), room))
         if not self._begun:
             if len(seats) < self._limits.processes:
                 self._wait(self._limits.processes, _hosts_of(seats), now)
                 return
             self._begun = True
             self._patience.stop()
-        others = roster.expected()
+        others = sorted(roster.expected(), key=lambda one: one.age)
         planned = placing.place([*(other.seat for other in others), *seats])[len(others) :]
         batch, deadline = self._starts, now + self._limits.elastic_timeout
         for (host, number), slot in zip(seats, planned, strict=True):
@@ -303,10 +303,11 @@ class Membership:
         newcomers = roster.newcomers()
         ready = [one for one in newcomers if one.state is State.WAITING]
         staying = [member for member in survivors if roster.has_slot(member)]
-        if not any(map(roster.carries, staying)) and ready:
+        if not any(map(roster.carries, staying)) and (staying or ready):
             # All hosts are new: one process hands the state over, and leaves after that.
-            staying = [min(survivors, key=lambda member: member.age)]
-        crew = sorted([*staying, *ready], key=lambda one: one.age)[: roster.most]
+            staying.append(min(survivors, key=lambda member: member.age))
+        staying.sort(key=lambda one: one.age)
+        crew = sorted([*staying, *ready][: roster.most], key=lambda one: one.age)
         if len(staying) < self._limits.least and len(ready) < len(newcomers):
             self._wait(self._limits.least, roster.in_use(), now, starting=True)
         elif len(crew) < self._limits.least:
@@ -389,6 +390,9 @@ class Membership:
             elif other.lives and not other.finished:
                 other.deadline = now + GRACE_SECONDS
 
+    def _free_seats(self, now: float) -> Iterator[tuple[str, int]]:
+        return self._roster.free_seats(lambda name: self._exclusion.excludes(name, now))
+
     def _lose(self, process: Process, why: str, now: float) -> None:
         self._kill(process, f"it {why}")
         self._fail(process, why, now)
@@ -462,7 +466,7 @@ class Membership:
         self._ended = True
         if status and self._failures:
             failed = "" if _FAILED in text else f". {_FAILED}"
-            text += f"{failed}: {'; '.join(self._failures[:8])}"
+            text += f"{failed}: {'; '.join(self._failures[:_MOST_NAMES])}"
         self._actions.append(End(status, text and f"{text.removesuffix('.')}."))
 
     def _say(self, text: str) -> None:
@@ -484,4 +488,7 @@ def _hosts_of(seats: Iterable[tuple[str, int]]) -> list[Host]:
 
 
 def _listed(hosts: Iterable[Host]) -> str:
-    return ", ".join(f"{host.name}:{host.slots}" for host in hosts)
+    words = [f"{host.name}:{host.slots}" for host in hosts]
+    if len(words) > _MOST_NAMES:
+        words[_MOST_NAMES:] = [f"and {len(words) - _MOST_NAMES} more"]
+    return ", ".join(words)

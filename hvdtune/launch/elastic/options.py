@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from hvdtune.launch.elastic.limits import Limits
 
 SECTION = "elastic"
-# The engine's most ranks in a job.
-_MOST_RANKS = 1024
 _BEAT_SECONDS = 2.0  # the shortest heartbeat: processes say once a second that they live
 
 
@@ -94,8 +92,7 @@ def _range(value: Any) -> tuple[int, int]:
 OPTIONS = (
     _Option(
         "min_np", ("--min-np", "--min-num-proc"), _whole(1), "N",
-        "make the job elastic: it goes on as long as there are N slots (default with "
-        "--host-discovery-script: -np)",
+        "fewest processes: with fewer slots the job waits for more (default: -np)",
     ),
     _Option(
         "max_np", ("--max-np", "--max-num-proc"), _whole(1), "N",
@@ -103,8 +100,8 @@ OPTIONS = (
     ),
     _Option(
         "script", ("--host-discovery-script",), _text, "COMMAND",
-        "make the job elastic: COMMAND, for the shell, prints the hosts there are, a line "
-        "'HOST:SLOTS' for each; it is run every second",
+        "a command for the shell that prints the hosts there are, a line HOST:SLOTS for each; it "
+        "is run every second",
     ),
     _Option(
         "slots", ("--slots-per-host", "--slots"), _whole(1), "N",
@@ -140,7 +137,11 @@ def add_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     What is given lands in the namespace's `elastic`: {field: (flag, value)}.
     """
     parser.set_defaults(elastic={})
-    group = parser.add_argument_group("elastic jobs")
+    group = parser.add_argument_group(
+        "elastic jobs",
+        "With --min-np or --host-discovery-script a job is elastic: when processes or hosts are "
+        "lost, the others train on, and new ones join them.",
+    )
     for option in OPTIONS:
         group.add_argument(
             *option.flags, action=_Flag, option=option, metavar=option.metavar,
@@ -267,7 +268,7 @@ def limits(
         replaces_failed=options.replace_failed,
     )
     result.check()
-    return result if result.most else result._replace(most=max(_MOST_RANKS, processes))
+    return result
 
 
 def check_heartbeat(seconds: float) -> None:

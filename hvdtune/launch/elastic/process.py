@@ -20,6 +20,9 @@ class State(Enum):
     GONE = auto()
 
 
+_LIVING = (State.TRAINING, State.WAITING, State.JOINING, State.STARTING)
+
+
 @dataclass(eq=False)
 class Process:
     """One process, from its start to its end. Seconds are of the driver's clock."""
@@ -51,7 +54,7 @@ class Process:
     @property
     def lives(self) -> bool:
         """Whether the job counts on it."""
-        return self.state not in (State.LEAVING, State.KILLED, State.GONE)
+        return self.state in _LIVING
 
     @property
     def trains(self) -> bool:

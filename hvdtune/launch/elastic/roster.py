@@ -42,18 +42,20 @@ class Roster:
         """The members that live, in the order of their ranks."""
         return [member for member in self.crew if member.lives]
 
+    def unplaced(self) -> list[Process]:
+        """Those that live and have no place in a generation, the oldest first."""
+        generation = self.generation or None
+        return [
+            one for one in self.processes.values() if one.generation != generation and one.lives
+        ]
+
     def newcomers(self) -> list[Process]:
         """Those that live and are no members, the oldest first."""
-        return [one for one in self.processes.values() if one.lives and not self.is_member(one)]
-
-    def unplaced(self) -> list[Process]:
-        """Those that live and were never placed, the oldest first."""
-        return [one for one in self.processes.values() if one.lives and not one.generation]
+        return self.unplaced() if self.generation else []
 
     def expected(self) -> list[Process]:
-        """Those that may be in the next generation, those first that have the state for longest."""
-        living = (one for one in self.processes.values() if one.lives and self.has_slot(one))
-        return sorted(living, key=lambda process: process.age)
+        """Those that may be in the next generation."""
+        return [one for one in self.processes.values() if one.lives and self.has_slot(one)]
 
     def in_use(self) -> list[Host]:
         """The slots of those that may be in the next generation."""

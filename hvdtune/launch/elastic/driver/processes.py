@@ -13,7 +13,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -165,9 +165,10 @@ class Processes:
         elif host.facts is not None:
             self._start_there(host, host.connection)
 
-    def _taken(self, host: _Host) -> list[Start]:
-        orders, host.waiting = host.waiting, []
-        return orders
+    def _taken(self, host: _Host) -> Iterator[Start]:
+        """One order after another: what becomes of the first may take back others."""
+        while host.waiting:
+            yield host.waiting.pop(0)
 
     def _refuse(self, host: _Host, why: str) -> None:
         """The host gets none of the processes that it was to have."""
@@ -256,7 +257,8 @@ class Processes:
             if worker is not None and worker.process is not None:
                 worker.process.kill()  # it runs, but nothing would be heard of it
             self._forget(number)
-            self._driver.not_started(order.identity, str(error).rstrip("."))
+            why = str(error).removesuffix(" The job has been ended.").rstrip(".")
+            self._driver.not_started(order.identity, why)
 
     # ---- elsewhere -------------------------------------------------------------------------------
 
@@ -273,11 +275,13 @@ class Processes:
         """An agent says what its host is."""
         host = self._hosts[connection.hostname]
         try:
-            host.facts = dict(json.loads(facts))
-            self._check_facts(host, host.facts)
+            found = json.loads(facts)
+            self._check_facts(host, found)
+            host.facts = found
+        except (TypeError, KeyError, AttributeError):
+            raise ValueError("facts that are none") from None
         except LaunchError as error:
             self._refuse(host, str(error).rstrip("."))
-            host.facts = None
             connection.end()
         else:
             self._go_on(host)
