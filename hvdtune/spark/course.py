@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from hvdtune.launch.allocation.hosts import Slot
@@ -13,6 +14,7 @@ from hvdtune.launch.local.endings import Failure
 from hvdtune.launch.local.output import WorkerStream
 from hvdtune.launch.remote.frames import Frame, Kind
 from hvdtune.launch.worker import Worker
+from hvdtune.spark.link import Peer
 from hvdtune.spark.task import LOST, blame_seconds
 
 
@@ -80,12 +82,12 @@ class Course:
             self._over = True
             self._changed.notify_all()
 
-    def join(self, task: int, host: str) -> bool:
+    def join(self, task: int, facts: Mapping[str, Any], peer: Peer) -> bool:
         """A task has come; whether it may run: each may once."""
         with self._changed:
             if task in self._tasks or not 0 <= task < self._size:
                 return False
-            self._tasks[task] = host
+            self._tasks[task] = facts["hostname"]
             self._changed.notify_all()
             return True
 

@@ -18,7 +18,8 @@ from hvdtune.launch.local.endings import Failure
 from hvdtune.spark.cluster import Cluster
 from hvdtune.spark.course import Course
 from hvdtune.spark.link import Listener
-from hvdtune.spark.task import FAILURE, RESULT, SCHEMA, Order
+from hvdtune.spark.order import Order
+from hvdtune.spark.task import FAILURE, RESULT, SCHEMA
 
 _LOOK_S = 0.2
 _TOLD_AFTER_S = 5.0
@@ -64,14 +65,14 @@ def run_job(
     require_slots(cluster, limits, say)
     key, tag = secrets.token_hex(32), f"hvdtune-{secrets.token_hex(8)}"
     listener = Listener(key, course.join, course.take, course.leave)
-    late: list[str] = []
+    too_late: list[str] = []
 
     def watch() -> None:
         if course.await_all(limits.until):
             return
         # Tasks that have run for long may not have found this program.
         if course.started or cluster.is_heard:
-            late.append(_late(course, limits))
+            too_late.append(late(course.started, limits.size, limits.start_timeout))
             cluster.cancel(tag)
 
     watcher = threading.Thread(target=watch, name="hvdtune-spark-start", daemon=True)
@@ -85,7 +86,7 @@ def run_job(
                     cluster.cancel(tag)
                 raise
     except Exception as error:
-        raise _failed(error, course, late) from None
+        raise _failed(error, course, too_late) from None
     finally:
         course.release()
         watcher.join()
@@ -118,11 +119,12 @@ def require_slots(cluster: Cluster, limits: Limits, say: Callable[[str], None]) 
         time.sleep(_LOOK_S)
 
 
-def _late(course: Course, limits: Limits) -> str:
+def late(started: int, size: int, start_timeout: float) -> str:
+    """Says that not all tasks have started in time."""
     return (
-        f"Timed out waiting for Spark to start the job: {course.started} of {limits.size} tasks "
-        f"have started within {limits.start_timeout:g} s. All of them must get a slot at the same "
-        "time; give start_timeout (or HOROVOD_SPARK_START_TIMEOUT) if that takes longer."
+        f"Timed out waiting for Spark to start the job: {started} of {size} tasks have started "
+        f"within {start_timeout:g} s. All of them must get a slot at the same time; give "
+        "start_timeout (or HOROVOD_SPARK_START_TIMEOUT) if that takes longer."
     )
 
 
@@ -132,9 +134,9 @@ def _collect(cluster: Cluster, order: Order, size: int) -> list[Any]:
     return rows
 
 
-def _failed(error: Exception, course: Course, late: list[str]) -> Exception:
-    if late:
-        return TimeoutException(late[0])
+def _failed(error: Exception, course: Course, too_late: list[str]) -> Exception:
+    if too_late:
+        return TimeoutException(too_late[0])
     text = str(error)
     failure = course.failure(hopeless=True)
     told = _told(text)
@@ -149,10 +151,10 @@ def _failed(error: Exception, course: Course, late: list[str]) -> Exception:
                 "The job could not be started: hvdtune is not installed for the Python of Spark's "
                 "executors (spark.pyspark.python, PYSPARK_PYTHON)."
             )
-        return RuntimeError(f"Spark job has failed: {_reason(text)}")
+        return RuntimeError(f"Spark job has failed: {first_lines(text)}")
     sentence = f"The job has failed: {failure.describe().rstrip()}"
     if failure.loss:
-        sentence += f"\nSpark says: {_reason(text)}"
+        sentence += f"\nSpark says: {first_lines(text)}"
     return RuntimeError(sentence)
 
 
@@ -167,7 +169,7 @@ def _told(text: str) -> dict[str, Any]:
     return {}
 
 
-def _reason(text: str) -> str:
+def first_lines(text: str) -> str:
     """Of Spark's message the lines before its own stack."""
     lines = []
     for line in text.splitlines():

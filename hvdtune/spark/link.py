@@ -1,7 +1,8 @@
 """How a task reports to the program that has started the job: a TCP connection with frames.
 
 Whoever connects proves that it knows the job's key, says which task it is, and sends the frames of
-`hvdtune.launch.remote.frames`: what its rank prints, and how it ends. Nothing secret passes here.
+`hvdtune.launch.remote.frames`: what its rank prints, and how it ends. The program may answer with
+frames, too. Nothing secret passes here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from hvdtune.launch.remote.frames import Frame, FrameError, FrameReader, Kind, encode
 
@@ -38,17 +40,37 @@ def _receive(connection: socket.socket, count: int) -> bytes:
     return data
 
 
-class Listener:
-    """The program's end. `join(task, host)` is asked for each task and may refuse it; then
-    `take(task, frame)` gets what it sends, and `leave(task)` hears that its connection has ended.
+class Peer:
+    """A connection to a task, for whoever has something to say to it."""
 
-    They are called by threads of this class, one a task.
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._lock.acquire()  # until the task has been welcomed
+
+    def welcome(self) -> None:
+        """Let the task go on."""
+        self._connection.sendall(_WELCOME)
+        self._lock.release()
+
+    def send(self, kind: Kind, number: int, payload: bytes) -> None:
+        """Send a frame; if the task is gone, it is dropped."""
+        with self._lock, contextlib.suppress(OSError):
+            self._connection.sendall(encode(kind, number, payload))
+
+
+class Listener:
+    """The program's end.
+
+    `join(task, facts, peer)` is asked for each task and may refuse it; `facts` is a PlacedProcess
+    as a dictionary. Then `take(task, frame)` gets what it sends, and `leave(task)` hears that its
+    connection has ended. They are called by threads of this class, one a task.
     """
 
     def __init__(
         self,
         key: str,
-        join: Callable[[int, str], bool],
+        join: Callable[[int, dict[str, Any], Peer], bool],
         take: Callable[[int, Frame], None],
         leave: Callable[[int], None],
     ) -> None:
@@ -113,11 +135,12 @@ class Listener:
                     if task is not None:
                         self._take(task, frame)
                     elif frame.kind == Kind.START:
-                        if not self._join(frame.number, str(json.loads(frame.payload)["host"])):
+                        peer = Peer(connection)
+                        if not self._join(frame.number, json.loads(frame.payload), peer):
                             connection.sendall(_REFUSED)
                             return
                         task = frame.number
-                        connection.sendall(_WELCOME)
+                        peer.welcome()
                         connection.settimeout(None)
         finally:
             if task is not None:
@@ -132,7 +155,7 @@ class Link:
 
     @classmethod
     def open(
-        cls, addresses: Sequence[str], port: int, key: str, task: int, host: str
+        cls, addresses: Sequence[str], port: int, key: str, task: int, facts: Mapping[str, Any]
     ) -> Link | None:
         """Connect at the first address that answers; None if none does.
 
@@ -146,7 +169,7 @@ class Link:
             try:
                 connection.settimeout(_PATIENCE)
                 connection.sendall(_proof(key, _receive(connection, _NONCE)))
-                connection.sendall(encode(Kind.START, task, json.dumps({"host": host}).encode()))
+                connection.sendall(encode(Kind.START, task, json.dumps(facts).encode()))
                 answer = _receive(connection, 1)
             except OSError:
                 connection.close()
@@ -163,6 +186,15 @@ class Link:
         with contextlib.suppress(OSError):
             self._connection.sendall(encode(kind, rank, payload))
 
+    def frames(self) -> Iterator[Frame]:
+        """What the program says, until its end of the connection is closed."""
+        reader = FrameReader()
+        with contextlib.suppress(OSError, FrameError):
+            while data := self._connection.recv(65536):
+                yield from reader.feed(data)
+
     def close(self) -> None:
         """End the connection."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()

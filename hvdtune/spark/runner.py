@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 from hvdtune.launch import placed
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.function import pickling
-from hvdtune.launch.remote import identity
 from hvdtune.spark import cluster as clusters
 from hvdtune.spark.course import Course, Output
 from hvdtune.spark.job import Limits, run_job
-from hvdtune.spark.task import Order
+from hvdtune.spark.order import Order, order_for
 
 _START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 _START_TIMEOUT_S = 600.0
@@ -67,28 +65,19 @@ def run(
     if use_mpi or extra_mpi_args:
         say("use_mpi and extra_mpi_args have no effect: hvdtune connects the ranks itself.")
     inferred = num_proc is None
-    size = cluster.parallelism() if num_proc is None else _whole(num_proc)
+    size = cluster.parallelism() if num_proc is None else whole(num_proc)
     call = pickling.call(fn, args, kwargs)
-    timeout = _start_timeout(start_timeout)
+    timeout = start_seconds(start_timeout)
     limits = Limits(size, time.monotonic() + timeout, timeout)
     by = " (inferred from spark.default.parallelism)" if inferred else ""
     say(f"Running {size} processes{by}...")
     file = None if timeline is None else _place(timeline)
 
     def make_order(key: str, port: int) -> Order:
-        return Order(
-            call=call,
-            path=[os.path.abspath(entry) if entry else entry for entry in sys.path],
-            argv=list(sys.argv),
-            job=placed.new_job(),
-            environment={name: str(value) for name, value in (env or {}).items()},
-            interfaces=sorted(nics or ()),
-            executable=executable or "",
-            addresses=cluster.addresses(),
-            port=port,
-            key=key,
-            machine=identity.machine(),
-            timeline=file.name.removesuffix(".gz") if file is not None else "",
+        recording = file.name.removesuffix(".gz") if file is not None else ""
+        return order_for(
+            call, placed.new_job(), env or {}, sorted(nics or ()), executable or "",
+            cluster.addresses(), port, key, recording,
         )
 
     course = Course(size, output, prefix_output_with_timestamp, int(verbose))
@@ -96,13 +85,15 @@ def run(
 # fmt: on
 
 
-def _whole(count: Any) -> int:
+def whole(count: Any) -> int:
+    """A number of processes that can be. Raises `LaunchError`."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise LaunchError(f"num_proc={count!r} is not accepted: give a whole number, 1 or more.")
     return count
 
 
-def _start_timeout(given: float | None) -> float:
+def start_seconds(given: float | None) -> float:
+    """The seconds given, or of HOROVOD_SPARK_START_TIMEOUT, or 600."""
     text = os.environ.get(_START_TIMEOUT) if given is None else given
     try:
         seconds = _START_TIMEOUT_S if text in (None, "") else float(text)

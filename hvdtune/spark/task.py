@@ -1,8 +1,7 @@
 """What a Spark task does: it has a child run the function as one rank, and returns the result.
 
 The task gathers what all tasks are (`BarrierTaskContext.allGather`), from which each works out the
-same places. Between it and its child stands the agent that also starts ranks by ssh: it ends the
-child, and whatever that has started, when the task is killed.
+same places.
 """
 
 from __future__ import annotations
@@ -10,25 +9,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
-from hvdtune.bootstrap import python_command
 from hvdtune.launch import placed
 from hvdtune.launch.allocation.hosts import Slot
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.job import BLAME_SECONDS, SURVIVORS_SECONDS
 from hvdtune.launch.local.output import WorkerStream
 from hvdtune.launch.remote import identity
-from hvdtune.launch.remote.frames import Frame, FrameReader, Kind, encode
+from hvdtune.launch.remote.frames import Frame, FrameReader, Kind
 from hvdtune.launch.worker import Worker
 from hvdtune.spark.link import Link
+from hvdtune.spark.order import Order, start_agent
 
 #: In the text of what a failing task raises, before the JSON that says how its rank ended.
 FAILURE = "hvdtune failure: "
@@ -40,30 +36,6 @@ RESULT = "result"
 _PIECE = 2**20
 _GPUS = "HVDTUNE_SPARK_GPUS"
 _IGNORE_GPUS = "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX"
-_PYTHON_PATH = "HOROVOD_SPARK_PYTHONPATH"
-_DIRECTORY = "HOROVOD_SPARK_WORK_DIR"
-
-
-class Order(NamedTuple):
-    """What the program tells its tasks.
-
-    `call` is the pickled (function, args, kwargs), `path` and `argv` the program's sys.path and
-    sys.argv, `job` the job's name and key, `environment` what the user gave. The program listens at
-    `port` of `addresses`, for whoever knows `key`, on `machine`. `timeline` is a file's name or "".
-    """
-
-    call: bytes
-    path: list[str]
-    argv: list[str]
-    job: dict[str, str]
-    environment: dict[str, str]
-    interfaces: list[str]
-    executable: str
-    addresses: list[str]
-    port: int
-    key: str
-    machine: str
-    timeline: str
 
 
 def get_available_devices() -> list[str]:
@@ -95,8 +67,7 @@ def work(order: Order) -> Iterator[tuple[int, str, bytes]]:
         address=address,
         gpus=[] if ignored else gpus,
     )
-    addresses = ["127.0.0.1"] if facts.machine == order.machine else order.addresses
-    link = Link.open(addresses, order.port, order.key, task, facts.hostname)
+    link = Link.open(order.reachable_at(), order.port, order.key, task, facts._asdict())
     try:
         told = context.allGather(json.dumps(facts._asdict()))
         processes = [placed.PlacedProcess(**json.loads(text)) for text in told]
@@ -157,9 +128,7 @@ class _Rank:
         names = ("SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
         numbers = (int(variables[f"HOROVOD_{name}"]) for name in names)
         self._worker = Worker(self.rank, Slot(hostname, self.rank, *numbers))
-        self._environment = placed.environment({**os.environ, **order.environment}, variables)
-        self._environment.setdefault("PYTHONUNBUFFERED", "1")
-        self._directory = self._environment.setdefault(_DIRECTORY, os.getcwd())
+        self._environment = order.environment_of(variables)
         self._recording: Path | None = None
         if order.timeline:
             folder = f"hvdtune-{order.job['HVDTUNE_JOB_ID']}"
@@ -174,9 +143,7 @@ class _Rank:
         if self._recording is not None:
             self._recording.parent.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile() as call, tempfile.TemporaryFile() as result:
-            pickle.dump((self._search_path(), self._order.argv), call)
-            call.write(self._order.call)
-            call.flush()
+            self._order.write_call(call)
             self._run_child([call.fileno(), result.fileno()])
             yield from self._pieces(RESULT, result)
         if self._recording is not None:
@@ -185,31 +152,11 @@ class _Rank:
 
     def _run_child(self, descriptors: list[int]) -> None:
         """Start the child, pass on what it prints, and wait for its end."""
-        agent = subprocess.Popen(
-            python_command("hvdtune.launch.remote.agent", "run"),
-            env=self._environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=descriptors,
-            start_new_session=True,  # signals of a terminal's are not for it
-            bufsize=0,
-        )
+        agent = start_agent("run", descriptors)
         assert agent.stdin is not None
         assert agent.stdout is not None
         try:
-            order = {
-                "command": python_command(
-                    "hvdtune.launch.function.worker",
-                    "--own",
-                    *map(str, descriptors),
-                    executable=self._order.executable or None,
-                ),
-                "directory": self._directory,
-                "shared": {},
-                "places": {self.rank: {}},
-                "descriptors": descriptors,
-            }
-            agent.stdin.write(encode(Kind.START, 0, json.dumps(order).encode()))
+            agent.stdin.write(self._order.start_frame(self.rank, self._environment, descriptors))
             self._listen(agent.stdout)
         finally:
             agent.stdin.close()  # if it still runs, it ends itself and the child
@@ -247,12 +194,6 @@ class _Rank:
             # Spark ends the job with the first task that fails: it shall be the one to blame.
             time.sleep(blame_seconds(self._worker))
             raise _ended(self._worker)
-
-    def _search_path(self) -> list[str]:
-        """Where the child looks for modules: as the task, and as the program if that is here."""
-        first = self._environment.get(_PYTHON_PATH, "")
-        there = self._order.path if identity.machine() == self._order.machine else []
-        return list(dict.fromkeys([*filter(None, first.split(os.pathsep)), *sys.path, *there]))
 
     def _pieces(self, name: str, file: IO[bytes]) -> Iterator[tuple[int, str, bytes]]:
         file.seek(0)

@@ -37,7 +37,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "autotune": {"bootstrap", "settings", "pages"},
     "autotune.session.online": {"autotune", "core", "settings"},
     "launch": {"bootstrap", "core", "settings"},
-    "spark": {"bootstrap", "compute_service", "core", "launch"},
+    "spark": {"bootstrap", "compute_service", "core", "launch", "settings"},
     "bench": {"arrays", "bootstrap", "core", "settings", "launch", "pages", "torch"},
     "alias": {"bootstrap", "launch"},
     "cli": {
