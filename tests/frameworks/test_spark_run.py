@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import secrets
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -24,18 +22,16 @@ if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
     pytest.skip("Java is not installed", allow_module_level=True)
 
 from rank_programs import spark_jobs
+from support import spark_programs
 from support.jobs.leftovers import left_by_test, look
 from support.spark_sessions import spark_session
 
 from hvdtune.launch.errors import LaunchError
-from hvdtune.launch.local.environment import alias_folder
 from hvdtune.spark import HorovodRunner, cluster, run
 from hvdtune.timeline import api
 
-TESTS = Path(__file__).resolve().parents[1]
 #: In the environment of Spark's processes and of all that come of them.
 MARK = "HVDTUNE_TEST_SPARK"
-SECONDS = 240.0  # for a program with a session of its own
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 
@@ -58,17 +54,6 @@ def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     """In the place of conftest's: the JVM and Spark's workers stay, `session` looks at the end."""
     monkeypatch.setenv("HVDTUNE_AUTOTUNE_STORE", "")
     monkeypatch.setenv("HVDTUNE_TEST_DIRECTORY", str(tmp_path))
-
-
-def settings(folder: Path) -> dict[str, str]:
-    """What keeps a session to itself and quiet."""
-    return {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.local.dir": str(folder / "local"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.memory": "512m",
-    }
 
 
 @pytest.fixture
@@ -250,26 +235,8 @@ def test_slots_that_a_master_names(master: str, cpus: int, slots: int | None) ->
     assert cluster.slots_of(master, cpus) == slots
 
 
-def in_program(name: str, folder: Path) -> dict[str, Any]:
-    """What a program of rank_programs with a session of its own has found."""
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([*alias_folder({}), str(TESTS), *filter(None, sys.path)]),
-        MARK: secrets.token_hex(8),
-    }
-    command = [sys.executable, "-m", f"rank_programs.{name}", json.dumps(settings(folder))]
-    ended = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=SECONDS,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return found
-
-
 def test_spark_connect(tmp_path: Path) -> None:
-    found = in_program("spark_connect", tmp_path)
+    found = spark_programs.run("spark_connect", tmp_path)
     assert found["classic"] is False
     assert [one["sum"] for one in found["results"]] == [3.0, 3.0]
     assert found["output"] == [f"[{rank}]<stdout>:rank {rank} has a sum" for rank in range(2)]
@@ -281,7 +248,7 @@ def test_spark_connect(tmp_path: Path) -> None:
 
 
 def test_executors_of_their_own_and_their_gpus(tmp_path: Path) -> None:
-    found = in_program("spark_executors", tmp_path)
+    found = spark_programs.run("spark_executors", tmp_path)
     first, second = found["devices"]
     assert first["places"] == [[0, 0, 0], [1, 1, 0]]
     # Each executor has been given the first GPU of its worker's, which are on one machine here.
