@@ -60,6 +60,7 @@ class Course:
         self._workers: dict[int, Worker] = {}  # by task
         self._suspect: Worker | None = None
         self._blame_at = 0.0
+        self._left = 0
         self._over = False
         self.not_started = ""  # why, if a rank could not be
 
@@ -75,6 +76,11 @@ class Course:
             return self._changed.wait_for(
                 lambda: self._over or self.started == self._size, max(0.0, until - time.monotonic())
             )
+
+    def drain(self, seconds: float) -> None:
+        """Wait until all tasks have said all, but no longer than that."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._left == self.started, seconds)
 
     def release(self) -> None:
         """The job is over: whoever waits for tasks need not."""
@@ -114,6 +120,8 @@ class Course:
     def leave(self, task: int) -> None:
         """A task reports no more."""
         with self._changed:
+            self._left += 1
+            self._changed.notify_all()
             worker = self._workers.get(task) or self._new_worker(task, task)
             if worker.running:
                 self._finish(worker)

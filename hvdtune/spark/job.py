@@ -23,6 +23,7 @@ from hvdtune.spark.task import FAILURE, RESULT, SCHEMA
 
 _LOOK_S = 0.2
 _TOLD_AFTER_S = 5.0
+_DRAIN_S = 2.0  # for output that is still on its way
 
 
 class Limits(NamedTuple):
@@ -81,6 +82,7 @@ def run_job(
         with cluster.tagged(tag):
             try:
                 rows = _collect(cluster, make_order(key, listener.port), limits.size)
+                course.drain(_DRAIN_S)
             except BaseException:
                 with contextlib.suppress(Exception):
                     cluster.cancel(tag)

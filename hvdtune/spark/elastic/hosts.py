@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from hvdtune.core.libraries import network
 from hvdtune.launch import placed
 from hvdtune.launch.allocation.hosts import Host
-from hvdtune.launch.elastic.actions import Start
+from hvdtune.launch.elastic.actions import End, Start
 from hvdtune.launch.elastic.driver.driver import Driver
+from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local.output import WorkerStream
 from hvdtune.launch.remote import rendezvous
 from hvdtune.launch.remote.frames import Frame, Kind
@@ -53,6 +55,7 @@ class Hosts:
         self._own = placed.this_process(address=address)
         self._attempts: dict[int, _Attempt] = {}  # by the attempt's number
         self._names: dict[str, int] = {}  # of hosts
+        self._processes: dict[str, placed.PlacedProcess] = {}  # by hosts' names, the lost ones, too
         self._workers: dict[str, Worker] = {}  # by identity
         self._identities: dict[int, str] = {}  # by the attempt's number: the process there
         self._partial: dict[int, bytearray] = {}
@@ -104,10 +107,11 @@ class Hosts:
 
     def meeting(self, hosts: Sequence[str]) -> Mapping[str, str]:
         """Where ranks on these hosts meet, if they are several machines."""
-        there = [self._attempts[self._names[name]].process for name in hosts]
+        there = [self._processes[name] for name in hosts]
         if len({process.machine for process in there}) == 1:
             return {}
-        address = there[0].address
+        found = placed.environments([p._replace(host=p.machine) for p in there], {})
+        address = found[0][network.ADDRESS]
         if self._interfaces:
             address = there[0].interfaces[self._interfaces[0]]
         return rendezvous.variables(address, rendezvous.free_port(address), self._interfaces)
@@ -115,9 +119,17 @@ class Hosts:
     # ---- in the driver's thread ------------------------------------------------------------------
 
     def _add(self, number: int, attempt: _Attempt) -> None:
+        process = attempt.process
+        try:
+            # As if the two made a job: are they alike?
+            placed.environments([self._own, process], {}, self._interfaces)
+        except LaunchError as error:
+            self._driver.end = self._driver.end or End(1, str(error))
+            return
         self._attempts[number] = attempt
         self.most_seen = max(self.most_seen, len(self._attempts))
-        self._names[f"{attempt.process.hostname}-{number}"] = number
+        name = f"{process.hostname}-{number}"
+        self._names[name], self._processes[name] = number, process
         self._tell_hosts()
 
     def _remove(self, number: int) -> None:
