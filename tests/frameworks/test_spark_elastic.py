@@ -51,7 +51,7 @@ def test_executors_that_are_lost_and_ranks_that_fail_come_back(found: dict[str, 
     assert "generation 3 has 3 processes" in found["said"]
     assert "[1]<stderr>:ValueError: rank 1 has a reason" in found["said"]
     assert found["failure"].startswith("The job has failed: ")
-    assert "reset_limit" in found["failure"] or "reset limit" in found["failure"]
+    assert "number of resets during elastic job exceeded limit: 0" in found["failure"]
     assert "rank 1 (pid " in found["failure"]
     assert "ValueError: rank 1 has a reason" in found["failure"]
     assert found["count"] == 10

@@ -248,3 +248,4 @@ def test_spark_connect(tmp_path: Path) -> None:
     assert found["too few"].startswith("3 processes need 3 slots at the same time, and Spark has 2")
     assert found["count"] == 10
     assert found["alias"] is True
+    assert found["refused"].endswith("horovod.spark.run() starts jobs in Spark.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import sys
@@ -17,6 +18,15 @@ def message(*args: Any, **kwargs: Any) -> str:
     try:
         horovod.spark.run(*args, **kwargs)
     except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def refusal(module: str) -> str:
+    """What importing a module raises."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
         return str(error)
     return ""
 
@@ -41,6 +51,7 @@ def main() -> None:
         "too few": message(spark_jobs.allreduce, (1.0,), num_proc=3, stderr=err),
         "count": session.range(10).count(),
         "output": sorted(out.getvalue().splitlines()),
+        "refused": refusal("horovod.spark.driver.driver_service"),
         "alias": horovod.spark.run is cluster_run,
     }
     session.stop()
