@@ -143,11 +143,14 @@ def test_the_end_of_a_rank_is_an_error_that_names_it(session: Any, how: str) -> 
     told = str(raised.value)
     assert told.startswith("The job has failed: rank 1 (pid "), told
     assert f" on {os.uname().nodename}) {ENDS[how]}" in told
-    assert "the last words of rank 1" in told
     assert ("ValueError: rank 1 has a reason" in told) == (how == "raise")
-    assert "[1]<stdout>:the last words of rank 1" in out.getvalue()
+    if how == "kill the task":  # who may have had no time to pass the words on
+        assert "Spark says: " in told
+    else:
+        assert "the last words of rank 1" in told
+        assert "[1]<stdout>:the last words of rank 1" in out.getvalue()
     # Spark has not tried again, and can do something else.
-    assert out.getvalue().count("the last words") == 1
+    assert out.getvalue().count("the last words") <= 1
     assert session.range(10).count() == 10
 
 
