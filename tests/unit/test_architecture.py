@@ -101,7 +101,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("remote", "placed", "worker", "workers", "job", "external", "elastic", "start"),
         *("function", "kubernetes", "doctor"),
     ),
-    "spark": (*("conf", "cluster", "link", "task", "course", "job", "runner", "horovod_runner"),),
+    "spark": (
+        *("conf", "cluster", "link", "order", "task", "course", "job", "runner", "elastic"),
+        "horovod_runner",
+    ),
     "bench": (
         *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),
         *("plan", "timing", "workloads", "report", "worker", "runner"),
