@@ -158,7 +158,6 @@ CONTRACT: dict[str, dict[str, str | None]] = {
 # Horovod's other packages, of which this version has nothing.
 OTHER_PACKAGES = {
     "horovod.data": "data loaders",
-    "horovod.spark": "Spark",
 }
 
 MORE_TYPES = "Also takes bfloat16, bool (not averaged), uint8, int8, int16 and uint16."

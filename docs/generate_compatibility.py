@@ -41,7 +41,8 @@ INTRODUCTION = """\
 docs/compatibility_tensorflow_table.py, docs/compatibility_mxnet_table.py,
 docs/compatibility_ray_table.py and hvdtune: edit those, not this page. -->
 
-What Horovod 0.28.1 exports for PyTorch, TensorFlow, Keras, MXNet and Ray, and what of it hvdtune has.
+What Horovod 0.28.1 exports for PyTorch, TensorFlow, Keras, MXNet and Ray, and what of it hvdtune
+has.
 `import horovod.torch` reaches `hvdtune.torch` under `hvdtune run` and in the ways of
 [the alias's page](horovod-alias.md), and so do the others.
 

@@ -116,7 +116,6 @@ RAY = (
 
 #: What ends in an ImportError; the page shows its words.
 REFUSED = (
-    "import horovod.spark",
     "from horovod.data import AsyncDataLoaderMixin, BaseDataLoader",
     "from horovod.ray.driver_service import _driver_fn",
     "from horovod.common.util import check_installed_version",

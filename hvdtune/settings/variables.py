@@ -22,12 +22,15 @@ _PLACE = {
     *("HVDTUNE_ELASTIC_DRIVER", "HVDTUNE_ELASTIC_ID"),
 }
 #: What hvdtune reads beside its settings.
-_OURS = {"HVDTUNE_PREFER_HOROVOD", "HVDTUNE_TRACEBACK"}
+_OURS = {
+    *("HVDTUNE_PREFER_HOROVOD", "HVDTUNE_TRACEBACK", "HVDTUNE_SPARK_GPUS"),
+    *("HOROVOD_SPARK_PYTHONPATH", "HOROVOD_SPARK_START_TIMEOUT", "HOROVOD_SPARK_WORK_DIR"),
+    "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX",
+}
 #: Of tests, benchmarks and builds of hvdtune.
 _WORKSHOP = re.compile(r"HVDTUNE_(TEST_|BUILD_|FAKE|COMPARE_|SANITIZE$|NVCC$)")
 
 _CCL = "it is for oneCCL, which hvdtune does not use"
-_SPARK = "it is for Horovod on Spark, which hvdtune does not have"
 #: Variables that Horovod reads while it runs and hvdtune does not, and why not.
 _HOROVODS = {
     "HOROVOD_ADASUM_MPI_CHUNK_SIZE": "hvdtune chooses the parts of an Adasum itself",
@@ -37,10 +40,6 @@ _HOROVODS = {
     "HOROVOD_DISABLE_NVTX_RANGES": "hvdtune makes ranges only while a profiler asks for them",
     "HOROVOD_ENABLE_XLA_OPS": "what XLA compiles of TensorFlow has hvdtune's operations anyway",
     "HOROVOD_MLSL_BGT_AFFINITY": _CCL,
-    "HOROVOD_SPARK_PYTHONPATH": _SPARK,
-    "HOROVOD_SPARK_START_TIMEOUT": _SPARK,
-    "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX": _SPARK,
-    "HOROVOD_SPARK_WORK_DIR": _SPARK,
     "HOROVOD_TWO_LEVEL_ALLREDUCE": "its name in newer versions is HOROVOD_HIERARCHICAL_ALLREDUCE",
 }
 #: Variables that say how Horovod is built. They often are part of an image, so only `hvdtune

@@ -103,7 +103,6 @@ print("ok")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("horovod.spark", "support for Spark"),
         ("horovod.data", "data loaders"),
         ("horovod.torch.nope", "horovod.torch.nope is not part of this version"),
         ("horovod.bench", "horovod.bench is not part of this version"),

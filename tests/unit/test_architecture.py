@@ -39,6 +39,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "autotune": {"bootstrap", "settings", "pages"},
     "autotune.session.online": {"autotune", "core", "settings"},
     "launch": {"bootstrap", "core", "settings"},
+    "spark": {"bootstrap", "compute_service", "core", "launch", "settings"},
     "bench": {"arrays", "bootstrap", "core", "settings", "launch", "pages", "torch"},
     "alias": {"bootstrap", "launch"},
     "cli": {
@@ -108,6 +109,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("errors", "interruption", "flags", "config_file", "settings", "allocation", "local"),
         *("remote", "placed", "worker", "workers", "job", "external", "elastic", "start"),
         *("function", "kubernetes", "doctor"),
+    ),
+    "spark": (
+        *("conf", "cluster", "link", "order", "task", "course", "job", "runner", "elastic"),
+        "horovod_runner",
     ),
     "bench": (
         *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),

@@ -20,6 +20,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Variables that are no settings: the launcher's answers to "who am I" and "where is rank 0", and
 # how `horovod` is found.
 OTHER_VARIABLES = {
+    *("HOROVOD_SPARK_PYTHONPATH", "HOROVOD_SPARK_START_TIMEOUT", "HOROVOD_SPARK_WORK_DIR"),
+    "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX",
     *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     *("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HVDTUNE_PREFER_HOROVOD"),
     "HOROVOD_ELASTIC",

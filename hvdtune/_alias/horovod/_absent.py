@@ -9,12 +9,13 @@ from typing import Any, NoReturn
 # line, …) is not part of Horovod's interface.
 NOT_BUILT = {
     "data": "horovod.data with its data loaders",
-    "spark": "support for Spark",
 }
 
 _JOBS = "`hvdtune run`, `horovodrun` and horovod.run() start jobs"
 _ELASTIC = "`hvdtune run --min-np`, `horovodrun --min-np` and horovod.run() start elastic jobs"
 _MEETING = f"the ranks of a job find each other without such a service; {_JOBS}"
+_SPARK_JOBS = "horovod.spark.run() starts jobs in Spark"
+_MEETING_IN_SPARK = f"Spark's tasks find each other without such a service; {_SPARK_JOBS}"
 _SETTINGS = "`hvdtune run` reads flags and files itself, and `hvdtune config` shows the result"
 _COMPILED = "hvdtune is not compiled against any framework"
 # Modules and names, and what to do instead.
@@ -51,6 +52,14 @@ _INSTEAD = {
     "horovod.runner.util.lsf": "`hvdtune run` asks LSF itself",
     "horovod.runner.util.remote": "`hvdtune run` reaches other hosts itself",
     "horovod.runner.util.streams": _JOBS,
+    "horovod.spark.codec": "horovod.runner.common.util.codec has it",
+    "horovod.spark.driver": _MEETING_IN_SPARK,
+    "horovod.spark.gloo_run": _SPARK_JOBS,
+    "horovod.spark.mpi_run": _SPARK_JOBS,
+    "horovod.spark.task.gloo_exec_fn": _MEETING_IN_SPARK,
+    "horovod.spark.task.mpirun_exec_fn": _MEETING_IN_SPARK,
+    "horovod.spark.task.task_info": "horovod.spark.task has get_available_devices",
+    "horovod.spark.task.task_service": _MEETING_IN_SPARK,
     "horovod.torch.mpi_lib": f"{_COMPILED}; horovod.torch.mpi_ops has the operations",
     "horovod.torch.mpi_lib_impl": f"{_COMPILED}; horovod.torch.mpi_ops has the operations",
     "horovod.torch.mpi_lib_v2": f"{_COMPILED}; horovod.torch.mpi_ops has the operations",
@@ -71,7 +80,7 @@ def missing(fullname: str) -> ModuleNotFoundError:
     return ModuleNotFoundError(
         f"No module named {fullname!r}: {what} is not part of this version of hvdtune, which "
         "stands for Horovod here (it offers horovod.torch, horovod.tensorflow, horovod.keras, "
-        "horovod.mxnet, horovod.ray, horovod.common and horovod.runner).",
+        "horovod.mxnet, horovod.ray, horovod.spark, horovod.common and horovod.runner).",
         name=fullname,
     )
 

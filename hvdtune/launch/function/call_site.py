@@ -96,7 +96,9 @@ def run(
     if elastic.is_elastic:
         plan["elastic"] = _elastic_plan(elastic, count, values)
         plan["count"] = plan["elastic"]["limits"]["least"]
-    call = _pickled(func, args, kwargs)
+    from hvdtune.launch.function import pickling
+
+    call = pickling.call(func, args, kwargs)
     return FunctionCall(plan, call, environ).results()
 # fmt: on
 
@@ -196,20 +198,6 @@ def _executable(executable: str | None) -> str:
     if not chosen:
         raise LaunchError("this program does not know its Python interpreter: give executable.")
     return chosen
-
-
-def _pickled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
-    from hvdtune.launch.function import pickling
-
-    name = getattr(func, "__qualname__", repr(func))
-    if not callable(func):
-        raise TypeError(f"run() takes a function to call, not {func!r}")
-    try:
-        return pickling.dumps((func, tuple(args), dict(kwargs or {})))
-    except Exception as error:
-        raise TypeError(
-            f"{name} or its arguments cannot be sent to the workers: {error}"
-        ) from error
 
 
 def _environment(start_timeout: float | None) -> tuple[dict[str, str], dict[str, Any]]:

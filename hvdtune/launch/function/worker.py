@@ -17,9 +17,11 @@ def main(words: Sequence[str]) -> int:
 
     `words` are numbers of open files: the call, then one for each rank's result. Returns 1 after
     an exception, whose traceback goes to stderr. In an elastic job the rank is the one that the
-    process has in the end; if there is no file for it, nobody asks for its result.
+    process has in the end; if there is no file for it, nobody asks for its result. After the word
+    "--own" there is one file for the result of this process, whatever its rank.
     """
-    descriptors = [int(word) for word in words]
+    own = words[0] == "--own"
+    descriptors = [int(word) for word in words[own:]]
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
     call, *results = descriptors
@@ -41,6 +43,8 @@ def main(words: Sequence[str]) -> int:
         trace = error.__traceback__
         traceback.print_exception(error.with_traceback(trace.tb_next if trace else None))
         return 1
+    if own:
+        return _store(value, results[0])
     rank = _rank() if rank is None else rank
     return _store(value, results[rank]) if rank < len(results) else 0
 

@@ -72,8 +72,8 @@ class _Agent:
         self._unsent = bytearray(MARK)
         self._workers: dict[int, _Worker] = {}  # by number
         self._running: dict[int, _Worker] = {}  # by pid
-        # By number: command and environment, until it starts.
-        self._waiting: dict[int, tuple[list[str], dict[str, str]]] = {}
+        # By number: command, environment and open files, until it starts.
+        self._waiting: dict[int, tuple[list[str], dict[str, str], list[int]]] = {}
         self._ordered = False
         self._launcher_gone = False
         self._told_to_end = False
@@ -193,7 +193,8 @@ class _Agent:
     def _start(self, order: dict[str, Any]) -> None:
         """Have workers started: {"command": …, "directory": …, "shared": {…}, "places": {…}}.
 
-        "shared" are variables of all workers, "places" those of each, by number.
+        "shared" are variables of all workers, "places" those of each, by number. "descriptors" may
+        name open files of the agent's that its workers inherit.
         """
         environment = {**os.environ, **order["shared"]}
         environment.update(with_alias(environment))
@@ -204,8 +205,9 @@ class _Agent:
                 f"{order['directory']}: {error.strerror}; the command runs in {os.getcwd()}",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
+        command, files = order["command"], order.get("descriptors", [])
         for number, place in sorted((int(n), place) for n, place in order["places"].items()):
-            self._waiting[number] = (order["command"], {**environment, **place})
+            self._waiting[number] = (command, {**environment, **place}, files)
 
     def _start_next(self) -> None:
         """Start one worker: between two of them the agent hears what else there is."""

@@ -31,6 +31,7 @@ class Kind(enum.IntEnum):
     NOT_STARTED = 8  # "126 …" or "127 …": exit status, and why
     ALIVE = 9  # from the agent, now and then: if nobody takes it, the connection ends
     FACTS = 10  # from an agent that serves, first of all: JSON (see `remote.identity.facts`)
+    RESULT = 11  # from a Spark task: a part of what the function has returned
 
 
 class Frame(NamedTuple):

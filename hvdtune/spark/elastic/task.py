@@ -1,0 +1,102 @@
+"""A Spark task of an elastic job: it starts a rank when the program says so.
+
+Spark tries a task again, perhaps elsewhere, if its rank has failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import IO, Any
+
+from hvdtune.launch import placed
+from hvdtune.launch.remote.frames import Frame, FrameReader, Kind, encode
+from hvdtune.spark.link import Link
+from hvdtune.spark.order import Order, start_agent
+
+_PIECE = 2**20
+
+
+def serve(order: Order) -> Iterator[tuple[int, str, bytes]]:
+    """Do what the program says until it has no more to say. Yields nothing: results go by the link.
+
+    Raises RuntimeError when a rank fails, so that Spark tries the task again.
+    """
+    from pyspark import TaskContext
+
+    context: Any = TaskContext.get()
+    attempt = int(context.taskAttemptId())
+    facts = placed.this_process()
+    link = Link.open(order.reachable_at(), order.port, order.key, attempt, facts._asdict())
+    if link is None:
+        return  # the job is over, or this task cannot take part
+    with tempfile.TemporaryFile() as call, tempfile.TemporaryFile() as result:
+        order.write_call(call)
+        try:
+            _Host(order, link, [call.fileno(), result.fileno()], result).serve()
+        finally:
+            link.close()
+    yield from ()
+
+
+class _Host:
+    """Stands between the program and the agent of this task."""
+
+    def __init__(self, order: Order, link: Link, descriptors: list[int], result: IO[bytes]) -> None:
+        self._order = order
+        self._link = link
+        self._descriptors = descriptors
+        self._result = result
+        self._agent = start_agent("serve", descriptors)
+
+    def serve(self) -> None:
+        listener = threading.Thread(target=self._obey, name="hvdtune-spark", daemon=True)
+        listener.start()
+        assert self._agent.stdout is not None
+        try:
+            reader = FrameReader(after_mark=True)
+            while data := os.read(self._agent.stdout.fileno(), 65536):
+                for frame in reader.feed(data):
+                    self._report(frame)
+        finally:
+            self._dismiss()
+            self._agent.wait()
+            self._agent.stdout.close()
+
+    def _obey(self) -> None:
+        """What the program says goes to the agent; at its end the agent ends, too."""
+        assert self._agent.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            for frame in self._link.frames():
+                if frame.kind == Kind.START:
+                    self._agent.stdin.write(self._start(frame))
+                else:
+                    self._agent.stdin.write(encode(frame.kind, frame.number, frame.payload))
+        self._dismiss()
+
+    def _start(self, frame: Frame) -> bytes:
+
+        variables = {**self._order.job, **json.loads(frame.payload)}
+        environment = self._order.environment_of(variables)
+        return self._order.start_frame(frame.number, environment, self._descriptors)
+
+    def _dismiss(self) -> None:
+        assert self._agent.stdin is not None
+        with contextlib.suppress(OSError):
+            self._agent.stdin.close()
+
+    def _report(self, frame: Frame) -> None:
+        if frame.kind in (Kind.ALIVE, Kind.FACTS):
+            return
+        code = int(frame.payload) if frame.kind == Kind.EXIT else 0
+        if frame.kind == Kind.EXIT and code == 0:
+            self._result.seek(0)
+            while piece := self._result.read(_PIECE):
+                self._link.send(Kind.RESULT, frame.number, piece)
+        self._link.send(frame.kind, frame.number, frame.payload)
+        if code or frame.kind == Kind.NOT_STARTED:
+            raise RuntimeError(f"process {frame.number} of the elastic job ended with code {code}")
