@@ -1,0 +1,1 @@
+"""hvdtune on Spark."""
