@@ -427,13 +427,11 @@ def test_parameters(store: Any):
         ({"loss": [torch.nn.MSELoss()] * 2}, "loss: one is needed for each of label_cols"),
         ({"loss_weights": [1.0, 2.0]}, "loss_weights: one is needed for each"),
         ({"feature_cols": None}, "TorchEstimator needs feature_cols"),
-        ({"store": None}, "TorchEstimator needs store"),
         ({"label_cols": ["nothing"]}, "no column 'nothing'; it has a, b"),
         ({"optimizer": None}, "needs optimizer"),
         ({"optimizer": torch.optim.SGD(linear().parameters())}, "not the model's"),
         ({"sample_weight_col": "weight", "loss": lambda o, y: 0}, "attribute nor an argument"),
         ({"input_shapes": [[-1, 5]]}, r"'dense' has 4 number\(s\) a row, but input_shapes"),
-        ({"model": "resnet"}, "model='resnet' is not accepted: give a torch.nn.Module"),
         ({"backend": RanksBackend(200)}, r"120 row\(s\) for training are too few for 200"),
     ],
 )
@@ -445,6 +443,10 @@ def test_mistakes(df: Any, store: Any, given: dict[str, Any], words: str):
 def test_other_mistakes(df: Any, store: Any):
     with pytest.raises(TypeError, match="no parameter 'epoch'; did you mean 'epochs'"):
         TorchEstimator(epoch=1)
+    with pytest.raises(ValueError, match=r"model='resnet' is not accepted: give a torch.nn.Module"):
+        TorchEstimator(model="resnet")
+    with pytest.raises(ValueError, match="TorchEstimator needs store"):
+        estimator(None).fit(df)
     with pytest.raises(ValueError, match="too few for 2 rank"):
         estimator(store).fit(df.filter("a > 100").union(df.limit(1)))
     with pytest.raises(ValueError, match=r"no rows|no Parquet"):

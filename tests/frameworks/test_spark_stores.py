@@ -11,6 +11,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
+pytest.importorskip("pyspark", reason="Spark is not installed")  # hvdtune.spark needs it
 pytest.importorskip("fsspec")
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 

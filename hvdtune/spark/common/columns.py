@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -110,6 +109,8 @@ def transformed(
     the function returns something else or a column lacks its shape.
     """
     if function is not None:
+        import pandas as pd  # only who needs it waits for it
+
         frame = pd.DataFrame(
             {name: list(c) if c.ndim > 1 else c for name, c in columns.items()}, copy=False
         )

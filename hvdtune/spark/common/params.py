@@ -236,13 +236,12 @@ class TableParams(Params):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for entry in cls.entries:
-            if entry.name in cls.__dict__ or isinstance(getattr(cls, entry.name, None), Param):
-                continue
             check = functools.partial(checked, entry)
             setattr(cls, entry.name, Param(Params._dummy(), entry.name, entry.doc, check))
             for name in (_camel(entry.name), *entry.also):
-                setattr(cls, f"set{name}", _setter(entry))
-                setattr(cls, f"get{name}", _getter(entry))
+                for method, of in ((f"set{name}", _setter), (f"get{name}", _getter)):
+                    if method not in cls.__dict__:
+                        setattr(cls, method, of(entry))
         if cls.entries:
             cls.__signature__ = inspect.Signature(
                 [

@@ -82,6 +82,7 @@ def _train(
     )
     _restore(model, checkpoint)
     train_steps, val_steps = plan.steps(hvd.size())
+    best = None
     with plan.data(hvd.rank(), hvd.size()) as data, _folder(plan) as folder:
         callbacks = [
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
@@ -91,8 +92,10 @@ def _train(
         if hvd.rank() == 0:
             callbacks.append(_Save(plan, folder))
             if program.checkpoint_callback is not None and folder is not None:
-                program.checkpoint_callback.filepath = os.path.join(folder, "best.keras")
-                callbacks.insert(-1, program.checkpoint_callback)
+                own = program.checkpoint_callback
+                suffix = "weights.h5" if getattr(own, "save_weights_only", False) else "keras"
+                best = own.filepath = os.path.join(folder, f"best.{suffix}")
+                callbacks.insert(-1, own)
         history = model.fit(
             batches(model, plan, data.train_data()),
             steps_per_epoch=train_steps,
@@ -104,8 +107,8 @@ def _train(
         )
         if hvd.rank() != 0:
             return None
-        if folder is not None and os.path.exists(os.path.join(folder, "best.keras")):
-            model.load_weights(os.path.join(folder, "best.keras"))
+        if best is not None and os.path.exists(best):
+            model.load_weights(best)
     told = {name: [float(value) for value in values] for name, values in history.history.items()}
     return KerasResult(told, model.get_weights())
 
@@ -135,7 +138,7 @@ def _folder(plan: TrainingPlan) -> Iterator[str | None]:
         yield None
 
 
-class _Save(keras.callbacks.Callback):  # type: ignore[misc]
+class _Save(keras.callbacks.Callback):
     """Writes the state after each epoch into the store."""
 
     def __init__(self, plan: TrainingPlan, folder: str | None) -> None:
