@@ -1,4 +1,4 @@
-"""Environments with TensorFlow, Keras and JAX, which the tests' own environment has not.
+"""Environments with TensorFlow, Keras, JAX and Spark, which the tests' own environment has not.
 
 Each is made when it is first asked for, and kept in `build/environments`, or in the folder that
 HVDTUNE_TEST_ENVIRONMENTS names. What is not installed in it comes from the interpreter that runs
@@ -68,7 +68,10 @@ ENVIRONMENTS = {
                 "conformance/test_tensorflow_face.py",
                 "conformance/test_jax_face.py",
             ),
-            but=("frameworks/test_in_environments.py", "frameworks/test_keras_legacy*.py"),
+            but=(
+                *("frameworks/test_in_environments.py", "frameworks/test_keras_legacy*.py"),
+                "frameworks/test_spark_*.py",
+            ),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
         ),
         Environment("tensorflow-2.20", ("tensorflow-cpu==2.20.*",), _OPERATIONS),
@@ -83,6 +86,14 @@ ENVIRONMENTS = {
             without_dependencies=("tf-keras==2.21.*",),
             imports=("tensorflow", "tf_keras"),
             variables={"TF_USE_LEGACY_KERAS": "1"},
+        ),
+        # Keras' backend is PyTorch there.
+        Environment(
+            "spark",
+            ("pyspark==4.*", "pyarrow", "fsspec", "pandas", *_KERAS),
+            ("frameworks/test_spark_*.py",),
+            imports=("pyspark", "pyarrow", "keras"),
+            newest_python=(3, 14),
         ),
         Environment(
             "keras-hub",

@@ -29,6 +29,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "torch": {"arrays", "core", "elastic", "faces", "settings"},
     "jax": {"arrays", "core", "faces"},
     "lightning": {"torch"},
+    "spark": {"keras", "launch", "lightning", "torch"},
     "compute_service": {"core"},
     "tensorflow": {"arrays", "compute_service", "core", "elastic", "faces", "settings"},
     "keras": {"arrays", "core", "elastic", "faces", "jax", "settings", "tensorflow", "torch"},
@@ -91,6 +92,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("allocation", "local", "remote", "worker", "job", "external", "start", "function"),
         *("kubernetes", "doctor"),
     ),
+    "spark": ("common", "torch", "lightning", "keras"),
     "bench": (
         *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),
         *("plan", "timing", "workloads", "report", "worker", "runner"),
