@@ -93,7 +93,6 @@ ENVIRONMENTS = {
             ("pyspark==4.*", "pyarrow", "fsspec", "pandas", *_KERAS),
             ("frameworks/test_spark_*.py",),
             imports=("pyspark", "pyarrow", "keras"),
-            newest_python=(3, 14),
         ),
         Environment(
             "keras-hub",
