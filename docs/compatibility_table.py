@@ -159,7 +159,6 @@ CONTRACT: dict[str, dict[str, str | None]] = {
 OTHER_PACKAGES = {
     "horovod.mxnet": "MXNet",
     "horovod.data": "data loaders",
-    "horovod.spark": "Spark",
     "horovod.ray": "Ray",
 }
 

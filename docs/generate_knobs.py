@@ -50,6 +50,7 @@ SECTIONS = (
     ("Stall check", ("stall_check",)),
     ("Metrics", ("metrics",)),
     ("Logging", ("logging",)),
+    ("Elastic jobs", ("elastic",)),
     ("Libraries, threads and starting", ("library_options", "")),
 )
 ENGINE_KEYS = ("disable_group_fusion",)

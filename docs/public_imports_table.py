@@ -97,7 +97,6 @@ TENSORFLOW = (
 #: What ends in an ImportError; the page shows its words.
 REFUSED = (
     "import horovod.mxnet as hvd",
-    "import horovod.spark",
     "from horovod.data import AsyncDataLoaderMixin, BaseDataLoader",
     "from horovod.ray import RayExecutor",
     "from horovod.common.util import check_installed_version",

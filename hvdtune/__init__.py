@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 if not _IS_HANDED_OVER:
     from hvdtune.core import job as _job
     from hvdtune.core import world as _world
+    from hvdtune.core.driver import member as _member
     from hvdtune.core.exceptions import (
         HorovodInternalError,
         HorovodVersionMismatchError,
@@ -226,10 +227,16 @@ def _start_autotune() -> None:
 
 
 def _stop_autotune() -> None:
-    if _world.settings().autotune and _world.rank() == 0:
+    if not _world.settings().autotune:
+        return
+    if _world.rank() == 0:
         from hvdtune.autotune.session import online
 
         online.stop()
+    elif _member.is_connected():
+        from hvdtune.autotune.session import online
+
+        online.keep_what_is_in_force()
 
 
 def _exports_metrics() -> bool:

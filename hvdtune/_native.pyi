@@ -208,6 +208,21 @@ def is_changed(hook: GradientHook) -> bool:
 def begin_step(hooks: list[Any], passes: int) -> None:
     """Let hooks count `passes` backward passes again, and remember no gradient."""
 
+class Cancellation:
+    """Ends an Engine's wait for the other ranks, from any thread."""
+
+    def cancel(self, why: str) -> None:
+        """Engine() with this in its options raises HorovodInternalError, with this sentence."""
+
+class Beats:
+    """A thread that sends `line` to a socket every so many `seconds`, without Python's lock."""
+
+    def __init__(self, socket: int, line: bytes, seconds: float) -> None:
+        """Begin. The socket, a descriptor, may be closed after `stop`."""
+
+    def stop(self) -> None:
+        """Return when the thread has ended. In a fork, which does not have it, nothing."""
+
 class EngineOptions:
     """What an engine needs to know; every field is required."""
 
@@ -217,6 +232,7 @@ class EngineOptions:
         rank: int,
         size: int,
         local_size: int,
+        cancellation: Cancellation | None,
         network_host: str,
         network_port: int,
         network_secret: str,
@@ -392,6 +408,9 @@ class Engine:
     def shutdown(self) -> None:
         """End the job for all ranks; returns when this engine has stopped."""
 
+    def abort(self, why: str) -> None:
+        """End the job at once, for all ranks, as if this one had died; from any thread."""
+
     def abandon(self) -> None:
         """After a fork, in the child: let go without touching the job."""
 
@@ -486,6 +505,18 @@ class Engine:
 
     def steps_closed(self) -> bool:
         """Whether no further step will come."""
+
+    def interrupt(self, number: int) -> None:
+        """Rank 0: have all ranks see, after the same operation, that something waits for them.
+
+        On other ranks nothing. A number has an effect if it is higher than the one before.
+        """
+
+    def interrupted(self) -> int:
+        """The last `interrupt` that lies before an operation which this rank has completed.
+
+        The same on ranks that have completed the same operations; 0 if there is none.
+        """
 
     def change_settings(
         self,

@@ -30,8 +30,10 @@ def run(args: argparse.Namespace) -> int:
     config = None
     if args.config_file:
         from hvdtune.launch.config_file import read_config_file
+        from hvdtune.launch.elastic import options
 
         config = read_config_file(args.config_file)
+        options.read_section(config)  # they have no default, and no row
     choice = choose({}, config, os.environ)
     rows = [_row(knob, choice) for knob in KNOBS.values() if not knob.internal]
     print(json.dumps(rows, indent=2) if args.json else _table(rows))

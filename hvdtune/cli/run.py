@@ -10,42 +10,19 @@ import signal
 import sys
 from typing import Any
 
-from hvdtune.launch import unsupported
-from hvdtune.launch.flags import add_knob_flags
+from hvdtune.launch.elastic import options
+from hvdtune.launch.flags import add_knob_flags, add_section
 
 HELP = "start a training script as several processes, as horovodrun does"
 ABBREVIATIONS = True
-
-# Flags of horovodrun whose meaning this version does not have: (names, words taken, why not).
-_UNSUPPORTED: tuple[tuple[tuple[str, ...], int, str], ...] = (
-    (("--host-discovery-script",), 1, unsupported.ELASTIC),
-    (("--min-np", "--min-num-proc"), 1, unsupported.ELASTIC),
-    (("--max-np", "--max-num-proc"), 1, unsupported.ELASTIC),
-    (("--slots-per-host",), 1, unsupported.ELASTIC),
-    (("--elastic-timeout",), 1, unsupported.ELASTIC),
-    (("--reset-limit",), 1, unsupported.ELASTIC),
-    (("--blacklist-cooldown-range",), 2, unsupported.ELASTIC),
-)
-
-
-class _Unsupported(argparse.Action):
-    """A flag that ends in one sentence."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        parser.error(f"{option_string}: {self.const}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare horovodrun's flags; everything after the first other word is the command."""
     parser.usage = "hvdtune run -np N [options] command [argument …]"
     parser.epilog = (
-        "The exit status is 0, or that of the first process that failed (128 + N for signal N). "
+        "The exit status is 0, or that of the first process that failed (128 + N for signal N); "
+        "that of a failed elastic job is 1. "
         "Settings: the command line goes before --config-file, that before the environment; "
         "`hvdtune config` shows them all."
     )
@@ -55,11 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_job_flags(parser)
     _add_output_flags(parser)
+    add_section(options.add_flags(parser), options.SECTION)
     add_knob_flags(parser)
-    for names, words, why in _UNSUPPORTED:
-        parser.add_argument(
-            *names, action=_Unsupported, nargs=words or 0, const=why, help=argparse.SUPPRESS
-        )
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
@@ -71,7 +45,8 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         dest="np",
         type=_count,
         metavar="N",
-        help="number of processes (default: what Slurm or LSF has given the job)",
+        help="number of processes, with which an elastic job starts (default: what Slurm or LSF "
+        "has given the job)",
     )
     hosts = job.add_mutually_exclusive_group()
     hosts.add_argument(
@@ -166,7 +141,9 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.launch.local.program import without_script
 
     command = _command(args)
-    hosts, count = _hosts(args)
+    config = _config(args)
+    elastic = _elastic(args, config)
+    hosts, count = _hosts(args, elastic)
     if count is None:
         return _mistake("give the number of processes: hvdtune run -np N command")
     if not command:
@@ -179,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if not (args.mpi or args.jsrun):
         _note_unused(args)
-    request = _request(args, command, hosts, count)
+    request = _request(args, config, elastic, command, hosts, count)
     if args.dry_run:
         print(*start.dry_run(request), sep="\n")
         return 0
@@ -207,15 +184,48 @@ def _note_unused(args: argparse.Namespace) -> None:
         )
 
 
-def _request(args: argparse.Namespace, command: list[str], hosts: list[Any], count: int) -> Any:
+def _config(args: argparse.Namespace) -> Any:
+    if not args.config_file:
+        return None
+    from hvdtune.launch.config_file import read_config_file
+
+    return read_config_file(args.config_file)
+
+
+def _elastic(args: argparse.Namespace, config: Any) -> options.Options:
+    """What flags and file say of elastic jobs."""
+    from hvdtune.launch.errors import LaunchError
+
+    in_file = {} if config is None else options.read_section(config)
+    found, notices = options.settle({**in_file, **args.elastic})
+    if found.is_elastic and (args.mpi or args.jsrun):
+        flag = "--mpi" if args.mpi else "--jsrun"
+        raise LaunchError(f"elastic jobs are started by hvdtune itself: leave out {flag}.")
+    if found.script is not None and (args.hosts or args.hostfile):
+        raise LaunchError(
+            "--host-discovery-script says which hosts there are: leave out -H and --hostfile."
+        )
+    for notice in notices:
+        print(f"hvdtune run: {notice}", file=sys.stderr)
+    return found
+
+
+def _request(
+    args: argparse.Namespace,
+    config: Any,
+    elastic: options.Options,
+    command: list[str],
+    hosts: list[Any],
+    count: int,
+) -> Any:
     from hvdtune.launch import start
     from hvdtune.launch.local import environment
     from hvdtune.launch.remote.interfaces import given_interfaces
 
     # mpirun and jsrun may place ranks otherwise.
     ours = not (args.mpi or args.jsrun)
-    one_host = len(hosts) == 1 or (ours and hosts[0].slots >= count)
-    choice = _settings(args, one_host=one_host)
+    one_host = len(hosts) == 1 or (ours and bool(hosts) and hosts[0].slots >= count)
+    choice = _settings(args, config, one_host=one_host)
     variables = {**os.environ, **choice.variables()}
     if choice.values["share_gpu"]:
         from hvdtune.launch.allocation.hosts import is_local
@@ -240,7 +250,16 @@ def _request(args: argparse.Namespace, command: list[str], hosts: list[Any], cou
         verbose=args.verbose,
         mpi_args=args.mpi_args,
         binding_args=args.binding_args,
+        elastic=_limited(elastic, count, choice.values) if elastic.is_elastic else None,
     )
+
+
+def _limited(elastic: options.Options, count: int, values: dict[str, Any]) -> Any:
+    from hvdtune.launch import start
+
+    options.check_heartbeat(values["elastic_heartbeat"])
+    limits = options.limits(elastic, count, values["elastic_timeout"], values["start_timeout"])
+    return start.Elastic(elastic, limits, values["elastic_heartbeat"])
 
 
 def _about(build: bool) -> int:
@@ -255,14 +274,9 @@ def _about(build: bool) -> int:
     return 0
 
 
-def _settings(args: argparse.Namespace, *, one_host: bool) -> Any:
+def _settings(args: argparse.Namespace, config: Any, *, one_host: bool) -> Any:
     from hvdtune.launch.settings import choose
 
-    config = None
-    if args.config_file:
-        from hvdtune.launch.config_file import read_config_file
-
-        config = read_config_file(args.config_file)
     choice = choose(args.knobs, config, os.environ, one_host=one_host)
     by_others = args.mpi or args.jsrun  # who may be told of --tcp
     notices = [words for words in choice.notices if not (by_others and words.startswith("--tcp "))]
@@ -288,7 +302,7 @@ def _method(args: argparse.Namespace) -> Any:
     return Method.MPIRUN if args.mpi else Method.OWN
 
 
-def _hosts(args: argparse.Namespace) -> tuple[list[Any], int | None]:
+def _hosts(args: argparse.Namespace, elastic: options.Options) -> tuple[list[Any], int | None]:
     """The hosts, and the number of processes if it is known.
 
     -np alone means this machine, as with Horovod, even where a batch system has given us more.
@@ -296,10 +310,13 @@ def _hosts(args: argparse.Namespace) -> tuple[list[Any], int | None]:
     from hvdtune.launch.allocation import hosts
     from hvdtune.launch.errors import LaunchError
 
+    asked = args.np or elastic.min_np
+    if elastic.script is not None:
+        return [], asked
     if args.hosts is not None:
-        return hosts.parse_hosts(args.hosts), args.np
+        return hosts.parse_hosts(args.hosts), asked
     if args.hostfile is not None:
-        return hosts.read_hostfile(args.hostfile), args.np
+        return hosts.read_hostfile(args.hostfile), asked
     if args.np is None or args.jsrun:
         from hvdtune.launch.allocation.batch_system import allocation
 
@@ -308,7 +325,7 @@ def _hosts(args: argparse.Namespace) -> tuple[list[Any], int | None]:
             if not (args.np or ours.processes):
                 raise LaunchError("the allocation has no slots: give -np, and hosts with -H")
             return list(ours.hosts), args.np or ours.processes
-    return [hosts.Host("localhost", args.np or 1)], args.np
+    return [hosts.Host("localhost", asked or 1)], asked
 
 
 def _mistake(sentence: str) -> int:

@@ -13,9 +13,12 @@ from typing import Any, NamedTuple
 from hvdtune import _native
 from hvdtune.core import membership, world
 from hvdtune.core import process_sets as sets
+from hvdtune.core.driver import member, messages
+from hvdtune.core.driver.place import Place
+from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.libraries import data_plane, devices, mpi, mpi_communicators, network
 from hvdtune.core.meeting import places
-from hvdtune.core.observation import control, log, recording, stacks
+from hvdtune.core.observation import control, log, marks, recording, stacks
 from hvdtune.core.topology import Topology, detect, sub_job
 from hvdtune.settings import knobs, variables
 
@@ -25,6 +28,7 @@ _lock = threading.RLock()
 _place: _Place | None = None
 _launched_as = ""  # the job of the environment at the last init
 _generations: dict[str, int] = {}  # successive inits of one job meet under different names
+_sets_of_program: Sequence[sets.ProcessSet] | str | None = None  # of an elastic job
 _hooks: list[tuple[Hook, Hook]] = []
 _exit_registered = False
 
@@ -48,6 +52,10 @@ _AGREED_BETWEEN_HOSTS = (
     "nccl_between_hosts",
     "host_fanout",
 )
+
+
+class _NotMet(Exception):
+    """The processes of an elastic job have not come together: they ask for other places."""
 
 
 class _Place(NamedTuple):
@@ -87,6 +95,10 @@ def init(
             ones, or communicators. "dynamic" registers none and sets
             HOROVOD_DYNAMIC_PROCESS_SETS=1, which allows adding sets later.
 
+    In an elastic job the driver decides who forms the job, and waits until it can be formed. Sets
+    with ranks that the job does not have are left out, and the sets of the first init are made
+    again by every later one that is given none.
+
     Raises:
         ValueError: "Horovod initialization failed: …", when the processes do not come together
             or disagree about the job, and for ranks in a set that do not exist or are given
@@ -95,18 +107,49 @@ def init(
             of the above, and in a fork of a rank, which has no place of its own in the job.
         TypeError: `comm` has members that are no ints.
         NotImplementedError: sets made from communicators in a job made from a list of ranks.
+        SystemExit: an elastic job goes on without this process, or has no driver any more.
     """
-    given = sets.given_to_init(process_sets)
     with _lock:
         starts = not world.is_running()
-        place = _start(comm, given) if starts else _place_for_more(given)
+        if starts and member.is_elastic():
+            place, given = _start_elastic(comm, process_sets)
+        else:
+            given = sets.given_to_init(process_sets)
+            place = _start(comm, given) if starts else _place_for_more(given)
     if starts:
         for after_init, _ in _hooks:
             after_init()
     membership.adopt(given, place.members, place.has_communicators)
 
 
-def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
+def _start_elastic(
+    comm: Iterable[int] | Any, process_sets: Sequence[sets.ProcessSet] | str | None
+) -> tuple[_Place, list[sets.ProcessSet]]:
+    """Join the job where its driver says, as often as it takes; with the sets that are possible."""
+    global _sets_of_program
+    if world.is_fork():
+        raise ValueError(f"init(): {world.absence()}")
+    if process_sets is not None:
+        _sets_of_program = process_sets
+    every = sets.given_to_init(_sets_of_program)
+    if (comm is not None and comm != []) or any(given.mpi_comm is not None for given in every):
+        raise ValueError(
+            "Horovod initialization failed: the driver of an elastic job decides which processes "
+            "form it: init() takes neither ranks nor communicators there"
+        )
+    while True:
+        place = member.take_place()
+        given = sets.possible(every, int(os.environ["HOROVOD_SIZE"]))
+        try:
+            return _start(None, given, place), given
+        except _NotMet as error:
+            log.write("info", f"init(): {error}; asking for another place")
+            member.will_ask(messages.FAILURE, str(error))
+
+
+def _start(
+    comm: Iterable[int] | Any, given: list[sets.ProcessSet], elastic: Place | None = None
+) -> _Place:
     global _place, _launched_as
     launched = detect(os.environ)
     if world.is_fork() and launched.job_id == _launched_as:
@@ -124,7 +167,8 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
             "the launcher's, or all on one host"
         )
     share = mpi_communicators.sharing(comm) if mpi_communicators.is_communicator(comm) else None
-    _generations[topology.job_id] = _generations.get(topology.job_id, 0) + 1
+    before = elastic.generation - 1 if elastic else 0
+    _generations[topology.job_id] = _generations.get(topology.job_id, before) + 1
     where = places.find(os.environ, topology, settings, launched, place.root, share)
     static, problem = _planned_sets(given, place)
     _native.configure_logging(settings.log_level, settings.log_hide_time)
@@ -133,16 +177,23 @@ def _start(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
     else:
         flag = " and communicators" if comm is None and place.has_communicators else ""
         agreed = f"init(process_sets={static}{flag})"
+    cancellation = member.cancellation(elastic) if elastic else None
     try:
-        engine = _native.Engine(_engine_options(topology, settings, where, static, agreed))
+        options = _engine_options(topology, settings, where, static, agreed, cancellation)
+        engine = _native.Engine(options)
     except Exception as error:
+        if elastic and (isinstance(error, HorovodInternalError) or member.is_cancelled(elastic)):
+            raise _NotMet(str(error)) from None
         raise problem or ValueError(f"Horovod initialization failed: {error}") from None
     places.met(topology)
     if problem:
         engine.shutdown()
         raise problem
     sets.start(static, topology.size)
-    world.begin(engine, topology, settings)
+    world.begin(engine, topology, settings, waits=elastic is not None and member.must_wait())
+    if elastic:
+        member.has_joined(engine)
+        engine.mark(marks.USER, elastic.generation, member.describe())
     _place, _launched_as = place, launched.job_id
     engine.set_stack_source(stacks.format_stacks)
     control.serve(engine, topology)
@@ -235,6 +286,7 @@ def _engine_options(
     where: network.MeetingPlace | None,
     static: list[list[int]],
     agreed_sets: str,
+    cancellation: _native.Cancellation | None,
 ) -> _native.EngineOptions:
     meeting = _network_options(topology, settings, where)
     agreed = (*_AGREED, *(_AGREED_BETWEEN_HOSTS if meeting["network_host"] else ()))
@@ -247,6 +299,7 @@ def _engine_options(
         rank=topology.rank,
         size=topology.size,
         local_size=topology.local_size,
+        cancellation=cancellation,
         hostname=_shown_hostname(topology),
         endpoint=_meeting_point(topology),
         secret=settings.secret or "",
@@ -378,7 +431,10 @@ def shutdown() -> None:
             _place.members.close()
         engine.shutdown()
         recording.forget_signal(settings)
-        recording.finish(engine, topology.rank)
+        # In an elastic job the others are waiting for this process to join them again.
+        recording.finish(engine, topology.rank, waits=not member.comes_back())
+        if not member.comes_back():
+            recording.finish_generations(settings, topology.rank)
     from hvdtune.core import operations
 
     operations.forget_all()

@@ -112,6 +112,11 @@ def id_of(process_set: ProcessSet) -> int:
     if number == 0:
         return 0
     if number is None:
+        if process_set.ranks and world.is_running() and process_set.ranks[-1] >= world.size():
+            raise ValueError(
+                f"{process_set} cannot be used: rank {process_set.ranks[-1]} does not exist in a "
+                f"job of {world.size()} processes"
+            )
         raise ValueError(
             f"{process_set} has not been registered; pass it to init(process_sets=[...]) or "
             "add_process_set()"
@@ -151,6 +156,20 @@ def given_to_init(process_sets: Sequence[ProcessSet] | str | None) -> list[Proce
                 f"init(process_sets=...): item {index} is {process_set!r}, not a ProcessSet"
             )
     return given
+
+
+def possible(given: Sequence[ProcessSet], size: int) -> list[ProcessSet]:
+    """Those of an elastic job's sets that it can have with `size` processes, in their order.
+
+    A set of all ranks is the job itself, which needs no registration.
+    """
+    found = []
+    for process_set in given:
+        if process_set.ranks == list(range(size)):
+            give_number(process_set, 0)
+        elif all(rank < size for rank in process_set.ranks or ()):
+            found.append(process_set)
+    return found
 
 
 def static_ranks(given: Sequence[ProcessSet], size: int) -> list[list[int]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import os
+import sys
 from typing import Any
 
 from hvdtune import _native
@@ -16,17 +17,31 @@ from hvdtune.settings import knobs
 #: Has the engine, None before init and after shutdown; the native hot calls read it, too.
 running = _native.Running()
 _abandoned: _native.Engine | None = None  # in a fork of a rank: the rank's, for plain reads
+_waiting: _native.Engine | None = None  # in a process that must not take part yet
 _joined_by = 0  # the process that called init
 _topology: Topology | None = None
 _settings: knobs.Settings | None = None
 
 
-def begin(engine: _native.Engine, topology: Topology, settings: knobs.Settings) -> None:
-    """The job runs from now on."""
-    global _abandoned, _joined_by, _topology, _settings
-    running.engine, _topology, _settings = engine, topology, settings
-    _abandoned, _joined_by = None, os.getpid()
-    _native.begin_running(engine)
+def begin(
+    engine: _native.Engine, topology: Topology, settings: knobs.Settings, waits: bool = False
+) -> None:
+    """The job runs from now on. `waits`: this process takes part once `take_part` is called."""
+    global _abandoned, _waiting, _joined_by, _topology, _settings
+    _topology, _settings = topology, settings
+    _abandoned, _waiting, _joined_by = None, engine, os.getpid()
+    if waits:
+        _native.end_running(absence("a collective"))
+    else:
+        take_part()
+
+
+def take_part() -> None:
+    """From now on this process takes part in collectives."""
+    global _waiting
+    if _waiting is not None:
+        running.engine, _waiting = _waiting, None
+        _native.begin_running(running.engine)
 
 
 def end() -> _native.Engine | None:
@@ -34,25 +49,25 @@ def end() -> _native.Engine | None:
 
     A fork of a rank forgets the rank's.
     """
-    global _abandoned
-    ended, running.engine, _abandoned = running.engine, None, None
+    global _abandoned, _waiting
+    ended, running.engine, _abandoned, _waiting = running.engine or _waiting, None, None, None
     _native.end_running(absence())
     return ended
 
 
 def abandon() -> None:
     """This process is a fork of a rank: it may ask who it is, and do nothing else."""
-    global _abandoned
-    engine = running.engine
+    global _abandoned, _waiting
+    engine = running.engine or _waiting
     if engine is not None:
         engine.abandon()
-        running.engine, _abandoned = None, engine
+        running.engine, _abandoned, _waiting = None, engine, None
         _native.end_running(absence())
 
 
 def is_running() -> bool:
     """Whether the job runs and this process is one of its ranks."""
-    return running.engine is not None
+    return running.engine is not None or _waiting is not None
 
 
 def is_fork() -> bool:
@@ -67,7 +82,7 @@ def is_ranks_own() -> bool:
 
 def is_initialized() -> bool:
     """Whether init was called and shutdown was not, on this process or the one it is a fork of."""
-    return running.engine is not None or _abandoned is not None
+    return is_running() or _abandoned is not None
 
 
 def engine() -> _native.Engine:
@@ -78,8 +93,14 @@ def engine() -> _native.Engine:
     return found
 
 
-def absence() -> str:
-    """Why there is no engine."""
+def absence(call: str = "") -> str:
+    """Why there is no engine. `call`: what needs it; found in the stack, if empty."""
+    if _waiting is not None:
+        return (
+            f"{call or _call_of_program()} before the elastic function: this process has joined a "
+            "job that runs already, and the other processes do not call it. Collectives belong "
+            "into the function that hvd.elastic.run decorates; rank(), size() and the like answer."
+        )
     if _abandoned is None or _topology is None:
         return "Horovod has not been initialized; use hvd.init()."
     return (
@@ -90,9 +111,17 @@ def absence() -> str:
     )
 
 
+def _call_of_program() -> str:
+    """What of hvdtune the program has called."""
+    frame, name = sys._getframe(1), "a collective"
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("hvdtune."):
+        name, frame = f"{frame.f_code.co_name}()", frame.f_back
+    return name
+
+
 def _readable_engine() -> _native.Engine:
-    """The engine, or the one that a fork must not use but to read what never changes."""
-    return engine() if _abandoned is None else _abandoned
+    """The engine, or the one of which only what never changes must be read."""
+    return _abandoned or _waiting or engine()
 
 
 def topology() -> Topology:

@@ -3,13 +3,53 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from hvdtune.core import world
+from hvdtune.core.driver import member, messages
 from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from hvdtune.core.job import init, shutdown
 from hvdtune.core.observation import log
 from hvdtune.elastic.notifications import notification_manager
 from hvdtune.elastic.state import State
+
+_depth = 0  # of elastic functions within each other
+_has_state = False  # whether this process has been synchronised with the job
+
+
+def run(
+    func: Callable[..., Any], is_of_collective: Callable[[Exception], bool] | None = None
+) -> Callable[..., Any]:
+    """Decorator for ``func(state, …)``: training that starts over when the job has changed.
+
+    When a collective fails (a rank is gone, ranks disagree, the job was shut down), the state goes
+    back to its last commit and the job is joined anew by ``shutdown()`` and ``init()``; when hosts
+    have changed, the current state is kept. Then the reset callbacks run, the state is made that of
+    rank 0, and ``func`` is called again. Only what is in the state survives.
+
+    ``is_of_collective``: whether an error of a framework stands for a failed collective.
+    """
+    if is_of_collective is None:
+        return run_fn(func, reset)
+
+    @functools.wraps(func)
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            if is_of_collective(error):
+                raise HorovodInternalError(str(error)) from error
+            raise
+
+    return run_fn(attempt, reset)
+
+
+def reset() -> None:
+    """Leave the job and join it anew, in an elastic job where its driver says."""
+    shutdown()
+    init()
 
 
 def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
@@ -22,26 +62,69 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
       the interrupt says so, for then nobody is new.
 
     Before the next round ``reset()`` leaves the job and joins it anew, and ``state.on_reset()``
-    runs the state's callbacks. Any other exception ends the loop, and so does one of ``reset``.
-    There is no limit to the rounds.
+    runs the state's callbacks; if a collective fails in these, that is another round. Any other
+    exception ends the loop, and so does one of ``reset``. There is no limit to the rounds.
+
+    In an elastic job its driver decides how often the job may start over, whether states are
+    synchronised, and whether this process goes on at all: if not, SystemExit(0) is raised. What
+    has been synchronised counts as committed there, on every rank.
     """
 
     @functools.wraps(func)
     def until_it_ends(state: State, *args: Any, **kwargs: Any) -> Any:
-        equal = False  # whether the ranks' states are known to be
-        with notification_manager.listening(state):
+        with notification_manager.listening(state), _taking_part():
+            equal = False  # whether the ranks' states are known to be
+            starts_over = False
             while True:
                 try:
+                    if starts_over:
+                        state.on_reset()
                     if not equal:
-                        state.sync()
+                        _synchronise(state)
                     return func(state, *args, **kwargs)
                 except (HorovodInternalError, HostsUpdatedInterrupt) as reason:
                     equal = _prepare_next_round(state, reason)
                 # Behind the except: the failed round's frames, and what they hold, are gone here.
                 reset()
-                state.on_reset()
+                starts_over = True
+                if member.is_connected():
+                    equal = not member.place().synchronise
 
     return until_it_ends
+
+
+@contextmanager
+def _taking_part() -> Iterator[None]:
+    """Tell the driver of an elastic job when the outermost function has returned."""
+    global _depth
+    if member.is_elastic():
+        member.listen(notification_manager.handle_hosts_updated)
+        member.has_begun()
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+    if _depth == 0:
+        member.has_finished()
+
+
+def _synchronise(state: State) -> None:
+    global _has_state
+    if not member.is_connected():
+        state.sync()
+        return
+    if world.rank() == 0 and member.joins_late() and not _has_state:
+        raise RuntimeError(
+            "the state of this elastic job is lost: all processes that had it are gone, and this "
+            "one has never got it"
+        )
+    state.sync()
+    # What a rank goes back to must be the job's state: it may be the next rank 0. That of the
+    # present one is what it has sent, but for the first time, when it may have loaded something.
+    if world.rank() != 0 or not _has_state:
+        state.save()
+    _has_state = True
 
 
 def _prepare_next_round(state: State, reason: HorovodInternalError | HostsUpdatedInterrupt) -> bool:
@@ -50,7 +133,9 @@ def _prepare_next_round(state: State, reason: HorovodInternalError | HostsUpdate
         log.write("info", "The hosts have changed; training starts over as it is")
         # Synchronising sends the committed state, and nothing is to be lost.
         state.save()
+        member.will_ask(messages.INTERRUPT, "hosts have changed")
         return reason.skip_sync
     log.write("warning", f"Training starts over from its last commit: {reason}")
     state.restore()
+    member.will_ask(messages.FAILURE, str(reason))
     return False

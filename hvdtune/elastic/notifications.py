@@ -5,17 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import IntFlag
 from typing import Protocol
 
-
-class HostUpdateResult(IntFlag):
-    """What happened to the hosts; kinds are joined by ``|``."""
-
-    no_update = 0
-    removed = 1
-    added = 2
-    mixed = 3
+from hvdtune.core.driver.changes import HostUpdateResult
 
 
 class Listener(Protocol):

@@ -7,8 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hvdtune.core import world
+from hvdtune.core.driver import member
+from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.core.exceptions import HostsUpdatedInterrupt
-from hvdtune.elastic.notifications import HostUpdateResult
 
 Broadcast = Callable[[Any], Any]
 
@@ -22,8 +24,10 @@ class State(ABC):
 
     def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int]) -> None:
         self._broadcast = bcast_object
-        self._news: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
-        self._newest_known = 0
+        # Horovod's names: scripts look whether there are messages.
+        self._host_messages: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self._last_updated_timestamp = 0
+        self._interrupts_seen = 0  # of this generation of an elastic job
         self._callbacks: list[Callable[[], Any]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
@@ -35,7 +39,10 @@ class State(ABC):
 
     def on_reset(self) -> None:
         """The job has started anew: forget what was said about hosts, reset, call the callbacks."""
-        self._news = queue.SimpleQueue()
+        self._host_messages = queue.SimpleQueue()
+        self._interrupts_seen = 0
+        if any(news := member.news()):
+            self._host_messages.put(news)  # of this generation already
         self.reset()
         for callback in self._callbacks:
             callback()
@@ -45,7 +52,7 @@ class State(ABC):
 
         See ``NotificationManager.handle_hosts_updated``.
         """
-        self._news.put((timestamp, update_res))
+        self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
         """``save()``, then ``check_host_updates()``: what is done until here will not be lost."""
@@ -55,20 +62,37 @@ class State(ABC):
     def check_host_updates(self) -> None:
         """Raise HostsUpdatedInterrupt, on all ranks, when the hosts have changed.
 
-        Rank 0 decides by the changes it knows of: all ranks must call it at the same point. The
-        interrupt says that synchronising may be skipped when hosts have only been removed.
+        In an elastic job the driver's news go with the collectives: a check reads a number, and is
+        the same on all ranks that have completed the same collectives. Without a driver rank 0
+        decides by the changes it knows of, and the check is a collective. In both cases all ranks
+        must call it at the same point. The interrupt says that synchronising may be skipped when
+        hosts have only been removed; in an elastic job the driver has the last word about that.
         """
-        previous = newest = self._newest_known
-        changes = HostUpdateResult.no_update
-        while not self._news.empty():
-            timestamp, change = self._news.get()
-            if timestamp > previous:
-                newest = max(newest, timestamp)
-                changes |= HostUpdateResult(change)
+        if member.must_wait():
+            return  # the function has not begun, in which others check
+        if member.is_connected():
+            number = world.engine().interrupted()
+            if number > self._interrupts_seen:
+                self._interrupts_seen = number
+                self._last_updated_timestamp, change = self._drain()
+                raise HostsUpdatedInterrupt(change == HostUpdateResult.removed)
+            return
+        previous = self._last_updated_timestamp
+        newest, changes = self._drain()
         previous, newest, change = self._broadcast((previous, newest, int(changes)))
-        self._newest_known = newest
+        self._last_updated_timestamp = newest
         if newest > previous:
             raise HostsUpdatedInterrupt(change == HostUpdateResult.removed)
+
+    def _drain(self) -> tuple[int, HostUpdateResult]:
+        """The newest timestamp, and all changes since the last that is known."""
+        newest, changes = self._last_updated_timestamp, HostUpdateResult.no_update
+        while not self._host_messages.empty():
+            timestamp, change = self._host_messages.get()
+            if timestamp > self._last_updated_timestamp:
+                newest = max(newest, timestamp)
+                changes |= HostUpdateResult(change)
+        return newest, changes
 
     @abstractmethod
     def save(self) -> None:

@@ -18,17 +18,21 @@ _SECTIONS = {knob.section for knob in KNOBS.values() if knob.section}
 
 @dataclass
 class ConfigFile:
-    """What a file says: values by key, and the keys nobody knows ("params.colour")."""
+    """What a file says: settings by key, and entries that are none ("params.colour").
+
+    Whoever takes entries out of `others` adds their names to `known`, for those that are misspelt.
+    """
 
     path: str
     values: dict[str, Any] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
+    others: dict[str, Any] = field(default_factory=dict)
+    known: set[str] = field(default_factory=lambda: {k.yaml for k in KNOBS.values() if k.yaml})
 
     def notices(self) -> list[str]:
         """A sentence about each key that nobody knows."""
         sentences = []
-        for key in self.unknown:
-            near = _nearest(key)
+        for key in self.others:
+            near = _nearest(key, self.known)
             end = f"; did you mean {near}?" if near else "."
             sentences.append(f"{key} is no known setting{end}")
         return sentences
@@ -41,13 +45,12 @@ def read_config_file(path: str) -> ConfigFile:
     and value when a value is not accepted.
     """
     config = ConfigFile(path)
-    entries = _entries(_load(path), config)
+    entries = config.others = _entries(_load(path), config)
     for knob in KNOBS.values():
         if knob.yaml in entries:
             value = _value(knob, entries.pop(knob.yaml), path)
             if value is not None:
                 config.values[knob.key] = value
-    config.unknown += entries
     return config
 
 
@@ -86,7 +89,10 @@ def _entries(content: dict[str, Any], config: ConfigFile) -> dict[str, Any]:
             enabled = {"autotune": False, "stall_check": True}
             if name in enabled:
                 entries[f"{name}.enabled"] = enabled[name]
-            entries.update({f"{name}.{key}": value for key, value in body.items()})
+            for key, value in body.items():
+                # Beside Horovod's own keys those of elastic jobs, which are named as flags are.
+                key = f"{key}".replace("-", "_") if name == "elastic" else key
+                entries[f"{name}.{key}"] = value
     return entries
 
 
@@ -101,10 +107,9 @@ def _value(knob: Knob, value: Any, path: str) -> Any:
     return not parsed if knob.yaml_inverted else parsed
 
 
-def _nearest(key: str) -> str | None:
+def _nearest(key: str, known: set[str]) -> str | None:
     """The known key that an unknown one is most like: of its section, else of the whole file."""
     section, dot, name = key.rpartition(".")
-    known = {knob.yaml for knob in KNOBS.values() if knob.yaml}
     if not dot and (near := nearest(name, {*_SECTIONS, *(one for one in known if "." not in one)})):
         return near
     for keys in ([one for one in known if one.startswith(f"{section}.")], sorted(known)):

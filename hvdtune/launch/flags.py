@@ -35,9 +35,13 @@ def add_knob_flags(parser: argparse.ArgumentParser) -> None:
     """
     parser.set_defaults(knobs={})
     for section, title in _TITLES.items():
-        knobs = [k for k in KNOBS.values() if k.flags and k.section == section]
-        group = parser.add_argument_group(title)
-        for knob in knobs:
+        add_section(parser.add_argument_group(title), section)
+
+
+def add_section(group: argparse._ArgumentGroup, section: str) -> None:
+    """Add the flags of one topic."""
+    for knob in KNOBS.values():
+        if knob.flags and knob.section == section:
             _add(group, knob)
 
 

@@ -1,6 +1,7 @@
 """From what the command line asks for to a running job, or (`--dry-run`) to its commands.
 
 Three ways of starting there are: our own launcher, with ssh for other hosts; mpirun; LSF's jsrun.
+Elastic jobs are our own launcher's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import enum
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtune.core.meeting.addresses import present_interfaces
 from hvdtune.launch.allocation import capacity
@@ -18,6 +19,10 @@ from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local import environment as environments
 from hvdtune.launch.remote import interfaces as network
 from hvdtune.launch.remote.ssh import Ssh
+
+if TYPE_CHECKING:
+    from hvdtune.launch.elastic.limits import Limits
+    from hvdtune.launch.elastic.options import Options
 
 # Known to the job alone: neither on a command line nor on a screen.
 SECRETS = ("HVDTUNE_SECRET", "HVDTUNE_JOB_ID")
@@ -32,12 +37,21 @@ class Method(enum.Enum):
     JSRUN = "jsrun"
 
 
+class Elastic(NamedTuple):
+    """What an elastic job is asked for; `heartbeat` is that of `elastic.job.ElasticSpec`."""
+
+    options: Options
+    limits: Limits
+    heartbeat: float
+
+
 class Request(NamedTuple):
     """A job as it is asked for.
 
     `environment` is what all workers share (see `job_environment`), `inherited` what of it was
     there before. `interfaces` are those the user named. With `use_cache`, what was found out about
-    other hosts an hour ago is believed. The last fields are the flags' values.
+    other hosts an hour ago is believed. The last fields are the flags' values. An `elastic` job
+    with a script has no hosts.
     """
 
     command: Sequence[str]
@@ -56,6 +70,7 @@ class Request(NamedTuple):
     verbose: bool = False
     mpi_args: str | None = None
     binding_args: str | None = None
+    elastic: Elastic | None = None
 
 
 def start(request: Request) -> int:
@@ -63,6 +78,8 @@ def start(request: Request) -> int:
 
     Raises `LaunchError` before anything is started.
     """
+    if request.elastic is not None:
+        return _start_elastic(request, request.elastic)
     slots = _slots(request)
     if request.method is not Method.OWN:
         return _start_external(request, slots)
@@ -85,6 +102,33 @@ def start(request: Request) -> int:
     return run_job(spec)
 
 
+def _start_elastic(request: Request, elastic: Elastic) -> int:
+    from hvdtune.launch.elastic.job import ElasticSpec, run_elastic_job
+
+    if request.hosts:
+        _slots(request)
+    elif request.interfaces:
+        network.require_interfaces(request.interfaces, present_interfaces())
+    options = elastic.options
+    spec = ElasticSpec(
+        command=request.command,
+        environment=request.environment,
+        limits=elastic.limits,
+        hosts=request.hosts,
+        script=options.script,
+        slots=options.slots,
+        cooldown=options.cooldown,
+        health_check=options.health_check,
+        ssh=request.ssh,
+        interfaces=request.interfaces,
+        heartbeat=elastic.heartbeat,
+        output_directory=request.output_directory,
+        timestamps=request.timestamps,
+        verbose=request.verbose,
+    )
+    return run_elastic_job(spec)
+
+
 def _start_external(request: Request, slots: Sequence[Slot]) -> int:
     from hvdtune.launch.external.command import run_external
 
@@ -104,21 +148,46 @@ def dry_run(request: Request) -> list[str]:
     """The commands that `start` would run, quoted for a shell, one a line; nothing is started.
 
     mpirun is asked for its version; no other host is contacted. What every job has of its own (its
-    name, its secret) is left out. Comments say what travels over ssh's standard input.
+    name, its secret) is left out. Comments say what travels over ssh's standard input, and of an
+    elastic job what it depends on.
     """
+    elastic = request.elastic
+    comments = _elastic_comments(elastic) if elastic is not None else []
+    if elastic is not None and not request.hosts:
+        return [*comments, shlex.join(["env", "HOROVOD_ELASTIC=1", *request.command])]
+    if elastic is not None:
+        there = sum(host.slots for host in request.hosts)
+        most = min(there, elastic.limits.most or there)
+        environment = {**request.environment, "HOROVOD_ELASTIC": "1"}
+        processes = max(request.processes, most)
+        request = request._replace(processes=processes, environment=environment)
     slots = _slots(request)
     if request.method is not Method.OWN:
         words, _, content = _external(request, slots, _RANKFILE, dry=True)
         comments = [f"# {_RANKFILE}: {line}".rstrip() for line in content.splitlines()]
         return [*comments, shlex.join(words)]
     remote = _remote(slots)
-    lines = []
+    lines = comments
     for name in dict.fromkeys(slot.hostname for slot in slots):
         commands = [_worker_command(request, slot) for slot in slots if slot.hostname == name]
         if name in remote:
-            lines.append(shlex.join(request.ssh.command(name, "run")))
+            mode = "run" if elastic is None else "serve"
+            lines.append(shlex.join(request.ssh.command(name, mode)))
             commands = [f"# on {name}: {command}" for command in commands]
         lines += commands
+    return lines
+
+
+def _elastic_comments(elastic: Elastic) -> list[str]:
+    limits, script = elastic.limits, elastic.options.script
+    lines = [
+        f"# elastic: starts with {limits.processes} slots, goes on with {limits.least}, "
+        f"uses {f'{limits.most} at most' if limits.most else 'all there are'}"
+    ]
+    if script is not None:
+        lines.append(f"# hosts, every second: {script}")
+    if elastic.options.health_check is not None:
+        lines.append(f"# on each host first: {elastic.options.health_check}")
     return lines
 
 
@@ -149,32 +218,19 @@ def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> di
     cache = checks.cache_file(request.inherited) if request.use_cache else None
     found = checks.check_hosts(remote, request.ssh, request.start_timeout, cache)
     try:
-        _require_alike(found, own["version"], request.interfaces)
+        checks.require_alike(found, own["version"], request.interfaces)
     except LaunchError:
         if cache is None:
             raise
         # What was remembered may have been mended since.
         cache.unlink(missing_ok=True)
         found = checks.check_hosts(remote, request.ssh, request.start_timeout, cache)
-        _require_alike(found, own["version"], request.interfaces)
+        checks.require_alike(found, own["version"], request.interfaces)
     machines = {slot.hostname: own["machine"] for slot in slots}
     machines.update((name, facts["machine"]) for name, facts in found.items())
     if len(set(machines.values())) == 1:
         return {}
     return rendezvous.over_ssh(list(machines), own, found, request.interfaces)
-
-
-def _require_alike(
-    found: Mapping[str, Mapping[str, Any]], version: str, interfaces: Sequence[str]
-) -> None:
-    """Raise `LaunchError` for a host with another hvdtune, or without an interface."""
-    for name, facts in found.items():
-        if facts.get("version") != version:
-            raise LaunchError(
-                f"host {name} has hvdtune {facts.get('version')}, this one {version}: "
-                "install the same version on both."
-            )
-        network.require_interfaces(interfaces, facts.get("interfaces", ()), f"host {name}")
 
 
 def _worker_command(request: Request, slot: Slot) -> str:

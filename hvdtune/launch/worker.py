@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from hvdtune.launch.allocation.hosts import Slot
+from hvdtune.launch.local.endings import Failure
 from hvdtune.launch.local.output import TAIL_LINES, WorkerStream
 
 if TYPE_CHECKING:
@@ -20,16 +21,18 @@ PEER_ERROR = "HorovodInternalError"
 class Worker:
     """A worker on this host, with its `process`, or one behind a `connection`.
 
-    `code` is its exit code once it has ended, -N for signal N; `loss` says why nothing is known of
-    its end.
+    `number` is its own in the job, `slot` its place when it started. `code` is its exit code once
+    it has ended, -N for signal N; `loss` says why nothing is known of its end.
     """
 
     def __init__(
         self,
+        number: int,
         slot: Slot,
         process: subprocess.Popen[bytes] | None = None,
         connection: Connection | None = None,
     ) -> None:
+        self.number = number
         self.slot = slot
         self.process = process
         self.connection = connection
@@ -47,7 +50,7 @@ class Worker:
     def signal(self, number: int, group: bool = False) -> None:
         """Send the worker, or its process group, a signal."""
         if self.connection is not None:
-            self.connection.signal(self.slot.rank, number, group)
+            self.connection.signal(self.number, number, group)
         else:
             with contextlib.suppress(ProcessLookupError):
                 (os.killpg if group else os.kill)(self.pid, number)
@@ -62,3 +65,10 @@ class Worker:
         if self.code < 0 or self.loss:
             return 0
         return 2 if any(PEER_ERROR in line for line in self.tail) else 1
+
+    def failure(self) -> Failure:
+        """How it has ended, for people."""
+        assert self.code is not None
+        return Failure(
+            self.slot.rank, self.slot.hostname, self.pid, self.code, [*self.tail], self.loss
+        )

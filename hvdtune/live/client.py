@@ -22,6 +22,8 @@ _PIECE = 64 << 10
 WHERE = "on this host (ask where rank 0 runs, and in its container)"
 #: How long a job may take for an answer, seconds: two of them it gives its ranks for their stacks.
 PATIENCE_S = 10.0
+#: How long an elastic job may have no rank 0, seconds.
+REFORMING_S = 5.0
 
 
 class JobError(OSError):
@@ -154,6 +156,24 @@ def find(job: str | None) -> Endpoint:
     raise JobError(
         f"no job {job!r} of yours is running {WHERE}" + (f"; there are: {known}" if known else "")
     )
+
+
+def next_generation(endpoint: Endpoint, elastic: str) -> Endpoint | None:
+    """Where the elastic job of this name listens now; None if it has ended.
+
+    While the process that was its rank 0 lives, the job may be formed anew; another one has
+    `REFORMING_S` for it.
+    """
+    deadline = time.monotonic() + REFORMING_S
+    while True:
+        for other, found in jobs():
+            if other != endpoint and found.get("elastic") == elastic:
+                return other
+        if os.path.exists(f"/proc/{endpoint.pid}"):
+            deadline = time.monotonic() + REFORMING_S
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.1)
 
 
 def describe(endpoint: Endpoint, found: dict[str, Any]) -> str:

@@ -17,15 +17,25 @@ def once(endpoint: client.Endpoint) -> str:
 
 
 class _Job:
-    """A job and the GPUs beside it."""
+    """A job, an elastic one through all its generations, and the GPUs beside it."""
 
     def __init__(self, endpoint: client.Endpoint) -> None:
         self._endpoint = endpoint
+        self._elastic = ""
         self._gpus = gpu_counters.reader(state_only=True)
 
     def status(self) -> view.Status:
         """One reading. Raises as `client.ask`."""
-        return {**client.status(self._endpoint), "gpus": self._gpus()}
+        try:
+            found = client.status(self._endpoint)
+        except client.JobError:
+            following = self._elastic and client.next_generation(self._endpoint, self._elastic)
+            if not following:
+                raise
+            self._endpoint = following
+            found = client.status(following)
+        self._elastic = str(found.get("elastic", ""))
+        return {**found, "gpus": self._gpus()}
 
 
 def follow(endpoint: client.Endpoint, interval_s: float) -> None:
@@ -45,6 +55,7 @@ def _follow_in_lines(job: _Job, interval_s: float) -> None:
         before = status
         try:
             status = job.status()
+            before = before if before.get("job") == status.get("job") else None
         except client.JobError as error:
             print(f"{error}.", flush=True)
             return
@@ -63,6 +74,7 @@ def _follow_in_place(job: _Job, interval_s: float) -> None:
             before = status
             try:
                 status = job.status()
+                before = before if before.get("job") == status.get("job") else None
             except client.JobError as error:
                 end = f"{error}."
     print(view.text(before if before is not None else status))

@@ -466,6 +466,17 @@ _TABLE = (
         "blaunch will do, too.",
         flags=("--ssh-command",),
     ),
+    Knob(
+        "elastic_timeout", "HOROVOD_ELASTIC_TIMEOUT", "float", 600.0,
+        "Elastic jobs: longest wait for enough slots, and for processes to come together.",
+        flags=("--elastic-timeout",), yaml="elastic.elastic_timeout", unit="s", minimum=1,
+    ),
+    Knob(
+        "elastic_heartbeat", "HVDTUNE_ELASTIC_HEARTBEAT", "float", 5.0,
+        "Elastic jobs: a process that has not been heard of for so long is given up. At least 2; "
+        "0 turns that off.",
+        yaml="elastic.heartbeat", unit="s", minimum=0,
+    ),
     # -- given by the launcher --
     Knob(
         "autotune_driver", "HVDTUNE_AUTOTUNE_DRIVER", "str", None,

@@ -19,15 +19,18 @@ _PLACE = {
     *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     *("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_ELASTIC"),
     *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+    *("HVDTUNE_ELASTIC_DRIVER", "HVDTUNE_ELASTIC_ID"),
 }
 #: What hvdtune reads beside its settings.
-_OURS = {"HVDTUNE_PREFER_HOROVOD", "HVDTUNE_TRACEBACK"}
+_OURS = {
+    *("HVDTUNE_PREFER_HOROVOD", "HVDTUNE_TRACEBACK", "HVDTUNE_SPARK_GPUS"),
+    *("HOROVOD_SPARK_PYTHONPATH", "HOROVOD_SPARK_START_TIMEOUT", "HOROVOD_SPARK_WORK_DIR"),
+    "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX",
+}
 #: Of tests, benchmarks and builds of hvdtune.
 _WORKSHOP = re.compile(r"HVDTUNE_(TEST_|BUILD_|FAKE|COMPARE_|SANITIZE$|NVCC$)")
 
-_ELASTIC = "it is for elastic jobs, which hvdtune run does not start"
 _CCL = "it is for oneCCL, which hvdtune does not use"
-_SPARK = "it is for Horovod on Spark, which hvdtune does not have"
 #: Variables that Horovod reads while it runs and hvdtune does not, and why not.
 _HOROVODS = {
     "HOROVOD_ADASUM_MPI_CHUNK_SIZE": "hvdtune chooses the parts of an Adasum itself",
@@ -35,13 +38,8 @@ _HOROVODS = {
     "HOROVOD_CCL_BGT_AFFINITY": _CCL,
     "HOROVOD_CCL_CACHE": _CCL,
     "HOROVOD_DISABLE_NVTX_RANGES": "hvdtune makes ranges only while a profiler asks for them",
-    "HOROVOD_ELASTIC_TIMEOUT": _ELASTIC,
     "HOROVOD_ENABLE_XLA_OPS": "XLA cannot compile hvdtune's operations of TensorFlow",
     "HOROVOD_MLSL_BGT_AFFINITY": _CCL,
-    "HOROVOD_SPARK_PYTHONPATH": _SPARK,
-    "HOROVOD_SPARK_START_TIMEOUT": _SPARK,
-    "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX": _SPARK,
-    "HOROVOD_SPARK_WORK_DIR": _SPARK,
     "HOROVOD_TWO_LEVEL_ALLREDUCE": "its name in newer versions is HOROVOD_HIERARCHICAL_ALLREDUCE",
 }
 #: Variables that say how Horovod is built. They often are part of an image, so only `hvdtune

@@ -12,18 +12,17 @@ train(state)
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from hvdtune import elastic
 from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from hvdtune.core.job import init, shutdown
 from hvdtune.core.process_sets import global_process_set
 from hvdtune.core.world import rank
-from hvdtune.elastic import ObjectState, State, run_fn
+from hvdtune.elastic import ObjectState, State
 from hvdtune.tensorflow.functions import broadcast_object, broadcast_values
 from hvdtune.tensorflow.util import key_of, value_of
 
@@ -50,16 +49,13 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     also of ranks that disagree about a tensor, ends training.
     """
 
-    @functools.wraps(func)
-    def mapped(state: State, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return func(state, *args, **kwargs)
-        except (tf.errors.UnknownError, tf.errors.AbortedError) as error:
-            if is_of_collective(error):
-                raise HorovodInternalError(str(error)) from error
-            raise
-
-    return run_fn(mapped, _reset)
+    return elastic.run(
+        func,
+        lambda error: (
+            isinstance(error, (tf.errors.UnknownError, tf.errors.AbortedError))
+            and is_of_collective(error)
+        ),
+    )
 
 
 def is_of_collective(error: tf.errors.OpError) -> bool:
@@ -68,11 +64,6 @@ def is_of_collective(error: tf.errors.OpError) -> bool:
     return any(
         f"Horovod{group}{kind}" in text for kind in _COLLECTIVES for group in ("", "Grouped")
     )
-
-
-def _reset() -> None:
-    shutdown()
-    init()
 
 
 class _VariableState(ObjectState):

@@ -238,6 +238,18 @@ std::uint64_t Engine::change_settings(const SettingsChange& change) {
   return epoch;
 }
 
+void Engine::interrupt(std::uint64_t number) {
+  if (!parts_->coordination) return;
+  {
+    const DriveLock lock(parts_->drive_mutex);
+    parts_->recording.watch_for_good(lock);
+    parts_->coordination->interrupt(lock, number);
+  }
+  parts_->drive.wake_thread();
+}
+
+std::uint64_t Engine::interrupted() const { return parts_->reader.interrupted(); }
+
 wire::RuntimeSettings Engine::settings() { return parts_->submissions.settings(); }
 
 void Engine::stop_watching_steps() { parts_->recording.stop_watching_steps(); }

@@ -136,6 +136,14 @@ class Engine final {
   /// thread; several changes take effect in the order of their calls, each on top of those before.
   std::uint64_t change_settings(const SettingsChange& change);
   wire::RuntimeSettings settings();
+  /// Has all ranks know that something waits for their attention, at one place in their work: of
+  /// those that have completed the same operations, interrupted() is the same. Rank 0 decides where
+  /// the place is; on other ranks this does nothing. A number has to be higher than the one before
+  /// to have an effect. From then on nothing goes past the coordinator. From any thread.
+  void interrupt(std::uint64_t number);
+  /// The last interrupt() that lies before an operation which this rank has completed; 0 if none
+  /// does. A load; from any thread.
+  [[nodiscard]] std::uint64_t interrupted() const;
   /// Nobody reads steps() any more: small allreduces may go past the coordinator again. From any
   /// thread; may wait for a batch under way.
   void stop_watching_steps();

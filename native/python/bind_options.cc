@@ -1,10 +1,12 @@
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <stdexcept>
 
 #include "engine/engine.h"
 #include "python/bindings.h"
 #include "transport/arena/arena.h"
+#include "transport/meeting/cancellation.h"
 #include "transport/meeting/host_id.h"
 
 namespace py = pybind11;
@@ -105,7 +107,11 @@ EngineOptions make_options(const py::kwargs& values) {
   options.meeting.hostname = text("hostname");
   options.meeting.agreement = text("agreement");
   options.meeting.timeout = from_seconds(real("start_timeout_s"));
-  options.meeting.on_wait = &raise_signals;
+  options.meeting.on_wait = [cancellation =
+                                 values["cancellation"].cast<std::shared_ptr<Cancellation>>()] {
+    raise_signals();
+    if (cancellation) cancellation->check();
+  };
   NetworkOptions network;
   network.host = text("network_host");
   network.port = static_cast<int>(number("network_port"));

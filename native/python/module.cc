@@ -6,6 +6,7 @@ PYBIND11_MODULE(_native, module) {
   hvdtune::python::bind_errors(module);
   hvdtune::python::bind_logging(module);
   hvdtune::python::bind_backends(module);
+  hvdtune::python::bind_elastic(module);
   hvdtune::python::bind_options(module);
   hvdtune::python::bind_tables(module);
   hvdtune::python::bind_running(module);

@@ -179,6 +179,9 @@ std::string Schedule::encode() const {
     case ScheduleType::kStackQuery:
       out.put(rank).put(question);
       break;
+    case ScheduleType::kInterrupt:
+      out.put(interrupt);
+      break;
     case ScheduleType::kTimeline:
       out.put(rank);
       encode_timeline(out, timeline);
@@ -222,6 +225,9 @@ Schedule Schedule::decode(std::string_view bytes) {
     case ScheduleType::kStackQuery:
       schedule.rank = in.get<std::int32_t>();
       schedule.question = in.get<std::uint64_t>();
+      break;
+    case ScheduleType::kInterrupt:
+      schedule.interrupt = in.get<std::uint64_t>();
       break;
     case ScheduleType::kTimeline:
       schedule.rank = in.get<std::int32_t>();

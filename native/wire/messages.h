@@ -104,6 +104,7 @@ enum class ScheduleType : std::uint8_t {
   kRemoveProcessSet = 8,  ///< what is queued in it fails
   kJoined = 9,            ///< all ranks have joined; they take part again from here on
   kTimeline = 10,         ///< a recording begins or ends here
+  kInterrupt = 11,        ///< whoever has finished a later batch is to look up: Engine::interrupt()
 };
 
 /// Why a batch was closed: the answer to "why was it this small?".
@@ -161,6 +162,7 @@ struct Schedule {
   /// kStackQuery; kJoined: the last to join; kTimeline: who asked for it, -1 for no rank.
   std::int32_t rank = -1;
   std::uint64_t question = 0;       ///< kStackQuery: comes back with the answer
+  std::uint64_t interrupt = 0;      ///< kInterrupt: Engine::interrupt()
   std::vector<std::int32_t> ranks;  ///< kAddProcessSet: global, ascending
   TimelineOrder timeline;           ///< kTimeline
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.jobs.launcher import TIMEOUT, wait_until_gone
+from support.jobs.launcher import TIMEOUT, alive, wait_until_gone
 from support.jobs.ranks import clean_environment
 
 from hvdtune.bootstrap import python_command
@@ -22,9 +22,9 @@ from hvdtune.launch.remote.frames import FrameReader, Kind, encode
 class Agent:
     """A running agent; use as a context manager."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mode: str = "run") -> None:
         self.process = subprocess.Popen(
-            python_command("hvdtune.launch.remote.agent", "run"),
+            python_command("hvdtune.launch.remote.agent", mode),
             env=clean_environment(), cwd=folder, bufsize=0, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -68,7 +68,7 @@ class Agent:
 
     def written(self, rank: int) -> bytes:
         """What a rank has written to stdout."""
-        return b"".join(f.payload for f in self.frames if (f.kind, f.rank) == (Kind.STDOUT, rank))
+        return b"".join(f.payload for f in self.frames if (f.kind, f.number) == (Kind.STDOUT, rank))
 
     def end(self) -> tuple[int, str]:
         """Say nothing more; exit status and stderr."""
@@ -98,6 +98,25 @@ def test_ranks_run_with_their_places_and_end(agent):
     started = [int(pid) for pid in agent.wait_for(Kind.STARTED, 2)]
     assert agent.end() == (0, "")
     wait_until_gone(started)
+
+
+def test_an_agent_that_serves_says_what_it_is_and_starts_more_whenever_it_is_told(tmp_path):
+    with Agent(tmp_path, "serve") as agent:
+        [facts] = agent.wait_for(Kind.FACTS)
+        assert json.loads(facts)["executable"] == sys.executable
+        agent.start("import os; print(os.environ['HOROVOD_RANK'], end='')", ranks=(0, 7))
+        assert agent.wait_for(Kind.EXIT, 2) == [b"0", b"0"]
+        agent.start("import subprocess; subprocess.Popen(['sleep', '60']); print('first', end='')")
+        agent.wait_for(Kind.EXIT, 3)
+        agent.start("print('second', end=''); import time; time.sleep(60)", ranks=(1 << 31,))
+        started = [int(pid) for pid in agent.wait_for(Kind.STARTED, 4)]
+        agent.wait_for(Kind.STDOUT, 4)
+        assert agent.written(7) == b"7"
+        assert agent.written(0) == b"0first"
+        assert agent.written(1 << 31) == b"second"
+        assert alive(started[-1])
+        assert agent.end() == (0, "")
+        wait_until_gone(started)
 
 
 def test_workers_do_not_ignore_what_the_agent_does(agent):

@@ -66,7 +66,7 @@ def test_every_section_is_read(config):
         "log_level": "INFO",
         "log_hide_time": True,
     }
-    assert read.unknown == ["logging.hide_timestamp"]
+    assert [*read.others] == ["logging.hide_timestamp"]
 
 
 def test_every_key_of_the_table_can_be_read(config):

@@ -215,8 +215,6 @@ MISTAKES = [
     (["-np", "2", "--timeline", "f", "true"], "--timeline could be --timeline-"),
     (["-np", "2", "--no-such", "--fusion-threshold", "1", "true"], "--no-such"),
     (["-np", "2", "-p", "ssh", "true"], "'ssh' is not accepted: give a port"),
-    (["-np", "2", "--min-np", "1", "true"], "elastic"),
-    (["-np", "2", "--blacklist-cooldown-range", "1", "2", "true"], "elastic"),
     (["-np", "2", "--output-filename", "/proc/none", "true"], "--output-filename: /proc/none"),
 ]
 

@@ -96,12 +96,6 @@ def test_the_signature_is_horovods():
         (ValueError, ["host far.example is not local"], {"hosts": "far.example:1"}),
         (ValueError, ["host far.example"], {"hosts": "far.example:1", "ssh_port": 22}),
         (ValueError, ["start_timeout is -1", "0 or more"], {"start_timeout": -1}),
-        (NotImplementedError, ["min_num_proc=1", "elastic"], {"min_num_proc": 1}),
-        (NotImplementedError, ["max_num_proc=4", "elastic"], {"max_num_proc": 4}),
-        (NotImplementedError, ["slots=1", "elastic"], {"slots": 1}),
-        (NotImplementedError, ["reset_limit=3", "elastic"], {"reset_limit": 3}),
-        (NotImplementedError, ["cooldown_range", "elastic"], {"cooldown_range": (1, 2)}),
-        (NotImplementedError, ["script", "elastic"], {"host_discovery_script": "./hosts"}),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
@@ -136,8 +130,8 @@ def test_arguments_that_have_nothing_to_do_here_are_taken(arguments, reason):
     ("old", "new", "error"),
     [
         ("np", "num_proc", ValueError),
-        ("min_np", "min_num_proc", NotImplementedError),
-        ("max_np", "max_num_proc", NotImplementedError),
+        ("min_np", "min_num_proc", ValueError),
+        ("max_np", "max_num_proc", ValueError),
     ],
 )
 def test_old_names_warn_and_mean_the_new_ones(old, new, error):

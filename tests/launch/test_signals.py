@@ -125,8 +125,8 @@ sys.modules.pop("json", None)
 
 WHILE_STARTING = """
 import os, sys
-from hvdtune.launch import job
-number, at, begin = int(sys.argv.pop(1)), int(sys.argv.pop(1)), job.start_worker
+from hvdtune.launch import workers
+number, at, begin = int(sys.argv.pop(1)), int(sys.argv.pop(1)), workers.start_worker
 started = []
 
 def start(*words):
@@ -136,7 +136,7 @@ def start(*words):
     print("pid", started[-1].pid, flush=True)
     return started[-1]
 
-job.start_worker = start
+workers.start_worker = start
 """
 
 

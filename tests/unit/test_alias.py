@@ -104,7 +104,6 @@ print("ok")
     ("name", "words"),
     [
         ("horovod.mxnet", "support for MXNet"),
-        ("horovod.spark", "support for Spark"),
         ("horovod.ray", "support for Ray"),
         ("horovod.data", "data loaders"),
         ("horovod.torch.nope", "horovod.torch.nope is not part of this version"),

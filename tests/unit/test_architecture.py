@@ -29,7 +29,6 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "torch": {"arrays", "core", "elastic", "faces", "settings"},
     "jax": {"arrays", "core", "faces"},
     "lightning": {"torch"},
-    "spark": {"keras", "launch", "lightning", "torch"},
     "compute_service": {"core"},
     "tensorflow": {"arrays", "compute_service", "core", "elastic", "faces", "settings"},
     "keras": {"arrays", "core", "elastic", "faces", "jax", "settings", "tensorflow", "torch"},
@@ -38,6 +37,9 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "autotune": {"bootstrap", "settings", "pages"},
     "autotune.session.online": {"autotune", "core", "settings"},
     "launch": {"bootstrap", "core", "settings"},
+    "spark": {
+        *("bootstrap", "compute_service", "core", "keras", "launch", "lightning", "torch"),
+    },
     "bench": {"arrays", "bootstrap", "core", "settings", "launch", "pages", "torch"},
     "alias": {"bootstrap", "launch"},
     "cli": {
@@ -53,7 +55,16 @@ MAY_IMPORT_NATIVE = ("core", "autotune.session.online")
 # Rooms of a part, in order: each may import those before it. Names without a folder are files.
 ROOMS: dict[str, tuple[str, ...]] = {
     "core": (
-        *("exceptions", "reduce_ops", "hooks", "topology", "world", "libraries", "meeting"),
+        *(
+            "exceptions",
+            "reduce_ops",
+            "hooks",
+            "topology",
+            "world",
+            "libraries",
+            "driver",
+            "meeting",
+        ),
         *(
             "observation",
             "memory",
@@ -88,11 +99,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("messages", "statistics", "search", "memory", "report", "session", "nccl_tuner"),
     ),
     "launch": (
-        *("errors", "interruption", "unsupported", "flags", "config_file", "settings"),
-        *("allocation", "local", "remote", "worker", "job", "external", "start", "function"),
-        *("kubernetes", "doctor"),
+        *("errors", "interruption", "flags", "config_file", "settings", "allocation", "local"),
+        *("remote", "placed", "worker", "workers", "job", "external", "elastic", "start"),
+        *("function", "kubernetes", "doctor"),
     ),
-    "spark": ("common", "torch", "lightning", "keras"),
+    "spark": (
+        *("conf", "cluster", "link", "task", "course", "job", "runner", "horovod_runner"),
+        *("common", "torch", "lightning", "keras"),
+    ),
     "bench": (
         *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),
         *("plan", "timing", "workloads", "report", "worker", "runner"),

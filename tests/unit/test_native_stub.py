@@ -95,7 +95,7 @@ def test_engine_options_take_exactly_what_the_stub_lists(native, tree):
     )
     init = next(n for n in options.body if isinstance(n, ast.FunctionDef))
     samples = {"str": "", "int": 1, "float": 1.0, "bool": True}
-    samples |= {"Sequence[str]": [], "Sequence[Sequence[int]]": []}
+    samples |= {"Sequence[str]": [], "Sequence[Sequence[int]]": [], "Cancellation | None": None}
     values = {
         argument.arg: samples[ast.unparse(argument.annotation)] for argument in init.args.kwonlyargs
     }

@@ -144,7 +144,7 @@ def test_rank_0_is_where_ssh_goes_or_comes_from(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("came_from", ["", "198.51.100.7"])
 def test_a_gateways_address_is_not_rank_0s(came_from: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor "localhost": the way to the other host tells."""
-    monkeypatch.setattr(rendezvous, "_own_address_towards", lambda other: f"towards {other}")
+    monkeypatch.setattr(rendezvous, "own_address_towards", lambda other: f"towards {other}")
     there = {"there": {**THERE, "ssh_from": came_from}}
     found = rendezvous.over_ssh(["localhost", "there"], OWN, there, [])
     assert found["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "towards there"

@@ -69,7 +69,7 @@ def test_every_line_of_the_page_is_true():
         # None of these is in the table.
         ("import horovod.runner.gloo_run as launcher", "horovod.run() start jobs"),
         ("from horovod.runner.http import http_client", "without such a service"),
-        ("from horovod.runner.elastic import worker", "does not start elastic jobs"),
+        ("from horovod.runner.elastic import worker", "start elastic jobs"),
         ("from horovod.runner.common.util.config_parser import HOROVOD_TIMELINE", "hvdtune config"),
         ("import horovod.torch.mpi_lib_v2", "horovod.torch.mpi_ops has the operations"),
         ("import horovod.runner.no_such", "is not part of this version of hvdtune"),

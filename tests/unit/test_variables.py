@@ -80,9 +80,7 @@ def test_an_unknown_variable_is_named_with_the_one_that_may_be_meant(name, near)
     ("name", "why"),
     [
         ("HOROVOD_CCL_CACHE", "oneCCL"),
-        ("HOROVOD_ELASTIC_TIMEOUT", "elastic"),
         ("HOROVOD_ENABLE_XLA_OPS", "TensorFlow"),
-        ("HOROVOD_SPARK_START_TIMEOUT", "Spark"),
         ("HOROVOD_BATCH_D2D_MEMCOPIES", "kernel"),
         ("HOROVOD_TORUS_ALLREDUCE", "NCCL"),
     ],

@@ -11,11 +11,13 @@ NOT_BUILT = {
     "data": "horovod.data with its data loaders",
     "mxnet": "support for MXNet",
     "ray": "support for Ray",
-    "spark": "support for Spark",
 }
 
 _JOBS = "`hvdtune run`, `horovodrun` and horovod.run() start jobs"
+_ELASTIC = "`hvdtune run --min-np`, `horovodrun --min-np` and horovod.run() start elastic jobs"
 _MEETING = f"the ranks of a job find each other without such a service; {_JOBS}"
+_SPARK_JOBS = "horovod.spark.run() starts jobs in Spark"
+_MEETING_IN_SPARK = f"Spark's tasks find each other without such a service; {_SPARK_JOBS}"
 _SETTINGS = "`hvdtune run` reads flags and files itself, and `hvdtune config` shows the result"
 _COMPILED = "hvdtune is not compiled against any framework"
 # Modules and names, and what to do instead.
@@ -32,13 +34,13 @@ _INSTEAD = {
     "horovod.runner.common.util.network": _MEETING,
     "horovod.runner.common.util.settings": _SETTINGS,
     "horovod.runner.driver": _MEETING,
-    "horovod.runner.elastic": "this version does not start elastic jobs",
+    "horovod.runner.elastic": _ELASTIC,
     "horovod.runner.gloo_run": _JOBS,
     "horovod.runner.http": _MEETING,
     "horovod.runner.js_run": "`hvdtune run --jsrun` starts jobs with jsrun",
     "horovod.runner.launch._check_all_hosts_ssh_successful": "`hvdtune run` checks the hosts",
     "horovod.runner.launch._run": _JOBS,
-    "horovod.runner.launch._run_elastic": "this version does not start elastic jobs",
+    "horovod.runner.launch._run_elastic": _ELASTIC,
     "horovod.runner.launch.is_gloo_used": _JOBS,
     "horovod.runner.launch.parse_args": _SETTINGS,
     "horovod.runner.launch.run_controller": _JOBS,
@@ -50,6 +52,14 @@ _INSTEAD = {
     "horovod.runner.util.lsf": "`hvdtune run` asks LSF itself",
     "horovod.runner.util.remote": "`hvdtune run` reaches other hosts itself",
     "horovod.runner.util.streams": _JOBS,
+    "horovod.spark.codec": "horovod.runner.common.util.codec has it",
+    "horovod.spark.driver": _MEETING_IN_SPARK,
+    "horovod.spark.gloo_run": _SPARK_JOBS,
+    "horovod.spark.mpi_run": _SPARK_JOBS,
+    "horovod.spark.task.gloo_exec_fn": _MEETING_IN_SPARK,
+    "horovod.spark.task.mpirun_exec_fn": _MEETING_IN_SPARK,
+    "horovod.spark.task.task_info": "horovod.spark.task has get_available_devices",
+    "horovod.spark.task.task_service": _MEETING_IN_SPARK,
     "horovod.torch.mpi_lib": f"{_COMPILED}; horovod.torch.mpi_ops has the operations",
     "horovod.torch.mpi_lib_impl": f"{_COMPILED}; horovod.torch.mpi_ops has the operations",
     "horovod.torch.mpi_lib_v2": f"{_COMPILED}; horovod.torch.mpi_ops has the operations",
@@ -70,7 +80,7 @@ def missing(fullname: str) -> ModuleNotFoundError:
     return ModuleNotFoundError(
         f"No module named {fullname!r}: {what} is not part of this version of hvdtune, which "
         "stands for Horovod here (it offers horovod.torch, horovod.tensorflow, horovod.keras, "
-        "horovod.common and horovod.runner).",
+        "horovod.spark, horovod.common and horovod.runner).",
         name=fullname,
     )
 

@@ -32,7 +32,7 @@ class _Before:
 
     size: int
     found: Found | None
-    harm_steps: float
+    harm_steps: float = 0.0
 
 
 class _SharedEngine:
@@ -95,6 +95,7 @@ _logs_begun: set[str] = set()
 def start() -> None:
     """Begin tuning the job (on rank 0, when the engine is up)."""
     from hvdtune.core import tuning, world
+    from hvdtune.core.driver import member
     from hvdtune.core.libraries import machine
 
     if _running is not None:
@@ -109,8 +110,9 @@ def start() -> None:
         return
     writer = None
     if settings.autotune_log:
-        # A second init in this process continues the log rather than wiping the first one's.
-        append = settings.autotune_log in _logs_begun
+        # A second init continues the log rather than wiping the first one's; in an elastic job,
+        # another process may have begun it.
+        append = settings.autotune_log in _logs_begun or member.is_reformed()
         writer = log.LogWriter(settings.autotune_log, messenger.warn, append)
         _logs_begun.add(settings.autotune_log)
     try:
@@ -120,13 +122,26 @@ def start() -> None:
         )
         session = Session(
             _SharedEngine(), settings, world.size(), messenger, writer, memory=memory,
-            before=_before.found if _before and _before.size == world.size() else None,
+            before=_found_before(world.size(), member.is_reformed()),
             harm_steps=_before.harm_steps if _before else 0.0,
         )  # fmt: skip
     except Exception as error:
         messenger.warn(f"Autotuner: tuning did not start: {type(error).__name__}: {error}")
         return
     _run(session)
+
+
+def _found_before(size: int, is_reformed: bool) -> Found | None:
+    """With another number of ranks it counts only in an elastic job that has been formed anew."""
+    return _before.found if _before and (_before.size == size or is_reformed) else None
+
+
+def keep_what_is_in_force() -> None:
+    """On a rank but 0, before the engine goes down: it may be the next rank 0."""
+    global _before
+    from hvdtune.core import tuning, world
+
+    _before = _Before(world.size(), Found(dict(tuning.current()), "the job's last generation"))
 
 
 def _record(text: str) -> None:

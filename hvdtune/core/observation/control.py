@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hvdtune.core import world
+from hvdtune.core.driver import member
 from hvdtune.core.observation import recording
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def serve(engine: _native.Engine, topology: Topology) -> None:
         "launcher": topology.launcher,
         "pid": os.getpid(),
         "started": time.time(),
+        **({"elastic": member.job()} if member.job() else {}),
     }
     inside = json.dumps(identity, ensure_ascii=False).strip()[1:-1]
     engine.serve(f"hvdtune-control/{os.getuid()}/{os.getpid()}/{number}", inside, answer)

@@ -12,8 +12,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import util
 from pathlib import Path
 from types import FrameType
@@ -22,12 +23,14 @@ from typing import Any
 from hvdtune import _native
 from hvdtune.bootstrap import python_command
 from hvdtune.core import world
+from hvdtune.core.driver import member
 from hvdtune.core.topology import Topology
 from hvdtune.settings import knobs
 
 _FINISHER = "hvdtune.timeline.viewers.finish"
 _CLOSING_S = 10.0  # how long other ranks may take to close their files
 _FINISHING_S = 300.0
+_JOINING = "hvdtune-timeline"  # threads
 _MIB = 2**20
 
 
@@ -35,7 +38,7 @@ def options(topology: Topology, settings: knobs.Settings, hostname: str) -> dict
     """The engine's options that say how to record."""
     first, end = settings.timeline_steps or (0, 0)
     return {
-        "timeline": file_of(settings),
+        "timeline": of_generation(file_of(settings)),
         "timeline_mark_cycles": settings.timeline_mark_cycles,
         "timeline_format": settings.timeline_format,
         "timeline_all_ranks": settings.timeline_all_ranks,
@@ -52,6 +55,15 @@ def file_of(settings: knobs.Settings) -> str:
     """The file to record from the start, or ""."""
     name = settings.timeline or ""
     return "" if name.upper() == "DYNAMIC" else name
+
+
+def of_generation(name: str) -> str:
+    """The file of this generation of an elastic job: `t.json`, then `t.generation2.json`, …"""
+    if not name or not member.is_reformed():
+        return name
+    plain = Path(name.removesuffix(".gz"))
+    own = plain.with_name(f"{plain.stem}.generation{member.place().generation}{plain.suffix}")
+    return str(own) + name.removeprefix(name.removesuffix(".gz"))
 
 
 def files(file: str, settings: knobs.Settings, size: int) -> str:
@@ -111,19 +123,47 @@ def _framework() -> str:
 # ---- finishing ----------------------------------------------------------------------------------
 
 
-def finish(engine: _native.Engine, rank: int) -> None:
+def finish(engine: _native.Engine, rank: int, waits: bool = True) -> None:
     """Rank 0, after the engine's shutdown: join the ranks' files of each recording into one.
 
     A process of its own does it. What goes wrong is one warning; the ranks' files stay then.
+    `waits`: else a thread sees to it, for which the program's end waits.
     """
     files = engine.recorded()
     if not files:
         return
+    if waits:
+        _join(engine, rank, files)
+    else:
+        threading.Thread(target=_join, args=(engine, rank, files), name=_JOINING).start()
+
+
+def _join(engine: _native.Engine, rank: int, files: Sequence[str]) -> None:
     engine.await_recordings(_CLOSING_S)
     for file in files:
-        problem = run_finisher(file)
-        if problem:
-            _native.log("warning", __file__, 0, rank, problem)
+        _join_one(file, rank)
+
+
+def _join_one(file: str, rank: int) -> None:
+    problem = run_finisher(file)
+    if problem:
+        _native.log("warning", __file__, 0, rank, problem)
+
+
+def finish_generations(settings: knobs.Settings, rank: int) -> None:
+    """Rank 0, at the end of an elastic job: join files of generations whose rank 0 has died.
+
+    Those on this host.
+    """
+    job, name = member.job(), file_of(settings)
+    if not job or rank != 0 or not name or settings.timeline_format == "horovod":
+        return
+    for thread in threading.enumerate():
+        if thread.name == _JOINING:
+            thread.join()
+    for file in list(_files_named_like(os.path.abspath(name))):
+        if _job_of(file).startswith(job) and len(_files_of_ranks(str(file))) > 1:
+            _join_one(str(file), rank)
 
 
 def finish_after_failure(environ: Mapping[str, str]) -> str:
@@ -188,9 +228,11 @@ def _file_in_horovods_layout(environ: Mapping[str, str], began: float) -> str:
 
 
 def _files_named_like(asked: str) -> Iterator[Path]:
-    """Files that a job may record to if it was asked for this one: `t.json`, `t-2.json`."""
+    """Files that a job may record to if it was asked for this one: `t.json`, `t-2.json`, those of
+    later generations."""
     plain = Path(asked.removesuffix(".gz"))
-    named = re.compile(f"{re.escape(plain.stem)}(-[0-9]+)?{re.escape(plain.suffix)}" + r"(\.gz)?")
+    number = r"(\.generation[0-9]+)?(-[0-9]+)?"
+    named = re.compile(f"{re.escape(plain.stem)}{number}{re.escape(plain.suffix)}" + r"(\.gz)?")
     files = sorted(plain.parent.glob(f"{glob.escape(plain.stem)}*"))
     return (file for file in files if named.fullmatch(file.name))
 
@@ -278,7 +320,7 @@ def toggle_by_signal(settings: knobs.Settings, engine: Callable[[], Any]) -> str
 
 def _unused(settings: knobs.Settings) -> str:
     """A name like that of HOROVOD_TIMELINE that no file has."""
-    path = Path(file_of(settings) or "timeline.json")
+    path = Path(of_generation(file_of(settings) or "timeline.json"))
     number = 1
     name = path
     while name.exists():
@@ -331,7 +373,10 @@ def begin_timeline(file_path: str, mark_cycles: bool = False, steps: int | None 
             raise ValueError(f"start_timeline(steps={steps!r}): give 1 or more")
         first = running.steps_ended() + 2
         end = first + int(steps)
-    return running.start_timeline(os.fspath(file_path), bool(mark_cycles), first, end, True)
+    path = os.fspath(file_path)
+    if os.path.exists(path):  # perhaps that of the generation before
+        path = of_generation(path)
+    return running.start_timeline(path, bool(mark_cycles), first, end, True)
 
 
 def stop_timeline() -> None:

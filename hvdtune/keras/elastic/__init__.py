@@ -15,13 +15,12 @@ train(state)
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
+from hvdtune import elastic
 from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from hvdtune.core.job import init, shutdown
-from hvdtune.elastic import ObjectState, State, run_fn
+from hvdtune.elastic import ObjectState, State
 from hvdtune.keras.elastic.callbacks import (
     CommitStateCallback,
     UpdateBatchStateCallback,
@@ -57,18 +56,9 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     `func` is called again.
     """
 
-    @functools.wraps(func)
-    def attempt(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return func(*args, **kwargs)
-        except Exception as error:
-            if type(error).__name__ in _WRAPPERS and any(ours in str(error) for ours in _OURS):
-                raise HorovodInternalError(str(error)) from error
-            raise
-
-    return run_fn(attempt, _reset)
-
-
-def _reset() -> None:
-    shutdown()
-    init()
+    return elastic.run(
+        func,
+        lambda error: (
+            type(error).__name__ in _WRAPPERS and any(ours in str(error) for ours in _OURS)
+        ),
+    )

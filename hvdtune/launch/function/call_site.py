@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hvdtune.launch import unsupported
 from hvdtune.launch.allocation import capacity
 from hvdtune.launch.allocation import hosts as host_lists
+from hvdtune.launch.elastic import options
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.function.call import FunctionCall
 from hvdtune.launch.local import environment
@@ -45,7 +45,18 @@ def run(
     line. The function, its arguments and its results are pickled by cloudpickle. Settings come
     from the environment (HOROVOD_*).
 
+    With `min_num_proc` or `host_discovery_script` the job is elastic, as by the flags of `hvdtune
+    run` (HOROVOD_ELASTIC_TIMEOUT says how long it waits for slots). It then returns what the first
+    `min_num_proc` ranks returned that it had in the end.
+
     Args:
+        min_num_proc: the job goes on with so many processes; `num_proc` by default.
+        max_num_proc: most processes; by default as many as there are slots.
+        slots: of hosts that the script prints without any; 1 by default.
+        reset_limit: how often processes may come together anew.
+        cooldown_range: shortest and longest time, in seconds, for which a host on which a process
+            failed gets no new one; by default it gets none any more.
+        host_discovery_script: a command for the shell that prints the hosts, "HOST:SLOTS" a line.
         hosts: "localhost:4", slots on each host; `hostfile` names a file that says the same.
         start_timeout: seconds until all ranks must have started.
         output_filename: directory for each worker's output, as --output-filename.
@@ -55,12 +66,12 @@ def run(
         np, min_np, max_np, network_interface: old names of num_proc, … (DeprecationWarning).
 
     Raises RuntimeError naming the first rank that failed, its exit code and its last lines;
-    ValueError for arguments that contradict each other or are not accepted;
-    NotImplementedError for the arguments of elastic jobs; TypeError when `func` is not callable
-    or the function or its arguments cannot be pickled. When it raises, all workers have ended.
+    ValueError for arguments that contradict each other or are not accepted; TypeError when `func`
+    is not callable or the function or its arguments cannot be pickled. When it raises, all workers
+    have ended.
     """
     count = _checked_count(_renamed("np", np, "num_proc", num_proc, 1))
-    _refuse_elastic(
+    elastic = _elastic(
         min_num_proc=_renamed("min_np", min_np, "min_num_proc", min_num_proc),
         max_num_proc=_renamed("max_np", max_np, "max_num_proc", max_num_proc),
         slots=slots, reset_limit=reset_limit, cooldown_range=cooldown_range,
@@ -74,15 +85,21 @@ def run(
         network_interfaces=interfaces, ssh_port=ssh_port, ssh_identity_file=ssh_identity_file,
         mpi_args=mpi_args,
     )
-    plan = {
+    environ, values = _environment(start_timeout)
+    plan: dict[str, Any] = {
         "count": count,
-        "hosts": [[host.name, host.slots] for host in _hosts(hosts, hostfile, count)],
+        "hosts": _hosts(hosts, hostfile, count, elastic.script),
         "executable": _executable(executable),
         "output_directory": None if output_filename is None else os.fspath(output_filename),
         "verbose": bool(verbose),
     }
-    call = _pickled(func, args, kwargs)
-    return FunctionCall(plan, call, _environment(start_timeout)).results()
+    if elastic.is_elastic:
+        plan["elastic"] = _elastic_plan(elastic, count, values)
+        plan["count"] = plan["elastic"]["limits"]["least"]
+    from hvdtune.launch.function import pickling
+
+    call = pickling.call(func, args, kwargs)
+    return FunctionCall(plan, call, environ).results()
 # fmt: on
 
 
@@ -96,19 +113,42 @@ def _renamed(old: str, old_value: Any, new: str, value: Any, default: Any = None
     return old_value
 
 
-def _refuse_elastic(**arguments: Any) -> None:
-    for name, value in arguments.items():
-        if value is not None:
-            raise NotImplementedError(
-                f"{name}={value!r}: {unsupported.ELASTIC}; give num_proc alone."
-            )
+def _elastic(**arguments: Any) -> options.Options:
+    try:
+        found, notices = options.settle(options.from_arguments(**arguments))
+    except LaunchError as error:
+        raise LaunchError(options.in_arguments(str(error))) from None
+    for notice in notices:
+        warnings.warn(options.in_arguments(notice), UserWarning, stacklevel=3)
+    return found
+
+
+def _elastic_plan(
+    elastic: options.Options, count: int, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the launcher's process needs to know of an elastic job."""
+    options.check_heartbeat(values["elastic_heartbeat"])
+    try:
+        limits = options.limits(elastic, count, values["elastic_timeout"], values["start_timeout"])
+    except LaunchError as error:
+        raise LaunchError(options.in_arguments(str(error))) from None
+    return {
+        "limits": limits._asdict(),
+        "heartbeat": values["elastic_heartbeat"],
+        "cooldown": elastic.cooldown,
+        "script": elastic.script,
+        "slots": elastic.slots,
+    }
 
 
 def _refuse_controllers(use_gloo: bool | None, use_mpi: bool | None) -> None:
     if use_gloo and use_mpi:
         raise LaunchError("use_gloo and use_mpi exclude each other: give at most one of them.")
     if use_mpi:
-        raise LaunchError(f"use_mpi: {unsupported.MPI}.")
+        raise LaunchError(
+            "use_mpi: functions are started without mpirun: leave it out (hvdtune run --mpi, and "
+            "mpirun -np N python train.py, start scripts)."
+        )
 
 
 def _warn_of_unused(**arguments: Any) -> None:
@@ -131,8 +171,14 @@ def _checked_count(count: Any) -> int:
 
 
 def _hosts(
-    text: str | None, hostfile: str | os.PathLike[str] | None, count: int
+    text: str | None, hostfile: str | os.PathLike[str] | None, count: int, script: str | None
 ) -> list[host_lists.Host]:
+    if script is not None and (text is not None or hostfile is not None):
+        raise LaunchError(
+            "host_discovery_script says which hosts there are: leave out hosts and hostfile."
+        )
+    if script is not None:
+        return []
     if text is not None and hostfile is not None:
         raise LaunchError("hosts and hostfile exclude each other: give one of them.")
     if text is not None:
@@ -154,25 +200,15 @@ def _executable(executable: str | None) -> str:
     return chosen
 
 
-def _pickled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
-    from hvdtune.launch.function import pickling
+def _environment(start_timeout: float | None) -> tuple[dict[str, str], dict[str, Any]]:
+    """The workers' environment, and the settings by key.
 
-    name = getattr(func, "__qualname__", repr(func))
-    if not callable(func):
-        raise TypeError(f"run() takes a function to call, not {func!r}")
-    try:
-        return pickling.dumps((func, tuple(args), dict(kwargs or {})))
-    except Exception as error:
-        raise TypeError(
-            f"{name} or its arguments cannot be sent to the workers: {error}"
-        ) from error
-
-
-def _environment(start_timeout: float | None) -> dict[str, str]:
-    """The workers' environment. Raises `KnobError` naming a setting that is malformed."""
+    Raises `KnobError` naming a setting that is malformed.
+    """
     given = {}
     if start_timeout is not None:
         knob = knobs.KNOBS["start_timeout"]
         given[knob.key] = ("start_timeout", knobs.parse(knob, start_timeout, "start_timeout"))
     choice = choose(given, None, os.environ)
-    return environment.job_environment({**os.environ, **choice.variables()})
+    variables = environment.job_environment({**os.environ, **choice.variables()})
+    return variables, choice.values

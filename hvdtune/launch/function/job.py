@@ -9,8 +9,11 @@ from collections.abc import Sequence
 
 from hvdtune.bootstrap import python_command
 from hvdtune.launch.allocation.hosts import Host, assign_ranks
+from hvdtune.launch.elastic.job import ElasticSpec, run_elastic_job
+from hvdtune.launch.elastic.limits import Limits
 from hvdtune.launch.job import JobSpec, run_job
 from hvdtune.launch.local import processes
+from hvdtune.launch.local.environment import without_place
 
 
 def main(words: Sequence[str]) -> int:
@@ -27,14 +30,35 @@ def main(words: Sequence[str]) -> int:
     def explain(text: str) -> None:
         os.pwrite(explanation, text.encode("utf-8", "replace"), 0)
 
+    command = python_command(
+        "hvdtune.launch.function.worker",
+        *map(str, (call, *results)),
+        executable=plan["executable"],
+    )
+    hosts = [Host(*host) for host in plan["hosts"]]
+    elastic = plan.get("elastic")
+    if elastic is not None:
+        return run_elastic_job(
+            ElasticSpec(
+                command=command,
+                environment=without_place(os.environ),
+                limits=Limits(**elastic["limits"]),
+                hosts=hosts,
+                script=elastic["script"],
+                slots=elastic["slots"],
+                cooldown=elastic["cooldown"],
+                heartbeat=elastic["heartbeat"],
+                output_directory=plan["output_directory"],
+                output_setting="output_filename",
+                verbose=plan["verbose"],
+                descriptors=(call, *results),
+                explain=explain,
+            )
+        )
     spec = JobSpec(
-        command=python_command(
-            "hvdtune.launch.function.worker",
-            *map(str, (call, *results)),
-            executable=plan["executable"],
-        ),
-        slots=assign_ranks([Host(*host) for host in plan["hosts"]], plan["count"]),
-        environment=dict(os.environ),
+        command=command,
+        slots=assign_ranks(hosts, plan["count"]),
+        environment=without_place(os.environ),
         output_directory=plan["output_directory"],
         output_setting="output_filename",
         verbose=plan["verbose"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import types
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -20,6 +20,22 @@ def dumps(value: Any) -> bytes:
     with io.BytesIO() as file:
         _Pickler(file).dump(value)
         return file.getvalue()
+
+
+def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
+    """The call `func(*args, **kwargs)`, pickled as (function, args, kwargs).
+
+    Raises TypeError when `func` is not callable, or something cannot be pickled.
+    """
+    if not callable(func):
+        raise TypeError(f"run() takes a function to call, not {func!r}")
+    name = getattr(func, "__qualname__", repr(func))
+    try:
+        return dumps((func, tuple(args), dict(kwargs or {})))
+    except Exception as error:
+        raise TypeError(
+            f"{name} or its arguments cannot be sent to the workers: {error}"
+        ) from error
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Callable[..., Any], tuple[Any, ...]]:

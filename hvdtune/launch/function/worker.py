@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from hvdtune.core.driver.messages import IDENTITY
 from hvdtune.launch.local.environment import alias_folder
 
 
@@ -15,12 +16,16 @@ def main(words: Sequence[str]) -> int:
     """Make the call in file words[0] and store what it returns in this rank's file.
 
     `words` are numbers of open files: the call, then one for each rank's result. Returns 1 after
-    an exception, whose traceback goes to stderr.
+    an exception, whose traceback goes to stderr. In an elastic job the rank is the one that the
+    process has in the end; if there is no file for it, nobody asks for its result. After the word
+    "--own" there is one file for the result of this process, whatever its rank.
     """
-    descriptors = [int(word) for word in words]
+    own = words[0] == "--own"
+    descriptors = [int(word) for word in words[own:]]
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-    call, result = descriptors[0], descriptors[1 + int(os.environ["HOROVOD_RANK"])]
+    call, *results = descriptors
+    rank = _rank() if not _is_elastic() else None
     try:
         # Through /proc: an open file's position is shared by all who inherited it.
         with open(f"/proc/self/fd/{call}", "rb") as file:
@@ -38,7 +43,18 @@ def main(words: Sequence[str]) -> int:
         trace = error.__traceback__
         traceback.print_exception(error.with_traceback(trace.tb_next if trace else None))
         return 1
-    return _store(value, result)
+    if own:
+        return _store(value, results[0])
+    rank = _rank() if rank is None else rank
+    return _store(value, results[rank]) if rank < len(results) else 0
+
+
+def _rank() -> int:
+    return int(os.environ["HOROVOD_RANK"])
+
+
+def _is_elastic() -> bool:
+    return bool(os.environ.get(IDENTITY))
 
 
 def _store(value: object, descriptor: int) -> int:
@@ -46,6 +62,9 @@ def _store(value: object, descriptor: int) -> int:
 
     try:
         with open(descriptor, "wb") as file:
+            # In an elastic job another process may have had this rank before.
+            file.seek(0)
+            file.truncate()
             cloudpickle.dump(value, file)
     except Exception as error:
         print(

@@ -29,14 +29,7 @@ class Failure(NamedTuple):
 
     def cause(self) -> str:
         """What happened, as the end of a sentence that begins with the rank."""
-        if self.loss:
-            return self.loss
-        if self.code >= 0:
-            return f"exited with code {self.code}"
-        words = f"was killed by {signal_name(-self.code)}"
-        if -self.code == signal.SIGKILL:
-            words += " (the kernel sends it too when memory runs out)"
-        return words
+        return self.loss or cause_of_end(self.code)
 
     def describe(self) -> str:
         """The report printed when the job has ended; its last line has an end."""
@@ -46,6 +39,16 @@ class Failure(NamedTuple):
             return f"{sentence}. It had printed nothing.\n"
         lines = "".join(f"    {line}\n" for line in self.last_lines)
         return f"{sentence}. Its last lines of output:\n{lines}"
+
+
+def cause_of_end(code: int) -> str:
+    """How a process ended, as the end of a sentence; `code` is -N if signal N killed it."""
+    if code >= 0:
+        return f"exited with code {code}"
+    words = f"was killed by {signal_name(-code)}"
+    if -code == signal.SIGKILL:
+        words += " (the kernel sends it too when memory runs out)"
+    return words
 
 
 def exit_status(code: int) -> int:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from hvdtune import bootstrap
+from hvdtune.core.driver import messages
 from hvdtune.launch.allocation.hosts import Slot
 
 PREFER_HOROVOD = "HVDTUNE_PREFER_HOROVOD"
@@ -13,9 +14,9 @@ _PLACE = {
     f"HOROVOD_{name}"
     for name in (
         *("HOSTNAME", "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
-        *("GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT"),
+        *("GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "ELASTIC"),
     )
-}
+} | {messages.DRIVER, messages.IDENTITY}
 
 
 def job_environment(base: Mapping[str, str]) -> dict[str, str]:
@@ -23,12 +24,12 @@ def job_environment(base: Mapping[str, str]) -> dict[str, str]:
 
     `import horovod` is led to hvdtune by PYTHONPATH, unless HVDTUNE_PREFER_HOROVOD=1.
     """
-    environment = dict(base)
-    environment["HVDTUNE_JOB_ID"] = os.urandom(16).hex()
-    environment["HVDTUNE_SECRET"] = os.urandom(32).hex()
-    environment["PYTHONUNBUFFERED"] = "1"
-    environment.update(with_alias(base))
-    return environment
+    return {**base, **new_job(), "PYTHONUNBUFFERED": "1", **with_alias(base)}
+
+
+def new_job() -> dict[str, str]:
+    """The variables with a job's name, and with the key that admits to it: new ones each time."""
+    return {"HVDTUNE_JOB_ID": os.urandom(16).hex(), "HVDTUNE_SECRET": os.urandom(32).hex()}
 
 
 def alias_folder(environ: Mapping[str, str]) -> list[str]:

@@ -3,7 +3,8 @@
 `main(["facts"])` says what this host is, in one line. `main(["run"])` reads a START frame from
 stdin and then runs workers: their output and their ends go to stdout as frames (`frames`), signals
 come in. Everything a worker must not show on a command line, its environment and with it the job's
-secret, arrives in that frame.
+secret, arrives in that frame. `main(["serve"])` first says what this host is, starts workers
+whenever it is told to, and stays when they have ended.
 
 When stdin ends, the launcher or the connection is gone: the workers get SIGTERM and shortly after
 SIGKILL, whatever they started included. So they do when the agent is sent SIGTERM or SIGINT.
@@ -39,20 +40,20 @@ _MOST_READS = 64  # of a worker's pipe, once it has ended
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what words[0] says: "facts" or "run"."""
+    """Do what words[0] says: "facts", "run" or "serve"."""
     if list(words) == ["facts"]:
         print(FACTS + json.dumps(facts()), flush=True)
         return 0
     processes.become_subreaper()
     try:
-        return _Agent().run()
+        return _Agent(serves=list(words) == ["serve"]).run()
     finally:
         processes.kill_descendants()
 
 
 class _Worker:
-    def __init__(self, rank: int, process: subprocess.Popen[bytes]) -> None:
-        self.rank = rank
+    def __init__(self, number: int, process: subprocess.Popen[bytes]) -> None:
+        self.number = number
         self.process = process
         self.pipes = {}
         for kind, pipe in ((Kind.STDOUT, process.stdout), (Kind.STDERR, process.stderr)):
@@ -64,14 +65,15 @@ class _Worker:
 class _Agent:
     """Serves one connection. Must own its process: it collects every child there is."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, serves: bool) -> None:
+        self._serves = serves
         self._selector = selectors.DefaultSelector()
         self._reader = FrameReader()
         self._unsent = bytearray(MARK)
-        self._workers: dict[int, _Worker] = {}  # by rank
+        self._workers: dict[int, _Worker] = {}  # by number
         self._running: dict[int, _Worker] = {}  # by pid
-        self._command: list[str] = []
-        self._waiting: dict[int, dict[str, str]] = {}  # by rank: its environment, until it starts
+        # By number: command, environment and open files, until it starts.
+        self._waiting: dict[int, tuple[list[str], dict[str, str], list[int]]] = {}
         self._ordered = False
         self._launcher_gone = False
         self._told_to_end = False
@@ -83,6 +85,8 @@ class _Agent:
         for descriptor in (0, 1):
             os.set_blocking(descriptor, False)
         self._selector.register(0, selectors.EVENT_READ, self._hear)
+        if self._serves:
+            self._send(Kind.FACTS, 0, json.dumps(facts()).encode())
         while not self._is_over():
             self._start_next()
             self._register_output()
@@ -122,7 +126,7 @@ class _Agent:
         return read_end
 
     def _is_over(self) -> bool:
-        if self._running or self._waiting or not self._ordered:
+        if self._running or self._waiting or self._serves or not self._ordered:
             return self._launcher_gone and not self._running
         if self._launcher_gone:
             return True
@@ -157,13 +161,16 @@ class _Agent:
             self._lose_launcher()
 
     def _obey(self, frame: Frame) -> None:
-        if frame.kind == Kind.START and not self._ordered:
+        if frame.kind == Kind.START and (self._serves or not self._ordered):
             self._ordered = True
             self._start(json.loads(frame.payload))
         elif frame.kind in (Kind.SIGNAL, Kind.SIGNAL_GROUP):
-            worker = self._workers.get(frame.rank)
-            if frame.kind == Kind.SIGNAL_GROUP and self._waiting.pop(frame.rank, None) is not None:
-                self._send(Kind.EXIT, frame.rank, b"-" + frame.payload)
+            worker = self._workers.get(frame.number)
+            if (
+                frame.kind == Kind.SIGNAL_GROUP
+                and self._waiting.pop(frame.number, None) is not None
+            ):
+                self._send(Kind.EXIT, frame.number, b"-" + frame.payload)
             if worker is not None and worker.process.pid in self._running:
                 send = os.killpg if frame.kind == Kind.SIGNAL_GROUP else os.kill
                 with contextlib.suppress(ProcessLookupError):
@@ -184,9 +191,10 @@ class _Agent:
     # -- workers --
 
     def _start(self, order: dict[str, Any]) -> None:
-        """Have workers started: {"command": …, "directory": …, "shared": {…}, "places": {rank: …}}.
+        """Have workers started: {"command": …, "directory": …, "shared": {…}, "places": {…}}.
 
-        "shared" are variables of all workers, "places" those of each.
+        "shared" are variables of all workers, "places" those of each, by number. "descriptors" may
+        name open files of the agent's that its workers inherit.
         """
         environment = {**os.environ, **order["shared"]}
         environment.update(with_alias(environment))
@@ -197,22 +205,22 @@ class _Agent:
                 f"{order['directory']}: {error.strerror}; the command runs in {os.getcwd()}",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
-        self._command = order["command"]
-        for rank, place in sorted((int(rank), place) for rank, place in order["places"].items()):
-            self._waiting[rank] = {**environment, **place}
+        command, files = order["command"], order.get("descriptors", [])
+        for number, place in sorted((int(n), place) for n, place in order["places"].items()):
+            self._waiting[number] = (command, {**environment, **place}, files)
 
     def _start_next(self) -> None:
         """Start one worker: between two of them the agent hears what else there is."""
         if not self._waiting:
             return
-        rank = next(iter(self._waiting))
+        number = next(iter(self._waiting))
         try:
-            worker = _Worker(rank, start_worker(self._command, self._waiting.pop(rank)))
+            worker = _Worker(number, start_worker(*self._waiting.pop(number)))
         except StartError as error:
-            self._send(Kind.NOT_STARTED, rank, f"{error.status} {error}".encode())
+            self._send(Kind.NOT_STARTED, number, f"{error.status} {error}".encode())
             return
-        self._workers[rank] = self._running[worker.process.pid] = worker
-        self._send(Kind.STARTED, rank, str(worker.process.pid).encode())
+        self._workers[number] = self._running[worker.process.pid] = worker
+        self._send(Kind.STARTED, number, str(worker.process.pid).encode())
 
     def _collect(self) -> None:
         for pid, code in processes.reap_all():
@@ -225,7 +233,10 @@ class _Agent:
                 for _ in range(_MOST_READS):
                     if not self._pass_on(worker, descriptor):
                         break
-            self._send(Kind.EXIT, worker.rank, str(code).encode())
+            self._send(Kind.EXIT, worker.number, str(code).encode())
+            if self._serves:  # nothing else ends what it has started before the job's end
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
 
     def _pass_on(self, worker: _Worker, descriptor: int) -> bool:
         """Send on what is in a pipe; whether there may be more."""
@@ -235,7 +246,7 @@ class _Agent:
         except BlockingIOError:
             return False
         if data:
-            self._send(kind, worker.rank, data)
+            self._send(kind, worker.number, data)
             return True
         with contextlib.suppress(KeyError):
             self._selector.unregister(descriptor)
@@ -245,9 +256,9 @@ class _Agent:
 
     # -- to the launcher --
 
-    def _send(self, kind: Kind, rank: int, payload: bytes) -> None:
+    def _send(self, kind: Kind, number: int, payload: bytes) -> None:
         if not self._launcher_gone:
-            self._unsent += encode(kind, rank, payload)
+            self._unsent += encode(kind, number, payload)
 
     def _register_output(self) -> None:
         """Wait for the launcher to take what is unsent; for workers' output only while it may grow.

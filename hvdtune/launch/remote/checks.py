@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local import processes
 from hvdtune.launch.remote.agent import FACTS
+from hvdtune.launch.remote.interfaces import require_interfaces
 from hvdtune.launch.remote.ssh import Ssh
 
 CACHE_SECONDS = 3600.0
@@ -70,6 +71,19 @@ def check_hosts(
         found.update(_check_group(missing[start : start + _AT_ONCE], ssh, timeout))
     _write_cache(cache, ssh, found, known)
     return found
+
+
+def require_alike(
+    found: Mapping[str, Mapping[str, Any]], version: str, interfaces: Sequence[str]
+) -> None:
+    """Raise `LaunchError` for a host with another hvdtune, or without an interface."""
+    for name, facts in found.items():
+        if facts.get("version") != version:
+            raise LaunchError(
+                f"host {name} has hvdtune {facts.get('version')}, this one {version}: "
+                "install the same version on both."
+            )
+        require_interfaces(interfaces, facts.get("interfaces", ()), f"host {name}")
 
 
 def _check_group(names: Sequence[str], ssh: Ssh, timeout: float) -> dict[str, dict[str, Any]]:

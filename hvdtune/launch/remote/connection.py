@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from hvdtune.launch.allocation.hosts import Slot
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local import processes
-from hvdtune.launch.local.environment import place
 from hvdtune.launch.local.exports import exportable
 from hvdtune.launch.local.output import LinePrefixer
 from hvdtune.launch.local.spawn import StartError
@@ -31,6 +29,8 @@ class Connection:
 
     def __init__(self, hostname: str, command: Sequence[str]) -> None:
         self.hostname = hostname
+        self.is_silent = True  # nothing has come from the agent yet
+        self._closed = False
         self._complaint = ""
         self._complained_at = 0.0
         self._reader = FrameReader(after_mark=True)
@@ -68,9 +68,15 @@ class Connection:
         return bool(self._unsent)
 
     def start(
-        self, command: Sequence[str], shared: Mapping[str, str], slots: Iterable[Slot]
+        self,
+        command: Sequence[str],
+        shared: Mapping[str, str],
+        places: Mapping[int, Mapping[str, str]],
     ) -> None:
-        """Have the agent start workers in these slots, with the launcher's exportable variables."""
+        """Have the agent start workers, with the launcher's exportable variables.
+
+        `places` has each worker's own variables, by its number.
+        """
         try:
             directory = os.getcwd()
         except FileNotFoundError:
@@ -81,18 +87,31 @@ class Connection:
             "command": list(command),
             "directory": directory,
             "shared": {name: shared[name] for name in exportable(shared)},
-            "places": {slot.rank: place(slot) for slot in slots},
+            "places": places,
         }
         self._unsent += encode(Kind.START, 0, json.dumps(order).encode())
 
-    def signal(self, rank: int, number: int, group: bool) -> None:
+    def signal(self, worker: int, number: int, group: bool) -> None:
         """Send a worker, or its process group, a signal."""
         kind = Kind.SIGNAL_GROUP if group else Kind.SIGNAL
-        self._unsent += encode(kind, rank, str(int(number)).encode())
+        self._unsent += encode(kind, worker, str(int(number)).encode())
         self.pump()
+
+    def end(self) -> None:
+        """End the ssh client at once: its host does not answer."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Nothing is sent and nothing heard any more, but for complaints."""
+        self._closed = True
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
 
     def pump(self) -> None:
         """Send what the connection takes."""
+        if self._closed:
+            self._unsent.clear()
         try:
             while self._unsent:
                 del self._unsent[: os.write(self.input, self._unsent[:65536])]
@@ -109,6 +128,7 @@ class Connection:
             return []
         if not data:
             return None
+        self.is_silent = False
         try:
             return list(self._reader.feed(data))
         except FrameError as error:

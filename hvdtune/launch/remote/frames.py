@@ -1,8 +1,8 @@
-"""What launcher and agent send each other over ssh: frames of (kind, rank, bytes).
+"""What launcher and agent send each other over ssh: frames of (kind, number, bytes).
 
-A frame is a header (length of the payload: 4 bytes; kind: 1 byte; rank: 4 bytes; big-endian) and
-its payload. A login shell may print something before the agent runs, so what the agent sends
-begins with `MARK`, and whatever comes before that is not looked at.
+A frame is a header (length of the payload: 4 bytes; kind: 1 byte; the worker's number in the job:
+4 bytes; big-endian) and its payload. A login shell may print something before the agent runs, so
+what the agent sends begins with `MARK`, and whatever comes before that is not looked at.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEADER = struct.Struct(">IBI")
 class Kind(enum.IntEnum):
     """What a frame means."""
 
-    START = 1  # to the agent: JSON, what to start (see `hvdtune.launch.remote.agent`)
+    START = 1  # to the agent, now and later: JSON, what to start (see `remote.agent`)
     SIGNAL = 2  # to the agent: send the worker the signal whose number is the payload's text
     SIGNAL_GROUP = 3  # the same for the worker's process group
     STARTED = 4  # from the agent: the worker runs; its pid
@@ -30,13 +30,14 @@ class Kind(enum.IntEnum):
     EXIT = 7  # it has ended: its exit code, or -N for signal N. All its output has been sent
     NOT_STARTED = 8  # "126 …" or "127 …": exit status, and why
     ALIVE = 9  # from the agent, now and then: if nobody takes it, the connection ends
+    FACTS = 10  # from an agent that serves, first of all: JSON (see `remote.identity.facts`)
 
 
 class Frame(NamedTuple):
-    """One message; `rank` is the worker it concerns."""
+    """One message; `number` is the worker it concerns."""
 
     kind: Kind
-    rank: int
+    number: int
     payload: bytes
 
 
@@ -44,10 +45,10 @@ class FrameError(ValueError):
     """What arrives is no sequence of frames."""
 
 
-def encode(kind: Kind, rank: int, payload: bytes = b"") -> bytes:
+def encode(kind: Kind, number: int, payload: bytes = b"") -> bytes:
     """A frame as bytes."""
     assert len(payload) <= LONGEST
-    return _HEADER.pack(len(payload), kind, rank) + payload
+    return _HEADER.pack(len(payload), kind, number) + payload
 
 
 class FrameReader:
@@ -70,14 +71,14 @@ class FrameReader:
         if self._waits_for_mark and not self._find_mark():
             return
         while len(self._data) >= _HEADER.size:
-            length, kind, rank = _HEADER.unpack_from(self._data)
+            length, kind, number = _HEADER.unpack_from(self._data)
             if length > LONGEST or kind not in Kind._value2member_map_:
                 raise FrameError(f"a frame of kind {kind} and {length} bytes")
             end = _HEADER.size + length
             if len(self._data) < end:
                 return
             payload, self._data = self._data[_HEADER.size : end], self._data[end:]
-            yield Frame(Kind(kind), rank, payload)
+            yield Frame(Kind(kind), number, payload)
 
     def _find_mark(self) -> bool:
         place = self._data.find(MARK)

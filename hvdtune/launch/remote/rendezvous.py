@@ -41,7 +41,7 @@ def over_ssh(
     elif local:
         # As another host sees this one, if that is no gateway's address.
         seen = (f["ssh_from"] for f in found.values() if f.get("ssh_from"))
-        address = next(filter(is_local, seen), "") or _own_address_towards(next(iter(found)))
+        address = next(filter(is_local, seen), "") or own_address_towards(next(iter(found)))
     else:
         address = facts.get("ssh_to") or first
     return variables(address, free_port(address) if local else _some_port(), interfaces)
@@ -58,7 +58,7 @@ def by_names(hosts: Sequence[str], interfaces: Sequence[str], dry: bool = False)
     if dry:
         return variables(hosts[0], 0, interfaces)
     local = is_local(hosts[0])
-    address = _own_address_towards(others[0]) if local else _digits(hosts[0])
+    address = own_address_towards(others[0]) if local else _digits(hosts[0])
     return variables(address, free_port(address) if local else _some_port(), interfaces)
 
 
@@ -81,7 +81,7 @@ def _digits(name: str) -> str:
     return name
 
 
-def _own_address_towards(other: str) -> str:
+def own_address_towards(other: str) -> str:
     """The address from which this host would reach another one; nothing is sent."""
     import socket
 

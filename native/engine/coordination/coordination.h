@@ -51,6 +51,11 @@ class Coordination final : private CoordinatorObserver {
     return coordinator_.change_settings(change);
   }
 
+  /// As Coordinator::interrupt().
+  void interrupt(const DriveLock& /*held*/, std::uint64_t number) {
+    coordinator_.interrupt(number);
+  }
+
   StepLog& steps() { return coordinator_.steps(); }
   /// How many turns have begun and ended so far, together: odd within one.
   [[nodiscard]] std::uint64_t looks() const { return looks_.load(); }

@@ -493,6 +493,15 @@ std::uint64_t Coordinator::change_settings(const SettingsChange& change) {
   return settings_.epoch;
 }
 
+void Coordinator::interrupt(std::uint64_t number) {
+  if (number <= interrupt_) return;
+  interrupt_ = number;
+  wire::Schedule schedule;
+  schedule.type = wire::ScheduleType::kInterrupt;
+  schedule.interrupt = number;
+  immediate_.push_back(std::move(schedule));
+}
+
 std::vector<const TensorEntry*> Coordinator::incomplete() const {
   std::vector<const TensorEntry*> found;
   for (const auto& [key, entry] : entries_) {

@@ -66,6 +66,8 @@ class Coordinator {
 
   /// New settings from the next schedule() on. Returns their epoch.
   std::uint64_t change_settings(const SettingsChange& change);
+  /// With the next schedule(), as Engine::interrupt(). Lower numbers than before are none.
+  void interrupt(std::uint64_t number);
   [[nodiscard]] const wire::RuntimeSettings& settings() const { return settings_; }
 
   /// Every rank has come past the schedule entries before `position`, and its announcements made
@@ -173,8 +175,9 @@ class Coordinator {
   std::int64_t ready_bytes_ = 0;     // their sums of what fusion needs to know
   std::size_t ready_message_bytes_ = 0;
   std::int64_t ready_step_tensors_ = 0;    // of those that count for steps
-  std::vector<wire::Schedule> immediate_;  // rejections and evictions, before the next batch
+  std::vector<wire::Schedule> immediate_;  // what comes before the next batch
   Nanos first_ready_ = kForever;
+  std::uint64_t interrupt_ = 0;  // the last
   std::uint64_t next_batch_ = 0;
   std::int64_t bytes_scheduled_ = 0;
   std::size_t open_ = 0;

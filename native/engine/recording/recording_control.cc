@@ -209,7 +209,8 @@ void RecordingControl::on_ended(const std::string& problem, bool recorded) {
 }
 
 void RecordingControl::watch_traffic(const DriveLock& /*held*/) {
-  const bool watched = steps_watched_ || timeline_.active() || recorder_.active();
+  const bool watched =
+      steps_watched_ || watched_for_good_ || timeline_.active() || recorder_.active();
   job_.arena.watched().store(watched ? 1 : 0, std::memory_order_seq_cst);
   job_.wake_bridge();
 }

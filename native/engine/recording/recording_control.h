@@ -53,6 +53,11 @@ class RecordingControl {
   std::string file();
   void mark_step();
   void stop_watching_steps();
+  /// From now on nothing goes past the coordinator. Rank 0.
+  void watch_for_good(const DriveLock& lock) {
+    watched_for_good_ = true;
+    watch_traffic(lock);
+  }
   bool await_recordings(Nanos deadline);
   [[nodiscard]] const std::vector<std::string>& recorded() const { return recorded_; }
   /// At the end of the job, when nobody makes progress any more.
@@ -119,6 +124,7 @@ class RecordingControl {
 
   // Progress.
   bool steps_watched_;
+  bool watched_for_good_ = false;
   bool cycles_marked_ = false;
   bool records_arrivals_ = false;
   std::string recorded_path_;          // rank 0's file of the last capture

@@ -77,6 +77,9 @@ bool ScheduleReader::read(const DriveLock& lock) {
       case wire::ScheduleType::kStackQuery:
         if (schedule.rank == job_.rank) stack_query_.start(schedule.question);
         break;
+      case wire::ScheduleType::kInterrupt:
+        interrupt_ = schedule.interrupt;
+        break;
       case wire::ScheduleType::kTimeline:
         recording_.apply(lock, schedule);
         break;
@@ -108,6 +111,8 @@ void ScheduleReader::execute(const DriveLock& lock, const wire::Schedule& schedu
   std::vector<OperationPtr> batch;
   const std::uint64_t tensors = submissions_.find_batch(lock, schedule, batch);
   if (batch.empty()) return status_.executed(tensors);  // a process set that this rank is not in
+  // Before its operations are done: who has waited for them is to see it.
+  if (interrupt_ != interrupted_.load(std::memory_order_relaxed)) interrupted_.store(interrupt_);
   Recorder& recorder = recording_.recorder();
   const bool recorded = recorder.active();
   bool ok = true;

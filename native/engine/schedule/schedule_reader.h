@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -56,6 +57,8 @@ class ScheduleReader {
   bool read(const DriveLock& lock);
   /// Everything in flight fails with `status`, and so does everything submitted later.
   void end_job(const DriveLock& lock, const Status& status);
+  /// Engine::interrupted()
+  [[nodiscard]] std::uint64_t interrupted() const { return interrupted_.load(); }
   /// When the job has ended: helpers and GPUs stop.
   void stop(const DriveLock& lock);
 
@@ -82,6 +85,8 @@ class ScheduleReader {
   BlockedCallers& callers_;
   StepLog& steps_;
   const Options options_;
+  std::uint64_t interrupt_ = 0;                 // read last
+  std::atomic<std::uint64_t> interrupted_ = 0;  // before a batch that has been executed
   BroadcastRing schedule_;
   std::shared_ptr<HelperPool> helpers_;
   Staging staging_;

@@ -10,8 +10,6 @@
 namespace hvdtune {
 namespace {
 
-constexpr Nanos kWaitSlice = 200 * kMillisecond;
-
 RendezvousOptions rendezvous_of(const MeetingOptions& options, const NetworkOptions& network) {
   RendezvousOptions rendezvous;
   rendezvous.rank = options.rank;
@@ -54,7 +52,7 @@ std::vector<std::string> tell_all(Mesh& mesh, const std::string& text,
       continue;
     }
     const Fd& socket = mesh.peer(rank).data;
-    while (!tcp::wait_for(socket.get(), POLLIN, monotonic_now() + kWaitSlice)) {
+    while (!tcp::wait_for(socket.get(), POLLIN, monotonic_now() + tcp::kWaitSlice)) {
       options.on_wait();
       mesh.look();
       if (monotonic_now() >= deadline) {

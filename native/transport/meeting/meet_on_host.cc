@@ -11,6 +11,7 @@
 #include "base/cpu.h"
 #include "base/sha256.h"
 #include "transport/meeting/roll_call.h"
+#include "transport/sockets/tcp_socket.h"
 #include "transport/sockets/unix_acceptor.h"
 #include "transport/sockets/unix_socket.h"
 #include "wire/codec.h"
@@ -23,7 +24,6 @@ constexpr std::uint64_t kMagic = 0x68766474'0001'0007;  // "hvdt", protocol vers
 constexpr Nanos kRetry = 5 * kMillisecond;
 // After a disagreement, how long rank 0 tells those who still come.
 constexpr Nanos kGrace = 3 * kSecond;
-constexpr Nanos kWaitSlice = 200 * kMillisecond;
 // Goes behind the welcome, with the heap's descriptor if there is a heap.
 constexpr const char* kHeap = "heap";
 
@@ -129,7 +129,7 @@ class Host {
       Fd socket;
       while (!socket.valid() && monotonic_now() < deadline_) {
         options_.on_wait();
-        socket = acceptor.next(std::min(deadline_, monotonic_now() + kWaitSlice));
+        socket = acceptor.next(std::min(deadline_, monotonic_now() + tcp::kWaitSlice));
       }
       if (!socket.valid()) {
         if (!error_.empty()) break;
@@ -257,7 +257,7 @@ Fd connect_to_rank0(const MeetingOptions& options, Nanos deadline) {
     }
     options.on_wait();
     if (mailbox.valid()) {
-      unix_socket::await_notice(mailbox, std::min(deadline, monotonic_now() + kWaitSlice));
+      unix_socket::await_notice(mailbox, std::min(deadline, monotonic_now() + tcp::kWaitSlice));
     } else {  // another process claims to be this rank; rank 0 will say so
       const timespec pause{0, kRetry};
       nanosleep(&pause, nullptr);
@@ -278,7 +278,7 @@ bool ask_rank0(const MeetingOptions& options, const Fd& socket, Nanos deadline, 
   bool received = false;
   do {
     options.on_wait();
-    const Nanos slice = std::min(deadline, monotonic_now() + kWaitSlice);
+    const Nanos slice = std::min(deadline, monotonic_now() + tcp::kWaitSlice);
     received = unix_socket::receive(socket, answer, slice, timed_out, &arena_fd);
   } while (!received && timed_out && monotonic_now() < deadline);
   return received;

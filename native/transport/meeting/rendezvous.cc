@@ -27,7 +27,6 @@ using wire::kProtocol;
 using wire::Lane;
 using wire::Place;
 
-constexpr Nanos kWaitSlice = 200 * kMillisecond;
 // For a rank to take what it is told.
 constexpr Nanos kTellingTime = 3 * kSecond;
 // What the others wait longer than rank 0 does: it waits for the slowest, and then tells.
@@ -118,7 +117,7 @@ class Host {
   std::optional<TcpListener::Comer> next() {
     while (true) {
       options_.on_wait();
-      auto comer = listener_->accept(std::min(deadline_, monotonic_now() + kWaitSlice));
+      auto comer = listener_->accept(std::min(deadline_, monotonic_now() + tcp::kWaitSlice));
       if (comer || monotonic_now() >= deadline_) return comer;
     }
   }

@@ -16,8 +16,6 @@
 namespace hvdtune::tcp {
 namespace {
 
-constexpr Nanos kWaitSlice = 200 * kMillisecond;
-
 /// Until when to sleep in a wait that on_wait is called in.
 Nanos end_of_slice(Nanos deadline, const OnWait& on_wait) {
   return on_wait ? std::min(deadline, monotonic_now() + kWaitSlice) : deadline;

@@ -24,9 +24,10 @@ inline constexpr Nanos kVanishTimeout = 20 * kSecond;
 /// Longest message that send_message() and receive_message() pass on.
 inline constexpr std::size_t kMaxMessage = 1 << 20;
 
-/// Called now and then (every 0.2 s) by what waits; what it throws ends the wait. Empty: not
+/// Called now and then (every kWaitSlice) by what waits; what it throws ends the wait. Empty: not
 /// called.
 using OnWait = std::function<void()>;
+inline constexpr Nanos kWaitSlice = 50 * kMillisecond;
 
 /// Accepts connections to exactly this address; port 0 = any free one. Throws
 /// Error(kInvalidArgument) when the port is taken or the address is not this host's.

@@ -69,6 +69,9 @@ Schedule sample_schedule(ScheduleType type) {
     case ScheduleType::kStackQuery:
       schedule.rank = 5;
       break;
+    case ScheduleType::kInterrupt:
+      schedule.interrupt = UINT64_MAX;
+      break;
     case ScheduleType::kTimeline:
       schedule.rank = 5;
       schedule.timeline = sample_order();
@@ -92,7 +95,7 @@ constexpr ScheduleType kScheduleTypes[] = {
     ScheduleType::kBatch,         ScheduleType::kReject,           ScheduleType::kEvict,
     ScheduleType::kSettings,      ScheduleType::kStackQuery,       ScheduleType::kShutdown,
     ScheduleType::kAddProcessSet, ScheduleType::kRemoveProcessSet, ScheduleType::kJoined,
-    ScheduleType::kTimeline};
+    ScheduleType::kTimeline,      ScheduleType::kInterrupt};
 
 std::vector<std::string> announcements() {
   return {std::string(wire::encode_announce_slot(12, 34, -56, true)),

@@ -1,0 +1,14 @@
+"""What can happen to a job's hosts."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+
+
+class HostUpdateResult(IntFlag):
+    """What happened to the hosts; kinds are joined by ``|``."""
+
+    no_update = 0
+    removed = 1
+    added = 2
+    mixed = 3

@@ -1,0 +1,244 @@
+"""A process's connection to the driver of its elastic job.
+
+Both prove that they know the job's secret (see `messages`). One thread reads; it notes what the
+driver says, and whoever waits is woken. The connection ends with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hvdtune import _native
+from hvdtune.core.driver import messages
+from hvdtune.core.driver.place import Place
+
+#: Takes the number and the change (a HostUpdateResult) of news.
+Hear = Callable[[int, int], None]
+#: Takes a sentence for people.
+Cancel = Callable[[str], None]
+
+_CONNECT_S = 30.0  # the driver listens before it starts a process
+_MOST_WHY = 1000  # characters
+_UNANSWERED_MS = 20_000  # what the driver's machine has not received for so long, it never will
+
+
+class Gone(Exception):
+    """There is no driver, or none any more; the text is a sentence for people."""
+
+
+class Left(Exception):
+    """The job goes on without this process; the text is the driver's reason."""
+
+
+class Connection:
+    """Connected, and known to the driver, from its construction on.
+
+    hear: called by the thread that reads. address: "HOST:PORT".
+
+    Raises ValueError for an address that is none and for a driver that does not know the secret,
+    Gone if nobody answers.
+    """
+
+    def __init__(self, hear: Hear, address: str, identity: str, secret: str) -> None:
+        self.address = address
+        self._hear = hear
+        self._changed = threading.Condition()
+        self._place: Place | None = None  # that nobody has taken yet
+        self._news = 0, 0
+        self._cancelled = 0  # generations up to this one are over
+        self._on_cancel: tuple[int, Cancel] | None = None
+        self._left: str | None = None
+        self._gone = ""
+        self._writing = threading.Lock()
+        reader = messages.Reader()
+        host, port = _split(address)
+        try:
+            self._socket = socket.create_connection((host, port), _CONNECT_S)
+        except OSError as error:
+            raise self._no_answer(error) from None
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MS)
+            pending = self._introduce(reader, identity, secret)
+            self._socket.settimeout(None)
+        except BaseException as error:
+            self._socket.close()
+            if isinstance(error, OSError):
+                raise self._no_answer(error) from None
+            raise
+        self._beats = _native.Beats(
+            self._socket.fileno(), messages.encode("beat"), messages.BEAT_SECONDS
+        )
+        self._reading = threading.Thread(
+            target=self._read, args=(reader, pending), name="hvdtune-elastic", daemon=True
+        )
+        self._reading.start()
+
+    # ---- what the process says -------------------------------------------------------------------
+
+    def ask(self, generation: int, reason: str, why: str) -> Place:
+        """Say that this process wants a place, and wait for it.
+
+        generation: of the place that it was told last, 0 if none.
+
+        Raises Left or Gone if there will be none.
+        """
+        with self._changed:
+            self._place = self._on_cancel = None
+            self._say("ready", generation=generation, reason=reason, why=why[:_MOST_WHY])
+            while self._left is None:
+                if self._place:
+                    return self._place
+                if self._gone:
+                    raise Gone(self._gone)
+                self._changed.wait()
+            raise Left(self._left)
+
+    def say_joined(self, generation: int) -> None:
+        """The processes of a generation have come together."""
+        self._say("joined", generation=generation)
+
+    def say_finished(self) -> None:
+        """The elastic function has returned."""
+        self._say("finished")
+
+    # ---- what the driver has said ----------------------------------------------------------------
+
+    def on_cancel(self, generation: int, cancel: Cancel) -> None:
+        """If the driver cancels `generation`, or has already: `cancel(why)`.
+
+        Until another is given, or `ask` is called.
+        """
+        with self._changed:
+            self._on_cancel = generation, cancel
+            self._cancel_what_is_over()
+
+    def news(self) -> tuple[int, int]:
+        """Number and change of the news since the last place; (0, 0) if there is none."""
+        return self._news
+
+    def is_cancelled(self, generation: int) -> bool:
+        """Whether `generation` will not come together, or has ended."""
+        return generation <= self._cancelled
+
+    def stop_listening(self) -> None:
+        """At the process's end: a thread that calls native code must not outlive the interpreter.
+
+        The beats go on until the process has ended.
+        """
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+        self._reading.join()
+
+    def forget(self) -> None:
+        """In a fork, which is no part of the job: leave the connection to its parent."""
+        with contextlib.suppress(OSError):
+            os.close(self._socket.detach())
+
+    # ---- helpers ---------------------------------------------------------------------------------
+
+    def _no_answer(self, error: OSError) -> Gone:
+        return Gone(f"the driver of this elastic job at {self.address} does not answer: {error}")
+
+    def _introduce(
+        self, reader: messages.Reader, identity: str, secret: str
+    ) -> Iterator[messages.Message]:
+        """Prove who this is, and have the driver prove it; what it has said beyond that."""
+        heard = self._messages(reader)
+        challenge, own = next(heard), secrets.token_hex(16)
+        nonces = str(challenge.get("nonce")), own
+        self._say(
+            "hello", id=identity, pid=os.getpid(), nonce=own,
+            proof=messages.proof(secret, "process", identity, nonces),
+        )  # fmt: skip
+        welcome = next(heard)
+        expected = messages.proof(secret, "driver", identity, nonces)
+        if challenge["kind"] != "challenge" or not messages.is_proof(
+            welcome.get("proof"), expected
+        ):
+            raise ValueError(
+                f"Horovod initialization failed: who listens at {messages.DRIVER}={self.address} "
+                "is not this job's driver: it does not know the job's secret"
+            )
+        return heard
+
+    def _messages(self, reader: messages.Reader) -> Iterator[messages.Message]:
+        """What the driver says, one after another. Raises OSError when it says no more."""
+        while True:
+            data = self._socket.recv(65536)
+            if not data:
+                raise ConnectionError("the connection was closed")
+            try:
+                yield from reader.feed(data)
+            except ValueError as error:
+                raise ConnectionError(f"what it says is no message: {error}") from None
+
+    def _say(self, kind: str, **fields: Any) -> None:
+        """Send a message. A driver that is gone is for the thread that reads to find."""
+        if kind != "hello" and self._gone:
+            return
+        line = messages.encode(kind, **fields)
+        try:
+            with self._writing:
+                self._socket.sendall(line)
+        except OSError:
+            if kind == "hello":
+                raise
+
+    def _read(self, reader: messages.Reader, heard: Iterator[messages.Message]) -> None:
+        try:
+            for message in heard:
+                self._take(message)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            with self._changed:
+                self._gone = (
+                    f"the driver of this elastic job at {self.address} has gone: {error}; this "
+                    "process cannot get a place in the job any more"
+                )
+                self._changed.notify_all()
+
+    def _take(self, message: messages.Message) -> None:
+        kind = message["kind"]
+        if kind == "news":
+            number, change = int(message["number"]), int(message["change"])
+            self._news = number, self._news[1] | change
+            self._hear(number, change)
+            return
+        with self._changed:
+            if kind == "place":
+                self._news = 0, 0
+                self._place = Place(
+                    int(message["generation"]),
+                    {str(k): v if v is None else str(v) for k, v in message["environment"].items()},
+                    frozenset(map(int, message["newcomers"])),
+                    bool(message["synchronise"]),
+                )
+            elif kind == "cancel":
+                self._cancelled = max(self._cancelled, int(message["generation"]))
+                self._cancel_what_is_over()
+            elif kind == "leave":
+                self._left = str(message.get("why", ""))
+            self._changed.notify_all()
+
+    def _cancel_what_is_over(self) -> None:
+        if self._on_cancel is not None and self.is_cancelled(self._on_cancel[0]):
+            _, cancel = self._on_cancel
+            self._on_cancel = None
+            cancel("the job's driver has ended this generation of the job")
+
+
+def _split(address: str) -> tuple[str, int]:
+    """The host and the port of "HOST:PORT"; an IPv6 address may be in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(
+            f"Horovod initialization failed: {messages.DRIVER}={address!r} is no address; it is "
+            "ADDRESS:PORT, which the driver of an elastic job sets"
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)

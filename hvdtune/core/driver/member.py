@@ -1,0 +1,224 @@
+"""This process as a member of an elastic job: the place that it has, what its driver says of it.
+
+One of its environment's variables tells where the driver is. The first `take_place` connects; all
+that the process asks for, and what it is told, goes over that connection.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hvdtune import _native
+from hvdtune.core import world
+from hvdtune.core.driver import messages
+from hvdtune.core.driver.place import Place
+from hvdtune.core.libraries import network
+
+if TYPE_CHECKING:  # other jobs do without sockets of Python's
+    from hvdtune.core.driver.connection import Connection
+
+Listener = Callable[[int, int], None]
+
+#: What a place says by leaving it out, too.
+_MEETING = (network.ADDRESS, network.PORT)
+
+_connection: Connection | None = None
+_job = ""  # what the launcher calls the job; each generation has a name of its own
+_place: Place | None = None
+_has_joined = False  # a generation, at any time
+_reason, _why = messages.START, "it has started"
+_asked_why = ""  # for the present place
+_comes_back = False
+_has_finished = False
+_joins_late = False  # has come to a job that ran already
+_has_begun = False  # has entered an elastic function
+_listeners: list[Listener] = []
+
+
+def is_elastic() -> bool:
+    """Whether an elastic job's driver gives this process its place."""
+    return bool(os.environ.get(messages.DRIVER))
+
+
+def is_connected() -> bool:
+    """Whether the driver has been asked for a place."""
+    return _connection is not None
+
+
+def place() -> Place:
+    """The present place; `take_place` has returned it."""
+    assert _place is not None
+    return _place
+
+
+def job() -> str:
+    """What the names of the job's generations begin with; "" in other jobs."""
+    return _job
+
+
+def is_reformed() -> bool:
+    """Whether the job has been formed more than once."""
+    return _place is not None and _place.generation > 1
+
+
+def describe() -> str:
+    """The present generation and why this process has asked for it, in words."""
+    found = place()
+    size = found.environment.get("HOROVOD_SIZE")
+    new = ", ".join(map(str, sorted(found.newcomers))) or "none"
+    return f"generation {found.generation}: {size} ranks, new ones: {new}; {_asked_why}"
+
+
+def joins_late() -> bool:
+    """Whether this process has come to a job that ran already, so that others have its state."""
+    return _joins_late
+
+
+def must_wait() -> bool:
+    """Whether this process must not take part in collectives yet: no other does what it does."""
+    return _joins_late and not _has_begun
+
+
+def has_begun() -> None:
+    """The elastic function begins, in which this process does what the others do."""
+    global _has_begun
+    _has_begun = True
+    world.take_part()
+
+
+def will_ask(reason: str, why: str) -> None:
+    """`take_place` is called soon, and is to say this."""
+    global _reason, _why, _comes_back
+    _reason, _why, _comes_back = reason, why, is_connected()
+
+
+def comes_back() -> bool:
+    """Whether this process, if it leaves the job now, is about to ask for another place."""
+    return _comes_back
+
+
+def take_place() -> Place:
+    """Ask the driver for a place, wait until there is one, and set the environment's variables.
+
+    Once the elastic function has returned, the place stays.
+
+    Raises ValueError for variables of the driver that are no good. Raises SystemExit: with exit
+    code 0 if the job goes on without this process, with a sentence if there is no driver any more.
+    """
+    global _connection, _place, _joins_late, _reason, _why, _asked_why, _comes_back
+    if _has_finished and _place is not None:
+        return _place
+    from hvdtune.core.driver.connection import Gone, Left
+
+    try:
+        if _connection is None:
+            _connection = _connect()
+        _place = _connection.ask(_place.generation if _place else 0, _reason, _why)
+    except Left as left:
+        _native.log("info", __file__, 0, -1, f"This process leaves the job: {left}")
+        raise SystemExit(0) from None
+    except Gone as gone:
+        raise SystemExit(f"hvdtune: {gone}") from None
+    _asked_why = _why
+    # Who calls init() again without the loop of `hvdtune.elastic` has lost what ran.
+    _reason, _why, _comes_back = messages.FAILURE, "the program has called init() again", False
+    for name in _MEETING:
+        os.environ.pop(name, None)
+    for name, text in _place.environment.items():
+        if text is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = text
+    if not _has_joined:
+        rank, size = (int(_place.environment[f"HOROVOD_{name}"] or 0) for name in ("RANK", "SIZE"))
+        _joins_late = rank in _place.newcomers and len(_place.newcomers) < size
+    return _place
+
+
+def cancellation(place: Place) -> _native.Cancellation:
+    """For the meeting of the generation; the driver may end it."""
+    assert _connection is not None
+    found = _native.Cancellation()
+    _connection.on_cancel(place.generation, found.cancel)
+    return found
+
+
+def is_cancelled(place: Place) -> bool:
+    """Whether the generation of a place will not come together, or has ended."""
+    return _connection is not None and _connection.is_cancelled(place.generation)
+
+
+def has_joined(engine: _native.Engine) -> None:
+    """The processes of the generation have come together."""
+    global _has_joined
+    assert _connection is not None
+    _has_joined, generation = True, place().generation
+    _connection.on_cancel(generation, engine.abort)
+    _connection.say_joined(generation)
+    if news := _connection.news()[0]:
+        engine.interrupt(news)
+
+
+def has_finished() -> None:
+    """The elastic function has returned: the process will end."""
+    global _has_finished
+    if _connection is not None and not _has_finished:
+        _has_finished = True
+        _connection.say_finished()
+
+
+def news() -> tuple[int, int]:
+    """Number and change (a HostUpdateResult) of what the driver has announced since it gave this
+    place; (0, 0) if that is nothing."""
+    return _connection.news() if _connection is not None else (0, 0)
+
+
+def listen(listener: Listener) -> None:
+    """Call `listener` with the number and the change of all news, in a thread of its own."""
+    if listener not in _listeners:
+        _listeners.append(listener)
+
+
+def _connect() -> Connection:
+    global _job
+    values = {
+        name: os.environ.get(name, "")
+        for name in (messages.DRIVER, messages.IDENTITY, network.SECRET)
+    }
+    missing = [name for name, value in values.items() if not value]
+    if missing:
+        raise ValueError(
+            f"{network.FAILED}{messages.DRIVER} is set, but {' and '.join(missing)} "
+            "is not: the driver of an elastic job sets all of them"
+        )
+    from hvdtune.core.driver.connection import Connection
+
+    connection = Connection(_hear, *values.values())
+    _job = os.environ.get("HVDTUNE_JOB_ID", "")
+    os.register_at_fork(after_in_child=_forget)
+    atexit.register(_stop_listening)
+    return connection
+
+
+def _hear(number: int, change: int) -> None:
+    for listener in _listeners:
+        listener(number, change)
+    engine = world.running.engine
+    if engine is not None:
+        engine.interrupt(number)
+
+
+def _forget() -> None:
+    """A fork is no member; its parent goes on being one."""
+    global _connection
+    if _connection is not None:
+        _connection.forget()
+        _connection = None
+
+
+def _stop_listening() -> None:
+    if _connection is not None:
+        _connection.stop_listening()

@@ -1,0 +1,19 @@
+"""Where the driver of an elastic job puts a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """A process's place in one generation of its job.
+
+    `environment` has the variables of the place, None for those that must not be set. `newcomers`
+    are the ranks that were not in the generation before. `synchronise`: states may differ.
+    """
+
+    generation: int
+    environment: Mapping[str, str | None]
+    newcomers: frozenset[int]
+    synchronise: bool

@@ -1,0 +1,87 @@
+"""What the driver of an elastic job is to do next, as `Membership` decides it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hvdtune.core.driver.changes import HostUpdateResult
+from hvdtune.launch.allocation.hosts import Slot
+
+
+class Start(NamedTuple):
+    """Start a process.
+
+    `local_rank` is the number of its slot on the host, which it keeps for life. `start_rank` names
+    its output; no other process of the job has it. `planned` is the place that it will have if
+    everything goes as expected now, for the environment it starts with.
+    """
+
+    identity: str
+    host: str
+    local_rank: int
+    start_rank: int
+    planned: Slot
+
+
+class Kill(NamedTuple):
+    """End a process, whatever it does; its `exited` is still to be reported."""
+
+    identity: str
+    why: str
+
+
+class Member(NamedTuple):
+    """A process in a generation; `newcomer`: it has no state of the job yet."""
+
+    identity: str
+    slot: Slot
+    newcomer: bool
+
+
+class Place(NamedTuple):
+    """Tell the members their places, in the order of ranks; all of them wait for it.
+
+    `synchronise`: their states may differ.
+    """
+
+    generation: int
+    members: tuple[Member, ...]
+    synchronise: bool
+
+
+class Cancel(NamedTuple):
+    """Tell processes that a generation will not come together, or has ended: they ask again."""
+
+    generation: int
+    identities: tuple[str, ...]
+
+
+class News(NamedTuple):
+    """Tell processes that the hosts have changed; `number` grows from one to the next."""
+
+    number: int
+    change: HostUpdateResult
+    identities: tuple[str, ...]
+
+
+class Leave(NamedTuple):
+    """Tell a process that the job goes on without it: it ends by itself."""
+
+    identity: str
+    why: str
+
+
+class Say(NamedTuple):
+    """Tell the user, on the launcher's stderr."""
+
+    text: str
+
+
+class End(NamedTuple):
+    """The job is over; all processes that are left are to be ended. `text` is for people."""
+
+    status: int
+    text: str
+
+
+Action = Start | Kill | Place | Cancel | News | Leave | Say | End

@@ -1,0 +1,1 @@
+"""What carries out an elastic job's decisions, with processes, connections and a clock."""

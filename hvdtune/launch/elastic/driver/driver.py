@@ -1,0 +1,272 @@
+"""The driver of an elastic job: tells `Membership` what happens, and does what it decides.
+
+It belongs to one thread, that of its `selector`. Who starts processes, and where hosts come from,
+is not its business: `hvdtune run` has `processes` and a discovery script, others have their own.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import selectors
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from hvdtune.core.driver import messages
+from hvdtune.core.driver.messages import Message
+from hvdtune.launch.allocation.hosts import Host
+from hvdtune.launch.elastic.actions import (
+    Action,
+    Cancel,
+    End,
+    Kill,
+    Leave,
+    News,
+    Place,
+    Say,
+    Start,
+)
+from hvdtune.launch.elastic.driver.control import Control, endpoint
+from hvdtune.launch.elastic.membership import Membership
+from hvdtune.launch.local.environment import place
+
+_LOOPBACK = "127.0.0.1"
+# A driver that comes so much later than it meant to has heard nobody meanwhile.
+_LATE_SECONDS = 1.0
+_MEETING = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_GLOO_IFACE")
+
+
+class Starter(Protocol):
+    """Starts and ends the job's processes, and tells the driver of it.
+
+    For each `start` it calls, in time, `Driver.not_started` or, when the process has ended,
+    `Driver.exited`. No call waits for anything.
+    """
+
+    def start(self, order: Start) -> None:
+        """Start a process with `Driver.variables(order, …)` in its environment."""
+
+    def kill(self, identity: str, at_once: bool) -> None:
+        """End a process; `at_once`, without SIGTERM first: it does not answer."""
+
+    def meeting(self, hosts: Sequence[str]) -> Mapping[str, str]:
+        """The variables by which ranks on these hosts meet, rank 0's host first.
+
+        They are HOROVOD_GLOO_RENDEZVOUS_ADDR and …_PORT, which is another one each time, and
+        perhaps HOROVOD_GLOO_IFACE; none if all are on one machine.
+        """
+
+
+class Driver:
+    """Carries out one job.
+
+    job, secret: HVDTUNE_JOB_ID and HVDTUNE_SECRET of the processes. heartbeat: a process that has
+    said nothing for so many seconds is given up; 0 turns that off. say: called with sentences for
+    the user. `starter` is to be set before anything else is called.
+    """
+
+    starter: Starter
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        membership: Membership,
+        *,
+        job: str,
+        secret: str,
+        heartbeat: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self.end: End | None = None
+        self._selector = selector
+        self._membership = membership
+        self._job = job
+        self._heartbeat = heartbeat
+        self._say = say
+        self._control = Control(selector, secret, self._hear)
+        self._ports: dict[str, int] = {}  # by the address listened at
+        self._silent: set[str] = set()
+        self._queue: collections.deque[Action] = collections.deque()
+        self._is_busy = False
+        self._is_stopped = False
+        self._posted: collections.deque[Callable[[], None]] = collections.deque()
+        self._due: float | None = None
+        self._advanced_at = time.monotonic()
+        self._wakeup, self._waker = os.pipe()
+        for end in (self._wakeup, self._waker):
+            os.set_blocking(end, False)
+        selector.register(self._wakeup, selectors.EVENT_READ, self._take_posted)
+
+    # ---- what happens ----------------------------------------------------------------------------
+
+    def hosts(self, found: Sequence[Host]) -> None:
+        """Discovery has answered."""
+        self._do(self._membership.hosts(found, time.monotonic()))
+
+    def discovery_failed(self, why: str) -> None:
+        """Discovery has not answered; `why` is a sentence."""
+        self._do(self._membership.discovery_failed(why, time.monotonic()))
+
+    def not_started(self, identity: str, why: str) -> None:
+        """A process could not be started, because of `why`, the end of a sentence."""
+        self._control.forget(identity)
+        self._do(self._membership.not_started(identity, why, time.monotonic()))
+
+    def exited(self, identity: str, code: int) -> None:
+        """A process has ended; `code` is its exit code, -N if signal N killed it."""
+        self._control.hear_last_words(identity)
+        self._control.forget(identity)
+        self._silent.discard(identity)
+        self._do(self._membership.exited(identity, code, time.monotonic()))
+
+    def post(self, event: Callable[[], None]) -> None:
+        """Have `event` called soon, in the driver's thread; from any thread."""
+        self._posted.append(event)
+        with contextlib.suppress(BlockingIOError):  # it is about to wake up anyway
+            os.write(self._waker, b"\0")
+
+    def _take_posted(self) -> None:
+        os.read(self._wakeup, 4096)
+        while self._posted:
+            self._posted.popleft()()
+
+    def _hear(self, identity: str, message: Message) -> None:
+        """What a process says. Raises ValueError for what it cannot mean."""
+        now, kind, member = time.monotonic(), message["kind"], self._membership
+        try:
+            if kind == "ready":
+                reason, why = str(message["reason"]), str(message["why"])
+                self._do(member.ready(identity, int(message["generation"]), reason, why, now))
+            elif kind == "joined":
+                self._do(member.joined(identity, int(message["generation"]), now))
+            elif kind == "finished":
+                self._do(member.finished(identity, now))
+            elif kind == "evict":
+                victim = member.identity_at(int(message["generation"]), int(message["rank"]))
+                if victim is not None:
+                    self._silent.add(victim)
+                    self._do(member.silent(victim, str(message["why"]), now))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"a message {kind} without {error}") from None
+
+    # ---- the loop --------------------------------------------------------------------------------
+
+    def run(self) -> End:
+        """Carry on until the job has ended, if nothing else is to be waited for."""
+        while self.end is None:
+            due = self.next_due()
+            left = None if due is None else max(0.0, due - time.monotonic())
+            for key, _ in self._selector.select(left):
+                key.data()
+            self.advance(time.monotonic())
+        return self.end
+
+    def next_due(self) -> float | None:
+        """When to call `advance` next."""
+        dues = [self._membership.due(), self._control.introductions_due()]
+        if self._heartbeat:
+            dues.append(self._control.silence_due(self._heartbeat))
+        self._due = min((due for due in dues if due is not None), default=None)
+        return self._due
+
+    def advance(self, now: float) -> None:
+        """Do what is due."""
+        if self._due is not None and now - self._due > _LATE_SECONDS:
+            self._control.excuse(now - self._advanced_at)
+        self._advanced_at = now
+        self._control.drop_strangers(now)
+        for identity in self._control.silent(self._heartbeat, now) if self._heartbeat else ():
+            self._silent.add(identity)
+            why = f"has been silent for {self._heartbeat:g} s (HVDTUNE_ELASTIC_HEARTBEAT)"
+            self._do(self._membership.silent(identity, why, now))
+        due = self._membership.due()
+        if due is not None and now >= due:
+            self._do(self._membership.tick(now))
+
+    def stop(self) -> None:
+        """Decide nothing any more: the job is ended from outside."""
+        self._is_stopped = True
+        self._queue.clear()
+
+    def close(self) -> None:
+        """End all connections."""
+        self._control.close()
+        self._selector.unregister(self._wakeup)
+        os.close(self._wakeup)
+        os.close(self._waker)
+
+    # ---- what is to be done ----------------------------------------------------------------------
+
+    def variables(self, order: Start, address: str = _LOOPBACK, at: str = "") -> dict[str, str]:
+        """What a process that is to be started has in its environment, beside the job's variables.
+
+        `address` is how it reaches this host; the driver then listens at `at`, everywhere if "",
+        but for processes here, where 127.0.0.1 is enough. Raises OSError if it cannot.
+        """
+        at = _LOOPBACK if address == _LOOPBACK else at
+        port = self._ports.get(at)
+        if port is None:
+            port = self._ports[at] = self._control.listen(at)
+        return {
+            **place(order.planned),
+            "HOROVOD_ELASTIC": "1",
+            messages.DRIVER: endpoint(address, port),
+            messages.IDENTITY: order.identity,
+        }
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        """Carry actions out in their order; what follows from them comes after them."""
+        if self._is_stopped:
+            return
+        self._queue += actions
+        if self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            while self._queue:
+                self._carry_out(self._queue.popleft())
+        finally:
+            self._is_busy = False
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Start):
+            self._control.expect(action.identity)
+            self.starter.start(action)
+        elif isinstance(action, Kill):
+            self.starter.kill(action.identity, action.identity in self._silent)
+        elif isinstance(action, Place):
+            self._place(action)
+        elif isinstance(action, Cancel):
+            for identity in action.identities:
+                self._control.send(identity, "cancel", generation=action.generation)
+        elif isinstance(action, News):
+            for identity in action.identities:
+                self._control.send(
+                    identity, "news", number=action.number, change=int(action.change)
+                )
+        elif isinstance(action, Leave):
+            self._control.send(action.identity, "leave", why=action.why)
+        elif isinstance(action, Say):
+            self._say(action.text)
+        elif self.end is None:
+            self.end = action
+
+    def _place(self, action: Place) -> None:
+        hosts = list(dict.fromkeys(member.slot.hostname for member in action.members))
+        meeting = {**dict.fromkeys(_MEETING), **self.starter.meeting(hosts)}
+        newcomers = [member.slot.rank for member in action.members if member.newcomer]
+        for member in action.members:
+            self._control.send(
+                member.identity,
+                "place",
+                generation=action.generation,
+                environment={
+                    **place(member.slot),
+                    **meeting,
+                    "HVDTUNE_JOB_ID": f"{self._job}-{action.generation}",
+                },
+                newcomers=newcomers,
+                synchronise=action.synchronise,
+            )

@@ -1,0 +1,177 @@
+"""Short programs that run beside the job: its discovery script, health checks, look-ups of names.
+
+None of them can hold the job up: their output is read as it comes, and they have a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from hvdtune.launch.local import processes
+from hvdtune.launch.local.output import LinePrefixer
+from hvdtune.launch.local.relay import Relay
+from hvdtune.launch.local.spawn import StartError
+
+# What an errand has started may hold its pipes; they are read for so long after its end.
+_DRAIN_SECONDS = 0.2
+_MOST_OUTPUT = 16 * 2**20
+
+
+class Outcome(NamedTuple):
+    """How an errand ended: what it printed, its last words on stderr, and its exit code.
+
+    `failure` is the end of a sentence that begins with its name, "" if the exit code is 0.
+    """
+
+    code: int
+    output: bytes
+    said: str
+    failure: str
+
+
+Done = Callable[[Outcome], None]
+
+
+class _Errand:
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float, done: Done) -> None:
+        self.process = process
+        self.seconds = seconds
+        self.done = done
+        self.due = time.monotonic() + seconds
+        self.is_late = False
+        self.code: int | None = None
+        self.pipes = {1: process.stdout, 2: process.stderr}
+        self.output = bytearray()
+        self.said = ""
+
+
+class Errands:
+    """Runs errands in `selector`; what they say on stderr goes to the console by `relay`."""
+
+    def __init__(self, selector: selectors.BaseSelector, relay: Relay) -> None:
+        self._selector = selector
+        self._relay = relay
+        self._running: dict[int, _Errand] = {}  # by pid
+        self._not_started: list[tuple[Done, Outcome]] = []
+
+    def run(
+        self,
+        name: str,
+        command: Sequence[str],
+        seconds: float,
+        done: Done,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start a command; `done` is called later, when it has ended or its time is over.
+
+        `name` stands before what it says on stderr.
+        """
+        parent = os.getpid()
+
+        def in_child() -> None:
+            os.setsid()
+            processes.die_with_parent(signal.SIGKILL, parent)
+
+        try:
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, bufsize=0, preexec_fn=in_child,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            why = (
+                str(StartError.of(command[0], error)) if isinstance(error, OSError) else f"{error}"
+            )
+            self._not_started.append((done, Outcome(126, b"", "", why)))
+            return
+        errand = self._running[process.pid] = _Errand(process, seconds, done)
+        prefixer = LinePrefixer(lambda: f"hvdtune run: {name}: ".encode())
+        for number, pipe in errand.pipes.items():
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(
+                pipe, selectors.EVENT_READ, partial(self._read, errand, number, prefixer)
+            )
+
+    def collect(self, pid: int, code: int) -> None:
+        """A child has ended that may be one of them."""
+        errand = self._running.get(pid)
+        if errand is not None:
+            errand.process.returncode = errand.code = code
+            errand.due = time.monotonic() + _DRAIN_SECONDS
+
+    def next_due(self) -> float | None:
+        """When to call `advance`."""
+        if self._not_started:
+            return 0.0
+        return min((errand.due for errand in self._running.values()), default=None)
+
+    def advance(self, now: float) -> None:
+        """End those whose time is over; call `done` of those that have ended."""
+        while self._not_started:
+            done, outcome = self._not_started.pop(0)
+            done(outcome)
+        for errand in [*self._running.values()]:
+            if errand.code is None and now >= errand.due:
+                errand.is_late, errand.due = True, now + errand.seconds
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(errand.process.pid, signal.SIGKILL)
+            elif errand.code is not None and (now >= errand.due or not any(errand.pipes.values())):
+                self._finish(errand)
+
+    def close(self) -> None:
+        """Forget them all; whoever ends the job kills them."""
+        for errand in self._running.values():
+            for number in errand.pipes:
+                self._close(errand, number)
+        self._running.clear()
+        self._not_started.clear()
+
+    def _read(self, errand: _Errand, number: int, prefixer: LinePrefixer) -> None:
+        pipe = errand.pipes[number]
+        if pipe is None:
+            return
+        try:
+            data = os.read(pipe.fileno(), 65536)
+        except BlockingIOError:
+            return
+        if number == 1:
+            if len(errand.output) < _MOST_OUTPUT:
+                errand.output += data
+        else:
+            lines = prefixer.feed(data) if data else prefixer.finish()
+            self._relay.write(2, lines)
+            said = [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
+            errand.said = said[-1].strip() if said else errand.said
+        if not data:
+            self._close(errand, number)
+
+    def _finish(self, errand: _Errand) -> None:
+        del self._running[errand.process.pid]
+        for number in errand.pipes:
+            self._close(errand, number)
+        code = errand.code or 0
+        failure = ""
+        if errand.is_late:
+            failure = f"was ended after {errand.seconds:g} s without an answer"
+        elif code < 0:
+            failure = f"was killed by signal {-code}"
+        elif code:
+            failure = f"ended with exit status {code}"
+        if failure and errand.said:
+            failure += f" ({errand.said.rstrip('.')})"
+        errand.done(Outcome(code, bytes(errand.output), errand.said, failure))
+
+    def _close(self, errand: _Errand, number: int) -> None:
+        pipe = errand.pipes[number]
+        if pipe is not None:
+            self._selector.unregister(pipe)
+            pipe.close()
+            errand.pipes[number] = None

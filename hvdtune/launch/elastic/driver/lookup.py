@@ -1,0 +1,17 @@
+"""A process that asks the resolver about hosts, which may take as long as it likes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from hvdtune.launch.allocation.hosts import is_local
+from hvdtune.launch.remote.rendezvous import own_address_towards
+
+
+def main(words: Sequence[str]) -> int:
+    """Print a JSON object: for each host whether it is this machine, and else our address there."""
+    print(
+        json.dumps({name: None if is_local(name) else own_address_towards(name) for name in words})
+    )
+    return 0

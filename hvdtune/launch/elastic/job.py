@@ -1,0 +1,262 @@
+"""An elastic job of `hvdtune run`, from its first look at the hosts to its last process.
+
+One thread waits for everything at once: processes' output, ends and messages, the discovery script,
+signals, deadlines.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from hvdtune.launch.allocation import capacity
+from hvdtune.launch.allocation.hosts import Host
+from hvdtune.launch.elastic.driver.driver import Driver
+from hvdtune.launch.elastic.driver.errands import Errands
+from hvdtune.launch.elastic.driver.processes import Processes, Program, Reach
+from hvdtune.launch.elastic.driver.script import Script
+from hvdtune.launch.elastic.exclusion import Exclusion
+from hvdtune.launch.elastic.limits import Limits
+from hvdtune.launch.elastic.membership import Membership
+from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.job import (
+    DRAIN_SECONDS,
+    GRACE_AFTER_FAILURE_SECONDS,
+    GRACE_AFTER_SIGNAL_SECONDS,
+    run_guarded,
+)
+from hvdtune.launch.local import processes
+from hvdtune.launch.local.endings import signal_name
+from hvdtune.launch.local.environment import without_place
+from hvdtune.launch.local.guard import FORWARDED_SIGNALS
+from hvdtune.launch.local.relay import Relay
+from hvdtune.launch.local.signals import Signals
+from hvdtune.launch.worker import Worker
+from hvdtune.launch.workers import Workers
+
+if TYPE_CHECKING:
+    from hvdtune.launch.remote.ssh import Ssh
+
+# The driver's own files, beside the pipes of processes: connections, pipes of errands.
+_MOST_HERE = 64
+# Failures so long before the job's end may be its reason.
+_REASON_SECONDS = 2.0
+
+
+class ElasticSpec(NamedTuple):
+    """What to run.
+
+    `environment` is shared by all processes (see `job_environment`). Hosts are what `script`
+    prints, with `slots` where it prints none, or else `hosts`. `cooldown` is the range of seconds
+    that a host stays excluded, None for ever. `health_check` is a command for hosts. Other hosts
+    are reached with `ssh`, and not at all without; `interfaces` are those the user named.
+    `heartbeat`: see `Driver`. The rest is as in `hvdtune.launch.job.JobSpec`.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    limits: Limits
+    hosts: Sequence[Host] = ()
+    script: str | None = None
+    slots: int | None = None
+    cooldown: tuple[float, float] | None = None
+    health_check: str | None = None
+    ssh: Ssh | None = None
+    interfaces: Sequence[str] = ()
+    heartbeat: float = 5.0
+    output_directory: str | None = None
+    output_setting: str = "--output-filename"
+    timestamps: bool = False
+    verbose: bool = False
+    descriptors: Sequence[int] = ()
+    explain: Callable[[str], None] | None = None
+
+
+class _Phase(enum.IntEnum):
+    """Where a job is on its way; it never goes back."""
+
+    RUNNING = 0
+    ENDING = 1  # its processes have been sent SIGTERM
+    KILLED = 2
+
+
+class ElasticJob:
+    """Runs an `ElasticSpec` once. Must own its process: it collects every child there is."""
+
+    def __init__(self, spec: ElasticSpec) -> None:
+        self._spec = spec
+        self._phase = _Phase.RUNNING
+        self._deadline: float | None = None
+        self._status = 0
+        self._text = ""
+        self._signals: Signals | None = None
+        self._parent = os.getppid()
+        self._failed: list[tuple[float, Worker]] = []
+        self._selector = selectors.DefaultSelector()
+        self._relay = Relay(self._selector, self._is_ending, self._lose_reader)
+        self._errands = Errands(self._selector, self._relay)
+        self._driver = Driver(
+            self._selector,
+            Membership(spec.limits, Exclusion(spec.cooldown)),
+            job=spec.environment["HVDTUNE_JOB_ID"],
+            secret=spec.environment["HVDTUNE_SECRET"],
+            heartbeat=spec.heartbeat,
+            say=self._say,
+        )
+        digits = len(str(spec.limits.processes - 1))
+        self._processes = Processes(
+            Program(
+                spec.command, without_place(spec.environment), spec.output_directory,
+                spec.output_setting, digits, spec.descriptors, spec.verbose,
+            ),
+            Reach(spec.ssh, spec.interfaces, spec.health_check, spec.limits.start_timeout),
+            self._errands,
+            self._driver,
+            self._say,
+            self._note_end,
+        )  # fmt: skip
+        self._driver.starter = self._processes
+        self._workers = Workers(self._selector, self._relay, self._processes, spec.timestamps)
+        self._processes.workers = self._workers
+        self._script: Script | None = None
+        if spec.script is not None:
+            self._script = Script(
+                self._errands, spec.script, spec.slots,
+                self._driver.hosts, self._driver.discovery_failed,
+            )  # fmt: skip
+
+    def run(self) -> int:
+        """Stay until the job has ended and its last process, too; return the exit status.
+
+        That is 0 when the job has succeeded, 1 when it has failed, and 128 + N when signal N told
+        the launcher to end it.
+        """
+        self._signals = Signals(self._selector)
+        files = capacity.PIPES * (1 if self._spec.output_directory is None else 2) + 1
+        most = self._spec.limits.most or _MOST_HERE
+        self._processes.open_files = capacity.allow_files(max(most, _MOST_HERE), files)
+        try:
+            if self._script is None:
+                self._driver.hosts(self._spec.hosts)
+            while self._anything_left():
+                self._workers.register_input()
+                for key, _ in self._selector.select(self._time_left()):
+                    key.data()
+                self._handle_signals()
+                for child in self._workers.collect():
+                    self._errands.collect(*child)
+                self._advance(time.monotonic())
+        except LaunchError as error:
+            self._status, self._text = 1, f"{error}"
+        finally:
+            processes.kill_descendants()
+            # Nobody writes to the pipes any more.
+            for worker in self._workers.all.values():
+                self._workers.flush(worker)
+        self._explain()
+        return self._status
+
+    def _say(self, text: str) -> None:
+        self._relay.say(2, f"hvdtune run: {text}\n")
+
+    def _explain(self) -> None:
+        """Say how the job ended, if there is something to say."""
+        text = f"{self._text}\n" if self._text else ""
+        reasons = [w for at, w in self._failed if at >= self._failed[-1][0] - _REASON_SECONDS]
+        if self._status == 1 and reasons:
+            text += min(reasons, key=lambda worker: worker.innocence()).failure().describe()
+        if self._spec.explain is not None:
+            self._spec.explain(text)
+        elif text:
+            self._relay.say(2, f"hvdtune run: {text}")
+
+    def _note_end(self, worker: Worker) -> None:
+        if worker.code and self._phase == _Phase.RUNNING:
+            self._failed = [*self._failed[-100:], (time.monotonic(), worker)]
+
+    # -- the loop --
+
+    def _anything_left(self) -> bool:
+        if self._phase == _Phase.RUNNING or any(self._workers.running()):
+            return True
+        if self._phase < _Phase.KILLED or self._deadline is None:
+            # All have ended by themselves: wait for what their descendants still print.
+            self._phase, self._deadline = _Phase.KILLED, time.monotonic() + DRAIN_SECONDS
+        return self._workers.open_streams() and time.monotonic() < self._deadline
+
+    def _time_left(self) -> float | None:
+        dues = [self._deadline, self._driver.next_due(), self._processes.next_due()]
+        if self._phase == _Phase.RUNNING:
+            dues += [self._errands.next_due(), self._script.due if self._script else None]
+        due = min((due for due in dues if due is not None), default=None)
+        return None if due is None else max(0.0, due - time.monotonic())
+
+    def _advance(self, now: float) -> None:
+        """Do what is due."""
+        self._driver.advance(now)
+        self._processes.advance(now)
+        if self._phase == _Phase.RUNNING:
+            self._errands.advance(now)
+            if self._script is not None:
+                self._script.advance(now)
+            end = self._driver.end
+            if end is not None:
+                self._text = end.text
+                self._stop(end.status, GRACE_AFTER_FAILURE_SECONDS)
+        elif self._deadline is not None and now >= self._deadline:
+            self._kill()
+
+    # -- ending --
+
+    def _is_ending(self) -> bool:
+        asked = self._signals is not None and self._signals.ask_to_end
+        return self._phase > _Phase.RUNNING or asked
+
+    def _lose_reader(self) -> None:
+        if self._phase == _Phase.RUNNING:
+            self._stop(128 + signal.SIGPIPE, GRACE_AFTER_SIGNAL_SECONDS)
+
+    def _handle_signals(self) -> None:
+        assert self._signals is not None
+        while self._signals.noted:
+            number = self._signals.noted.pop(0)
+            if number in FORWARDED_SIGNALS:
+                for worker in self._workers.running():
+                    worker.signal(number)
+            elif self._phase > _Phase.RUNNING:
+                self._kill()  # the user asks again: no more grace
+            else:
+                self._say(f"ending the job after {signal_name(number)}")
+                # Our parent's death leaves nobody to wait for us: be quick.
+                orphaned = os.getppid() != self._parent
+                self._stop(
+                    128 + number,
+                    GRACE_AFTER_FAILURE_SECONDS if orphaned else GRACE_AFTER_SIGNAL_SECONDS,
+                )
+
+    def _stop(self, status: int, grace: float) -> None:
+        """End the job: its processes get SIGTERM, and what else runs beside it ends at once."""
+        self._phase, self._deadline = _Phase.ENDING, time.monotonic() + grace
+        self._status = status
+        self._driver.stop()
+        self._errands.close()
+        for worker in self._workers.running():
+            worker.signal(signal.SIGTERM, group=True)
+
+    def _kill(self) -> None:
+        self._phase, self._deadline = _Phase.KILLED, time.monotonic() + DRAIN_SECONDS
+        for pid in processes.descendants(os.getpid()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+
+def run_elastic_job(spec: ElasticSpec) -> int:
+    """Run a job guarded (see `hvdtune.launch.local.guard`); return the launcher's exit status."""
+    return run_guarded(lambda: ElasticJob(spec).run(), spec.environment)

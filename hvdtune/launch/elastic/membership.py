@@ -1,0 +1,494 @@
+"""Who takes part in an elastic job: every decision of the driver, and nothing else.
+
+`Membership` has no clock, no thread and no process. Whoever runs the job tells it what happened,
+and when, and does what it answers. Whatever happens only changes what it knows (`Roster`); then it
+compares that with what should be, always in the same order (`_settle`). So a message that comes
+late, twice or not at all does no lasting harm.
+
+A job goes from generation to generation. One ends if a member is lost or asks for another place;
+as soon as all its members that live have asked, the next is placed: those members, the oldest
+first, and whoever else is ready. Generation 0 is the time before the first place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from hvdtune.core.driver import messages
+from hvdtune.core.driver.changes import HostUpdateResult
+from hvdtune.launch.allocation.hosts import Host
+from hvdtune.launch.elastic import discovery, placing
+from hvdtune.launch.elastic.actions import (
+    Action,
+    Cancel,
+    End,
+    Kill,
+    Leave,
+    Member,
+    News,
+    Place,
+    Say,
+    Start,
+)
+from hvdtune.launch.elastic.exclusion import Exclusion
+from hvdtune.launch.elastic.limits import Limits
+from hvdtune.launch.elastic.patience import Patience
+from hvdtune.launch.elastic.process import Process, State
+from hvdtune.launch.elastic.roster import Roster
+from hvdtune.launch.local.endings import cause_of_end
+
+GRACE_SECONDS = 30.0  # for processes that are to end by themselves
+STRIKES = 3  # so many processes in a row may fail in a slot before they take part
+
+_MOST_NAMES = 8  # in a sentence
+_FAILED = "Horovod detected that one or more processes exited with non-zero status"
+
+
+class Membership:
+    """Decides what the driver of an elastic job does.
+
+    Each input takes `now`, in seconds of a clock that only goes forward, and returns what is to be
+    done, in this order. `due` says when `tick` is to be called. After an `End` nothing more comes.
+    Processes have identities: texts that no two processes of the job share, from their `Start`.
+    """
+
+    def __init__(self, limits: Limits, exclusion: Exclusion) -> None:
+        limits.check()
+        self._limits = limits
+        self._roster = Roster(limits)
+        self._exclusion = exclusion
+        self._next_return: float | None = None  # when the next exclusion ends
+        self._strikes: dict[tuple[str, int], int] = {}  # by slot
+        self._patience = Patience(limits.elastic_timeout)
+        self._actions: list[Action] = []
+        self._failures: list[str] = []
+        self._discovery_fault = ""
+        self._starts = 0
+        self._news = 0
+        # What is true of the job:
+        self._begun = False  # there were slots enough to start
+        self._succeeded = False  # a member has ended well
+        self._ended = False
+        self._closed = False  # and whoever asks has been told
+        # What is true of this generation:
+        self._cancelled = False
+        self._announced = HostUpdateResult.no_update
+        self._owes_sync = False  # its members may have different states
+
+    # What happens.
+
+    def hosts(self, found: Sequence[Host], now: float) -> list[Action]:
+        """Discovery has answered."""
+        previous = self._roster.hosts or {}
+        if self._discovery_fault:
+            self._say("host discovery answers again.")
+            self._discovery_fault = ""
+        changed = discovery.difference(map(Host._make, previous.items()), found)
+        if changed and self._begun and not self._succeeded:
+            self._say(f"hosts now: {_listed(found) or 'none'}.")
+        self._roster.hosts = dict(discovery.ordered(previous, found))
+        return self._settle(now)
+
+    def discovery_failed(self, why: str, now: float) -> list[Action]:
+        """Discovery has not answered; the hosts stay as they are. `why` ends a sentence."""
+        if self._roster.hosts is None:
+            self._end(1, f"host discovery failed: {why}")
+        elif why != self._discovery_fault:
+            self._say(f"host discovery failed, the hosts stay as they are: {why.rstrip('.')}.")
+        self._discovery_fault = why
+        return self._settle(now)
+
+    def not_started(self, identity: str, why: str, now: float) -> list[Action]:
+        """A `Start` could not be carried out; no process is left of it."""
+        return self._gone(identity, f"could not be started: {why}", now)
+
+    def exited(self, identity: str, code: int, now: float) -> list[Action]:
+        """A process has ended; `code` is its exit code, or -N if signal N killed it."""
+        process = self._roster.processes.get(identity)
+        if code == 0 and process and process.lives and self._roster.is_member(process):
+            self._succeed(process, now)
+        return self._gone(identity, cause_of_end(code), now)
+
+    def ready(
+        self, identity: str, generation: int, reason: str, why: str, now: float
+    ) -> list[Action]:
+        """A process asks for a place, and waits.
+
+        `generation` is that of the last place it was told, 0 if none; `reason` and `why` are those
+        of `hvdtune.core.driver.messages`.
+        """
+        process = self._roster.processes.get(identity)
+        if process is None or not process.lives:
+            self._actions.append(Leave(identity, "the job goes on without it"))
+        elif self._succeeded:
+            self._let_go(process, "the job has ended", now)
+        elif process.trains and generation < process.generation and not self._cancelled:
+            pass  # it was sent before the process heard of its place
+        else:
+            was, process.state = process.state, State.WAITING
+            process.reason, process.deadline, process.finished = reason, None, False
+            if was is State.STARTING:
+                self._hurry_companions(process, now)
+            elif was is not State.WAITING:
+                self._break_up(now, cancel=reason == messages.FAILURE)
+        return self._settle(now)
+
+    def joined(self, identity: str, generation: int, now: float) -> list[Action]:
+        """A process has come together with the others of its generation."""
+        process = self._roster.processes.get(identity)
+        if process and process.state is State.JOINING and generation == process.generation:
+            process.state, process.joined = State.TRAINING, generation
+            if all(member.trains for member in self._roster.crew):
+                process.deadline = None
+            if all(member.joined == generation for member in self._roster.crew):
+                self._complete()
+        return self._settle(now)
+
+    def finished(self, identity: str, now: float) -> list[Action]:
+        """A process's elastic function has returned; it goes on to its end without a limit."""
+        process = self._roster.processes.get(identity)
+        if process and process.trains:
+            process.finished, process.deadline = True, None
+        return self._settle(now)
+
+    def silent(self, identity: str, why: str, now: float) -> list[Action]:
+        """A process does not answer, or others say that it takes no part; `why` ends a sentence."""
+        process = self._roster.processes.get(identity)
+        if process and process.lives:
+            self._lose(process, why, now)
+        return self._settle(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed."""
+        return self._settle(now)
+
+    # Questions.
+
+    @property
+    def generation(self) -> int:
+        """The last that was placed; 0 before the first."""
+        return self._roster.generation
+
+    def due(self) -> float | None:
+        """When to call `tick` if nothing else happens before; None: not at all."""
+        if self._ended:
+            return None
+        times = [process.deadline for process in self._roster.processes.values()]
+        times += [self._patience.due, self._next_return]
+        return min((time for time in times if time is not None), default=None)
+
+    def identity_at(self, generation: int, rank: int) -> str | None:
+        """Who has a rank; None if that generation has passed, or has no such rank."""
+        crew = self._roster.crew
+        if not 0 < generation == self.generation or not 0 <= rank < len(crew):
+            return None
+        return crew[rank].identity
+
+    # What is done about it, always in this order.
+
+    def _settle(self, now: float) -> list[Action]:
+        if self._closed:
+            return []
+        self._patience.pause()
+        steps = [self._keep_deadlines]
+        if self._succeeded:
+            steps += [self._end_with_the_last]
+        elif self._roster.hosts is not None:
+            steps += [
+                self._check_survivors,
+                self._dismiss,
+                self._start,
+                self._announce,
+                self._place,
+            ]
+        for step in steps:
+            if not self._ended:
+                step(now)
+        self._closed = self._ended
+        self._next_return = self._exclusion.next_end(now)
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _keep_deadlines(self, now: float) -> None:
+        for process in list(self._roster.processes.values()):
+            if process.deadline is None or now < process.deadline:
+                continue
+            if self._succeeded or process.state is State.LEAVING:
+                self._kill(process, "it did not end by itself")
+            elif process.state is State.STARTING:
+                self._lose(process, "was not ready in time", now)
+            elif process.state is State.JOINING and not self._cancelled:
+                self._break_up(now, cancel=True)  # nobody knows yet who did not come
+            else:
+                seconds = f"{self._limits.elastic_timeout:g} s (--elastic-timeout)"
+                self._lose(process, f"did not come to the other processes within {seconds}", now)
+
+    def _end_with_the_last(self, now: float) -> None:
+        roster = self._roster
+        if all(process.state is State.KILLED for process in roster.processes.values()):
+            failed = any(member.failed for member in roster.crew)
+            self._end(int(failed), _FAILED if failed else "")
+
+    def _check_survivors(self, now: float) -> None:
+        """End the job if nobody has its state any more; before there is one, start over."""
+        if not self._begun or any(map(self._roster.carries, self._roster.crew)):
+            return
+        if self._failures and (self.generation or not any(self._free_seats(now))):
+            self._end(1, f"{_FAILED}, and none is left that could go on")
+        else:
+            self._begun, self._roster.crew = False, []
+
+    def _dismiss(self, now: float) -> None:
+        """Let processes go that have no place, and no slot or are too many."""
+        for process in self._roster.unplaced():
+            if not self._roster.has_slot(process):
+                self._let_go(process, "its slot is gone", now)
+        too_many = -self._roster.room()
+        if too_many > 0:
+            for process in self._roster.unplaced()[-too_many:]:
+                self._let_go(process, "there are enough without it", now)
+
+    def _start(self, now: float) -> None:
+        """Start a process in each free slot, as long as there is room."""
+        roster = self._roster
+        room = roster.room()
+        if room <= 0 or any(member.finished for member in roster.survivors()):
+            return
+        seats = list(islice(self._free_seats(now), room))
+        if not self._begun:
+            if len(seats) < self._limits.processes:
+                self._wait(self._limits.processes, _hosts_of(seats), now)
+                return
+            self._begun = True
+            self._patience.stop()
+        others = sorted(roster.expected(), key=lambda one: one.age)
+        planned = placing.place([*(other.seat for other in others), *seats])[len(others) :]
+        batch, deadline = self._starts, now + self._limits.elastic_timeout
+        for (host, number), slot in zip(seats, planned, strict=True):
+            identity = f"{host}[{number}].{self._starts}"
+            process = Process(identity, host, number, self._starts, batch, deadline)
+            self._starts += 1
+            roster.processes[identity] = process
+            if roster.is_member(process):
+                roster.crew.append(process)
+            self._actions.append(Start(identity, host, number, process.start_rank, slot))
+
+    def _announce(self, now: float) -> None:
+        """Tell a generation that has come together if the next would be another."""
+        roster, newcomers = self._roster, self._roster.newcomers()
+        if any(one.state is not State.TRAINING or one.finished for one in roster.crew):
+            return
+        change = HostUpdateResult.no_update
+        if not all(map(roster.has_slot, roster.crew)):
+            change |= HostUpdateResult.removed
+        unready = {one.batch for one in newcomers if one.state is State.STARTING}
+        if len(roster.crew) < roster.most and any(one.batch not in unready for one in newcomers):
+            change |= HostUpdateResult.added
+        change &= ~self._announced
+        if change:
+            self._news += 1
+            self._announced |= change
+            self._actions.append(News(self._news, change, _identities(roster.crew)))
+
+    def _place(self, now: float) -> None:
+        """Place the next generation if all members of this one that live wait for it."""
+        roster, survivors = self._roster, self._roster.survivors()
+        if not survivors or any(member.state is not State.WAITING for member in survivors):
+            return
+        if self._limits.resets is not None and self.generation > self._limits.resets:
+            self._end(1, _too_many_resets(self._limits.resets))
+            return
+        newcomers = roster.newcomers()
+        ready = [one for one in newcomers if one.state is State.WAITING]
+        staying = [member for member in survivors if roster.has_slot(member)]
+        if not any(map(roster.carries, staying)) and (staying or ready):
+            # All hosts are new: one process hands the state over, and leaves after that.
+            staying.append(min(survivors, key=lambda member: member.age))
+        staying.sort(key=lambda one: one.age)
+        crew = sorted([*staying, *ready][: roster.most], key=lambda one: one.age)
+        if len(staying) < self._limits.least and len(ready) < len(newcomers):
+            self._wait(self._limits.least, roster.in_use(), now, starting=True)
+        elif len(crew) < self._limits.least:
+            self._wait(self._limits.least, roster.in_use(), now)
+        elif not any(map(roster.has_slot, crew)):
+            self._end(1, "No hosts from previous set remaining, unable to broadcast state")
+        else:
+            self._patience.stop()
+            self._form(crew, now)
+            for member in survivors:
+                if not roster.has_slot(member) and not roster.is_member(member):
+                    self._let_go(member, "its slot is gone", now)
+
+    def _form(self, crew: Sequence[Process], now: float) -> None:
+        slots = placing.place([process.seat for process in crew])
+        ranked = sorted(zip(crew, slots, strict=True), key=lambda pair: pair[1].rank)
+        members = tuple(
+            Member(process.identity, slot, process.since is None) for process, slot in ranked
+        )
+        restored = any(process.reason == messages.FAILURE for process in crew)
+        self._owes_sync |= restored or any(member.newcomer for member in members)
+        self._cancelled, self._announced = False, HostUpdateResult.no_update
+        self._roster.generation += 1
+        self._roster.crew = [process for process, _ in ranked]
+        for process in crew:
+            process.generation, process.state = self.generation, State.JOINING
+            process.deadline = now + self._limits.elastic_timeout
+        self._actions.append(Place(self.generation, members, self._owes_sync))
+        if self.generation > 1:
+            hosts = _listed(_hosts_of(process.seat for process in crew))
+            self._say(f"generation {self.generation} has {len(crew)} processes: {hosts}.")
+
+    # What inputs and steps have in common.
+
+    def _complete(self) -> None:
+        """This generation has come together."""
+        self._roster.trained, self._owes_sync = True, False
+        for member in self._roster.crew:
+            self._strikes.pop(member.seat, None)
+            if member.since is None:
+                member.since = self.generation
+
+    def _break_up(self, now: float, cancel: bool) -> None:
+        """This generation has ended: its members have to ask for another place."""
+        left = [one for one in self._roster.crew if one.trains and not one.finished]
+        for member in left:
+            if member.deadline is None or member.deadline <= now:
+                member.deadline = now + self._limits.elastic_timeout
+        if cancel and not self._cancelled:
+            self._cancelled = True
+            if left:
+                self._actions.append(Cancel(self.generation, _identities(left)))
+
+    def _hurry_companions(self, process: Process, now: float) -> None:
+        """A process is ready: those that were started with it must be soon."""
+        last = now + self._limits.start_timeout
+        for other in self._roster.processes.values():
+            if other.batch == process.batch and other.state is State.STARTING:
+                other.deadline = min(last, other.deadline or last)
+
+    def _gone(self, identity: str, how: str, now: float) -> list[Action]:
+        """A process is no more."""
+        process = self._roster.processes.pop(identity, None)
+        if process:
+            expected, process.state = not process.lives, State.GONE
+            if not expected:
+                self._fail(process, how, now)
+        return self._settle(now)
+
+    def _succeed(self, process: Process, now: float) -> None:
+        """A member has ended well: the job ends with the others."""
+        process.state = State.LEAVING
+        if self._succeeded:
+            return
+        self._succeeded = True
+        for other in self._roster.processes.values():
+            if not self._roster.is_member(other) or other.state is State.WAITING:
+                if other.lives:
+                    self._let_go(other, "the job has ended", now)
+            elif other.lives and not other.finished:
+                other.deadline = now + GRACE_SECONDS
+
+    def _free_seats(self, now: float) -> Iterator[tuple[str, int]]:
+        return self._roster.free_seats(lambda name: self._exclusion.excludes(name, now))
+
+    def _lose(self, process: Process, why: str, now: float) -> None:
+        self._kill(process, f"it {why}")
+        self._fail(process, why, now)
+
+    def _fail(self, process: Process, why: str, now: float) -> None:
+        """A process has failed that should not have."""
+        process.failed = True
+        self._failures.append(f"{process.name} {why}")
+        self._say(f"{process.name} (started as rank {process.start_rank}) {why}.")
+        if self._succeeded:
+            return
+        if self._roster.has_slot(process):
+            self._exclude_place_of(process, now)
+        if self.generation and self._roster.is_member(process):
+            self._break_up(now, cancel=True)
+
+    def _exclude_place_of(self, process: Process, now: float) -> None:
+        """Start nothing there any more, for some time or for ever.
+
+        With the host go its other processes; its members stay if only a newcomer failed, and who
+        has finished is let end in peace.
+        """
+        if not self._limits.replaces_failed:
+            self._exclude(process.host, now)
+            for other in self._roster.processes.values():
+                lost = process.since is not None or other.since is None
+                if lost and other.host == process.host and other.lives and not other.finished:
+                    self._kill(other, f"{process.name} failed, and its host is excluded")
+            return
+        if process.since is None:
+            self._strikes[process.seat] = self._strikes.get(process.seat, 0) + 1
+        if self._exclusion.cooldown or self._strikes.get(process.seat, 0) >= STRIKES:
+            self._exclude(process.name, now)
+
+    def _exclude(self, name: str, now: float) -> None:
+        if not self._exclusion.excludes(name, now):
+            seconds = self._exclusion.exclude(name, now) - now
+            how_long = f"for {seconds:.1f} s"
+            if seconds == float("inf"):
+                how_long = "for ever (there is no --blacklist-cooldown-range)"
+            self._say(f"{name} is excluded {how_long}.")
+
+    def _let_go(self, process: Process, why: str, now: float) -> None:
+        if process.state is State.STARTING:
+            self._kill(process, why)
+        else:
+            process.state, process.deadline = State.LEAVING, now + GRACE_SECONDS
+            self._actions.append(Leave(process.identity, why))
+
+    def _kill(self, process: Process, why: str) -> None:
+        process.state, process.deadline = State.KILLED, None
+        self._actions.append(Kill(process.identity, why))
+
+    def _wait(self, needed: int, there: Iterable[Host], now: float, starting: bool = False) -> None:
+        """Slots are missing, or their processes are still `starting`: say so; give up one day."""
+        count = sum(host.slots for host in there)
+        what = f"{needed} slots are needed, {count} are there ({_listed(there) or 'no host'})"
+        if count < needed:
+            what += f", {needed - count} are missing"
+        if starting:
+            what += "; processes are starting"
+        line = self._patience.wait(now, may_end=not starting)
+        if line is None:
+            self._end(1, f"after {self._limits.elastic_timeout:g} s (--elastic-timeout), {what}")
+        elif line:
+            self._say(f"{line}: {what}.")
+
+    def _end(self, status: int, text: str) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if status and self._failures:
+            failed = "" if _FAILED in text else f". {_FAILED}"
+            text += f"{failed}: {'; '.join(self._failures[:_MOST_NAMES])}"
+        self._actions.append(End(status, text and f"{text.removesuffix('.')}."))
+
+    def _say(self, text: str) -> None:
+        self._actions.append(Say(text))
+
+
+def _too_many_resets(limit: int) -> str:
+    return (
+        f"Horovod was shutdown because number of resets during elastic job exceeded limit: {limit}"
+    )
+
+
+def _identities(processes: Iterable[Process]) -> tuple[str, ...]:
+    return tuple(process.identity for process in processes)
+
+
+def _hosts_of(seats: Iterable[tuple[str, int]]) -> list[Host]:
+    return [Host(*pair) for pair in Counter(host for host, _ in seats).items()]
+
+
+def _listed(hosts: Iterable[Host]) -> str:
+    words = [f"{host.name}:{host.slots}" for host in hosts]
+    if len(words) > _MOST_NAMES:
+        words[_MOST_NAMES:] = [f"and {len(words) - _MOST_NAMES} more"]
+    return ", ".join(words)

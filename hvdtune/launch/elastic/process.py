@@ -1,0 +1,67 @@
+"""A process of an elastic job, as the driver knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from hvdtune.core.driver import messages
+
+
+class State(Enum):
+    """How far a process is; from each it can go to any that follows, and back to WAITING."""
+
+    STARTING = auto()  # ordered; has not asked for a place yet
+    WAITING = auto()  # has asked for a place
+    JOINING = auto()  # was told its place
+    TRAINING = auto()  # has come together with the others of its generation
+    LEAVING = auto()  # was told to leave
+    KILLED = auto()  # is no part of the job any more, but its end was not reported yet
+    GONE = auto()
+
+
+_LIVING = (State.TRAINING, State.WAITING, State.JOINING, State.STARTING)
+
+
+@dataclass(eq=False)
+class Process:
+    """One process, from its start to its end. Seconds are of the driver's clock."""
+
+    identity: str
+    host: str
+    number: int  # of its slot on the host
+    start_rank: int  # grows from one start to the next
+    batch: int  # the same for all that were started together
+    deadline: float | None  # when it must have reached another state
+    state: State = State.STARTING
+    reason: str = messages.START  # why it asked for a place
+    generation: int = 0  # the last that it was placed in
+    joined: int = 0  # the last that it came together with
+    since: int | None = None  # the first that it was in and that all of its members joined
+    finished: bool = False  # its elastic function has returned
+    failed: bool = False
+
+    @property
+    def name(self) -> str:
+        """For people, and for exclusion."""
+        return f"{self.host}[{self.number}]"
+
+    @property
+    def seat(self) -> tuple[str, int]:
+        """Host and number."""
+        return self.host, self.number
+
+    @property
+    def lives(self) -> bool:
+        """Whether the job counts on it."""
+        return self.state in _LIVING
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is in a generation, or on its way into it."""
+        return self.state in (State.JOINING, State.TRAINING)
+
+    @property
+    def age(self) -> tuple[float, int]:
+        """Sorts processes, those first that have had the job's state for longest."""
+        return (float("inf") if self.since is None else self.since, self.start_rank)

@@ -1,0 +1,76 @@
+"""The hosts and the processes of an elastic job, as the driver knows them now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from hvdtune.launch.allocation.hosts import Host
+from hvdtune.launch.elastic.limits import MOST_PROCESSES, Limits
+from hvdtune.launch.elastic.process import Process
+
+
+class Roster:
+    """What `Membership` knows, and questions about it.
+
+    Everybody who was placed in this generation is a member of it. Before the first, in generation
+    0, everybody is who was started.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.generation = 0
+        self.hosts: dict[str, int] | None = None  # slots, oldest host first; None: no answer yet
+        self.processes: dict[str, Process] = {}  # whose end was not reported, oldest first
+        self.crew: list[Process] = []  # the members, in the order of ranks; the lost ones, too
+        self.trained = False  # a generation has come together
+        self.most = limits.most or MOST_PROCESSES
+        self._spares = limits.spares
+
+    def is_member(self, process: Process) -> bool:
+        """Whether the process belongs to this generation."""
+        return process.generation == self.generation
+
+    def has_slot(self, process: Process) -> bool:
+        """Whether the process's slot is still there."""
+        return process.number < (self.hosts or {}).get(process.host, 0)
+
+    def carries(self, process: Process) -> bool:
+        """Whether the process has the job's state; before there is one, everybody has."""
+        return process.lives and (process.since is not None or not self.trained)
+
+    def survivors(self) -> list[Process]:
+        """The members that live, in the order of their ranks."""
+        return [member for member in self.crew if member.lives]
+
+    def unplaced(self) -> list[Process]:
+        """Those that live and have no place in a generation, the oldest first."""
+        generation = self.generation or None
+        return [
+            one for one in self.processes.values() if one.generation != generation and one.lives
+        ]
+
+    def newcomers(self) -> list[Process]:
+        """Those that live and are no members, the oldest first."""
+        return self.unplaced() if self.generation else []
+
+    def expected(self) -> list[Process]:
+        """Those that may be in the next generation."""
+        return [one for one in self.processes.values() if one.lives and self.has_slot(one)]
+
+    def in_use(self) -> list[Host]:
+        """The slots of those that may be in the next generation."""
+        counts = Counter(process.host for process in self.expected())
+        return [Host(name, count) for name, count in counts.items()]
+
+    def room(self) -> int:
+        """How many more processes there may be; less than 0 if there are too many."""
+        return self.most + self._spares - len(self.expected())
+
+    def free_seats(self, excluded: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+        """Slots without a process, as (host, number); not those that are excluded by name."""
+        taken = {process.seat for process in self.processes.values()}
+        for host, slots in (self.hosts or {}).items():
+            if not excluded(host):
+                for number in range(slots):
+                    if (host, number) not in taken and not excluded(f"{host}[{number}]"):
+                        yield host, number

@@ -1,0 +1,51 @@
+"""`HorovodRunner`, with which notebooks on Databricks start Horovod (its class is sparkdl's)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.function.call_site import run as run_here
+from hvdtune.spark import cluster as clusters
+from hvdtune.spark.runner import run
+
+_VERBOSITIES = ("log_callback_only", "all")
+
+
+class HorovodRunner:
+    """Runs a function on `np` ranks.
+
+    `np` > 0: in so many Spark tasks; 0: in as many as the cluster has slots; < 0: in -np processes
+    on this machine, without Spark. `driver_log_verbosity` "all" shows what the ranks print in
+    Spark; "log_callback_only", the default, shows nothing of it, but for the last lines of a rank
+    that fails. What processes on this machine print is always shown.
+    """
+
+    def __init__(self, *, np: int, driver_log_verbosity: str = "log_callback_only") -> None:
+        if isinstance(np, bool) or not isinstance(np, int):
+            raise LaunchError(f"np={np!r} is not accepted: give a whole number.")
+        if driver_log_verbosity not in _VERBOSITIES:
+            raise LaunchError(
+                f"driver_log_verbosity={driver_log_verbosity!r} is not accepted: give "
+                f"{' or '.join(map(repr, _VERBOSITIES))}."
+            )
+        self.num_processor = np
+        self.driver_log_verbosity = driver_log_verbosity
+
+    def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
+        """Call `main(**kwargs)` on each rank; return what it returned on rank 0.
+
+        See `hvdtune.spark.run` for what is raised.
+        """
+        if self.num_processor < 0:
+            return run_here(main, kwargs=kwargs, num_proc=-self.num_processor)[0]
+        size = self.num_processor
+        if size == 0:
+            cluster = clusters.active()
+            size = cluster.slots() or cluster.parallelism()
+        if self.driver_log_verbosity == "all":
+            return run(main, kwargs=kwargs, num_proc=size)[0]
+        with open(os.devnull, "w") as nowhere:
+            return run(main, kwargs=kwargs, num_proc=size, stdout=nowhere, stderr=nowhere)[0]

@@ -1,0 +1,209 @@
+"""A job in Spark, from the program's side: start the tasks, hear of them, take the results."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hvdtune.compute_service.errors import TimeoutException
+from hvdtune.core.observation.recording import run_finisher
+from hvdtune.launch.local.endings import Failure
+from hvdtune.spark.cluster import Cluster
+from hvdtune.spark.course import Course
+from hvdtune.spark.link import Listener
+from hvdtune.spark.task import FAILURE, RESULT, SCHEMA, Order
+
+_LOOK_S = 0.2
+_TOLD_AFTER_S = 5.0
+
+
+class Limits(NamedTuple):
+    """How many tasks, and until when (monotonic seconds, and as the user said it) they must run."""
+
+    size: int
+    until: float
+    start_timeout: float
+
+
+def mapper(order: Order) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """What Spark calls in each task: Arrow's batches in and out."""
+
+    # Spark's workers import hvdtune only when it is called: if it is missing there, Spark says so.
+    def run_rank(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow
+
+        from hvdtune.spark.task import work
+
+        for _ in batches:
+            pass
+        fields = (("rank", pyarrow.int32()), ("name", pyarrow.string()), ("data", pyarrow.binary()))
+        schema = pyarrow.schema(fields)
+        for rank, name, data in work(order):
+            yield pyarrow.RecordBatch.from_arrays([[rank], [name], [data]], schema=schema)
+
+    return run_rank
+
+
+def run_job(
+    cluster: Cluster, make_order: Callable[[str, int], Order], course: Course, limits: Limits,
+    say: Callable[[str], None], timeline: Path | None,
+) -> list[Any]:  # fmt: skip
+    """What each rank has returned, by rank; the recording is in the file `timeline`.
+
+    `make_order(key, port)` gives the order that leads to this program's listener. Raises
+    RuntimeError for a job that failed, TimeoutException for one that did not start in time. The
+    Spark session can be used afterwards.
+    """
+    require_slots(cluster, limits, say)
+    key, tag = secrets.token_hex(32), f"hvdtune-{secrets.token_hex(8)}"
+    listener = Listener(key, course.join, course.take, course.leave)
+    late: list[str] = []
+
+    def watch() -> None:
+        if course.await_all(limits.until):
+            return
+        # Tasks that have run for long may not have found this program.
+        if course.started or cluster.is_heard:
+            late.append(_late(course, limits))
+            cluster.cancel(tag)
+
+    watcher = threading.Thread(target=watch, name="hvdtune-spark-start", daemon=True)
+    watcher.start()
+    try:
+        with cluster.tagged(tag):
+            try:
+                rows = _collect(cluster, make_order(key, listener.port), limits.size)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    cluster.cancel(tag)
+                raise
+    except Exception as error:
+        raise _failed(error, course, late) from None
+    finally:
+        course.release()
+        watcher.join()
+        listener.close()
+    return _results(rows, limits.size, timeline)
+
+
+def require_slots(cluster: Cluster, limits: Limits, say: Callable[[str], None]) -> None:
+    """Raise RuntimeError if the cluster has fewer slots than tasks: Spark would try for minutes.
+
+    Where executors may still come, they are awaited until `limits.until`.
+    """
+    dynamic = cluster.setting("spark.dynamicAllocation.enabled", "false").lower() == "true"
+    told_at = time.monotonic() + _TOLD_AFTER_S
+    while not dynamic:
+        slots = cluster.slots()
+        if slots is None or slots >= limits.size:
+            return
+        short = (
+            f"{limits.size} processes need {limits.size} slots at the same time, and Spark has "
+            f"{slots} ({cluster.setting('spark.master')})"
+        )
+        if cluster.is_local or time.monotonic() >= limits.until:
+            raise RuntimeError(
+                f"{short}: ask for fewer (num_proc), or start the session with more cores."
+            )
+        if time.monotonic() >= told_at:
+            say(f"{short}; waiting for more, {limits.start_timeout:g} s at most.")
+            told_at = limits.until
+        time.sleep(_LOOK_S)
+
+
+def _late(course: Course, limits: Limits) -> str:
+    return (
+        f"Timed out waiting for Spark to start the job: {course.started} of {limits.size} tasks "
+        f"have started within {limits.start_timeout:g} s. All of them must get a slot at the same "
+        "time; give start_timeout (or HOROVOD_SPARK_START_TIMEOUT) if that takes longer."
+    )
+
+
+def _collect(cluster: Cluster, order: Order, size: int) -> list[Any]:
+    tasks = cluster.session.range(0, size, 1, size)
+    rows: list[Any] = tasks.mapInArrow(mapper(order), SCHEMA, barrier=True).collect()
+    return rows
+
+
+def _failed(error: Exception, course: Course, late: list[str]) -> Exception:
+    if late:
+        return TimeoutException(late[0])
+    text = str(error)
+    failure = course.failure(hopeless=True)
+    told = _told(text)
+    why = course.not_started or told.get("why", "")
+    if why:
+        return RuntimeError(f"The job could not be started: {why}")
+    if failure is None and "code" in told:
+        failure = Failure(**told)
+    if failure is None:
+        if "No module named 'hvdtune'" in text:
+            return RuntimeError(
+                "The job could not be started: hvdtune is not installed for the Python of Spark's "
+                "executors (spark.pyspark.python, PYSPARK_PYTHON)."
+            )
+        return RuntimeError(f"Spark job has failed: {_reason(text)}")
+    sentence = f"The job has failed: {failure.describe().rstrip()}"
+    if failure.loss:
+        sentence += f"\nSpark says: {_reason(text)}"
+    return RuntimeError(sentence)
+
+
+def _told(text: str) -> dict[str, Any]:
+    """What a task said in the exception that Spark has passed on; {} if it said nothing."""
+    place = text.find(FAILURE + "{")
+    if place < 0:
+        return {}
+    with contextlib.suppress(ValueError):
+        found: dict[str, Any] = json.JSONDecoder().raw_decode(text[place + len(FAILURE) :])[0]
+        return found
+    return {}
+
+
+def _reason(text: str) -> str:
+    """Of Spark's message the lines before its own stack."""
+    lines = []
+    for line in text.splitlines():
+        if line.lstrip().startswith("at ") or line.startswith("JVM stacktrace"):
+            break
+        lines.append(line)
+    return "\n".join(lines[:40]).strip() or "it gives no reason"
+
+
+def _results(rows: Iterable[Any], size: int, timeline: Path | None) -> list[Any]:
+    found: dict[int, bytearray] = {}
+    recorded: dict[str, bytearray] = {}
+    for row in rows:
+        if row["name"] == RESULT:
+            found.setdefault(row["rank"], bytearray()).extend(row["data"])
+        else:
+            recorded.setdefault(row["name"], bytearray()).extend(row["data"])
+    if timeline is not None:
+        _bring_home(recorded, timeline)
+    return [_result(rank, found.get(rank)) for rank in range(size)]
+
+
+def _result(rank: int, data: bytearray | None) -> Any:
+    if data is None:
+        raise RuntimeError(f"Rank {rank} exited with code 0 before the function returned.")
+    try:
+        return pickle.loads(data)
+    except Exception as error:
+        raise RuntimeError(f"What rank {rank} returned cannot be read here: {error}") from error
+
+
+def _bring_home(recorded: dict[str, bytearray], timeline: Path) -> None:
+    for name, data in recorded.items():
+        timeline.with_name(name).write_bytes(data)
+    if not recorded:
+        raise RuntimeError("Nothing was recorded: the function has not called init().")
+    problem = run_finisher(str(timeline))
+    if problem:
+        raise RuntimeError(f"The job has ended, but {problem}")

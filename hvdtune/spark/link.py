@@ -1,0 +1,168 @@
+"""How a task reports to the program that has started the job: a TCP connection with frames.
+
+Whoever connects proves that it knows the job's key, says which task it is, and sends the frames of
+`hvdtune.launch.remote.frames`: what its rank prints, and how it ends. Nothing secret passes here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+
+from hvdtune.launch.remote.frames import Frame, FrameError, FrameReader, Kind, encode
+
+_NONCE = 32
+_PROOF = hashlib.sha256().digest_size
+_PATIENCE = 10.0  # for a stranger to prove what it knows, seconds
+_TRY = 3.0  # for one address, seconds
+_WELCOME, _REFUSED = b"+", b"-"
+
+
+def _proof(key: str, nonce: bytes) -> bytes:
+    return hmac.new(bytes.fromhex(key), nonce, hashlib.sha256).digest()
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = connection.recv(count - len(data))
+        if not more:
+            raise OSError("the connection has ended")
+        data += more
+    return data
+
+
+class Listener:
+    """The program's end. `join(task, host)` is asked for each task and may refuse it; then
+    `take(task, frame)` gets what it sends, and `leave(task)` hears that its connection has ended.
+
+    They are called by threads of this class, one a task.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        join: Callable[[int, str], bool],
+        take: Callable[[int, Frame], None],
+        leave: Callable[[int], None],
+    ) -> None:
+        self._key = key
+        self._join, self._take, self._leave = join, take, leave
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        self._socket = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
+        self.port: int = self._socket.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._start(self._accept)
+
+    def close(self) -> None:
+        """End all connections and threads."""
+        with self._lock:
+            self._closed = True
+            for each in (self._socket, *self._open):
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._socket.close()
+
+    def _start(self, work: Callable[..., None], *args: socket.socket) -> None:
+        thread = threading.Thread(target=work, args=args, name="hvdtune-spark", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return  # it is closed
+            with self._lock:
+                if self._closed:
+                    connection.close()
+                    return
+                self._open.add(connection)
+                self._start(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError, FrameError, ValueError, KeyError):
+            self._converse(connection)
+        with self._lock:
+            self._open.discard(connection)
+
+    def _converse(self, connection: socket.socket) -> None:
+        connection.settimeout(_PATIENCE)
+        nonce = os.urandom(_NONCE)
+        connection.sendall(nonce)
+        if not hmac.compare_digest(_receive(connection, _PROOF), _proof(self._key, nonce)):
+            return
+        reader = FrameReader()
+        task = None
+        try:
+            while data := connection.recv(65536):
+                for frame in reader.feed(data):
+                    if task is not None:
+                        self._take(task, frame)
+                    elif frame.kind == Kind.START:
+                        if not self._join(frame.number, str(json.loads(frame.payload)["host"])):
+                            connection.sendall(_REFUSED)
+                            return
+                        task = frame.number
+                        connection.sendall(_WELCOME)
+                        connection.settimeout(None)
+        finally:
+            if task is not None:
+                self._leave(task)
+
+
+class Link:
+    """A task's end."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    @classmethod
+    def open(
+        cls, addresses: Sequence[str], port: int, key: str, task: int, host: str
+    ) -> Link | None:
+        """Connect at the first address that answers; None if none does.
+
+        Raises RuntimeError if the program does not want this task: it has been started before.
+        """
+        for address in addresses:
+            try:
+                connection = socket.create_connection((address, port), timeout=_TRY)
+            except OSError:
+                continue
+            try:
+                connection.settimeout(_PATIENCE)
+                connection.sendall(_proof(key, _receive(connection, _NONCE)))
+                connection.sendall(encode(Kind.START, task, json.dumps({"host": host}).encode()))
+                answer = _receive(connection, 1)
+            except OSError:
+                connection.close()
+                continue
+            if answer != _WELCOME:
+                connection.close()
+                raise RuntimeError(f"task {task} has been started before: nothing is run twice")
+            connection.settimeout(None)
+            return cls(connection)
+        return None
+
+    def send(self, kind: Kind, rank: int, payload: bytes) -> None:
+        """Send a frame; if the program is gone, it is dropped."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(encode(kind, rank, payload))
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()

@@ -1,0 +1,293 @@
+"""Jobs in Spark: a classic session with two slots, Spark Connect, executors of their own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed")
+pytest.importorskip("pyarrow", reason="PyArrow is not installed")
+if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+    pytest.skip("Java is not installed", allow_module_level=True)
+
+from rank_programs import spark_jobs
+from support.jobs.leftovers import left_by_test, look
+from support.spark_sessions import spark_session
+
+from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.local.environment import alias_folder
+from hvdtune.spark import HorovodRunner, cluster, run
+from hvdtune.timeline import api
+
+TESTS = Path(__file__).resolve().parents[1]
+#: In the environment of Spark's processes and of all that come of them.
+MARK = "HVDTUNE_TEST_SPARK"
+SECONDS = 240.0  # for a program with a session of its own
+
+pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A classic session: local[2]."""
+    before = look(secrets.token_hex(16))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, secrets.token_hex(8))
+        with spark_session(tmp_path_factory.mktemp("spark")) as spark:
+            spark.sparkContext.setLogLevel("OFF")
+            yield spark
+    left = left_by_test(before)
+    assert not left, f"the tests left something behind: {left}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In the place of conftest's: the JVM and Spark's workers stay, `session` looks at the end."""
+    monkeypatch.setenv("HVDTUNE_AUTOTUNE_STORE", "")
+    monkeypatch.setenv("HVDTUNE_TEST_DIRECTORY", str(tmp_path))
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """What keeps a session to itself and quiet."""
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.memory": "512m",
+    }
+
+
+@pytest.fixture
+def no_ranks_left(session: Any) -> Iterator[None]:
+    """Fail a test of which a rank, or its agent, is left."""
+    yield
+    deadline = time.monotonic() + 10.0
+    while (left := ranks()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+def ranks() -> list[psutil.Process]:
+    """The ranks of Spark's, and their agents, that are there now."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline())
+            if "hvdtune.launch." in words and process.environ().get(MARK) == os.environ.get(MARK):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.usefixtures("session", "no_ranks_left")
+def test_results_come_by_rank_and_output_with_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--fast"])
+    out, err = io.StringIO(), io.BytesIO()
+    found = run(
+        spark_jobs.allreduce, (2.0,), {"offset": 1.0}, num_proc=2,
+        env={"GIVEN_BY_THE_TEST": "yes"}, stdout=out, stderr=err, verbose=2,
+        use_mpi=True, extra_mpi_args="-x A",
+    )  # fmt: skip
+    assert [one["rank"] for one in found] == [0, 1]
+    for one in found:
+        assert (one["size"], one["local_size"], one["sum"]) == (2, 2, 3.0 + 5.0)
+        assert one["environment"] == "yes"
+        assert one["argv"] == ["train.py", "--fast"]
+    assert found[0]["parents"][1] != found[1]["parents"][1]
+    assert sorted(out.getvalue().splitlines()) == [
+        f"[{rank}]<stdout>:rank {rank} has a sum" for rank in range(2)
+    ]
+    told = err.getvalue().decode().splitlines()
+    assert told[0].startswith("hvdtune.spark: use_mpi and extra_mpi_args have no effect")
+    assert "hvdtune.spark: Running 2 processes..." in told
+    for rank in range(2):
+        assert f"[{rank}]<stderr>:rank {rank} is done" in told
+        assert any(f"rank {rank} started on {os.uname().nodename}, pid " in line for line in told)
+        assert f"hvdtune.spark: rank {rank} ended with exit code 0" in told
+    assert not any("no effect: it is for Horovod on Spark" in line for line in told)
+
+
+@pytest.mark.usefixtures("session", "no_ranks_left")
+def test_torch_trains_and_is_recorded(tmp_path: Path) -> None:
+    out = io.StringIO()
+    file = tmp_path / "timeline.json"
+    # As many as there are slots.
+    losses = run(
+        spark_jobs.train, (5,), stdout=out, stderr=out, timeline=file,
+        prefix_output_with_timestamp=True,
+    )  # fmt: skip
+    assert losses[0] == losses[1]
+    assert losses[0][-1] < losses[0][0]
+    assert "Running 2 processes (inferred from spark.default.parallelism)" in out.getvalue()
+    assert [each.name for each in tmp_path.iterdir()] == ["timeline.json"]
+    assert sorted(api.read(file).recording.ranks) == [0, 1]
+
+
+ENDS = {
+    "raise": "exited with code 1",
+    "exit": "exited with code 9",
+    "kill": "was killed by SIGKILL",
+    "kill the task": "was lost: the Spark task that ran it has ended",
+}
+
+
+@pytest.mark.usefixtures("no_ranks_left")
+@pytest.mark.parametrize("how", ENDS)
+def test_the_end_of_a_rank_is_an_error_that_names_it(session: Any, how: str) -> None:
+    out = io.StringIO()
+    with pytest.raises(RuntimeError) as raised:
+        run(spark_jobs.end_badly, (how,), num_proc=2, stdout=out, stderr=out)
+    told = str(raised.value)
+    assert told.startswith("The job has failed: rank 1 (pid "), told
+    assert f" on {os.uname().nodename}) {ENDS[how]}" in told
+    assert "the last words of rank 1" in told
+    assert ("ValueError: rank 1 has a reason" in told) == (how == "raise")
+    assert "[1]<stdout>:the last words of rank 1" in out.getvalue()
+    # Spark has not tried again, and can do something else.
+    assert out.getvalue().count("the last words") == 1
+    assert session.range(10).count() == 10
+
+
+@pytest.mark.usefixtures("session", "no_ranks_left")
+def test_what_cannot_work_is_said_at_once() -> None:
+    out = io.StringIO()
+    with pytest.raises(RuntimeError, match=r"^3 processes need 3 slots .* Spark has 2 \(local\[2"):
+        run(spark_jobs.allreduce, (1.0,), num_proc=3, stderr=out)
+    with pytest.raises(LaunchError, match=r"^num_proc=0 is not accepted"):
+        run(spark_jobs.allreduce, num_proc=0)
+    with pytest.raises(LaunchError, match=r"^timeline='/nowhere/t.json': there is no folder"):
+        run(spark_jobs.allreduce, num_proc=2, timeline="/nowhere/t.json", stderr=out)
+    with pytest.raises(TypeError, match="function to call, not 'train'"):
+        run("train", num_proc=2)
+    with pytest.raises(TypeError, match="cannot be sent to the workers"):
+        run(spark_jobs.allreduce, (threading.Lock(),), num_proc=2)
+    with pytest.raises(LaunchError, match=r"^start_timeout=-1 is not accepted"):
+        run(spark_jobs.allreduce, num_proc=2, start_timeout=-1)
+
+
+@pytest.mark.usefixtures("no_ranks_left")
+def test_tasks_that_do_not_start_in_time_are_an_error(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from horovod.runner.common.util.timeout import TimeoutException
+
+    monkeypatch.setenv("HOROVOD_SPARK_START_TIMEOUT", "1")
+    (tmp_path / "busy").touch()
+    busy = str(tmp_path / "busy")
+
+    def wait(_: Any) -> None:
+        while os.path.exists(busy):
+            time.sleep(0.05)
+
+    rest = session.sparkContext.parallelize([0], 1)
+    other = threading.Thread(target=rest.foreach, args=(wait,))
+    other.start()
+    try:
+        with pytest.raises(TimeoutException, match=r"0 of 2 tasks have started within 1 s"):
+            run(spark_jobs.allreduce, (1.0,), num_proc=2, stderr=io.StringIO())
+    finally:
+        (tmp_path / "busy").unlink()
+        other.join()
+
+
+@pytest.mark.usefixtures("session", "no_ranks_left")
+def test_a_rank_that_leaves_early_has_returned_nothing() -> None:
+    with pytest.raises(RuntimeError, match=r"^Rank 1 exited with code 0 before the function"):
+        run(spark_jobs.leave_early, num_proc=2, verbose=0)
+
+
+@pytest.mark.usefixtures("session", "no_ranks_left")
+def test_horovod_runner(capfd: pytest.CaptureFixture[str]) -> None:
+    def main(factor: float) -> float:
+        return float(spark_jobs.allreduce(factor)["sum"])
+
+    assert HorovodRunner(np=2).run(main, factor=1.0) == 3.0
+    shown = capfd.readouterr()
+    assert "has a sum" not in shown.out + shown.err
+    assert HorovodRunner(np=-2, driver_log_verbosity="all").run(main, factor=2.0) == 6.0
+    assert "[1]<stdout>:rank 1 has a sum" in capfd.readouterr().out
+    with pytest.raises(LaunchError, match="driver_log_verbosity='loud' is not accepted"):
+        HorovodRunner(np=2, driver_log_verbosity="loud")
+
+
+def test_without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark import SparkContext
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    with pytest.raises(Exception, match=r"^Could not find an active SparkContext, are you running"):
+        run(spark_jobs.allreduce, (1.0,), num_proc=2)
+
+
+@pytest.mark.parametrize(
+    ("master", "cpus", "slots"),
+    [
+        ("local", 1, 1),
+        ("local[3]", 1, 3),
+        ("local[5, 2]", 2, 2),
+        ("local-cluster[2,3,1024]", 1, 6),
+        ("local-cluster[2,3,1024]", 2, 2),
+        ("local[*]", 1, os.cpu_count()),
+        ("spark://host:7077", 1, None),
+        ("yarn", 1, None),
+    ],
+)
+def test_slots_that_a_master_names(master: str, cpus: int, slots: int | None) -> None:
+    assert cluster.slots_of(master, cpus) == slots
+
+
+def in_program(name: str, folder: Path) -> dict[str, Any]:
+    """What a program of rank_programs with a session of its own has found."""
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([*alias_folder({}), str(TESTS), *filter(None, sys.path)]),
+        MARK: secrets.token_hex(8),
+    }
+    command = [sys.executable, "-m", f"rank_programs.{name}", json.dumps(settings(folder))]
+    ended = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=SECONDS,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def test_spark_connect(tmp_path: Path) -> None:
+    found = in_program("spark_connect", tmp_path)
+    assert found["classic"] is False
+    assert [one["sum"] for one in found["results"]] == [3.0, 3.0]
+    assert found["output"] == [f"[{rank}]<stdout>:rank {rank} has a sum" for rank in range(2)]
+    assert found["failure"].startswith("The job has failed: rank 1 (pid ")
+    assert "exited with code 9" in found["failure"]
+    assert found["too few"].startswith("3 processes need 3 slots at the same time, and Spark has 2")
+    assert found["count"] == 10
+    assert found["alias"] is True
+
+
+def test_executors_of_their_own_and_their_gpus(tmp_path: Path) -> None:
+    found = in_program("spark_executors", tmp_path)
+    first, second = found["devices"]
+    assert first["places"] == [[0, 0, 0], [1, 1, 0]]
+    # Each executor has been given the first GPU of its worker's, which are on one machine here.
+    assert first["visible"] == second["visible"] == "0"
+    assert first["mine"] == second["mine"] == ["0"]
+    assert [one["visible"] for one in found["ignored"]] == [None, None]
+    assert found["failure"].startswith("The job has failed: rank 1 (pid ")
+    assert "was lost: the Spark task that ran it has ended" in found["failure"]
+    assert "ExecutorLostFailure" in found["failure"]
