@@ -37,7 +37,9 @@ def main() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.master(f"local[{args.np}]").appName("digits").getOrCreate()
     pixels, labels = load_digits(return_X_y=True)
-    rows = [(list(map(float, row / 16)), int(label)) for row, label in zip(pixels, labels, strict=True)]
+    rows = [
+        (list(map(float, row / 16)), int(label)) for row, label in zip(pixels, labels, strict=True)
+    ]
     df = spark.createDataFrame(rows, ["pixels", "digit"]).repartition(args.np)
     df = df.withColumn("pixels", array_to_vector(col("pixels")))
     train, test = df.randomSplit([0.8, 0.2], seed=1)

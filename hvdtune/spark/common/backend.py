@@ -65,21 +65,9 @@ class SparkBackend(Backend):
         """The number given, or Spark's default parallelism."""
         if self._num_proc is not None:
             return self._num_proc
-        from pyspark import SparkContext
+        from hvdtune.spark import cluster
 
-        context = SparkContext._active_spark_context
-        if context is not None:
-            return int(context.defaultParallelism)
-        from pyspark.sql import SparkSession
-
-        session = SparkSession.getActiveSession()
-        found = session and session.conf.get("spark.default.parallelism", "")
-        if not found:
-            raise ValueError(
-                "num_proc is needed here: Spark Connect does not tell how many tasks can run at "
-                "once. Give SparkBackend(num_proc=…) or the estimator's num_proc."
-            )
-        return int(found)
+        return cluster.active().parallelism()
 
 
 class LocalBackend(Backend):
