@@ -96,7 +96,7 @@ class LocalBackend(Backend):
         from hvdtune.launch.function import pickling
         from hvdtune.launch.function.call_site import run
 
-        call = pickling.dumps((fn, tuple(args), dict(kwargs or {})))
+        call = pickling.call(fn, args, kwargs)
         return run(
             _with_variables,
             args=({**self._env, **(env or {})}, call),

@@ -14,6 +14,7 @@ import torch
 
 import hvdtune.torch as hvd
 from hvdtune.spark.common.plan import TrainingPlan, endless, sizes_of
+from hvdtune.spark.task import get_available_devices
 from hvdtune.spark.torch.objective import Objective, as_inputs, dtype_of
 from hvdtune.spark.torch.serialization import dumps, loads
 
@@ -253,8 +254,12 @@ class _Training:
 
 
 def _device(use_gpu: bool) -> torch.device:
+    """The GPU that Spark has given to this rank, or one by its place on its host; or the CPU."""
     if use_gpu and torch.cuda.is_available():
-        device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
+        by_place = os.environ.get("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "0") not in ("", "0")
+        given = [] if by_place else get_available_devices()
+        index = int(given[0]) if given else hvd.local_rank() % torch.cuda.device_count()
+        device = torch.device("cuda", index)
         torch.cuda.set_device(device)
         return device
     return torch.device("cpu")
