@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +41,7 @@ from hvdtune.torch import Compression
 # What the ranks get of this file goes with its code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+PYTHONPATH = os.environ.get("PYTHONPATH")
 WEIGHTS = np.array([1.0, -2.0, 0.5, 3.0])
 ROWS = 120
 
@@ -59,7 +61,9 @@ class RanksBackend(Backend):
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
         call = cloudpickle.dumps((fn, tuple(args), dict(kwargs or {})))
-        result = run_ranks(self.count, estimator_rank.run, dict(env or {}), call, env=env)
+        # The session's is for Spark's workers; with another, ranks cannot be forked.
+        own = {**(env or {}), "PYTHONPATH": PYTHONPATH}
+        result = run_ranks(self.count, estimator_rank.run, dict(env or {}), call, env=own)
         self.output = result[0].stdout
         return list(result.values)
 
@@ -554,7 +558,6 @@ def test_lightning(df: Any, store: Any):
 
 def test_keras(df: Any, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     keras = pytest.importorskip("keras", reason="Keras is not installed")
     from hvdtune.spark.keras import KerasEstimator, KerasModel
 
