@@ -584,8 +584,16 @@ def test_keras(df: Any, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     history = model.getHistory()
     assert len(history["loss"]) == len(history["val_loss"]) == 3
     assert history["loss"][-1] < history["loss"][0]
-    more = one.setEpochs(1).fit(weighted).getHistory()
-    assert more["loss"][0] < history["loss"][0]
+    best = keras.callbacks.ModelCheckpoint(
+        "changed.keras", monitor="loss", mode="max", save_best_only=True
+    )
+    more = one.setEpochs(2).setCheckpointCallback(best).fit(weighted)
+    assert more.getHistory()["loss"][0] < history["loss"][0]
+    kept = keras.models.load_model(
+        store.get_localized_path(f"{store.get_run_path('k')}/best.keras"), compile=False
+    )
+    for ours, theirs in zip(more.getModel().get_weights(), kept.get_weights(), strict=True):
+        assert (ours == theirs).all()
 
     out = model.transform(df)
     assert out.schema["y__output"].dataType == T.DoubleType()
