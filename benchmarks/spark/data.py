@@ -127,7 +127,8 @@ def transform(folder: Path, rows: int) -> None:
                 got = model(torch.tensor(row["x"].toArray(), dtype=torch.float32).reshape(-1, 10))
             yield Row(**row.asDict(), y__output=got.item())
 
-    ours = TorchModel(model=model, feature_columns=["x"], label_columns=["y"])
+    told = {"y": {"spark_data_type": "double", "outputs": 1}}  # as after fit()
+    ours = TorchModel(model=model, feature_columns=["x"], label_columns=["y"], _metadata=told)
 
     def batches(frame: Any) -> None:
         ours.transform(frame).agg(F.sum("y__output")).collect()
@@ -139,7 +140,7 @@ def transform(folder: Path, rows: int) -> None:
     for name, work, count in (("batches", batches, rows), ("each row", by_row, rows // 8)):
         part = df.limit(count).repartition(2).cache()
         part.count()
-        work(part.limit(1000))  # starts Python workers
+        work(part.sample(0.01, seed=0))  # starts a Python worker for each task
         start = time.perf_counter()
         work(part)
         found[name] = count / (time.perf_counter() - start)
