@@ -96,14 +96,15 @@ ENVIRONMENTS = {
             imports=("mxnet", "numpy"),
             newest_python=(3, 11),
         ),
+        # Keras' backend is PyTorch there.
         Environment(
             "clusters",
             (
                 *("ray[default]==2.60.*", "pyspark==4.3.*", "pandas", "pyarrow", "fsspec"),
-                *("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard"),
+                *("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard", *_KERAS),
             ),
             ("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
-            imports=("ray", "pyspark", "pyarrow", "fsspec", "grpc"),
+            imports=("ray", "pyspark", "pyarrow", "fsspec", "grpc", "keras"),
         ),
         Environment(
             "keras-hub",

@@ -39,7 +39,10 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "autotune": {"bootstrap", "settings", "pages"},
     "autotune.session.online": {"autotune", "core", "settings"},
     "launch": {"bootstrap", "core", "settings"},
-    "spark": {"bootstrap", "compute_service", "core", "launch", "settings"},
+    "spark": {
+        *("bootstrap", "compute_service", "core", "keras", "launch", "lightning", "settings"),
+        "torch",
+    },
     "bench": {"arrays", "bootstrap", "core", "settings", "launch", "pages", "torch"},
     "alias": {"bootstrap", "launch"},
     "cli": {
@@ -112,7 +115,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "spark": (
         *("conf", "cluster", "link", "order", "task", "course", "job", "runner", "elastic"),
-        "horovod_runner",
+        *("horovod_runner", "common", "torch", "lightning", "keras"),
     ),
     "bench": (
         *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),

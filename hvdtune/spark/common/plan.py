@@ -1,0 +1,103 @@
+"""What every rank is told of a training, whatever the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hvdtune.spark.common.datamodule import DataModule
+from hvdtune.spark.common.store import RemoteStore
+
+
+@dataclass
+class TrainingPlan:
+    """Columns, batches, data and store of one training; see `params` for what each means."""
+
+    run_id: str
+    store: RemoteStore
+    feature_columns: list[str]
+    label_columns: list[str]
+    sample_weight_col: str | None
+    metadata: dict[str, dict[str, Any]]
+    train_rows: int
+    val_rows: int  # 0: no validation
+    batch_size: int
+    val_batch_size: int
+    epochs: int
+    verbose: int
+    train_steps_per_epoch: int | None
+    validation_steps_per_epoch: int | None
+    loss_weights: list[float]
+    label_shapes: list[Any] | None
+    random_seed: int | None
+    shuffle: bool
+    use_gpu: bool
+    gradient_compression: Any
+    backward_passes_per_step: int
+    transform_fn: Callable[[Any], Any] | None
+    data_module: type[DataModule]
+    data_options: dict[str, Any] = field(default_factory=dict)
+
+    def steps(self, ranks: int) -> tuple[int, int]:
+        """Training and validation steps of an epoch, the same on all ranks."""
+        train = self.train_steps_per_epoch or max(1, self.train_rows // self.batch_size // ranks)
+        if not self.val_rows:
+            return train, 0
+        val = self.validation_steps_per_epoch
+        return train, val or max(1, self.val_rows // self.val_batch_size // ranks)
+
+    def data(self, rank: int, ranks: int) -> DataModule:
+        """This rank's data; a context manager."""
+        train_steps, val_steps = self.steps(ranks)
+        names = [*self.feature_columns, *self.label_columns]
+        if self.sample_weight_col is not None:
+            names.append(self.sample_weight_col)
+        return self.data_module(
+            train_dir=self.store.train_data_path,
+            val_dir=self.store.val_data_path,
+            num_train_epochs=self.epochs,
+            has_val=self.val_rows > 0,
+            train_batch_size=self.batch_size,
+            val_batch_size=self.val_batch_size,
+            shuffle=self.shuffle,
+            transform_fn=self.transform_fn,
+            cur_shard=rank,
+            shard_count=ranks,
+            # A function may make columns of others: it gets all that were written.
+            schema_fields=None if self.transform_fn else list(dict.fromkeys(names)),
+            storage_options=self.store.storage_options,
+            steps_per_epoch_train=train_steps,
+            steps_per_epoch_val=val_steps,
+            verbose=self.verbose > 0 and rank == 0,
+            random_seed=self.random_seed,
+            vector_sizes={
+                name: told["shape"]
+                for name, told in self.metadata.items()
+                if told["spark_data_type"] == "vector"
+            },
+            **self.data_options,
+        )
+
+
+def endless(batches: Any) -> Iterator[Any]:
+    """The batches, again from the start when a data module's end."""
+    while True:
+        count = 0
+        for batch in batches:
+            count += 1
+            yield batch
+        if not count:
+            raise ValueError("the data module gave no batch.")
+
+
+def rows_of(array: Any, shape: Any) -> Any:
+    """A batch of rows in the shape that a model wants; the first dimension of `shape` is any."""
+    return array if shape is None else array.reshape(len(array), *list(shape)[1:])
+
+
+def sizes_of(outputs: list[Any]) -> list[int]:
+    """How many numbers each output has for a row."""
+    return [int(np.prod(tuple(one.shape)[1:], dtype=np.int64)) for one in outputs]

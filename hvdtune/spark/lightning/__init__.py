@@ -1,0 +1,25 @@
+"""PyTorch Lightning on Spark: an estimator for LightningModules, and the transformer it fits.
+
+from hvdtune.spark.lightning import TorchEstimator
+model = TorchEstimator(store=store, model=module, feature_cols=…, label_cols=…).fit(df)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import hvdtune.lightning  # noqa: F401  (says what is missing if Lightning is)
+
+if TYPE_CHECKING:
+    from hvdtune.spark.lightning.estimator import TorchEstimator, TorchModel
+
+__all__ = ["TorchEstimator", "TorchModel"]
+
+
+def __getattr__(name: str) -> Any:
+    # Ranks need only `remote`, without Spark's machine learning.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from hvdtune.spark.lightning import estimator
+
+    return getattr(estimator, name)

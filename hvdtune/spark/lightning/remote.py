@@ -1,0 +1,174 @@
+"""A rank's training of a LightningModule."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import hvdtune.torch as hvd
+from hvdtune.lightning import HvdtuneStrategy
+from hvdtune.lightning.package import pl
+from hvdtune.spark.common.plan import TrainingPlan
+from hvdtune.spark.lightning.datamodule import EpochLoader
+from hvdtune.spark.torch.serialization import dumps, loads
+
+
+@dataclass
+class LightningProgram:
+    """What is trained, and the Trainer's arguments."""
+
+    module: Any
+    callbacks: list[Any]
+    logger: Any
+    log_every_n_steps: int
+    profiler: Any
+    terminate_on_nan: bool
+    trainer_args: dict[str, Any]
+
+
+@dataclass
+class LightningResult:
+    """What rank 0 returns: what was logged in each epoch, and the weights at the end."""
+
+    history: list[dict[str, Any]]
+    state: bytes
+
+
+def train(plan: TrainingPlan, program: bytes, checkpoint: bytes | None) -> LightningResult | None:
+    """Train on this rank. Returns rank 0's result, and None on the others.
+
+    checkpoint: Lightning's file of an earlier run with the same name, from which training goes on
+    for `epochs` more.
+    """
+    hvd.init()
+    try:
+        with _folder(plan) as folder, plan.data(hvd.rank(), hvd.size()) as data:
+            return _train(plan, loads(program), checkpoint, folder, data)
+    finally:
+        hvd.shutdown()
+
+
+@contextlib.contextmanager
+def _folder(plan: TrainingPlan) -> Iterator[str]:
+    """Where rank 0 writes what the store is to keep; other ranks write nothing there."""
+    if hvd.rank() == 0 and plan.store.saving_runs:
+        with plan.store.get_local_output_dir() as folder:
+            yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="hvdtune-run-") as folder:
+            yield folder
+
+
+def _train(
+    plan: TrainingPlan, program: LightningProgram, checkpoint: bytes | None, folder: str, data: Any
+) -> LightningResult | None:
+    if plan.random_seed is not None:
+        torch.manual_seed(plan.random_seed + hvd.rank())
+    train_steps, val_steps = plan.steps(hvd.size())
+    record = _Record(plan, folder)
+    callbacks = [*program.callbacks, record]
+    place = os.path.join(folder, plan.store.checkpoint_filename)
+    if plan.store.saving_runs:
+        own = [one for one in callbacks if isinstance(one, pl.callbacks.ModelCheckpoint)]
+        for one in own:
+            one.dirpath = place
+        if not own:
+            callbacks.insert(0, pl.callbacks.ModelCheckpoint(dirpath=place))
+    if program.terminate_on_nan:
+        callbacks.append(_FiniteLoss())
+    resumed = _Resumed(checkpoint, folder)
+    arguments: dict[str, Any] = {
+        "strategy": HvdtuneStrategy(
+            compression=plan.gradient_compression or hvd.Compression.none, scale_lr=True
+        ),
+        "accelerator": "cpu",
+        "devices": 1,
+        "max_epochs": resumed.epochs + plan.epochs,
+        "limit_train_batches": train_steps,
+        "limit_val_batches": val_steps,
+        "num_sanity_val_steps": 0,
+        "accumulate_grad_batches": plan.backward_passes_per_step,
+        "callbacks": callbacks,
+        "logger": program.logger or pl.loggers.CSVLogger(folder, plan.store.logs_subdir, ""),
+        "log_every_n_steps": program.log_every_n_steps,
+        "profiler": program.profiler,
+        "enable_checkpointing": plan.store.saving_runs,
+        "enable_progress_bar": plan.verbose > 1,
+        "enable_model_summary": plan.verbose > 1,
+        "default_root_dir": folder,
+        "use_distributed_sampler": False,
+        **program.trainer_args,
+    }
+    trainer = pl.Trainer(**arguments)
+    module = program.module
+    loaders = [EpochLoader(data.train_data(), train_steps)]
+    if val_steps:
+        loaders.append(EpochLoader(data.val_data(), val_steps))
+    trainer.fit(module, *loaders, ckpt_path=resumed.path, weights_only=False)
+    if hvd.rank() != 0:
+        return None
+    if plan.store.saving_runs:
+        plan.store.sync(folder)
+    return LightningResult(record.history, dumps(module.state_dict()))
+
+
+@dataclass
+class _Resumed:
+    """A checkpoint as the file that Lightning wants, and how many epochs it has behind it."""
+
+    checkpoint: bytes | None
+    folder: str
+    path: str | None = field(default=None, init=False)
+    epochs: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.checkpoint is not None:
+            self.path = os.path.join(self.folder, f".resumed-{hvd.rank()}.ckpt")
+            with open(self.path, "wb") as file:
+                file.write(self.checkpoint)
+            self.epochs = int(loads(self.checkpoint)["epoch"]) + 1
+
+
+class _Record(pl.Callback):
+    """Keeps what was logged in each epoch, and uploads the run's files."""
+
+    def __init__(self, plan: TrainingPlan, folder: str) -> None:
+        self._plan, self._folder = plan, folder
+        self.history: list[dict[str, Any]] = []
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Validation has run by now."""
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.history.append({"epoch": len(self.history), **values})
+        if trainer.global_rank != 0:
+            return
+        if self._plan.verbose:
+            shown = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
+            print(
+                f"{self._plan.run_id}: epoch {len(self.history)}/{self._plan.epochs}: {shown}",
+                flush=True,
+            )
+        if self._plan.store.saving_runs:
+            self._plan.store.sync(self._folder)
+
+
+class _FiniteLoss(pl.Callback):
+    """Ends training when a loss is no number."""
+
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Look at the loss of the step."""
+        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+        if loss is not None and not math.isfinite(float(loss)):
+            raise ValueError(
+                f"the loss of step {trainer.global_step} on rank {trainer.global_rank} is "
+                f"{float(loss)} (terminate_on_nan)."
+            )
