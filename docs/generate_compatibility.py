@@ -234,6 +234,7 @@ def public_imports() -> list[str]:
     lines += [f"| `{one}` | works with TensorFlow |" for one in public_imports_table.TENSORFLOW]
     lines += [f"| `{one}` | works with MXNet |" for one in public_imports_table.MXNET]
     lines += [f"| `{one}` | works with Ray |" for one in public_imports_table.RAY]
+    lines += [f"| `{one}` | works with Spark |" for one in public_imports_table.SPARK]
     for statements, works in (
         (public_imports_table.WORKS, True),
         (public_imports_table.REFUSED, False),

@@ -114,6 +114,15 @@ RAY = (
     "from horovod.ray.worker import BaseHorovodWorker",
 )
 
+#: What works where Spark is.
+SPARK = (
+    "from horovod.spark import conf, run, run_elastic",
+    "from horovod.spark.common.backend import Backend, SparkBackend",
+    "from horovod.spark.common.store import HDFSStore, LocalStore, Store",
+    "from horovod.spark.task import get_available_devices",
+    "from horovod.spark.torch import TorchEstimator, TorchModel",
+)
+
 #: What ends in an ImportError; the page shows its words.
 REFUSED = (
     "from horovod.data import AsyncDataLoaderMixin, BaseDataLoader",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from _pytest.terminal import TerminalReporter
+from support.environments import ENVIRONMENTS, Making
 from support.jobs.nursery import MARK, Nurseries
 from support.native_builds import SANITIZERS, NativeBuilds
 
@@ -19,6 +20,7 @@ NATIVE = TESTS / "native"
 # From so many tests on, their gaps are long enough to build the native ones.
 MANY = 200
 BUILDS = pytest.StashKey[NativeBuilds]()
+ENVIRONMENTS_MADE = pytest.StashKey[Making]()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -46,6 +48,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End what builds in the background."""
     if not hasattr(config, "workerinput"):
         config.stash[BUILDS].end()
+        if ENVIRONMENTS_MADE in config.stash:
+            config.stash[ENVIRONMENTS_MADE].end()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -68,8 +72,18 @@ def _begin_builds(config: pytest.Config, tests: Sequence[str]) -> None:
         for name in SANITIZERS
         if any(test.endswith(f"::test_native[{name}]") for test in tests)
     ]
-    if len(tests) >= MANY and sanitizers and not config.option.collectonly:
+    if len(tests) < MANY or config.option.collectonly:
+        return
+    if sanitizers:
         config.stash[BUILDS].begin(sanitizers)
+    wanted = [
+        name
+        for name, environment in ENVIRONMENTS.items()
+        if any(test.endswith(f"::test_in_environment[{name}]") for test in tests)
+        and not environment.of_a_client
+    ]
+    if wanted:
+        config.stash[ENVIRONMENTS_MADE] = Making(wanted)
 
 
 @pytest.hookimpl(optionalhook=True)

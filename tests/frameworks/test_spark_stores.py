@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -393,3 +395,17 @@ def test_data_module_is_an_interface(tmp_path: Path):
         assert twice[0] == twice[1]  # without an end
         assert next(val)["id"].tolist() == [105, 106, 107]
     assert json.dumps(data.short_name) == '"parquet"'
+
+
+def test_what_public_code_imports():
+    program = (
+        "import generate_compatibility as generator\n"
+        "for statement in generator.public_imports_table.SPARK:\n"
+        "    assert generator.outcome(statement) == 'works', statement\n"
+    )
+    docs = Path(__file__).parents[2] / "docs"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=docs, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr

@@ -3,6 +3,8 @@
 Each is made when it is first asked for, and kept in `build/environments`, or in the folder that
 HVDTUNE_TEST_ENVIRONMENTS names. What is not installed in it comes from the interpreter that runs
 pytest: hvdtune, pytest, PyTorch.
+
+    python environments.py NAMES...     makes these, one after another, at a low priority
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import site
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -148,6 +151,33 @@ def python_of(environment: Environment) -> Path:
     return python
 
 
+class Making:
+    """Environments that are made beside the tests that run before theirs."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *names],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def end(self) -> None:
+        """Stop; what is not finished is made again by the next test run that needs it."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def main(names: Sequence[str]) -> None:
+    """Make environments; whatever does not succeed is left to their tests."""
+    os.nice(10)
+    for name in names:
+        with suppress(pytest.skip.Exception, RuntimeError):
+            python_of(ENVIRONMENTS[name])
+
+
 def place() -> Path:
     """Where the environments are kept; tests work in other folders than they are started in."""
     return ROOT / (os.environ.get("HVDTUNE_TEST_ENVIRONMENTS") or "build/environments")
@@ -198,3 +228,7 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
