@@ -32,6 +32,8 @@ _PATHS = "hvdtune-tests.pth"
 _KERAS = ("keras==3.15.*; python_version >= '3.11'", "keras==3.12.*; python_version < '3.11'")
 _JAX = ("jax>=0.10,<0.13; python_version >= '3.11'", "jax==0.6.*; python_version < '3.11'")
 _OPERATIONS = ("frameworks/test_tensorflow_operations.py",)
+_SPARK = ("frameworks/test_spark_run.py", "frameworks/test_spark_e*.py")  # they start Spark
+_JAVA = shutil.which("java") is not None or "JAVA_HOME" in os.environ
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ ENVIRONMENTS = {
                 *("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard", *_KERAS),
             ),
             ("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
+            but=() if _JAVA else _SPARK,
             imports=("ray", "pyspark", "pyarrow", "fsspec", "grpc", "keras"),
         ),
         Environment(
