@@ -18,27 +18,6 @@ except ImportError as error:
 from hvdtune.core.exceptions import (
     HorovodInternalError,
 )
-from hvdtune.core.job import (
-    init,
-    shutdown,
-)
-from hvdtune.core.libraries.built import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-    sycl_built,
-)
-from hvdtune.core.membership import (
-    add_process_set,
-    remove_process_set,
-)
 from hvdtune.core.objects import (
     allgather_object,
     broadcast_object,
@@ -47,36 +26,12 @@ from hvdtune.core.observation.marks import (
     mark,
     mark_step,
 )
-from hvdtune.core.observation.recording import (
-    start_timeline,
-    stop_timeline,
-)
 from hvdtune.core.operations import (
     barrier,
     join,
 )
-from hvdtune.core.process_sets import (
-    ProcessSet,
-    global_process_set,
-)
-from hvdtune.core.reduce_ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-)
-from hvdtune.core.world import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
+from hvdtune.faces import basics
+from hvdtune.faces.basics import *  # noqa: F403
 from hvdtune.jax.compression import (
     Compression,
 )
@@ -100,17 +55,9 @@ from hvdtune.jax.reduced_gradients import (
 )
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
     "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -119,38 +66,14 @@ __all__ = [
     "broadcast",
     "broadcast_object",
     "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grad",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
     "mark",
     "mark_step",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-    "sycl_built",
     "value_and_grad",
 ]
+__all__ += basics.__all__

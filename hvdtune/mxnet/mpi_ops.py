@@ -26,50 +26,18 @@ from mxnet.ndarray import NDArray
 
 from hvdtune.core import operations
 from hvdtune.core.exceptions import HorovodInternalError
-from hvdtune.core.job import init, shutdown
 from hvdtune.core.libraries import mxnet_library
-from hvdtune.core.libraries.built import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-    sycl_built,
-)
-from hvdtune.core.membership import add_process_set, remove_process_set
 from hvdtune.core.observation import call_sites
-from hvdtune.core.observation.recording import start_timeline, stop_timeline
 from hvdtune.core.operations import ALLREDUCE, BROADCAST, barrier
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
-from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from hvdtune.core.world import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
+from hvdtune.core.reduce_ops import Adasum, Average, Sum
+from hvdtune.faces import basics
 from hvdtune.faces.arguments import allreduce_op
+from hvdtune.faces.basics import *  # noqa: F403
 from hvdtune.faces.collectives import Collectives
 from hvdtune.mxnet.adapter import MxnetAdapter, code_of, like
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allreduce",
     "allreduce_",
@@ -77,38 +45,14 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-    "sycl_built",
 ]
+__all__ += basics.__all__
 
 _adapter = MxnetAdapter()
 collectives = Collectives(_adapter, __name__, "collectives")  # those that wait

@@ -21,85 +21,29 @@ from typing import Any
 import tensorflow as tf
 
 from hvdtune.core import operations
-from hvdtune.core.job import init, shutdown
-from hvdtune.core.libraries.built import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-    sycl_built,
-)
-from hvdtune.core.membership import add_process_set, remove_process_set
-from hvdtune.core.observation.recording import start_timeline, stop_timeline
 from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
-from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from hvdtune.core.world import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
+from hvdtune.core.reduce_ops import Adasum, Sum
+from hvdtune.faces import basics
 from hvdtune.faces.arguments import allreduce_op as handle_average_backwards_compatibility
 from hvdtune.faces.arguments import group_members
+from hvdtune.faces.basics import *  # noqa: F403
 from hvdtune.tensorflow.calls.operations import call, checked
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "alltoall",
     "broadcast",
     "broadcast_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "handle_average_backwards_compatibility",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
-    "sycl_built",
 ]
+__all__ += basics.__all__
 
 
 class _NoSuchSet(tf.errors.InvalidArgumentError, ValueError):

@@ -15,34 +15,10 @@ from typing import Any
 import torch
 
 from hvdtune.core.exceptions import HorovodInternalError
-from hvdtune.core.job import init, shutdown
-from hvdtune.core.libraries.built import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-    sycl_built,
-)
-from hvdtune.core.membership import add_process_set, remove_process_set
-from hvdtune.core.observation.recording import start_timeline, stop_timeline
 from hvdtune.core.process_sets import ProcessSet, global_process_set
-from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from hvdtune.core.world import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
+from hvdtune.core.reduce_ops import Average
+from hvdtune.faces import basics
+from hvdtune.faces.basics import *  # noqa: F403
 from hvdtune.torch import autograd
 from hvdtune.torch.adapter import group_members
 from hvdtune.torch.async_ops import (
@@ -67,15 +43,7 @@ from hvdtune.torch.async_ops import (
 from hvdtune.torch.compression import Compression
 
 __all__ = [
-    "Adasum",
-    "Average",
     "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -89,14 +57,6 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -105,30 +65,14 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
-    "sycl_built",
     "synchronize",
 ]
+__all__ += basics.__all__
 
 
 allreduce_ = collectives.allreduce_
