@@ -54,8 +54,9 @@ def check(log: Path, steps: int, deaths: int) -> None:
         assert (loss, norm) == pytest.approx(expected[step - 1], rel=1e-10), step
 
 
-@pytest.mark.parametrize(("phase", "victim"), long_too(("operation", 0), long=VICTIMS))
-def test_a_death_in_any_phase_changes_no_result(tmp_path, phase, victim):
+@pytest.mark.parametrize("death", long_too(("operation", 0), long=VICTIMS), ids=str)
+def test_a_death_in_any_phase_changes_no_result(tmp_path, death):
+    phase, victim = death
     deaths = [[phase, victim]]
     if phase == "reset":  # which another death brings about
         deaths.append(["step", (victim + 1) % 3])
