@@ -306,17 +306,16 @@ def parent_of(pid: int) -> int:
 # ---- functions --------------------------------------------------------------------------------
 
 
-def ranks_and_sizes(log: str) -> tuple[int, int]:
-    from rank_programs import elastic_epochs
-
-    import hvdtune as hvd
-
-    plan = {"log": log, "sizes": [3, 2], "fails": {"1,0": [0]}, "how": "kill"}
-    elastic_epochs.main(plan)
-    return hvd.rank(), hvd.size()
-
-
 def test_a_function_returns_what_the_first_ranks_have(job, monkeypatch):
+    def ranks_and_sizes(log: str) -> tuple[int, int]:
+        from rank_programs import elastic_epochs
+
+        import hvdtune as hvd
+
+        plan = {"log": log, "sizes": [3, 2], "fails": {"1,0": [0]}, "how": "kill"}
+        elastic_epochs.main(plan)
+        return hvd.rank(), hvd.size()
+
     monkeypatch.chdir(job.folder)
     found = hvdtune.run(
         ranks_and_sizes,
