@@ -57,7 +57,9 @@ def test_every_line_of_the_page_is_true():
     found = outcomes(said)
     for statement in framework:  # tests/frameworks runs them where there is the framework
         words = found.pop(statement)
-        assert words == "works" or re.search("TensorFlow|Keras|MXNet|Ray|Spark", words), f"{statement}: {words}"
+        assert words == "works" or re.search("TensorFlow|Keras|MXNet|Ray|Spark", words), (
+            f"{statement}: {words}"
+        )
         assert "not part of this version" not in words
         del said[statement]
     assert found == said
