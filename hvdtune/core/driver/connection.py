@@ -145,10 +145,9 @@ class Connection:
 
     def forget(self) -> None:
         """In a fork, which is no part of the job: leave the connection to its parent."""
-        self._beats.stop()
-        del self._beats  # it has a descriptor of its own
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
+        del self._beats  # they have a descriptor of their own; their thread is not in the fork
 
     # ---- helpers ---------------------------------------------------------------------------------
 
