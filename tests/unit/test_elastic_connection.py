@@ -174,6 +174,15 @@ def stranger(*lines: bytes) -> tuple[str, str, str]:
     return f"127.0.0.1:{listener.getsockname()[1]}", "p0", "secret"
 
 
+def test_another_process_of_the_same_name_is_refused(driver):
+    connection = connect(driver)
+    with pytest.raises(ValueError, match=f"failed: process {os.getpid()} has this place in the"):
+        connect(driver)
+    connection.say_joined(1)
+    driver.wait_for("joined", "p0")
+    assert "p0" not in driver.ended
+
+
 def test_addresses_and_nobody_there():
     for address in ("", "127.0.0.1", ":80", "host:", "host:0", "host:99999", "host:x"):
         with pytest.raises(ValueError, match=f"{messages.DRIVER}={address!r} is no address"):
@@ -208,15 +217,6 @@ def descriptors_of(file: str) -> list[str]:
             if os.readlink(f"/proc/self/fd/{name}") == file:
                 found.append(name)
     return found
-
-
-def test_another_process_of_the_same_name_is_refused(driver):
-    connection = connect(driver)
-    with pytest.raises(ValueError, match=f"failed: process {os.getpid()} has this place in the"):
-        connect(driver)
-    connection.say_joined(1)
-    driver.wait_for("joined", "p0")
-    assert "p0" not in driver.ended
 
 
 # ---- the process as a member ---------------------------------------------------------------------
