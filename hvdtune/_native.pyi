@@ -448,8 +448,8 @@ class Engine:
     def shutdown(self) -> None:
         """End the job for all ranks; returns when this engine has stopped."""
 
-    def abort(self, why: str) -> None:
-        """End the job at once, for all ranks, as if this one had died; from any thread."""
+    def cancel(self, why: str) -> None:
+        """End the job at once, for all ranks, with this reason; from any thread."""
 
     def abandon(self) -> None:
         """After a fork, in the child: let go without touching the job."""

@@ -143,6 +143,11 @@ def _start_elastic(
         try:
             return _start(None, given, place), given
         except _NotMet as error:
+            if member.is_finished():
+                raise ValueError(
+                    f"Horovod initialization failed: {error}; this process gets no other place, "
+                    "for its elastic function has returned"
+                ) from None
             log.write("info", f"init(): {error}; asking for another place")
             member.will_ask(messages.FAILURE, str(error))
 

@@ -96,7 +96,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
 
 @contextmanager
 def _taking_part() -> Iterator[None]:
-    """Tell the driver of an elastic job when the outermost function has returned."""
+    """Tell the driver of an elastic job when the outermost function begins and has returned."""
     global _depth
     if member.is_elastic():
         member.listen(notification_manager.handle_hosts_updated)

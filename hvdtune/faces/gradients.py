@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -28,3 +29,10 @@ class Layout:
 
 UNKNOWN = Layout(dense=False, sparse_dims=0)
 DENSE = Layout(dense=True, sparse_dims=0)
+
+
+def drop_waiting_gradients(optimizer: Any) -> None:
+    """Forget gradients that add up outside the optimizer's variables, as tf-keras' do."""
+    drop = getattr(getattr(optimizer, "_agg_helper", None), "drop", None)
+    if drop is not None:
+        drop()

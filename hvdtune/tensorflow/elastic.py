@@ -22,6 +22,7 @@ from hvdtune.core.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from hvdtune.core.process_sets import global_process_set
 from hvdtune.core.world import rank
 from hvdtune.elastic import ObjectState, State, run_translated
+from hvdtune.faces.gradients import drop_waiting_gradients
 from hvdtune.tensorflow.functions import broadcast_object, broadcast_values
 from hvdtune.tensorflow.util import key_of, value_of
 
@@ -131,6 +132,13 @@ class TensorFlowKerasState(_VariableState):
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         _build(self.optimizer, model.trainable_variables)
         super().__init__(kwargs)
+
+    def reset(self) -> None:
+        """Drop gradients that wait for tf-keras' ``backward_passes_per_step``.
+
+        A process that is new in the job has none.
+        """
+        drop_waiting_gradients(self.optimizer)
 
     def _variables(self) -> list[Any]:
         optimizer = getattr(self.optimizer, "variables", [])

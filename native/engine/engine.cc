@@ -88,6 +88,8 @@ void Engine::abort(const std::string& why) {
   parts_->job.arena.abort("rank " + std::to_string(parts_->job.rank) + " ended the job: " + why);
 }
 
+void Engine::cancel(const std::string& why) { parts_->job.arena.abort(why); }
+
 void Engine::shutdown() {
   Parts& parts = *parts_;
   end_job_by(kForever);

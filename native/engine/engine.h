@@ -130,6 +130,8 @@ class Engine final {
   bool end_job_by(Nanos deadline);
   /// Ends the job at once, for all ranks, as if this one had died.
   void abort(const std::string& why);
+  /// The same, if `why` is no matter of this rank's.
+  void cancel(const std::string& why);
 
   /// For a forked child, which has no engine threads: closes the connections so that they do not
   /// outlive the parent. Nothing else may be called then, not even the destructor.

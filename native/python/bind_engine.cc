@@ -359,7 +359,7 @@ void bind_engine(py::module_& module) {
            py::arg("one_shot_limit") = py::none(), py::arg("hierarchical_allreduce") = py::none(),
            py::arg("hierarchical_allgather") = py::none(), py::arg("nccl_streams") = py::none(),
            py::arg("nccl_bypass_limit") = py::none())
-      .def("abort", &Engine::abort, py::arg("why"), Release())
+      .def("cancel", &Engine::cancel, py::arg("why"), Release())
       .def("interrupt", &Engine::interrupt, py::arg("number"), Release())
       .def("interrupted", &Engine::interrupted)
       .def("uses_nccl", &Engine::uses_nccl)

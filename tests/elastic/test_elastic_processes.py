@@ -68,8 +68,10 @@ def test_a_generation_that_hangs_is_ended_by_the_driver(job_of):
     job.wait_for_line("stepped", p0, p1, p2)
     job.ranks.signal(1, signal.SIGSTOP)
     for identity in (p0, p2):
-        job.driver.send(identity, "cancel", generation=1)
-    job.hear("ready", p0, p2, reason=FAILURE, generation=1)
+        job.driver.send(identity, "cancel", generation=1, why="p1 has been silent for 5 s")
+    for ready in job.driver.wait_for("ready", p0, p2, reason=FAILURE, generation=1):
+        assert "p1 has been silent for 5 s" in ready["why"]
+        assert "ended the job" not in ready["why"], "no rank has"
     job.form(2, [p0, p2])
     job.wait_for_line("stepped", p0, p2)
     job.driver.send(p1, "leave", why="it was silent")
@@ -77,6 +79,55 @@ def test_a_generation_that_hangs_is_ended_by_the_driver(job_of):
     result = job.end(p0, p2)
     assert [rank.returncode for rank in result.ranks] == [0, 0, 0], result.describe()
     assert "Traceback" not in result[1].stderr
+
+
+def test_a_second_elastic_function_is_elastic_too(job_of):
+    job = job_of(elastic_jobs.count_twice)
+    p0, p1 = job.start(2)
+    job.form(1, [p0, p1], p0, p1)
+    job.until.touch()
+    job.hear("finished", p0, p1)
+    job.hear("resumed", p0, p1)
+    job.wait_for_line("ends", p0, p1)
+    job.wait_for_line("stepped", p0, p1)
+    job.kill(p0)
+    job.hear("ready", p1, reason=FAILURE, generation=1)
+    job.form(2, [p1])
+    job.wait_for_line("stepped", p1)
+    job.until.with_name(f"{job.until.name}.2").touch()
+    job.hear("finished", p1)
+    result = job.ranks.wait(check=False)
+    assert [rank.returncode for rank in result.ranks] == [-signal.SIGKILL, 0], result.describe()
+    assert job.wait_for_line("after", p1)[0]["size"] == 1
+
+
+def test_after_the_function_a_failure_ends_a_process_with_a_sentence(job_of):
+    job = job_of(elastic_jobs.join_again)
+    p0, p1 = job.start(2)
+    job.form(1, [p0, p1], p0, p1)
+    job.until.touch()
+    job.hear("finished", p0, p1)
+    job.wait_for_line("after", p0, p1)
+    job.driver.send(p0, "cancel", generation=1, why="p1 has ended")
+    text = job.wait_for_line("error", p0)[0]["text"]
+    assert text.startswith("Horovod initialization failed: ")
+    assert "p1 has ended; this process gets no other place" in text
+    result = job.ranks.wait(check=False)
+    assert [rank.returncode for rank in result.ranks] == [0, 0], result.describe()
+
+
+def test_children_that_call_init_are_refused(job_of):
+    job = job_of(elastic_jobs.have_children)
+    p0, p1 = job.start(2)
+    job.form(1, [p0, p1], p0, p1)
+    for line in job.wait_for_line("children", p0, p1):
+        refused = f"ValueError: Horovod initialization failed: process {line['pid']} has this place"
+        assert refused in line["started"]
+        assert line["forked"] in line["started"]
+        assert line["forked"]
+    job.wait_for_line("stepped", p0, p1)
+    result = job.end(p0, p1)
+    assert [rank.returncode for rank in result.ranks] == [0, 0], result.describe()
 
 
 def test_a_driver_that_goes_ends_a_process_with_a_sentence(job_of):

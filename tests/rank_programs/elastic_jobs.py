@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,52 @@ def gather_first(until: str) -> None:
     assert hvd.rank() < hvd.size() == int(os.environ["HOROVOD_SIZE"])
     hvd.allgather_object(hvd.rank())
     run(until)
+
+
+def count_twice(until: str) -> None:
+    """One elastic function after the other."""
+    hvd.init()
+    state = new_state()
+    for end in (until, f"{until}.2"):
+        assert elastic.run(train)(state, end) == "done"
+    say("after", step=state.step, total=state.total, size=hvd.size())
+
+
+def join_again(until: str) -> None:
+    """The function has returned; rank 0 begins the job anew, which no other does."""
+    hvd.init()
+    run(until)
+    if hvd.rank() == 0:
+        hvd.shutdown()
+        try:
+            hvd.init()
+        except ValueError as error:
+            say("error", text=str(error))
+
+
+def have_children(until: str) -> None:
+    """Children of both kinds that call init() while their parent trains."""
+    hvd.init()
+
+    def with_children(state: Any, until: str) -> str:
+        call = [sys.executable, "-c", "import hvdtune; hvdtune.init()"]
+        started = subprocess.run(call, capture_output=True, text=True, check=False)
+        said, child = os.pipe(), os.fork()
+        if child == 0:
+            try:
+                hvd.shutdown()
+                hvd.init()
+            except ValueError as error:
+                os.write(said[1], str(error).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(said[1])
+        with open(said[0], "rb") as text:
+            forked = text.read().decode()
+        say("children", pid=os.getpid(), started=started.stderr, forked=forked)
+        return train(state, until)
+
+    assert elastic.run(with_children)(new_state(), until) == "done"
 
 
 def use_sets(until: str) -> None:

@@ -80,6 +80,31 @@ def commit_and_restore() -> None:
         assert (state.epoch, state.loss) == (2, 0.5)
 
 
+def gradients_are_dropped() -> None:
+    """What a step that failed has left in the gradients is not in the next one."""
+    for passes in (0, 1, 2):  # 0: without a DistributedOptimizer
+        model = new_model()
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+        if passes:
+            optimizer = hvd.DistributedOptimizer(
+                optimizer, model.named_parameters(), backward_passes_per_step=passes
+            )
+        state: Any = hvd.elastic.TorchState(model, optimizer)
+        rows = torch.ones(5, 4).double()
+        rows[0] = hvd.rank()
+        found = []
+        for breaks in (False, True):
+            if breaks:
+                model(3 * rows).square().mean().backward()
+            state.restore()
+            assert all(parameter.grad is None for parameter in model.parameters())
+            for _ in range(passes or 1):
+                model(rows).square().mean().backward()
+            optimizer.step()
+            found.append(weights(model))
+        assert equal(*found)
+
+
 def synchronise() -> None:
     """Everybody gets what rank 0 has now (models) or committed (objects); no new copy of models."""
     rank = hvd.rank()
@@ -245,6 +270,7 @@ def run() -> list[str]:
     hvd.init()
     return run_checks(
         commit_and_restore,
+        gradients_are_dropped,
         synchronise,
         assignment,
         other_handlers,

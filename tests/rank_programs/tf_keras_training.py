@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import hvdtune.tensorflow.keras as hvd
+from hvdtune.tensorflow.elastic import TensorFlowKerasState
 
 keras = tf.keras
 STEPS, SHARE = 6, 4
@@ -130,6 +131,23 @@ def accumulation() -> None:
         assert late.numpy() == [-mean]
 
 
+def what_has_added_up_is_dropped() -> None:
+    """A process that is new in an elastic job has nothing that waits for the next pass."""
+    for make in (keras.optimizers.legacy.SGD, keras.optimizers.SGD):
+        for kind in (hvd.elastic.KerasState, TensorFlowKerasState):
+            model = new_model()
+            optimizer = hvd.DistributedOptimizer(make(1.0), backward_passes_per_step=2)
+            state, before = kind(model, optimizer), model.get_weights()
+            for number in range(3):
+                gradients = [10.0**number * tf.ones_like(v) for v in model.trainable_variables]
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+                if number == 0:
+                    state.on_reset()
+                    assert optimizer._agg_helper.counter == 0
+            for old, new in zip(before, model.get_weights(), strict=True):
+                assert np.allclose(new, old - 110.0)
+
+
 def half_precision() -> None:
     keras.mixed_precision.set_global_policy("mixed_float16")
     try:
@@ -219,6 +237,7 @@ CHECKS = (
     training,
     the_sum_is_reduced_once,
     accumulation,
+    what_has_added_up_is_dropped,
     half_precision,
     what_loss_scaling_refuses,
 )

@@ -31,6 +31,7 @@ class ElasticDriver:
         self._said: list[tuple[str, Message]] = []
         self._changed = threading.Condition()
         self._clients: dict[str, socket.socket] = {}
+        self._pids: dict[str, int] = {}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -142,8 +143,11 @@ class ElasticDriver:
             if not messages.is_proof(hello["proof"], expected):
                 return
             with self._changed:
+                if first := self._pids.get(hello["id"]):
+                    client.sendall(messages.encode("refused", pid=first))
+                    return
                 identity = hello["id"]
-                self._clients[identity] = client
+                self._clients[identity], self._pids[identity] = client, hello["pid"]
             own = messages.proof(self.secret, "driver", identity, nonces)
             client.sendall(messages.encode("welcome", proof=own))
             for message in heard:
@@ -154,7 +158,7 @@ class ElasticDriver:
                         self._said.append((identity, message))
                     self._changed.notify_all()
         with self._changed:
-            self.ended.add(identity)
+            self.ended.add(identity)  # "": of a stranger
             self._changed.notify_all()
 
     @staticmethod

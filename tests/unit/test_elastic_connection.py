@@ -174,6 +174,15 @@ def stranger(*lines: bytes) -> tuple[str, str, str]:
     return f"127.0.0.1:{listener.getsockname()[1]}", "p0", "secret"
 
 
+def test_another_process_of_the_same_name_is_refused(driver):
+    connection = connect(driver)
+    with pytest.raises(ValueError, match=f"failed: process {os.getpid()} has this place in the"):
+        connect(driver)
+    connection.say_joined(1)
+    driver.wait_for("joined", "p0")
+    assert "p0" not in driver.ended
+
+
 def test_addresses_and_nobody_there():
     for address in ("", "127.0.0.1", ":80", "host:", "host:0", "host:99999", "host:x"):
         with pytest.raises(ValueError, match=f"{messages.DRIVER}={address!r} is no address"):
@@ -187,16 +196,27 @@ def test_addresses_and_nobody_there():
 def test_beats_come_and_a_fork_has_no_connection(driver, monkeypatch):
     monkeypatch.setattr(messages, "BEAT_SECONDS", 0.02)
     connection = connect(driver)
+    own = os.readlink(f"/proc/self/fd/{connection._socket.fileno()}")
+    assert len(descriptors_of(own)) == 2  # the beats have one of their own
     child = os.fork()
     if child == 0:
-        connection.forget()
-        os._exit(0)
+        connection.forget()  # the fork still refers to it, as it does to all that a thread had
+        os._exit(len(descriptors_of(own)))
     assert os.waitpid(child, 0)[1] == 0
     connection.say_joined(1)
     driver.wait_for("joined", "p0")
     with driver._changed:
         assert driver._changed.wait_for(lambda: driver.beats.get("p0", 0) > 3, 60)
     assert "p0" not in driver.ended
+
+
+def descriptors_of(file: str) -> list[str]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the folder itself
+            if os.readlink(f"/proc/self/fd/{name}") == file:
+                found.append(name)
+    return found
 
 
 # ---- the process as a member ---------------------------------------------------------------------
@@ -252,6 +272,43 @@ def test_a_place_is_set_in_the_environment(alone):
     assert member.take_place() is place, "who has finished asks no more"
     alone.wait_for("finished", "p0")
     assert not alone.said("finished")
+    assert member.is_finished()
+
+
+def test_an_elastic_function_that_begins_again_is_told(alone):
+    connect(alone, identity="p1")
+    thread = answering(alone, lambda: alone.place(1, ["p0"]), lambda: alone.place(2, ["p0"]))
+    member.has_begun()
+    assert member.take_place().generation == 1
+    member.has_finished()
+    member.has_begun()
+    member.has_begun()
+    alone.wait_for("resumed", "p0")
+    assert not alone.said("resumed")
+    assert not member.is_finished()
+    assert member.take_place().generation == 2, "it asks again"
+    thread.join()
+    member.has_finished()
+    alone.wait_for("finished", "p0")
+
+
+def test_a_fork_that_asks_for_a_place_is_refused(alone):
+    thread = answering(alone, lambda: alone.place(1, ["p0"]))
+    member.take_place()
+    thread.join()
+    said, child = os.pipe(), os.fork()
+    if child == 0:
+        try:
+            member.take_place()
+        except ValueError as error:
+            os.write(said[1], str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(said[1])
+    with open(said[0], "rb") as text:
+        assert f"process {os.getpid()} has this place" in text.read().decode()
+    member.has_finished()
+    alone.wait_for("finished", "p0")
 
 
 def test_a_process_that_leaves_ends_with_0(alone):

@@ -32,10 +32,10 @@ class Client:
         self._reader = messages.Reader()
         self._heard: list[Any] = []
 
-    def introduce(self, secret: str = SECRET) -> None:
+    def introduce(self, secret: str = SECRET, pid: object = 1) -> None:
         nonces = self.hear()["nonce"], "mine"
         proof = messages.proof(secret, "process", self.identity, nonces)
-        self.say("hello", id=self.identity, pid=1, nonce="mine", proof=proof)
+        self.say("hello", id=self.identity, pid=pid, nonce="mine", proof=proof)
         self.expected = messages.proof(secret, "driver", self.identity, nonces)
 
     def say(self, kind: str, **fields: Any) -> None:
@@ -104,15 +104,28 @@ def test_who_does_not_belong_to_the_job_is_not_let_in(served, identity):
     assert not served.heard
 
 
-def test_a_second_connection_takes_the_first_ones_place(served):
+def test_a_second_connection_is_refused(served):
     served.control.expect("a")
-    first, second = Client(served.port, "a"), Client(served.port, "a")
-    for client in (first, second):
-        client.introduce()
-        assert client.hear()["kind"] == "welcome"
-    assert first.hear() is None
+    first, second, third = (Client(served.port, "a") for _ in range(3))
+    first.introduce()
+    assert first.hear()["kind"] == "welcome"
+    second.introduce()
+    assert second.hear() == {"kind": "refused", "pid": 1}
+    assert second.hear() is None
     served.control.send("a", "cancel", generation=1)
-    assert second.hear() == {"kind": "cancel", "generation": 1}
+    assert first.hear() == {"kind": "cancel", "generation": 1}
+    first.socket.close()
+    third.introduce()
+    assert third.hear() == {"kind": "refused", "pid": 1}
+    assert served.control.silence_due(5.0) is not None, "of the first"
+
+
+@pytest.mark.parametrize("pid", [None, 0, "1"])
+def test_a_process_without_a_pid_is_not_let_in(served, pid):
+    served.control.expect("a")
+    client = Client(served.port, "a")
+    client.introduce(pid=pid)
+    assert client.hear() is None
 
 
 def test_strangers_are_dropped_in_time(served):

@@ -42,8 +42,8 @@ class Connection:
 
     hear: called by the thread that reads. address: "HOST:PORT".
 
-    Raises ValueError for an address that is none and for a driver that does not know the secret,
-    Gone if nobody answers.
+    Raises ValueError for an address that is none, for a driver that does not know the secret, and
+    if another process with this identity has connected before; Gone if nobody answers.
     """
 
     def __init__(self, hear: Hear, address: str, identity: str, secret: str) -> None:
@@ -110,6 +110,10 @@ class Connection:
         """The elastic function has returned."""
         self._say("finished")
 
+    def say_resumed(self) -> None:
+        """After `say_finished`: an elastic function has begun again."""
+        self._say("resumed")
+
     # ---- what the driver has said ----------------------------------------------------------------
 
     def on_cancel(self, generation: int, cancel: Cancel) -> None:
@@ -143,6 +147,7 @@ class Connection:
         """In a fork, which is no part of the job: leave the connection to its parent."""
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
+        del self._beats  # they have a descriptor of their own; their thread is not in the fork
 
     # ---- helpers ---------------------------------------------------------------------------------
 
@@ -161,6 +166,13 @@ class Connection:
             proof=messages.proof(secret, "process", identity, nonces),
         )  # fmt: skip
         welcome = next(heard)
+        if welcome["kind"] == "refused":
+            raise ValueError(
+                f"Horovod initialization failed: process {welcome.get('pid')} has this place in "
+                "the elastic job, and a process that was started or forked by it is no part of "
+                'the job: call init() only in the main program (`if __name__ == "__main__":`), '
+                f"or start the process without {messages.DRIVER} in its environment"
+            )
         expected = messages.proof(secret, "driver", identity, nonces)
         if challenge["kind"] != "challenge" or not messages.is_proof(
             welcome.get("proof"), expected

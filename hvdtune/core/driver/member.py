@@ -83,9 +83,12 @@ def must_wait() -> bool:
 
 
 def has_begun() -> None:
-    """The elastic function begins, in which this process does what the others do."""
-    global _has_begun
+    """An elastic function begins, in which this process does what the others do."""
+    global _has_begun, _has_finished
     _has_begun = True
+    if _connection is not None and _has_finished:
+        _has_finished = False
+        _connection.say_resumed()
     world.take_part()
 
 
@@ -156,10 +159,15 @@ def has_joined(engine: _native.Engine) -> None:
     global _has_joined
     assert _connection is not None
     _has_joined, generation = True, place().generation
-    _connection.on_cancel(generation, engine.abort)
+    _connection.on_cancel(generation, engine.cancel)
     _connection.say_joined(generation)
     if news := _connection.news()[0]:
         engine.interrupt(news)
+
+
+def is_finished() -> bool:
+    """Whether the elastic function has returned, and has not begun again."""
+    return _has_finished
 
 
 def has_finished() -> None:

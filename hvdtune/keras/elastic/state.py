@@ -7,6 +7,7 @@ from typing import Any
 from hvdtune.core.objects import broadcast_object
 from hvdtune.core.world import rank
 from hvdtune.elastic import ObjectState
+from hvdtune.faces.gradients import drop_waiting_gradients
 from hvdtune.keras.variables import (
     Array,
     broadcast_variables,
@@ -61,8 +62,10 @@ class KerasState(ObjectState):
     def reset(self) -> None:
         """Have Keras make its training step anew: a compiled one has the old job's size and names.
 
-        Nothing for models that `fit` has not trained.
+        Nothing for models that `fit` has not trained. With tf-keras, gradients that wait for
+        `backward_passes_per_step` are dropped: a process that is new in the job has none.
         """
+        drop_waiting_gradients(self.optimizer)
         if getattr(self.model, "train_function", None) is not None:
             self.model.make_train_function(force=True)
 

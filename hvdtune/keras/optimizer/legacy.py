@@ -61,11 +61,15 @@ class Passes:
             None if s is None else s.read_value() / tf.cast(divisor, s.dtype) for s in self._sums
         ]
         with tf.control_dependencies([gradient for gradient in taken if gradient is not None]):
-            for total in self._sums:
-                if total is not None:
-                    total.assign(tf.zeros(total.shape, total.dtype))
-            self.counter.assign(0)
+            self.drop()
         return taken
+
+    def drop(self) -> None:
+        """Begin a step, without what has added up: it is of a job that is over, say."""
+        for total in self._sums:
+            if total is not None:
+                total.assign(tf.zeros(total.shape, total.dtype))
+        self.counter.assign(0)
 
 
 class LegacyHook:

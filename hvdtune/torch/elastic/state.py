@@ -54,7 +54,17 @@ class _StateDictHandler(StateHandler):
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
 
-class ModelStateHandler(_StateDictHandler):
+class _GradientHandler(_StateDictHandler):
+    """For a value whose parameters have gradients, which are no part of the copy."""
+
+    def restore(self) -> None:
+        """Drop the gradients, too: they are of what was done since the last copy."""
+        # A DistributedOptimizer gives up what is being reduced, and begins a step.
+        super().restore()
+        self.value.zero_grad()
+
+
+class ModelStateHandler(_GradientHandler):
     """For a ``torch.nn.Module``."""
 
     def sync(self) -> None:
@@ -68,7 +78,7 @@ class ModelStateHandler(_StateDictHandler):
             self.value.load_state_dict(state)
 
 
-class OptimizerStateHandler(_StateDictHandler):
+class OptimizerStateHandler(_GradientHandler):
     """For a ``torch.optim.Optimizer``."""
 
     def sync(self) -> None:
@@ -162,7 +172,7 @@ class TorchState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Bring everything back to its last copy."""
+        """Bring everything back to its last copy; gradients are dropped."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()

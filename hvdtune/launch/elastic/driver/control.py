@@ -58,7 +58,7 @@ class Control:
         self._listeners: list[socket.socket] = []
         self._strangers: list[_Peer] = []  # the oldest first
         self._peers: dict[str, _Peer] = {}  # by identity
-        self._expected: set[str] = set()
+        self._expected: dict[str, int] = {}  # the pid of who has this identity; 0: nobody yet
         self._heard_at: dict[str, float] = {}
 
     def listen(self, address: str) -> int:
@@ -82,11 +82,11 @@ class Control:
 
     def expect(self, identity: str) -> None:
         """A process with this identity may connect."""
-        self._expected.add(identity)
+        self._expected[identity] = 0
 
     def forget(self, identity: str) -> None:
         """It has ended."""
-        self._expected.discard(identity)
+        self._expected.pop(identity, None)
         self._heard_at.pop(identity, None)
         peer = self._peers.pop(identity, None)
         if peer is not None:
@@ -199,17 +199,22 @@ class Control:
 
     def _introduce(self, peer: _Peer, message: Message) -> None:
         """Accept who proves to be a process of the job; raise ValueError for others."""
-        identity, nonce = message.get("id"), message.get("nonce")
+        identity, nonce, pid = message.get("id"), message.get("nonce"), message.get("pid")
         if message["kind"] != "hello" or not isinstance(identity, str) or not nonce:
             raise ValueError("no introduction")
+        if not isinstance(pid, int) or pid <= 0:
+            raise ValueError("no process")
         nonces = peer.nonce, str(nonce)
         expected = messages.proof(self._secret, "process", identity, nonces)
         if identity not in self._expected or not messages.is_proof(message.get("proof"), expected):
             raise ValueError("a stranger")
-        before = self._peers.pop(identity, None)
-        if before is not None:
-            self._close(before)
+        if first := self._expected[identity]:
+            # A child has its parent's environment, and with it the identity.
+            peer.unsent += messages.encode("refused", pid=first)
+            self._pump(peer)
+            raise ValueError("a process that is no part of the job")
         self._strangers.remove(peer)
+        self._expected[identity] = pid
         peer.identity, self._peers[identity] = identity, peer
         self._heard_at[identity] = time.monotonic()
         answer = messages.proof(self._secret, "driver", identity, nonces)
