@@ -187,16 +187,27 @@ def test_addresses_and_nobody_there():
 def test_beats_come_and_a_fork_has_no_connection(driver, monkeypatch):
     monkeypatch.setattr(messages, "BEAT_SECONDS", 0.02)
     connection = connect(driver)
+    own = os.readlink(f"/proc/self/fd/{connection._socket.fileno()}")
+    assert len(descriptors_of(own)) == 2  # the beats have one of their own
     child = os.fork()
     if child == 0:
-        connection.forget()
-        os._exit(0)
+        connection.forget()  # the fork still refers to it, as it does to all that a thread had
+        os._exit(len(descriptors_of(own)))
     assert os.waitpid(child, 0)[1] == 0
     connection.say_joined(1)
     driver.wait_for("joined", "p0")
     with driver._changed:
         assert driver._changed.wait_for(lambda: driver.beats.get("p0", 0) > 3, 60)
     assert "p0" not in driver.ended
+
+
+def descriptors_of(file: str) -> list[str]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the folder itself
+            if os.readlink(f"/proc/self/fd/{name}") == file:
+                found.append(name)
+    return found
 
 
 # ---- the process as a member ---------------------------------------------------------------------

@@ -143,6 +143,7 @@ class Connection:
         """In a fork, which is no part of the job: leave the connection to its parent."""
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
+        del self._beats  # they have a descriptor of their own; their thread is not in the fork
 
     # ---- helpers ---------------------------------------------------------------------------------
 

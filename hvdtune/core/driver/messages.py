@@ -11,7 +11,8 @@ Then the process may say, at any time:
     ready     it wants a place: "generation" is the last it was in (0: none), "reason" one of
               `START`, `FAILURE`, `INTERRUPT`, "why" a sentence for people
     joined    the processes of "generation" have come together
-    finished  the elastic function has returned; the process will end
+    finished  the elastic function has returned; the process will end, or say `resumed`
+    resumed   it is in an elastic function again, in the generation in which it had finished
     evict     the process with "rank" in "generation" does not take part any more, "why"
     beat      it lives; sent by a thread that needs no GIL, every `BEAT_SECONDS`
 
