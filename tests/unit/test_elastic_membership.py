@@ -930,11 +930,14 @@ def test_failures_with_a_success_between_them_are_not_in_a_row():
 def test_the_flag_that_spares_the_host_is_named_to_those_who_have_it(
     replaces, cooldown, names_flag
 ):
-    job = Job(2, 1, replaces_failed=replaces, cooldown=cooldown)
-    job.train("a:1 b:1")
-    job.exited("b[0]", 1)
+    job = Job(3, 1, replaces_failed=replaces, cooldown=cooldown)
+    job.train("a:1 b:1 c:1")
     words = "With --replace-failed only the failed process would be replaced."
+    job.exited("c[0]", 1)
     assert (words in job.said()) == names_flag
+    job.exited("b[0]", 1)
+    assert "b is excluded" in job.said()
+    assert words not in job.said()  # once is enough
 
 
 def test_members_that_finish_may_train_again():

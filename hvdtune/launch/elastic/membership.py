@@ -68,6 +68,7 @@ class Membership:
         # What is true of the job:
         self._begun = False  # there were slots enough to start
         self._succeeded = False  # a member has ended well
+        self._hinted = False  # the user knows what spares a host
         self._ended = False
         self._closed = False  # and whoever asks has been told
         # What is true of this generation:
@@ -488,7 +489,8 @@ class Membership:
     def _exclude(self, name: str, now: float, hint: bool = False) -> None:
         if not self._exclusion.excludes(name, now):
             seconds = self._exclusion.exclude(name, now) - now
-            self._say(wording.excluded(name, seconds, hint))
+            self._say(wording.excluded(name, seconds, hint and not self._hinted))
+            self._hinted |= hint
 
     def _let_go(self, process: Process, why: str, now: float) -> None:
         if process.state is State.STARTING:
