@@ -166,7 +166,7 @@ class ElasticJob:
     def _warn_of_one_host(self) -> None:
         spec = self._spec
         is_lost = spec.limits.replaces_failed is False and spec.cooldown is None
-        if is_lost and len(spec.hosts) == 1 and spec.limits.processes > 1:
+        if is_lost and len(spec.hosts) == 1 and spec.hosts[0].slots > 1:
             self._say(wording.one_host(spec.hosts[0].name))
 
     def _say(self, text: str) -> None:
