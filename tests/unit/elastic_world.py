@@ -87,6 +87,7 @@ class World:
         self.log: list[str] = []
         self.closed_well = False  # a member has exited with 0
         self.told_hosts = False
+        self.is_finishing = False  # there are no more elastic functions
         self.input = ""  # what the driver is told now
         self.is_quiet = False  # nothing has gone wrong with the present generation
 
@@ -321,7 +322,7 @@ class World:
             fate = self.rng.random()
             if fate < 0.7:
                 worker.end(0)
-            elif fate < 0.8:  # another elastic function
+            elif fate < 0.8 and not self.is_finishing:  # another elastic function
                 worker.finished = False
                 worker.outbox.append(("resumed",))
         elif not all(self._is_in(one, worker.generation) for one in generation):
@@ -451,6 +452,7 @@ class World:
     def _finish(self) -> None:
         """All members come to their end."""
         current = self.members[max(self.members)]
+        self.is_finishing = True
         if not any(one.stuck for one in current):
             for worker in current:
                 worker.finished = True
