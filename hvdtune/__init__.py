@@ -264,7 +264,7 @@ def _records() -> bool:
 
 
 def _records_gpus() -> bool:
-    return _records() and _world.local_rank() == 0
+    return _records() and _world.is_first_of_host()
 
 
 def _start_cpu_counters() -> None:
@@ -272,7 +272,7 @@ def _start_cpu_counters() -> None:
         from hvdtune.core.observation import marks
         from hvdtune.live import cpu_counters
 
-        first = _world.local_rank() == 0
+        first = _world.is_first_of_host()
         cpu_counters.start(marks.are_recorded, marks.counter, of_host=first)
 
 

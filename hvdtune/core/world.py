@@ -180,12 +180,19 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Number of this process among those of its host."""
+    """Number of this process among those of its host.
+
+    In an elastic job it is the number of the process's slot, which stays: the slots of lower
+    numbers may have no process.
+    """
     return topology().local_rank
 
 
 def local_size() -> int:
-    """Processes of the job on this host."""
+    """Processes of the job on this host.
+
+    In an elastic job a slot without a process counts, too, if one of a higher number has one.
+    """
     return topology().local_size
 
 
@@ -195,6 +202,12 @@ def host_cpus() -> int:
     Affinity masks, and CPU quotas of control groups, are counted. Raises ValueError before init.
     """
     return _readable_engine().host_cpus()
+
+
+def is_first_of_host() -> bool:
+    """Whether no process on this host has a lower rank."""
+    hosts = _readable_engine().hosts()
+    return hosts.index(hosts[rank()]) == rank()
 
 
 def cross_rank() -> int:

@@ -92,6 +92,7 @@ def test_nobody_is_left(job, failing):
     assert ended.status == 1
     assert FAILED in ended.stderr
     assert "ArithmeticError: this rank was to fail" in ended.stderr
+    assert "SIGTERM" not in ended.stderr  # whom the driver has ended is not to blame
     assert len(notes) == 1
 
 
@@ -143,6 +144,17 @@ def test_a_failed_process_is_replaced(job):
     assert sorted(path.name for path in (job.folder / "out").iterdir()) == [
         *("rank.0", "rank.1", "rank.2", "rank.3"),
     ]
+
+
+@pytest.mark.long
+def test_a_process_keeps_its_local_rank_if_a_lower_one_is_free(job):
+    # Then two slots are counted on its host, as many as the job has processes.
+    words = ["-np", "3", "--min-np", "2", "-H", "localhost:2,127.0.0.1:1", "--replace-failed"]
+    words += ["--blacklist-cooldown-range", "600", "600"]
+    ended, notes = job.run(words, [3, 2], {"1,0": [0]}, "kill")
+    assert ended.status == 0, ended
+    assert column(notes, "size") == [3, 2]
+    assert column(notes, "local_rank") == [0, 1]
 
 
 def plan(do: str, at=None, seconds: float = 0.0) -> str:

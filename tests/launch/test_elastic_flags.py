@@ -403,5 +403,23 @@ def test_a_health_check(tmp_path, command):
 
 
 def test_processes_that_end_well_without_taking_part(tmp_path):
-    ended = launch(tmp_path, ["run", "-np", "2", "--min-np", "1", "true"])
+    words = ["run", "-np", "2", "--min-np", "1", "-H", "localhost:1,127.0.0.1:1", "true"]
+    ended = launch(tmp_path, words)
     assert (ended.status, ended.stdout, ended.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_warned"),
+    [
+        ([], True),
+        (["--replace-failed"], False),
+        (["--blacklist-cooldown-range", "1", "2"], False),
+        (["--host-discovery-script", "echo localhost:2"], False),
+    ],
+)
+def test_who_has_one_host_is_told_what_a_failure_costs(tmp_path, words, is_warned):
+    ended = launch(tmp_path, ["run", "-np", "2", "--min-np", "1", *words, "true"])
+    assert (ended.status, ended.stdout) == (0, "")
+    assert ended.stderr.startswith("hvdtune run: all slots are on localhost,") == is_warned
+    assert ("Give --replace-failed" in ended.stderr) == is_warned
+    assert (ended.stderr == "") == (not is_warned)

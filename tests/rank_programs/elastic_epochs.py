@@ -29,6 +29,7 @@ def note(plan: dict, state: elastic.ObjectState) -> None:
         "host": os.environ["HOROVOD_HOSTNAME"],
         "start_rank": START_RANK,
         "size": hvd.size(),
+        "local_rank": hvd.local_rank(),
         "generation": int(os.environ["HVDTUNE_JOB_ID"].rpartition("-")[2]),
     }
     with open(plan["log"], "a", encoding="utf-8") as file:

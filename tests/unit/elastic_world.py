@@ -87,12 +87,18 @@ class World:
         self.log: list[str] = []
         self.closed_well = False  # a member has exited with 0
         self.told_hosts = False
+        self.is_finishing = False  # there are no more elastic functions
+        self.input = ""  # what the driver is told now
+        self.is_quiet = False  # nothing has gone wrong with the present generation
 
     # What the driver says.
 
     def tell(self, what: str, *arguments) -> None:
         """An input, and all that follows from it."""
         self.log.append(f"{self.now:.1f} {what}{arguments}")
+        self.input = what
+        if what in ("ready", "silent", "not_started") or (what == "exited" and arguments[1]):
+            self.is_quiet = False
         actions = getattr(self.membership, what)(*arguments, self.now)
         for action in actions:
             self.log.append(f"      {action}")
@@ -118,6 +124,8 @@ class World:
     def _kill(self, action: Kill) -> None:
         worker = self.workers[action.identity]
         assert not worker.ended
+        if self.is_quiet and self.input == "tick" and not worker.dismissing:  # (i)
+            assert worker not in self.members[max(self.members)], "a healthy member is killed"
         worker.killed = True
         if worker.alive:
             worker.end(-9)
@@ -147,6 +155,7 @@ class World:
         assert action.synchronise == self.differ
         for worker in members:
             worker.restored = False
+        self.is_quiet = True
         self.members[action.generation] = members
         self.met[action.generation] = set()
 
@@ -168,11 +177,12 @@ class World:
         for worker, slot in zip(members, slots, strict=True):
             assert slot.hostname == worker.start.host
             assert slot.size == len(slots)
-            by_host.setdefault(slot.hostname, []).append((worker.start.local_rank, slot))
+            assert slot.local_rank == worker.start.local_rank  # it has its GPU by that
+            by_host.setdefault(slot.hostname, []).append(slot)
         for of_host in by_host.values():
-            of_host.sort()
-            assert [slot.local_rank for _, slot in of_host] == list(range(len(of_host)))
-            assert {slot.local_size for _, slot in of_host} == {len(of_host)}
+            numbers = {slot.local_rank for slot in of_host}
+            assert len(numbers) == len(of_host)
+            assert {slot.local_size for slot in of_host} == {max(numbers) + 1}
         for local_rank in {slot.local_rank for slot in slots}:
             peers = [slot for slot in slots if slot.local_rank == local_rank]
             assert {slot.cross_size for slot in peers} == {len(peers)}
@@ -180,6 +190,9 @@ class World:
 
     def _cancel(self, action: Cancel) -> None:
         assert action.generation == max(self.members)
+        assert action.why
+        assert not action.why.endswith(".")
+        self.is_quiet = False
         for identity in action.identities:
             assert not self.workers[identity].ended
             self.workers[identity].inbox.append(action)
@@ -306,8 +319,12 @@ class World:
             else:  # somebody did not come
                 worker.ask(messages.FAILURE)
         elif worker.finished:
-            if self.rng.random() < 0.8:
+            fate = self.rng.random()
+            if fate < 0.7:
                 worker.end(0)
+            elif fate < 0.8 and not self.is_finishing:  # another elastic function
+                worker.finished = False
+                worker.outbox.append(("resumed",))
         elif not all(self._is_in(one, worker.generation) for one in generation):
             worker.ask(
                 messages.FAILURE if not self._all_interrupted(worker) else messages.INTERRUPT
@@ -427,13 +444,15 @@ class World:
             self._pass_time(far=True)
             return
         hang = [one for one in self.workers.values() if one.stuck and one.alive]
-        training = [one for one in hang if one.phase == TRAINING]
-        assert training, "nobody does anything any more"
-        self.tell("silent", training[0].start.identity, "has not announced anything for 60 s")
+        # Once a member has ended well, nobody waits for any other.
+        hang = [one for one in hang if one.phase == TRAINING or self.closed_well]
+        assert hang, "nobody does anything any more"
+        self.tell("silent", hang[0].start.identity, "has not announced anything for 60 s")
 
     def _finish(self) -> None:
         """All members come to their end."""
         current = self.members[max(self.members)]
+        self.is_finishing = True
         if not any(one.stuck for one in current):
             for worker in current:
                 worker.finished = True

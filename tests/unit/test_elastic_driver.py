@@ -222,6 +222,61 @@ def test_a_job_whose_processes_others_start():
     assert sorted(starter.places) == [("0", "x", "j-1"), ("1", "x", "j-1"), ("2", "x", "j-1")]
 
 
+class OneFails(Starter):
+    """The process on y fails after the other, which had finished, has `resumed`."""
+
+    resumed: threading.Event
+
+    def _live(self, variables: dict[str, str]) -> None:
+        port = int(variables[messages.DRIVER].rpartition(":")[2])
+        client, code = Client(port, variables[messages.IDENTITY]), 1
+        try:
+            client.introduce()
+            client.hear()
+            client.say("ready", generation=0, reason=messages.START, why="")
+            assert client.hear()["kind"] == "place"
+            client.say("joined", generation=1)
+            if variables["HOROVOD_HOSTNAME"] == "x":
+                client.say("finished")
+                client.say("resumed")
+                self.heard = client.hear()
+                client.say("ready", generation=1, reason=messages.FAILURE, why="")
+                assert client.hear()["kind"] == "place"
+                code = 0
+            else:
+                self.resumed.wait(20)
+        finally:
+            client.socket.close()
+            self.driver.post(lambda: self.driver.exited(client.identity, code))
+
+
+def test_who_has_resumed_is_told_of_the_end_of_its_generation_and_why():
+    said: list[str] = []
+    resumed = threading.Event()
+
+    class Watched(Membership):
+        def resumed(self, identity, now):
+            resumed.set()
+            return super().resumed(identity, now)
+
+    with selectors.DefaultSelector() as selector:
+        driver = Driver(
+            selector, Watched(Limits(2, 1), Exclusion()), job="j", secret=SECRET,
+            heartbeat=5.0, say=said.append,
+        )  # fmt: skip
+        starter = driver.starter = OneFails(driver)
+        starter.resumed = resumed
+        driver.hosts([Host("x", 1), Host("y", 1)])
+        end = driver.run()
+        for thread in starter.threads:
+            thread.join()
+        driver.close()
+    why = "y[0] exited with code 1"
+    assert starter.heard == {"kind": "cancel", "generation": 1, "why": why}
+    assert end.status == 0
+    assert "generation 2 has 1 process: x:1." in said
+
+
 def test_a_job_within_a_job_is_its_own():
     variables = {"HOROVOD_ELASTIC": "1", messages.DRIVER: "x:1", messages.IDENTITY: "a", "A": "b"}
     assert without_place(variables) == {"A": "b"}

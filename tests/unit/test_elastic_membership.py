@@ -15,7 +15,7 @@ from hvdtune.core.driver import messages
 from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.launch.elastic.actions import Cancel, End, Kill, Leave, News, Place, Start
 from hvdtune.launch.elastic.limits import MOST_PROCESSES, Limits
-from hvdtune.launch.elastic.membership import GRACE_SECONDS, STRIKES
+from hvdtune.launch.elastic.membership import GRACE_SECONDS, PROBATION_SECONDS, STRIKES
 from hvdtune.launch.errors import LaunchError
 
 FAILED = "Horovod detected that one or more processes exited with non-zero status"
@@ -200,14 +200,56 @@ def test_no_slots_for_the_start():
     )
 
 
-def test_success_of_one_ends_the_job_after_a_grace():
+def test_who_trains_on_after_the_success_of_one_may_take_its_time():
     job = Job(4, 2)
     job.train("a:2 b:2")
     assert job.exited("a[0]", 0) == []
     assert job.hosts("a:2 b:2 c:2") == []  # no more growth
-    job.wait(GRACE_SECONDS)
-    assert job.whom(Kill) == ["a[1]", "b[0]", "b[1]"]
-    assert job.end() == End(0, "")
+    assert job.membership.due() is None
+    assert job.wait(100_000) == []
+    for name in ("a[1]", "b[0]"):
+        assert job.exited(name, 0) == []
+    assert job.exited("b[1]", 0) == [End(0, "")]
+
+
+def test_who_is_on_its_way_at_the_success_of_one_may_take_its_time():
+    job = Job(3, 2)
+    job.hosts("a:3")
+    job.ready("a[0]", "a[1]", "a[2]")
+    job.joined("a[0]", "a[1]")
+    job.exited("a[0]", 0)
+    assert job.membership.due() is None
+    assert job.joined("a[2]") == []
+    assert job.membership.due() is None
+
+
+def test_the_end_of_what_was_broken_before_the_success_of_one_has_a_limit():
+    job = Job(3, 1, elastic_timeout=50)
+    job.train("a:1 b:1 c:1")
+    job.exited("c[0]", 1)
+    job.wait(20)
+    job.exited("a[0]", 0)
+    assert job.wait(29) == []
+    job.wait(1)
+    assert job.whom(Kill) == ["b[0]"]
+    assert "b[0] is ended: the job has ended, and it did not within 50 s" in job.said()
+    assert job.end().status == 1
+    assert "b[0] was ended: the job has ended, and it did not within 50 s" in job.end().text
+
+
+def test_a_failure_after_the_success_of_one_is_told_to_those_that_train():
+    job = Job(4, 1)
+    job.train("a:1 b:1 c:1 d:1")
+    job.finished("d[0]")
+    job.exited("a[0]", 0)
+    job.exited("b[0]", 1)
+    assert (job.whom(Cancel), job.one(Cancel).why) == (["c[0]"], "b[0] exited with code 1")
+    assert "excluded" not in job.said()
+    job.ready("c[0]")
+    assert job.left() == ["c[0]"]
+    job.exited("c[0]", 0)
+    job.exited("d[0]", 0)
+    assert job.end().status == 1
 
 
 def test_who_has_finished_may_take_its_time():
@@ -251,6 +293,7 @@ def test_newcomers_and_spares_leave_at_the_end():
     job.hosts("a:2 b:1")
     job.exited("a[0]", 0)
     assert (job.left(), job.whom(Kill)) == (["a[1]"], ["b[0]"])
+    assert "b[0] is ended: the job has ended." in job.said()
     assert job.exited("a[1]", 0) == [End(0, "")]
 
 
@@ -258,6 +301,7 @@ def test_programs_that_never_ask_for_a_place():
     job = Job(2, 1)
     job.hosts("a:2")
     job.exited("a[0]", 0)
+    assert job.membership.due() is None  # the other may take as long as it likes
     assert job.exited("a[1]", 0) == [End(0, "")]
 
 
@@ -426,9 +470,42 @@ def test_news_wait_for_all_that_one_change_started():
     job.ready("c[0]")
     assert job.news().change == ADDED  # all of c, although one of b is late
     job.wait(30)
-    assert "b[1] (started as rank 2) was not ready in time" in job.said()
-    assert job.whom(Kill) == ["b[1]", "b[0]"]
-    assert "b is excluded" in job.said()
+    late = "30 s after the first process that was started with it (--start-timeout)"
+    assert job.said() == f"b[1] (started as rank 2) was not ready {late}."
+    assert job.whom(Kill) == ["b[1]"]
+    job.exited("b[1]", -15)
+    assert job.started() == ["b[1]"]
+
+
+def test_newcomers_that_are_late_cost_their_slot_in_the_end():
+    job = Job(1, 1, 8, start_timeout=30)
+    job.train("a:1")
+    job.hosts("a:1 b:2")
+    job.ready("b[0]")
+    for count, seconds in enumerate((30, 600, 600), start=1):
+        job.wait(seconds)
+        assert job.whom(Kill) == ["b[1]"]
+        words = f"b[1] (started as rank {count + 1}) was not ready within 600 s (--elastic-timeout)"
+        assert (words in job.said()) == (count > 1)
+        assert ("b[1] is excluded for ever" in job.said()) == (count == STRIKES)
+        job.exited("b[1]", -15)
+        assert job.started() == (["b[1]"] if count < STRIKES else [])
+
+
+def test_before_the_first_generation_all_are_waited_for():
+    job = Job(3, 2, start_timeout=4, elastic_timeout=60)
+    job.hosts("a:2 b:1")
+    job.ready("a[0]", "b[0]")
+    assert job.wait(59) == []
+    job.ready("a[1]")
+    assert job.ranks() == ["a[0]", "a[1]", "b[0]"]
+    job = Job(3, 2, start_timeout=4, elastic_timeout=60)
+    job.hosts("a:2 b:1")
+    job.ready("a[0]", "b[0]")
+    job.wait(60)
+    assert "a[1] (started as rank 1) was not ready within 60 s (--elastic-timeout)." in job.said()
+    assert "a[1] is excluded for ever" in job.said()
+    assert (job.ranks(), job.whom(Kill), job.started()) == (["a[0]", "b[0]"], ["a[1]"], [])
 
 
 def test_newcomers_that_fail_cost_no_member():
@@ -478,6 +555,7 @@ def test_a_member_that_dies_before_all_have_joined():
     job.ready("a[0]", "b[0]", "c[0]")
     job.exited("b[0]", -9)
     assert job.one(Cancel).generation == 1
+    assert job.one(Cancel).why.startswith("b[0] was killed by SIGKILL")
     assert job.whom(Cancel) == ["a[0]", "c[0]"]
     job.ready("a[0]", "c[0]")
     assert job.ranks() == ["a[0]", "c[0]"]
@@ -631,6 +709,7 @@ def test_a_silent_process_is_lost_and_told_to_leave_if_it_returns():
     job.train("a:1 b:1")
     job.silent("b[0]")
     assert (job.whom(Kill), job.whom(Cancel)) == (["b[0]"], ["a[0]"])
+    assert job.one(Cancel).why == "b[0] has not answered for 5 s"
     assert "b[0] (started as rank 1) has not answered for 5 s." in job.said()
     job.ready("a[0]")
     assert job.ranks() == ["a[0]"]
@@ -659,6 +738,8 @@ def test_a_generation_that_does_not_come_together_is_called_back():
     job.joined("a[0]")
     job.wait(60)
     assert job.whom(Cancel) == ["a[0]", "b[0]", "c[0]"]
+    late = "generation 1 did not come together within 60 s (--elastic-timeout)"
+    assert job.one(Cancel).why == late
     assert job.whom(Kill) == []
     job.ready("a[0]", "b[0]")
     job.wait(60)
@@ -757,13 +838,15 @@ def test_hosts_beyond_the_most_change_nothing():
     assert (job.started(), job.all(News)) == ([], [])
 
 
-def test_local_ranks_keep_the_numbers_of_their_slots_unless_there_are_gaps():
+def test_local_ranks_are_the_numbers_of_their_slots():
     job = Job(4, 1, replaces_failed=True, cooldown=(1, 1))
     job.train("a:4")
     job.exited("a[1]", 1)
     job.ready("a[0]", "a[2]", "a[3]")
-    local = [member.slot.local_rank for member in job.one(Place).members]
-    assert (job.ranks(), local) == (["a[0]", "a[2]", "a[3]"], [0, 1, 2])
+    slots = [member.slot for member in job.one(Place).members]
+    local = [slot.local_rank for slot in slots]
+    assert (job.ranks(), local) == (["a[0]", "a[2]", "a[3]"], [0, 2, 3])
+    assert {(slot.size, slot.local_size) for slot in slots} == {(3, 4)}
     job.joined("a[0]", "a[2]", "a[3]")
     job.wait(2)
     assert job.started() == ["a[1]"]
@@ -773,6 +856,23 @@ def test_local_ranks_keep_the_numbers_of_their_slots_unless_there_are_gaps():
     job.ready("a[0]", "a[2]", "a[3]", reason=messages.INTERRUPT)
     local = [member.slot.local_rank for member in job.one(Place).members]
     assert (job.ranks(), local) == (["a[0]", "a[2]", "a[3]", "a[1]"], [0, 2, 3, 1])
+
+
+def test_a_replacement_has_the_local_rank_of_nobody_else():
+    job = Job(4, 1, start_timeout=5, replaces_failed=True)
+    job.train("a:3 b:1")
+    job.exited("a[0]", 1)
+    for _ in range(STRIKES - 1):  # the slot stays empty
+        job.exited("a[0]", 1)
+    job.ready("a[1]", "a[2]", "b[0]")
+    job.joined("a[1]", "a[2]", "b[0]")
+    job.exited("a[2]", 1)
+    assert (job.started(), job.one(Start).planned.local_rank) == (["a[2]"], 2)
+    job.ready("a[1]", "b[0]")
+    slots = {member.identity[:4]: member.slot for member in job.one(Place).members}
+    # A host has as many processes as the job: that is by chance, and the other host there.
+    assert (slots["a[1]"].local_rank, slots["a[1]"].local_size) == (1, 2)
+    assert (slots["a[1]"].cross_size, slots["b[0]"].cross_size, slots["b[0]"].size) == (1, 1, 2)
 
 
 def test_a_failed_process_is_replaced_at_once_on_request():
@@ -787,12 +887,57 @@ def test_a_failed_process_is_replaced_at_once_on_request():
 def test_a_slot_where_no_process_starts_is_given_up():
     job = Job(2, 1, 2, replaces_failed=True)
     job.train("a:2")
+    job.wait(PROBATION_SECONDS)
     job.exited("a[1]", 1)
     for count in range(1, STRIKES + 1):
         assert job.started() == ["a[1]"]
         job.exited("a[1]", 1)
         assert ("a[1] is excluded for ever" in job.said()) == (count == STRIKES)
     assert job.started() == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, PROBATION_SECONDS - 1, PROBATION_SECONDS])
+def test_a_slot_whose_processes_fail_soon_after_they_have_joined_is_given_up(seconds):
+    job = Job(2, 1, 2, replaces_failed=True)
+    job.train("a:2")
+    for count in range(1, 3 * STRIKES):
+        job.wait(seconds)
+        job.exited("a[1]", 1)
+        given_up = "a[1] is excluded for ever (" in job.said()
+        assert given_up == (count == STRIKES and seconds < PROBATION_SECONDS)
+        assert "--replace-failed" not in job.said()
+        if given_up:
+            break
+        job.ready("a[1]", "a[0]")
+        job.joined("a[0]", "a[1]")
+
+
+def test_failures_with_a_success_between_them_are_not_in_a_row():
+    job = Job(2, 1, 2, replaces_failed=True)
+    job.train("a:2")
+    for seconds in (1, 1, PROBATION_SECONDS, 1, 1):
+        job.wait(seconds)
+        job.exited("a[1]", 1)
+        assert "excluded" not in job.said()
+        job.ready("a[1]", "a[0]")
+        job.joined("a[0]", "a[1]")
+
+
+@pytest.mark.parametrize(
+    ("replaces", "cooldown", "names_flag"),
+    [(None, None, False), (False, None, True), (False, (1, 9), True)],
+)
+def test_the_flag_that_spares_the_host_is_named_to_those_who_have_it(
+    replaces, cooldown, names_flag
+):
+    job = Job(3, 1, replaces_failed=replaces, cooldown=cooldown)
+    job.train("a:1 b:1 c:1")
+    words = "With --replace-failed only the failed process would be replaced."
+    job.exited("c[0]", 1)
+    assert (words in job.said()) == names_flag
+    job.exited("b[0]", 1)
+    assert "b is excluded" in job.said()
+    assert words not in job.said()  # once is enough
 
 
 def test_members_that_finish_may_train_again():
@@ -832,6 +977,45 @@ def test_why_members_have_lost_each_other_is_said_once():
         job.tell("ready", job.identities[name], 1, messages.FAILURE, "no route to a.")
         assert words in job.said()
         assert ("has ended" in job.said()) == bool(words)
+        assert [f"{cancel.why}." for cancel in job.all(Cancel)] == [words][: len(words)]
+
+
+def test_who_has_finished_may_resume():
+    """It is waited for without a limit no more, and is told what it has missed."""
+    job = Job(3, 1, elastic_timeout=60)
+    job.train("a:1 b:1 c:1")
+    job.finished("a[0]", "b[0]")
+    for name in ("a[0]", "b[0]"):
+        assert job.tell("resumed", job.identities[name]) == []
+    assert job.membership.due() is None
+    job.finished("a[0]")
+    job.exited("c[0]", 1)
+    assert job.whom(Cancel) == ["b[0]"]
+    job.ready("b[0]")
+    assert job.wait(1_000) == []
+    job.tell("resumed", job.identities["a[0]"])
+    assert (job.whom(Cancel), job.one(Cancel).why) == (["a[0]"], "c[0] exited with code 1")
+    job.wait(60)
+    assert (job.whom(Kill), job.ranks()) == (["a[0]"], ["b[0]"])
+    assert job.tell("resumed", job.identities["b[0]"]) == job.tell("resumed", "nobody") == []
+
+
+def test_who_resumes_after_others_have_left_for_news_has_a_limit():
+    job = Job(2, 1, elastic_timeout=60)
+    job.train("a:1 b:1")
+    job.finished("a[0]")
+    job.ready("b[0]", reason=messages.INTERRUPT)
+    assert job.tell("resumed", job.identities["a[0]"]) == []  # its engine tells it
+    job.ready("a[0]")
+    assert job.ranks() == ["a[0]", "b[0]"]
+
+
+def test_one_process_is_no_processes():
+    job = Job(2, 1)
+    job.train("a:1 b:1")
+    job.exited("b[0]", 1)
+    job.ready("a[0]")
+    assert job.said() == "generation 2 has 1 process: a:1."
 
 
 def test_who_does_not_leave_is_killed():
@@ -843,7 +1027,9 @@ def test_who_does_not_leave_is_killed():
     job.joined("a[0]")
     job.wait(GRACE_SECONDS)
     assert job.whom(Kill) == ["b[0]"]
-    assert "b[0]" not in job.said()
+    assert job.said() == f"b[0] is ended: it did not end within {GRACE_SECONDS:g} s."
+    job.exited("b[0]", -9)
+    assert job.exited("a[0]", 0) == [End(0, "")]
 
 
 def test_who_has_a_rank():

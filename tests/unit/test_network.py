@@ -53,6 +53,14 @@ def test_several_names_of_one_machine_need_none() -> None:
     assert not network.needs_place(environ, detect(environ))
 
 
+@pytest.mark.parametrize("given", [{}, ADDRESS], ids=["one machine", "several"])
+@pytest.mark.parametrize("local_size", ["1", "2", "3"])
+def test_the_local_size_of_an_elastic_job_tells_nothing(given, local_size) -> None:
+    environ = {**HOROVOD, **given, "HVDTUNE_JOB_ID": "j", "HOROVOD_ELASTIC": "1"}
+    environ |= {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_SIZE": local_size}
+    assert network.needs_place(environ, detect(environ)) == bool(given)
+
+
 def test_torchrun_and_srun_say_it() -> None:
     found = place(TORCHRUN)
     assert found is not None

@@ -15,6 +15,7 @@ from hvdtune.core.topology import Topology, slurm_step
 ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
 SECRET = "HVDTUNE_SECRET"
+ELASTIC = "HOROVOD_ELASTIC"
 FAILED = "Horovod initialization failed: "
 #: Where rank 0 may listen: below the ports that kernels give to outgoing connections.
 FIRST_PORT, PORTS = 20000, 10000
@@ -39,10 +40,11 @@ class MeetingPlace(NamedTuple):
 
 def needs_place(environ: Mapping[str, str], topology: Topology) -> bool:
     """Whether a job's ranks meet over a network: they may be on several hosts."""
-    if topology.local_size == topology.size:
-        return False
     # Our own launcher tells no address if all hosts' names are this machine's.
     own = topology.launcher == "hvdtune" and bool(environ.get("HVDTUNE_JOB_ID"))
+    # In an elastic job the local size counts slots without a process, too: it tells nothing here.
+    if topology.local_size == topology.size and not (own and environ.get(ELASTIC) == "1"):
+        return False
     return not own or given(environ) is not None
 
 

@@ -27,7 +27,6 @@ class Kill(NamedTuple):
     """End a process, whatever it does; its `exited` is still to be reported."""
 
     identity: str
-    why: str
 
 
 class Member(NamedTuple):
@@ -50,10 +49,14 @@ class Place(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Tell processes that a generation will not come together, or has ended: they ask again."""
+    """Tell processes that a generation will not come together, or has ended: they ask again.
+
+    `why` is a sentence for people, without its end.
+    """
 
     generation: int
     identities: tuple[str, ...]
+    why: str
 
 
 class News(NamedTuple):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtune.launch.allocation import capacity
 from hvdtune.launch.allocation.hosts import Host
+from hvdtune.launch.elastic import wording
 from hvdtune.launch.elastic.driver.driver import Driver
 from hvdtune.launch.elastic.driver.errands import Errands
 from hvdtune.launch.elastic.driver.processes import Processes, Program, Reach
@@ -142,6 +143,7 @@ class ElasticJob:
         self._processes.open_files = capacity.allow_files(max(most, _MOST_HERE), files)
         try:
             if self._script is None:
+                self._warn_of_one_host()
                 self._driver.hosts(self._spec.hosts)
             while self._anything_left():
                 self._workers.register_input()
@@ -160,6 +162,12 @@ class ElasticJob:
                 self._workers.flush(worker)
         self._explain()
         return self._status
+
+    def _warn_of_one_host(self) -> None:
+        spec = self._spec
+        is_lost = spec.limits.replaces_failed is False and spec.cooldown is None
+        if is_lost and len(spec.hosts) == 1 and spec.hosts[0].slots > 1:
+            self._say(wording.one_host(spec.hosts[0].name))
 
     def _say(self, text: str) -> None:
         self._relay.say(2, f"hvdtune run: {text}\n")

@@ -15,9 +15,9 @@ class Limits(NamedTuple):
     The job waits for `processes` slots, uses all there are up to `most` (None: as many as the
     engine connects), and never trains with fewer than `least`. `spares` more processes than `most`
     are kept ready. `resets`: how often it may form anew (None: no limit). Nobody waits for others
-    longer than `elastic_timeout`, and no process that is ready waits longer than `start_timeout`
+    longer than `elastic_timeout`, and no newcomer that is ready waits longer than `start_timeout`
     for those that were started together with it. `replaces_failed`: a failure costs a process, not
-    its whole host.
+    its whole host; None: it does not, and the user has no choice.
     """
 
     processes: int
@@ -27,7 +27,7 @@ class Limits(NamedTuple):
     elastic_timeout: float = 600.0
     start_timeout: float = 30.0
     spares: int = 0
-    replaces_failed: bool = False
+    replaces_failed: bool | None = None
 
     def check(self) -> None:
         """Raise `LaunchError`, naming the flags, if the numbers contradict each other."""

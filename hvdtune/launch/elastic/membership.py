@@ -40,7 +40,8 @@ from hvdtune.launch.elastic.roster import Roster
 from hvdtune.launch.local.endings import cause_of_end
 
 GRACE_SECONDS = 30.0  # for processes that are to end by themselves
-STRIKES = 3  # so many processes in a row may fail in a slot before they take part
+STRIKES = 3  # so many processes in a row may fail in a slot before they have proved themselves
+PROBATION_SECONDS = 30.0  # that a process must take part before it has
 
 
 class Membership:
@@ -67,10 +68,12 @@ class Membership:
         # What is true of the job:
         self._begun = False  # there were slots enough to start
         self._succeeded = False  # a member has ended well
+        self._hinted = False  # the user knows what spares a host
         self._ended = False
         self._closed = False  # and whoever asks has been told
         # What is true of this generation:
-        self._cancelled = False
+        self._broken = False  # it has ended: its members have to ask for another place
+        self._cancelled = ""  # what its members were told of its end
         self._announced = HostUpdateResult.no_update
         self._owes_sync = False  # its members may have different states
 
@@ -130,7 +133,9 @@ class Membership:
                 self._hurry_companions(process, now)
             elif was is not State.WAITING:
                 words = f"generation {self.generation} has ended for {process.name}: {why}"
-                self._break_up(now, words, cancel=reason == messages.FAILURE)
+                if reason == messages.FAILURE and not self._cancelled:
+                    self._say(words)
+                self._break_up(now, words if reason == messages.FAILURE else "")
         return self._settle(now)
 
     def joined(self, identity: str, generation: int, now: float) -> list[Action]:
@@ -138,17 +143,31 @@ class Membership:
         process = self._roster.processes.get(identity)
         if process and process.state is State.JOINING and generation == process.generation:
             process.state, process.joined = State.TRAINING, generation
-            if all(member.trains for member in self._roster.crew):
+            if not self._broken:
                 process.deadline = None
             if all(member.joined == generation for member in self._roster.crew):
-                self._complete()
+                self._complete(now)
         return self._settle(now)
 
     def finished(self, identity: str, now: float) -> list[Action]:
-        """A process's elastic function has returned; it goes on to its end without a limit."""
+        """A process's elastic function has returned; it goes on to its end without a limit.
+
+        If its generation ends meanwhile, it is not told: it may have no need of the others.
+        """
         process = self._roster.processes.get(identity)
         if process and process.trains:
             process.finished, process.deadline = True, None
+        return self._settle(now)
+
+    def resumed(self, identity: str, now: float) -> list[Action]:
+        """A process that had finished is in an elastic function again, in the same generation."""
+        process = self._roster.processes.get(identity)
+        if process and process.trains and process.finished:
+            process.finished = False
+            if self._broken:
+                process.deadline = now + self._limits.elastic_timeout
+            if self._cancelled:
+                self._actions.append(Cancel(self.generation, (identity,), self._cancelled))
         return self._settle(now)
 
     def silent(self, identity: str, why: str, now: float) -> list[Action]:
@@ -213,14 +232,19 @@ class Membership:
         for process in list(self._roster.processes.values()):
             if process.deadline is None or now < process.deadline:
                 continue
-            if self._succeeded or process.state is State.LEAVING:
-                self._kill(process, "it did not end by itself")
+            seconds = f"{self._limits.elastic_timeout:g} s (--elastic-timeout)"
+            if process.state is State.LEAVING:
+                self._force(process, f"it did not end within {GRACE_SECONDS:g} s")
+            elif self._succeeded:
+                self._force(process, f"the job has ended, and it did not within {seconds}")
             elif process.state is State.STARTING:
-                self._lose(process, "was not ready in time", now)
+                self._give_up(process, seconds, now)
             elif process.state is State.JOINING and not self._cancelled:
-                self._break_up(now)  # nobody knows yet who did not come
+                # Nobody knows yet who did not come.
+                self._break_up(
+                    now, f"generation {self.generation} did not come together within {seconds}"
+                )
             else:
-                seconds = f"{self._limits.elastic_timeout:g} s (--elastic-timeout)"
                 self._lose(process, f"did not come to the other processes within {seconds}", now)
 
     def _end_with_the_last(self, now: float) -> None:
@@ -328,7 +352,8 @@ class Membership:
         )
         restored = any(process.reason == messages.FAILURE for process in crew)
         self._owes_sync |= restored or any(member.newcomer for member in members)
-        self._cancelled, self._announced = False, HostUpdateResult.no_update
+        self._broken, self._cancelled = False, ""
+        self._announced = HostUpdateResult.no_update
         self._roster.generation += 1
         self._roster.crew = [process for process, _ in ranked]
         for process in crew:
@@ -336,38 +361,56 @@ class Membership:
             process.deadline = now + self._limits.elastic_timeout
         self._actions.append(Place(self.generation, members, self._owes_sync))
         if self.generation > 1:
-            hosts = wording.listed(_hosts_of(process.seat for process in crew))
-            self._say(f"generation {self.generation} has {len(crew)} processes: {hosts}.")
+            there = _hosts_of(process.seat for process in crew)
+            self._say(wording.generation(self.generation, len(crew), there))
 
     # What inputs and steps have in common.
 
-    def _complete(self) -> None:
+    def _complete(self, now: float) -> None:
         """This generation has come together."""
         self._roster.trained, self._owes_sync = True, False
         for member in self._roster.crew:
-            self._strikes.pop(member.seat, None)
             if member.since is None:
-                member.since = self.generation
+                member.since, member.proved_at = self.generation, now + PROBATION_SECONDS
 
-    def _break_up(self, now: float, why: str = "", cancel: bool = True) -> None:
-        """This generation has ended: its members have to ask for another place."""
+    def _break_up(self, now: float, cancel: str) -> None:
+        """This generation has ended: its members have to ask for another place.
+
+        They are told `cancel`, why; if that is "", they notice by themselves.
+        """
+        self._broken = True
         left = [one for one in self._roster.crew if one.trains and not one.finished]
         for member in left:
             if member.deadline is None or member.deadline <= now:
                 member.deadline = now + self._limits.elastic_timeout
         if cancel and not self._cancelled:
-            self._cancelled = True
-            if why:
-                self._say(why)
+            self._cancelled = cancel.rstrip(".")
             if left:
-                self._actions.append(Cancel(self.generation, _identities(left)))
+                self._actions.append(Cancel(self.generation, _identities(left), self._cancelled))
 
     def _hurry_companions(self, process: Process, now: float) -> None:
-        """A process is ready: those that were started with it must be soon."""
+        """A newcomer is ready: those that were started with it must be soon.
+
+        Before there is a generation nobody trains who would be kept from growing.
+        """
+        if not self.generation:
+            return
         last = now + self._limits.start_timeout
         for other in self._roster.processes.values():
             if other.batch == process.batch and other.state is State.STARTING:
+                other.is_hurried = True
                 other.deadline = min(last, other.deadline or last)
+
+    def _give_up(self, process: Process, seconds: str, now: float) -> None:
+        """A process is not ready after so long: that says nothing against its host."""
+        why = f"was not ready within {seconds}"
+        if process.is_hurried:
+            why = (
+                f"was not ready {self._limits.start_timeout:g} s after the first process that was "
+                "started with it (--start-timeout)"
+            )
+        self._kill(process)
+        self._fail(process, why, now, is_slow=True)
 
     def _gone(self, identity: str, how: str, now: float) -> list[Action]:
         """A process is no more."""
@@ -396,60 +439,80 @@ class Membership:
             if not self._roster.is_member(other) or other.state is State.WAITING:
                 if other.lives:
                     self._let_go(other, "the job has ended", now)
-            elif other.lives and not other.finished:
-                other.deadline = now + GRACE_SECONDS
+            elif other.lives and not self._broken:
+                other.deadline = None  # it may have more to do than the first one
 
     def _free_seats(self, now: float) -> Iterator[tuple[str, int]]:
         return self._roster.free_seats(lambda name: self._exclusion.excludes(name, now))
 
     def _lose(self, process: Process, why: str, now: float) -> None:
-        self._kill(process, f"it {why}")
+        self._kill(process)
         self._fail(process, why, now)
 
-    def _fail(self, process: Process, why: str, now: float) -> None:
+    def _fail(self, process: Process, why: str, now: float, is_slow: bool = False) -> None:
         """A process has failed that should not have."""
         process.failed = True
         self._failures.append(f"{process.name} {why}")
         self._say(f"{process.name} (started as rank {process.start_rank}) {why}.")
-        if self._succeeded:
-            return
-        if self._roster.has_slot(process):
-            self._exclude_place_of(process, now)
+        if self._roster.has_slot(process) and not self._succeeded:
+            if is_slow or self._limits.replaces_failed:
+                self._exclude_slot_of(process, now, is_slow)
+            else:
+                self._exclude_host_of(process, now)
         if self.generation and self._roster.is_member(process):
-            self._break_up(now)
+            self._break_up(now, self._failures[-1])
 
-    def _exclude_place_of(self, process: Process, now: float) -> None:
+    def _exclude_host_of(self, process: Process, now: float) -> None:
         """Start nothing there any more, for some time or for ever.
 
         With the host go its other processes; its members stay if only a newcomer failed, and who
         has finished is let end in peace.
         """
-        if not self._limits.replaces_failed:
-            self._exclude(process.host, now)
-            for other in self._roster.processes.values():
-                lost = process.since is not None or other.since is None
-                if lost and other.host == process.host and other.lives and not other.finished:
-                    self._kill(other, f"{process.name} failed, and its host is excluded")
-            return
-        if process.since is None:
+        self._exclude(process.host, now, hint=self._limits.replaces_failed is False)
+        for other in self._roster.processes.values():
+            lost = process.since is not None or other.since is None
+            if lost and other.host == process.host and other.lives and not other.finished:
+                self._end_it(other, f"{process.name} failed, and its host is excluded")
+
+    def _exclude_slot_of(self, process: Process, now: float, is_slow: bool) -> None:
+        """Start nothing there any more, if there is reason to think that it would fail again."""
+        if process.proved_at is not None and now >= process.proved_at:
+            self._strikes.pop(process.seat, None)
+        else:
             self._strikes[process.seat] = self._strikes.get(process.seat, 0) + 1
-        if self._exclusion.cooldown or self._strikes.get(process.seat, 0) >= STRIKES:
+        # Before there is a generation all others wait, and have waited long enough for this one.
+        hopeless = is_slow and not self.generation
+        hopeless |= self._strikes.get(process.seat, 0) >= STRIKES
+        if hopeless or (self._exclusion.cooldown and not is_slow):
             self._exclude(process.name, now)
 
-    def _exclude(self, name: str, now: float) -> None:
+    def _exclude(self, name: str, now: float, hint: bool = False) -> None:
         if not self._exclusion.excludes(name, now):
-            self._say(wording.excluded(name, self._exclusion.exclude(name, now) - now))
+            seconds = self._exclusion.exclude(name, now) - now
+            self._say(wording.excluded(name, seconds, hint and not self._hinted))
+            self._hinted |= hint
 
     def _let_go(self, process: Process, why: str, now: float) -> None:
         if process.state is State.STARTING:
-            self._kill(process, why)
+            self._end_it(process, why)
         else:
             process.state, process.deadline = State.LEAVING, now + GRACE_SECONDS
             self._actions.append(Leave(process.identity, why))
 
-    def _kill(self, process: Process, why: str) -> None:
+    def _force(self, process: Process, why: str) -> None:
+        """End a process that should have ended by itself."""
+        process.failed = True
+        self._failures.append(f"{process.name} was ended: {why}")
+        self._end_it(process, why)
+
+    def _end_it(self, process: Process, why: str) -> None:
+        """End a process that has not failed itself."""
+        self._say(f"{process.name} is ended: {why}.")
+        self._kill(process)
+
+    def _kill(self, process: Process) -> None:
         process.state, process.deadline = State.KILLED, None
-        self._actions.append(Kill(process.identity, why))
+        self._actions.append(Kill(process.identity))
 
     def _wait(self, needed: int, there: Sequence[Host], now: float, starting: bool = False) -> None:
         """Slots are missing, or their processes are still `starting`: say so; give up one day."""

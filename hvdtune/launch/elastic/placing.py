@@ -1,8 +1,9 @@
 """Which rank is where, in a generation of an elastic job.
 
 Ranks are grouped by host. The host with the oldest process comes first, and so does the oldest
-process of a host: the oldest of all is rank 0. Unlike those, local ranks follow the processes'
-numbers on their host, which they keep for life (a process has its GPU by it).
+process of a host: the oldest of all is rank 0. Unlike those, a local rank is the number of the
+process's slot on its host, for life: a process has its GPU by it. So nobody has the local rank of a
+slot without a process, and the local size counts such a slot if one above it has a process.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hvdtune.launch.allocation.hosts import Slot
 def place(seats: Sequence[tuple[str, int]]) -> list[Slot]:
     """Give processes their places; `seats` are (host, number), from the oldest process on.
 
-    The result has the same order. Local ranks are the numbers themselves if a host's have no gap.
+    The result has the same order.
     """
     numbers: dict[str, list[int]] = {}
     for host, number in seats:
@@ -24,15 +25,14 @@ def place(seats: Sequence[tuple[str, int]]) -> list[Slot]:
     ranks = {seat: rank for rank, seat in enumerate(order)}
     slots = []
     for host, number in seats:
-        local_rank = sorted(numbers[host]).index(number)
-        peers = [peer for peer in numbers if len(numbers[peer]) > local_rank]
+        peers = [peer for peer in numbers if number in numbers[peer]]
         slots.append(
             Slot(
                 hostname=host,
                 rank=ranks[host, number],
                 size=len(seats),
-                local_rank=local_rank,
-                local_size=len(numbers[host]),
+                local_rank=number,
+                local_size=max(numbers[host]) + 1,
                 cross_rank=peers.index(host),
                 cross_size=len(peers),
             )

@@ -39,6 +39,8 @@ class Process:
     joined: int = 0  # the last that it came together with
     since: int | None = None  # the first that it was in and that all of its members joined
     finished: bool = False  # its elastic function has returned
+    proved_at: float | None = None  # from when on a failure does not speak against its slot
+    is_hurried: bool = False  # others of its batch are ready
     failed: bool = False
 
     @property

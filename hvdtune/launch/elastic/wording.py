@@ -30,11 +30,32 @@ def too_few(needed: int, there: Sequence[Host], starting: bool) -> str:
     return words + ("; processes are starting" if starting else "")
 
 
-def excluded(name: str, seconds: float) -> str:
-    """Host or slot `name` gets no process for so long, which may be infinite."""
+def excluded(name: str, seconds: float, hint: bool) -> str:
+    """Host or slot `name` gets no process for so long, which may be infinite.
+
+    `hint`: name the flag that leaves the host in the job.
+    """
+    words = f"{name} is excluded for {seconds:.1f} s."
     if seconds == float("inf"):
-        return f"{name} is excluded for ever (there is no --blacklist-cooldown-range)."
-    return f"{name} is excluded for {seconds:.1f} s."
+        words = f"{name} is excluded for ever (there is no --blacklist-cooldown-range)."
+    if hint:
+        words += " With --replace-failed only the failed process would be replaced."
+    return words
+
+
+def one_host(name: str) -> str:
+    """What a job is told at its start that has one host, which a failure excludes for ever."""
+    return (
+        f"all slots are on {name}, so the job ends with the first process that fails: a failure "
+        "excludes its host for ever. Give --replace-failed to replace that process alone, or "
+        "--blacklist-cooldown-range to limit the time."
+    )
+
+
+def generation(number: int, size: int, hosts: Iterable[Host]) -> str:
+    """A generation was placed."""
+    processes = "process" if size == 1 else "processes"
+    return f"generation {number} has {size} {processes}: {listed(hosts)}."
 
 
 def with_failures(text: str, failures: Sequence[str]) -> str:

@@ -133,7 +133,7 @@ def _elastic_plan(
     except LaunchError as error:
         raise LaunchError(options.in_arguments(str(error))) from None
     return {
-        "limits": limits._asdict(),
+        "limits": limits._replace(replaces_failed=None)._asdict(),
         "heartbeat": values["elastic_heartbeat"],
         "cooldown": elastic.cooldown,
         "script": elastic.script,

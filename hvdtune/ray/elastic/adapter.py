@@ -34,6 +34,7 @@ _PARAMETERS = {
     "--max-np": "max_workers",
     "--reset-limit": "reset_limit",
     "--elastic-timeout": "elastic_timeout",
+    "--start-timeout": "timeout_s",
     "--blacklist-cooldown-range": "cooldown_range",
 }
 

@@ -34,6 +34,7 @@ _PARAMETERS = {
     "--max-np": "max_num_proc",
     "--reset-limit": "reset_limit",
     "--elastic-timeout": "elastic_timeout",
+    "--start-timeout": "start_timeout",
     "-np": "num_proc",
 }
 

@@ -143,6 +143,8 @@ class Driver:
                 self._do(member.joined(identity, int(message["generation"]), now))
             elif kind == "finished":
                 self._do(member.finished(identity, now))
+            elif kind == "resumed":
+                self._do(member.resumed(identity, now))
             elif kind == "evict":
                 victim = member.identity_at(int(message["generation"]), int(message["rank"]))
                 if victim is not None:
@@ -240,7 +242,7 @@ class Driver:
             self._place(action)
         elif isinstance(action, Cancel):
             for identity in action.identities:
-                self._control.send(identity, "cancel", generation=action.generation)
+                self._control.send(identity, "cancel", generation=action.generation, why=action.why)
         elif isinstance(action, News):
             for identity in action.identities:
                 self._control.send(

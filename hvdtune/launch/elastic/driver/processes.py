@@ -344,7 +344,8 @@ class Processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(worker.pid, signal.SIGKILL)
         self.workers.flush(worker)
-        self._ended(worker)
+        if worker.number not in self._dying:  # the driver has killed it for another reason
+            self._ended(worker)
         process = self._forget(worker.number)
         if process is not None:
             assert worker.code is not None
