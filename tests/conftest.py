@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -92,12 +93,28 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["native_builds"] = str(node.config.stash[BUILDS].directory)
 
 
+@functools.cache
+def _builds_rigs(file: Path) -> bool:
+    return "hosts_rig" in file.read_text(encoding="utf-8")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n`, a file's tests stay in one process: they share rigs and what they have started."""
+    """With `-n`, a file's tests stay in one process: they share rigs and what they have started.
+
+    So do all tests of rigs of hosts: two rigs have hosts of the same names, of which Open MPI takes
+    one for the other. Environments, which share nothing, are tests by themselves.
+    """
     from xdist.scheduler import LoadFileScheduling
 
-    return LoadFileScheduling(config, log)
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            if "::test_in_environment[" in nodeid:
+                return nodeid
+            scope = str(super()._split_scope(nodeid))
+            return "rigs of hosts" if _builds_rigs(config.rootpath / scope) else scope
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
