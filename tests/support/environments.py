@@ -101,7 +101,6 @@ ENVIRONMENTS = {
             imports=("mxnet", "numpy"),
             newest_python=(3, 11),
         ),
-        # Keras' backend is PyTorch there.
         Environment(
             "clusters",
             (
@@ -111,6 +110,7 @@ ENVIRONMENTS = {
             ("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
             but=() if _JAVA else _SPARK,
             imports=("ray", "pyspark", "pyarrow", "fsspec", "grpc", "keras"),
+            variables={"KERAS_BACKEND": "torch"},
         ),
         Environment(
             "keras-hub",
