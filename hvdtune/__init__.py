@@ -39,34 +39,9 @@ if not _IS_HANDED_OVER:
         HorovodVersionMismatchError,
         HostsUpdatedInterrupt,
     )
-    from hvdtune.core.job import init, shutdown
-    from hvdtune.core.libraries.built import (
-        ccl_built,
-        cuda_built,
-        ddl_built,
-        gloo_built,
-        gloo_enabled,
-        mpi_built,
-        mpi_enabled,
-        mpi_threads_supported,
-        nccl_built,
-        rocm_built,
-    )
-    from hvdtune.core.membership import add_process_set, remove_process_set
     from hvdtune.core.observation.marks import mark, mark_step
-    from hvdtune.core.observation.recording import start_timeline, stop_timeline
-    from hvdtune.core.process_sets import ProcessSet, global_process_set
-    from hvdtune.core.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-    from hvdtune.core.world import (
-        cross_rank,
-        cross_size,
-        is_homogeneous,
-        is_initialized,
-        local_rank,
-        local_size,
-        rank,
-        size,
-    )
+    from hvdtune.faces import basics as _basics
+    from hvdtune.faces.basics import *  # noqa: F403
 
 if TYPE_CHECKING:
     from hvdtune.arrays import (
@@ -133,17 +108,9 @@ _ARRAY_FUNCTIONS = [
 ]
 
 __all__ = [
-    "Adasum",
-    "Average",
     "HorovodInternalError",
     "HorovodVersionMismatchError",
     "HostsUpdatedInterrupt",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -159,14 +126,6 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -175,31 +134,17 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
     "mark",
     "mark_step",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
     "run",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
+if not _IS_HANDED_OVER:
+    __all__ += _basics.__all__
 
 
 def __getattr__(name: str) -> Any:

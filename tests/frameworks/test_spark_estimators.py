@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import sys
@@ -487,8 +486,6 @@ def test_local_backend(df: Any, store: Any):
 
 
 def test_spark_backend(df: Any, store: Any):
-    if not hasattr(importlib.import_module("hvdtune.spark"), "run"):
-        pytest.skip("hvdtune.spark.run is not here")
     assert SparkBackend().num_processes() == 2
     model = estimator(store, backend=None, num_proc=2).fit(df)
     assert losses(model)[-1] < losses(model)[0]
