@@ -220,16 +220,6 @@ def test_a_launcher_that_was_stopped_holds_its_own_silence_against_nobody(tmp_pa
     assert (ended.status, ended.stderr) == (0, "")
 
 
-def test_a_process_that_others_complain_of_is_given_up(tmp_path):
-    complain = "member.say('evict', generation=generation, rank=2, why='is a straggler')"
-    plans = [plan(complain, [1, 0]), plan(FINISH, [2, 0]), plan(FINISH, [2, 1])]
-    with start_members(tmp_path, TWO_AND_TWO, *plans) as launcher:
-        ended = launcher.wait()
-    assert ended.status == 0, ended
-    assert "127.0.0.1[0] (started as rank 2) is a straggler." in ended.stderr
-    assert "place 2 1 2 localhost 1" in ended.stdout
-
-
 def test_strangers_disturb_nobody(tmp_path):
     until = "while not os.path.exists('end'):\n  member.next(0.1)\n" + FINISH
     with start_members(tmp_path, TWO_AND_TWO, plan(until)) as launcher:

@@ -16,7 +16,6 @@ Then the process may say, at any time:
     joined    the processes of "generation" have come together
     finished  the elastic function has returned; the process will end, or say `resumed`
     resumed   it is in an elastic function again, in the generation in which it had finished
-    evict     the process with "rank" in "generation" does not take part any more, "why"
     beat      it lives; sent by a thread that needs no GIL, every `BEAT_SECONDS`
 
 and the driver:

@@ -171,7 +171,7 @@ class Membership:
         return self._settle(now)
 
     def silent(self, identity: str, why: str, now: float) -> list[Action]:
-        """A process does not answer, or others say that it takes no part; `why` ends a sentence."""
+        """A process does not answer; `why` ends a sentence."""
         process = self._roster.processes.get(identity)
         if process and process.lives:
             self._lose(process, why, now)

@@ -145,11 +145,6 @@ class Driver:
                 self._do(member.finished(identity, now))
             elif kind == "resumed":
                 self._do(member.resumed(identity, now))
-            elif kind == "evict":
-                victim = member.identity_at(int(message["generation"]), int(message["rank"]))
-                if victim is not None:
-                    self._silent.add(victim)
-                    self._do(member.silent(victim, str(message["why"]), now))
         except (KeyError, TypeError) as error:
             raise ValueError(f"a message {kind} without {error}") from None
 
