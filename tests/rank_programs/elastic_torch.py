@@ -382,6 +382,7 @@ def training_goes_on() -> None:
 def one_dies(victim: int) -> str:
     """A rank is killed: the others restore their state, and the job cannot come together again."""
     hvd.init()
+    os.environ["HOROVOD_START_TIMEOUT"] = "1"  # of the next start, in which a rank is missing
     state: Any = hvd.elastic.TorchState(batch=0)
 
     @hvd.elastic.run
