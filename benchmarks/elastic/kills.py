@@ -20,6 +20,7 @@ import functools
 import importlib.util
 import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -37,7 +38,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import ranks
 
 RANK = str(Path(__file__).with_name("rank.py"))
-PATIENCE = 120.0  # s until a job counts as stuck
+PATIENCE = 60.0  # s until a job counts as stuck
+
+
+class Stuck(Exception):
+    """A job has ended, or makes no progress; the text has what it printed."""
 
 
 class Step(NamedTuple):
@@ -74,7 +79,11 @@ def compare(count: int, rounds: int) -> int:
     for number in range(rounds):
         for name in rotated(list(systems), number):
             with job(systems[name], count) as steps:
-                found[name].append(next_step_after_kill(steps, count))
+                try:
+                    found[name].append(next_step_after_kill(steps, count))
+                except Stuck as why:
+                    print(f"{name}, round {number + 1}: {why}", file=sys.stderr)
+                    found[name].append(math.inf)
     print(f"kill -9 of one of {count} processes, {rounds} times: until all have finished a step")
     for name, seconds in found.items():
         ratio = ranks.median(seconds) / ranks.median(found["hvdtune"])
@@ -103,7 +112,7 @@ def measure_alone(count: int, rounds: int) -> int:
 
 
 def summary(seconds: Sequence[float]) -> str:
-    """Median, 95th percentile and largest."""
+    """Median, 95th percentile and largest; inf is a job that did not go on within PATIENCE."""
     middle, high = ranks.median(seconds), ranks.nearest_rank(seconds, 0.95)
     return f"median {middle:7.3f} s   p95 {high:7.3f} s   longest {max(seconds):7.3f} s"
 
@@ -170,20 +179,20 @@ class Steps:
         self._processes = processes
 
     def read(self) -> list[Step]:
-        """All steps, by time. Ends the program if the job has ended."""
+        """All steps, by time. Raises Stuck if the job has ended."""
         found = []
         for path in self._folder.glob("*.steps"):
             for line in path.read_text().splitlines():
                 with contextlib.suppress(json.JSONDecodeError):  # being written
                     found.append(Step(int(path.stem), *json.loads(line)))
         if self._processes[0].poll() is not None:
-            self.give_up("the job has ended")
+            raise self.stuck("the job has ended")
         return sorted(found, key=lambda step: step.time)
 
-    def give_up(self, why: str) -> None:
-        """End the program with what the job printed."""
+    def stuck(self, why: str) -> Stuck:
+        """An error with what the job printed."""
         output = (self._folder / "output").read_text(errors="replace")
-        sys.exit(f"{why}:\n{output[-4000:]}")
+        return Stuck(f"{why}:\n{output[-4000:]}")
 
 
 @contextlib.contextmanager
@@ -269,14 +278,14 @@ def await_size(steps: Steps, count: int, killed: Killed | None = None) -> float:
 
 
 def awaited(steps: Steps, found: Callable[[], float | None]) -> float:
-    """The first thing that is found; ends the program if nothing is."""
+    """The first thing that is found. Raises Stuck if nothing is."""
     deadline = time.monotonic() + PATIENCE
     while True:
         result = found()
         if result is not None:
             return result
         if time.monotonic() > deadline:
-            steps.give_up(f"nothing has happened for {PATIENCE:g} s")
+            raise steps.stuck(f"nothing has happened for {PATIENCE:g} s")
         time.sleep(0.05)
 
 

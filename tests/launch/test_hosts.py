@@ -248,7 +248,7 @@ def test_digits_end_with_the_same_weights_as_on_one_host(rig, environment, tmp_p
     for hosts in ("hosta:4", "hosta:2,hostb:2"):
         log = tmp_path / hosts.replace(":", "-")
         flags = ["-np", "4", "-H", hosts, sys.executable, digits]
-        flags += ["--epochs", "3", "--loss-log", str(log)]
+        flags += ["--epochs", "1", "--loss-log", str(log)]
         shown = run_on(rig, "hosta", hvdtune_command("run", *flags), environment)
         assert shown.returncode == 0, shown.stderr
         logs[hosts] = (
@@ -257,7 +257,7 @@ def test_digits_end_with_the_same_weights_as_on_one_host(rig, environment, tmp_p
         )
     first, second = logs.values()
     assert first == second
-    assert len(first[0].splitlines()) > 80
+    assert len(first[0].splitlines()) > 20
 
 
 @pytest.mark.parametrize("plane", PLANES)
