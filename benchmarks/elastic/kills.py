@@ -15,6 +15,7 @@ starts anew and with a spare that waits (--spares 1), and what a newcomer costs 
 from __future__ import annotations
 
 import argparse
+import bisect
 import contextlib
 import functools
 import importlib.util
@@ -97,7 +98,6 @@ def measure_alone(count: int, rounds: int) -> int:
         goes_on, whole, pauses = [], [], []
         with job(functools.partial(hvdtune, spares=spares), count) as steps:
             for _ in range(rounds):
-                await_size(steps, count)
                 time.sleep(1.0 + random.random() / 10)
                 killed = kill_one(steps)
                 goes_on.append(first_steps(steps, killed) - killed.time)
@@ -127,7 +127,8 @@ def rotated(names: list[str], number: int) -> list[str]:
 
 def hvdtune(count: int, folder: Path, spares: int = 0) -> list[subprocess.Popen[bytes]]:
     """One elastic job whose dead are replaced."""
-    flags = ["--min-np", "1", "--max-np", str(count), "-H", f"localhost:{count + spares}"]
+    # More slots than processes: one where three die within seconds is left out.
+    flags = ["--min-np", "1", "--max-np", str(count), "-H", f"localhost:{3 * count + spares}"]
     flags += ["--replace-failed", *(["--spares", str(spares)] if spares else [])]
     command = [*ranks.launcher(count), *flags, sys.executable, RANK, "hvdtune", str(folder)]
     return [started(command, {}, folder)]
@@ -137,7 +138,10 @@ def torchrun(count: int, folder: Path) -> list[subprocess.Popen[bytes]]:
     """One agent that starts all processes anew."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={count}", "--max-restarts=1000", RANK, "torchrun", str(folder)]
-    return [started(command, {}, folder)]
+    # PyTorch 2.13 keeps its store over restarts if this is not set: the new processes find the
+    # addresses of the dead ones there, and no restart succeeds.
+    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return [started(command, own_store, folder)]
 
 
 def torchft(count: int, folder: Path) -> list[subprocess.Popen[bytes]]:
@@ -177,17 +181,23 @@ class Steps:
     def __init__(self, folder: Path, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         self._folder = folder
         self._processes = processes
+        self._ends: dict[Path, int] = {}  # how much of each file has been read
+        self._found: list[Step] = []  # by time
 
-    def read(self) -> list[Step]:
-        """All steps, by time. Raises Stuck if the job has ended."""
-        found = []
+    def read(self, since: float = 0.0) -> list[Step]:
+        """The steps after a time, by time. Raises Stuck if the job has ended."""
         for path in self._folder.glob("*.steps"):
-            for line in path.read_text().splitlines():
-                with contextlib.suppress(json.JSONDecodeError):  # being written
-                    found.append(Step(int(path.stem), *json.loads(line)))
+            with path.open("rb") as file:
+                file.seek(self._ends.get(path, 0))
+                whole = file.read().rpartition(b"\n")[0]
+            if whole:
+                self._ends[path] = self._ends.get(path, 0) + len(whole) + 1
+                pid = int(path.stem)
+                self._found += [Step(pid, *json.loads(line)) for line in whole.splitlines()]
+        self._found.sort(key=lambda step: step.time)
         if self._processes[0].poll() is not None:
             raise self.stuck("the job has ended")
-        return sorted(found, key=lambda step: step.time)
+        return self._found[bisect.bisect_right(self._found, since, key=lambda step: step.time) :]
 
     def stuck(self, why: str) -> Stuck:
         """An error with what the job printed."""
@@ -227,7 +237,6 @@ class Killed(NamedTuple):
 
 def next_step_after_kill(steps: Steps, count: int) -> float:
     """Kill one of a job that trains; seconds until all that train on have finished a step."""
-    await_size(steps, count)
     time.sleep(1.0 + random.random() / 10)
     killed = kill_one(steps)
     return first_steps(steps, killed) - killed.time
@@ -235,19 +244,19 @@ def next_step_after_kill(steps: Steps, count: int) -> float:
 
 def kill_one(steps: Steps) -> Killed:
     """kill -9 of one that trains, somewhere in a step."""
-    last = steps.read()[-1]
-    pids = {step.pid for step in steps.read() if step.world == last.world}
+    late = steps.read(time.monotonic() - 1.0)
+    pids = {step.pid for step in late if step.world == late[-1].world}
     pid = random.choice(sorted(pids))
     now = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    return Killed(pid, now, last.world)
+    return Killed(pid, now, late[-1].world)
 
 
 def first_steps(steps: Steps, killed: Killed) -> float:
     """When all of the next world have finished their first step in it."""
 
     def found() -> float | None:
-        later = [step for step in steps.read() if step.time > killed.time]
+        later = steps.read(killed.time)
         world = next((step.world for step in later if step.world != killed.world), None)
         first: dict[int, float] = {}
         for step in later:
@@ -264,15 +273,14 @@ def await_size(steps: Steps, count: int, killed: Killed | None = None) -> float:
     """When all of a world of `count`, later than the one of `killed`, have finished a step."""
 
     def found() -> float | None:
-        first: dict[tuple[str, int], float] = {}
-        for step in steps.read():
-            later = killed is None or (step.time > killed.time and step.world != killed.world)
-            if step.size == count and later:
-                first.setdefault((step.world, step.pid), step.time)
-                times = [at for (world, _), at in first.items() if world == step.world]
-                if len(times) == count and step.world == steps.read()[-1].world:
-                    return max(times)
-        return None
+        later = steps.read(killed.time if killed else 0.0)
+        world = later[-1].world if later else ""
+        first: dict[int, float] = {}
+        for step in later:
+            if (step.world, step.size) == (world, count):
+                first.setdefault(step.pid, step.time)
+        is_whole = len(first) == count and not (killed and world == killed.world)
+        return max(first.values()) if is_whole else None
 
     return awaited(steps, found)
 
@@ -293,9 +301,8 @@ def longest_gap(steps: Steps, begin: float, seconds: float) -> float:
     """The longest time between two steps of a process, from `begin` until the job was whole."""
     longest = 0.0
     by_process: dict[int, list[float]] = {}
-    for step in steps.read():
-        if step.time >= begin:
-            by_process.setdefault(step.pid, []).append(step.time)
+    for step in steps.read(begin):
+        by_process.setdefault(step.pid, []).append(step.time)
     for times in by_process.values():
         for before, after in itertools.pairwise(times):
             if before <= begin + seconds:
