@@ -159,8 +159,8 @@ def _start(
     launched = detect(os.environ)
     if world.is_fork() and launched.job_id == _launched_as:
         raise ValueError(f"init(): {world.absence()}")
-    place = _find_place(comm, given)
     settings = knobs.from_environ()
+    place = _find_place(comm, given, float(settings.start_timeout))
     recording.check(settings)
     knobs.check_together(settings.as_dict())
     topology = place.topology
@@ -218,10 +218,10 @@ def _name_strange_variables(topology: Topology) -> None:
             _native.log("warning", __file__, 0, 0, " ".join(remarks))
 
 
-def _find_place(comm: Iterable[int] | Any, given: list[sets.ProcessSet]) -> _Place:
+def _find_place(comm: Iterable[int] | Any, given: list[sets.ProcessSet], patience: float) -> _Place:
     brings = any(process_set.mpi_comm is not None for process_set in given)
     if mpi_communicators.is_communicator(comm):
-        topology, anybody_brings = mpi_communicators.place_in(comm, os.environ, brings)
+        topology, anybody_brings = mpi_communicators.place_in(comm, os.environ, brings, patience)
         return _Place(topology, mpi_communicators.Members(comm), anybody_brings)
     whole = detect(os.environ)
     if comm is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rank_programs import init_comm
@@ -79,6 +80,16 @@ def test_disjoint_communicators_are_independent_jobs() -> None:
         assert 0 <= place < size == 4
         whole = {key: value for key, value in everybody.items() if key != "local"}
         assert seen == [own, everybody, own, whole]
+
+
+def test_a_process_of_a_communicator_that_does_not_come(tmp_path: Path) -> None:
+    done = str(tmp_path / "done")
+    result = run_under(mpirun_command(2), init_comm.one_does_not_come, done)
+    assert result.values[0] == ("", "False")
+    kind, text = result.values[1]
+    assert kind == "ValueError"
+    assert "init(comm=MPI_COMM_WORLD): not all of its 2 processes have called init()" in text
+    assert "within 1 s; HOROVOD_START_TIMEOUT" in text
 
 
 def test_sets_of_communicators() -> None:

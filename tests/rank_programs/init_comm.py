@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,20 @@ def jobs_of_communicators() -> list[dict[str, Any]]:
     hvd.init()
     seen.append(_describe_job())
     return seen  # and leaves without shutdown: MPI ends behind our exit handler
+
+
+def one_does_not_come(done: str) -> Outcome:
+    """Rank 0 does not call init; the other gives up."""
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.rank == 0:
+        while not os.path.exists(done):
+            time.sleep(0.01)
+        return outcome(hvd.is_initialized)
+    os.environ["HOROVOD_START_TIMEOUT"] = "1"
+    seen = outcome(lambda: hvd.init(comm=MPI.COMM_WORLD))
+    open(done, "w").close()
+    return seen
 
 
 def sets_of_communicators() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,19 +49,21 @@ def check(comm: Any) -> None:
         )
 
 
-def place_in(comm: Any, environ: Mapping[str, str], brings_sets: bool) -> tuple[Topology, bool]:
+def place_in(
+    comm: Any, environ: Mapping[str, str], brings_sets: bool, patience: float
+) -> tuple[Topology, bool]:
     """This process's place in the job that a communicator's processes form.
 
     Collective over the communicator. Also returns whether `brings_sets` was true on any of them.
-    Raises ValueError for a communicator that cannot be used, and where MPI and the launcher
-    describe different jobs.
+    Raises ValueError for a communicator that cannot be used, where MPI and the launcher describe
+    different jobs, and if the others have not all come within `patience` seconds.
     """
     check(comm)
     _check_launcher(comm, environ)
     mpi = _mpi()
     # A duplicate: what the program itself has under way in its communicator is none of our
     # business.
-    own = comm.Dup()
+    own = _duplicate_with_all(comm, patience)
     try:
         rank, size = own.Get_rank(), own.Get_size()
         node = own.Split_type(mpi.COMM_TYPE_SHARED, rank)
@@ -78,6 +81,21 @@ def place_in(comm: Any, environ: Mapping[str, str], brings_sets: bool) -> tuple[
         hostname=hostname_of(environ), job_id=f"mpi-{name}", launcher="mpi4py",
     )  # fmt: skip
     return topology, somebody_brings_sets
+
+
+def _duplicate_with_all(comm: Any, patience: float) -> Any:
+    """A duplicate of a communicator, once all its processes make one."""
+    duplicate, request = comm.Idup()
+    deadline = time.monotonic() + patience
+    while not request.Test():
+        if time.monotonic() > deadline:
+            raise ValueError(
+                f"Horovod initialization failed: init(comm={_name(comm)}): not all of its "
+                f"{comm.Get_size()} processes have called init() with it within {patience:g} s; "
+                "HOROVOD_START_TIMEOUT sets this limit"
+            )
+        time.sleep(0.001)
+    return duplicate
 
 
 def sharing(comm: Any) -> Callable[[str], str]:
