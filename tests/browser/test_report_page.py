@@ -81,7 +81,7 @@ TOO_WIDE = """() => [...document.querySelectorAll('body *')].filter((node) => {
     && !node.closest('.scroll table') && !node.closest('svg') && !node.closest('pre');
 }).map((node) => node.tagName + '.' + node.className)"""
 
-# Before the colours change, and until all pictures have the new ones (`draw` of page.js marks them).
+# Before the colours change, and until all pictures have the new ones: `draw` in page.js marks them.
 MARK_OLD = "() => document.querySelectorAll('.plot').forEach((p) => { p.dataset.drawn = 'old'; })"
 ALL_NEW = "() => [...document.querySelectorAll('.plot')].every((p) => p.dataset.drawn === 'yes')"
 

@@ -20,9 +20,10 @@ NATIVE = ROOT / "native"
 PYTHON_LAYERS: dict[str, set[str]] = {
     "bootstrap": set(),
     "uncompiled": set(),
+    "version": set(),
     "settings": set(),
     "pages": set(),
-    "core": {"bootstrap", "settings"},
+    "core": {"bootstrap", "settings", "version"},
     "faces": {"core", "settings"},
     "arrays": {"core", "faces", "settings"},
     "elastic": {"core", "settings"},
@@ -36,9 +37,9 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "keras": {"arrays", "core", "elastic", "faces", "jax", "settings", "tensorflow", "torch"},
     "timeline": {"settings", "pages"},
     "live": {"settings", "timeline"},
-    "autotune": {"bootstrap", "settings", "pages"},
+    "autotune": {"bootstrap", "settings", "pages", "version"},
     "autotune.session.online": {"autotune", "core", "settings"},
-    "launch": {"bootstrap", "core", "settings"},
+    "launch": {"bootstrap", "core", "settings", "version"},
     "spark": {
         *("bootstrap", "compute_service", "core", "keras", "launch", "lightning", "settings"),
         "torch",
@@ -47,7 +48,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "alias": {"bootstrap", "launch"},
     "cli": {
         *("alias", "autotune", "bench", "bootstrap", "core", "settings", "launch", "live"),
-        "timeline",
+        *("timeline", "version"),
     },
     "__main__": {"alias", "cli"},
     "_alias": {"cli", "compute_service", "core", "elastic", "launch", "torch"},
@@ -366,18 +367,31 @@ def test_circles_are_found():
 
 
 def test_no_python_files_import_each_other():
-    """Neither at the top nor within a function. Types alone may be imported from above."""
+    """Neither at the top nor within a function. Types alone may be imported from above.
+
+    Nor does what `import hvdtune` imports take anything from hvdtune itself.
+    """
     names = {("hvdtune." + module_name(path)).rstrip("."): path for path in python_files()}
     graph = {}
     for name, path in names.items():
         lines = type_checking_lines(path)
-        used = {one for line, one in imported_modules(path) if line not in lines}
-        # hvdtune/__init__.py re-exports everything, and has the version.
-        graph[name] = {one for one in used if one in names and one not in (name, "hvdtune")}
+        imported = [(line, one) for line, one in imported_modules(path) if line not in lines]
+        graph[name] = {one for _, one in imported if one in names and one != name}
         # The packages that it lies in are imported before it, whatever it takes from them.
         words = name.split(".")
         graph[name] -= {".".join(words[:end]) for end in range(1, len(words))}
+        if takes_from_the_whole(imported, {*names, "hvdtune._native"}):
+            graph[name].add("hvdtune")
     assert circles(graph) == []
+
+
+def takes_from_the_whole(imported: list[tuple[int, str]], modules: set[str]) -> bool:
+    """Whether a line imports hvdtune itself, or something of it that is none of its modules."""
+    by_line: dict[int, set[str]] = {}
+    for line, one in imported:
+        by_line.setdefault(line, set()).add(one)
+    parts = [found - {"hvdtune"} for found in by_line.values() if "hvdtune" in found]
+    return any(not found or bool(found - modules) for found in parts)
 
 
 def type_checking_lines(path: Path) -> set[int]:
