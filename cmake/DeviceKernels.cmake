@@ -1,11 +1,11 @@
-# The kernels of native/device/kernels.cu: as text for NVRTC, and compiled for these GPUs where nvcc
-# is found. The binary of a number also runs on GPUs with a higher digit behind it (80 on 86 and 89);
-# NVRTC serves the others.
+# The kernels of native/device/kernels/kernels.cu: as text for NVRTC, and compiled for these GPUs
+# where nvcc is found. The binary of a number also runs on GPUs with a higher digit behind it (80 on
+# 86 and 89); NVRTC serves the others.
 set(HVDTUNE_GPU_ARCHITECTURES 80 90 100)
 option(HVDTUNE_BUILD_CUDA "Compile the GPU kernels where nvcc is found" ON)
 
-set(HVDTUNE_KERNELS ${CMAKE_CURRENT_SOURCE_DIR}/native/device/kernels.cu)
-set(HVDTUNE_KERNEL_WORK ${CMAKE_CURRENT_SOURCE_DIR}/native/device/kernel_work.h)
+set(HVDTUNE_KERNELS ${CMAKE_CURRENT_SOURCE_DIR}/native/device/kernels/kernels.cu)
+set(HVDTUNE_KERNEL_WORK ${CMAKE_CURRENT_SOURCE_DIR}/native/device/kernels/kernel_work.h)
 set(HVDTUNE_FATBIN ${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin)
 set(HVDTUNE_HAS_FATBIN 0)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
@@ -15,7 +15,7 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
 file(READ ${HVDTUNE_KERNELS} HVDTUNE_KERNELS_TEXT)
 file(READ ${HVDTUNE_KERNEL_WORK} work)
 string(REPLACE "#pragma once" "" work "${work}")
-string(REPLACE "#include \"device/kernel_work.h\"" "${work}" HVDTUNE_KERNELS_TEXT
+string(REPLACE "#include \"device/kernels/kernel_work.h\"" "${work}" HVDTUNE_KERNELS_TEXT
   "${HVDTUNE_KERNELS_TEXT}")
 
 if(HVDTUNE_BUILD_CUDA)
@@ -47,7 +47,7 @@ else()
 endif()
 
 set(HVDTUNE_KERNELS_SOURCE ${CMAKE_CURRENT_BINARY_DIR}/kernels_source.cc)
-configure_file(native/device/kernels_source.cc.in ${HVDTUNE_KERNELS_SOURCE} @ONLY)
+configure_file(native/device/kernels/kernels_source.cc.in ${HVDTUNE_KERNELS_SOURCE} @ONLY)
 if(HVDTUNE_HAS_FATBIN)
   set_source_files_properties(${HVDTUNE_KERNELS_SOURCE} PROPERTIES OBJECT_DEPENDS ${HVDTUNE_FATBIN})
 endif()

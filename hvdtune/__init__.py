@@ -18,8 +18,7 @@ if getattr(_sys, "argv", None) and _sys.argv[0].endswith(("/hvdtune", "/horovodr
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 from hvdtune import uncompiled
-
-__version__ = "0.1.0"
+from hvdtune.version import __version__ as __version__
 
 _IS_HANDED_OVER = uncompiled.hand_over(__version__, __path__)
 if not _IS_HANDED_OVER:

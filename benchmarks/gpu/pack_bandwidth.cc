@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device/device_kernels.h"
+#include "device/kernels/device_kernels.h"
 #include "device/stream.h"
 
 namespace hvdtune {

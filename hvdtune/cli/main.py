@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from hvdtune.cli._abbreviations import completed
 from hvdtune.settings.spelling import hint, nearest
+from hvdtune.version import __version__
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -101,8 +102,6 @@ def verbs() -> list[str]:
 
 def version() -> str:
     """The version of this very package, installed or not."""
-    from hvdtune import __version__
-
     return __version__
 
 

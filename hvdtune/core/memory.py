@@ -8,7 +8,7 @@ from hvdtune.core import world
 __all__ = ["LARGE_RESULT_BYTES", "SharedBlock", "allocate_shared", "result_memory"]
 
 # From here on `result_memory`, which is used again once nobody holds the result, is faster than
-# new memory; native/base/large_blocks.h.
+# new memory; native/base/memory/large_blocks.h.
 LARGE_RESULT_BYTES = 2 << 20
 
 

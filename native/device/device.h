@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "device/cuda_driver.h"
+#include "device/libraries/cuda_driver.h"
 
 namespace hvdtune {
 

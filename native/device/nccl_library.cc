@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "device/shared_library.h"
+#include "device/libraries/shared_library.h"
 
 namespace hvdtune {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/signals_blocked.h"
+#include "base/threads/signals_blocked.h"
 #include "engine/job/blocked.h"
 #include "engine/parts.h"
 

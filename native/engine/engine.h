@@ -12,7 +12,7 @@
 #include "engine/engine_options.h"
 #include "engine/execution/gpus.h"
 #include "engine/submission/submission.h"
-#include "observe/step_log.h"
+#include "observe/status/step_log.h"
 #include "transport/arena/shared_heap.h"
 
 namespace hvdtune {

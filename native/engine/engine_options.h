@@ -9,7 +9,7 @@
 #include "engine/execution/device_options.h"
 #include "engine/job/stall_options.h"
 #include "engine/recording/recording_options.h"
-#include "observe/blame.h"
+#include "observe/stragglers/blame.h"
 #include "transport/meeting/meet.h"
 #include "wire/messages.h"
 

@@ -19,7 +19,7 @@
 #include "engine/watch/job_answers.h"
 #include "engine/watch/stall_reports.h"
 #include "engine/watch/watch.h"
-#include "observe/job_status.h"
+#include "observe/status/job_status.h"
 
 namespace hvdtune {
 

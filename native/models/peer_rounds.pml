@@ -1,5 +1,5 @@
 /* Who may write a half of a GPU's buffer, and when a buffer may be freed: PeerAllreduce in
- * collective/gpu/peer_allreduce.h, and bring, arrive, meet and leave in device/kernels.cu. See README.md.
+ * collective/gpu/peer_allreduce.h, and bring, arrive, meet and leave in device/kernels/kernels.cu. See README.md.
  *
  * MEMBERS GPUs run ROUNDS kernels each, one after the other, of up to BLOCKS blocks: how many a round
  * has is chosen freely, the same for all members. Blocks of a kernel run beside each other. A block

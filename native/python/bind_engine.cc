@@ -5,8 +5,8 @@
 #include "engine/engine.h"
 #include "faces/running_engine.h"
 #include "python/bindings.h"
-#include "python/device_arrays.h"
-#include "python/hot_calls.h"
+#include "python/calls/hot_calls.h"
+#include "python/tensors/device_arrays.h"
 
 namespace py = pybind11;
 

@@ -1,6 +1,6 @@
 #include "base/error.h"
 #include "python/bindings.h"
-#include "python/hot_calls.h"
+#include "python/calls/hot_calls.h"
 
 namespace py = pybind11;
 

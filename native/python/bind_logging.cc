@@ -1,4 +1,4 @@
-#include "base/cpu.h"
+#include "base/cpu/cpu.h"
 #include "base/log.h"
 #include "python/bindings.h"
 

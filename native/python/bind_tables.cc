@@ -4,7 +4,7 @@
 
 #include "base/dtype.h"
 #include "base/op_kind.h"
-#include "observe/capture_records.h"
+#include "observe/capture/capture_records.h"
 #include "python/bindings.h"
 
 namespace py = pybind11;

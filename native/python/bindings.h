@@ -14,7 +14,6 @@ void bind_tables(pybind11::module_& module);
 /// What an elastic job needs besides; before bind_options(), which takes a Cancellation.
 void bind_elastic(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
-void bind_allreduce_plan(pybind11::module_& module);
 void bind_gradients(pybind11::module_& module);
 /// What frameworks call without Python.
 void bind_faces(pybind11::module_& module);

@@ -1,5 +1,6 @@
 #include "python/bindings.h"
-#include "python/running.h"
+#include "python/calls/allreduce_plan.h"
+#include "python/calls/running.h"
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "hvdtune's communication engine. Use it through hvdtune.core.";

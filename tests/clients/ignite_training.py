@@ -1,15 +1,16 @@
 """A training program for PyTorch Ignite, written as its documentation shows, in a file of its own.
 
-Without an argument it joins the job that it is started in (`hvdtune run -np 2 python
-ignite_training.py`), as it does with `initialized` and `context`, by other functions; with
-`parallel` or `spawn` Ignite starts 2 ranks itself, with `serial` one process does the work of both.
-What the ranks found goes into `found.json`.
+With `joined` it joins the job that it is started in (`hvdtune run -np 2 python ignite_training.py
+joined`), as it does with `initialized` and `context`, by other functions; with `parallel` or
+`spawn` Ignite starts 2 ranks itself, with `serial` one process does the work of both. Of several
+such words it does one after the other. What the ranks found goes into `found.json`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import ignite.distributed as idist
 import torch
@@ -117,8 +118,11 @@ def _in_order(samples: torch.utils.data.Dataset) -> torch.utils.data.Sampler:
     )
 
 
+FOUND = Path("found.json")
+
+
 def work(local_rank: int) -> None:
-    """One rank's part; rank 0 writes what all ranks found."""
+    """One rank's part; rank 0 adds what all ranks found to what was found before."""
     backend, model_name = idist.backend(), idist.model_name()
     trained = train()
     found = {
@@ -134,8 +138,8 @@ def work(local_rank: int) -> None:
     }
     every = idist.all_gather(found) if backend else [found]
     if idist.get_rank() == 0:
-        with open("found.json", "w", encoding="utf-8") as file:
-            json.dump(every, file)
+        before = json.loads(FOUND.read_text()) if FOUND.exists() else []
+        FOUND.write_text(json.dumps([*before, every]))
 
 
 def main(how: str) -> None:
@@ -163,4 +167,5 @@ def main(how: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "joined")
+    for word in sys.argv[1:]:
+        main(word)

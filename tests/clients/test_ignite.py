@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 from support.jobs.client_runs import run_client
 from support.jobs.ranks import hvdtune_command
+from support.tiers import EVERY
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 TRAINING = str(Path(__file__).with_name("ignite_training.py"))
-JOB = [*hvdtune_command("run", "-np", "2"), sys.executable, TRAINING]
-WAYS = {
-    "joined": JOB,
-    "initialized": [*JOB, "initialized"],
-    "context": [*JOB, "context"],
-    "parallel": [sys.executable, "-m", "hvdtune", TRAINING, "parallel"],
-    "spawn": [sys.executable, "-m", "hvdtune", TRAINING, "spawn"],
-}
+JOB = hvdtune_command("run", "-np", "2", sys.executable, TRAINING)
+# Ways to join a job, which the same ranks go one after the other. Then ways to have Ignite start
+# one; for those that it starts itself, `parallel` calls `spawn`.
+JOINING = ("joined", "initialized", "context")
+STARTING = ("spawn", "parallel") if EVERY else ("parallel",)
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +30,27 @@ def ignite(client_packages):
 @pytest.fixture(scope="module")
 def alone(ignite, tmp_path_factory):
     """What one process finds that sees all batches whole."""
-    [found] = run_client(
+    [[found]] = run_client(
         tmp_path_factory.mktemp("alone"), ignite, [sys.executable, TRAINING, "serial"]
     )
     return found
 
 
-@pytest.fixture(scope="module", params=WAYS)
+@pytest.fixture(scope="module")
+def joined(ignite, tmp_path_factory):
+    """What the ranks of one job find, by the ways in which they join it."""
+    found = run_client(tmp_path_factory.mktemp("joined"), ignite, [*JOB, *JOINING])
+    return dict(zip(JOINING, found, strict=True))
+
+
+@pytest.fixture(scope="module", params=[*JOINING, *STARTING])
 def ranks(request, ignite, tmp_path_factory):
     """What each of 2 ranks finds, in each way to start them."""
-    found = run_client(tmp_path_factory.mktemp(request.param), ignite, WAYS[request.param])
+    if request.param in JOINING:
+        found = request.getfixturevalue("joined")[request.param]
+    else:
+        command = [sys.executable, "-m", "hvdtune", TRAINING, request.param]
+        [found] = run_client(tmp_path_factory.mktemp(request.param), ignite, command)
     assert [one["rank"] for one in found] == [one["local_rank"] for one in found] == [0, 1]
     return found
 

@@ -10,12 +10,12 @@ import pytest
 from conformance.suite import FaceConformance, parameters
 from support.jobs.leftovers import left_by_test, look
 from support.jobs.nursery import MARK
+from support.tiers import EVERY
 
 # A job of so many ranks runs the table. A thorough one leaves nothing out; where the engine carries
 # what a face has understood, one number of ranks tells as much of the face as three.
 QUICK = (1, 2, 3)
 LONG = [(3, True), (8, False)]
-EVERY = bool(os.environ.get("HVDTUNE_TEST_LONG"))
 if EVERY:
     LONG += [(2, True), (8, True)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import sys
@@ -14,7 +13,7 @@ import psutil
 import pytest
 from rank_programs.elastic_training import reference
 from support.jobs.launcher import Launcher, start
-from support.tiers import long_too
+from support.tiers import EVERY, long_too
 
 PROGRAM = Path(__file__).parents[1] / "rank_programs/elastic_training.py"
 STEPS = 30
@@ -22,12 +21,11 @@ PHASES = (
     *("meeting", "start", "sync", "in sync", "synchronised", "step", "operation", "barrier"),
     *("join", "commit", "check", "reset", "return", "end"),
 )
-ALL = bool(os.environ.get("HVDTUNE_TEST_LONG"))
 VICTIMS = [
     (phase, rank)
     for number, phase in enumerate(PHASES)
     for rank in range(3)
-    if ALL or rank == number % 3
+    if EVERY or rank == number % 3
 ]
 
 
@@ -85,7 +83,7 @@ def ranks_of(launcher: Launcher) -> list[psutil.Process]:
 @pytest.mark.long
 def test_many_random_deaths_change_no_result(tmp_path):
     """The losses and parameters of every step are those of a process that nobody disturbs."""
-    kills = 100 if ALL else 20
+    kills = 100 if EVERY else 20
     steps = 60 * kills
     choose = random.Random(4)
     # A slot where three die soon is used no more: there are slots for all of them.

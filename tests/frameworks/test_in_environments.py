@@ -13,19 +13,19 @@ from pathlib import Path
 import psutil
 import pytest
 from support.environments import ENVIRONMENTS, ROOT, Environment, python_of
+from support.tiers import EVERY
 
 import hvdtune
 
 TESTS = ROOT / "tests"
 SECONDS = 1200.0  # for an environment's quick tests, which take half of that on two cores
-LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]  # pip may take long
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_in_environment(name: str, tmp_path: Path):
     environment = ENVIRONMENTS[name]
-    if environment.of_a_client and not LONG:
+    if environment.of_a_client and not EVERY:
         pytest.skip("a client's own environment: HVDTUNE_TEST_LONG=1")
     files = environment.files(TESTS)
     assert files, f"{name} has no tests"

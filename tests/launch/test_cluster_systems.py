@@ -1,8 +1,11 @@
 """What cluster systems run on their launcher's host, on hosts that stand for their nodes.
 
 Each row is done by hand as the system does it: the same command line, the variables that it sets,
-the files that it mounts, its way to reach the other nodes. The program is a script of Horovod's
-API, unchanged, and trains what it trains on one host. hosta is where the launcher runs.
+the files that it mounts, its way to reach the other nodes. hosta is where the launcher runs.
+
+The program sums up arrays of all sizes, and what comes out is the same bits as on one host; in two
+tests, or in all with HVDTUNE_TEST_LONG=1, it is a script of Horovod's API, unchanged, which trains
+what it trains on one host.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import numpy as np
 import pytest
 import yaml
 from rank_programs import digits
+from rank_programs import hosts as programs
 from support.hosts.hosts_rig import Rig, hosts_rig, why_not
 from support.hosts.mpis import MPIS, OPEN_MPI, Mpi
 from support.jobs.ranks import (
@@ -31,11 +35,13 @@ from support.jobs.ranks import (
     program_command,
     run_ranks,
 )
+from support.tiers import EVERY
 
 from hvdtune.cli.main import main
 
 REASON = why_not()
 pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(REASON), reason=REASON)]
+STEPS = 10
 _, OPEN_MPI_4, _ = MPIS
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SSH_PORT = "2222"  # the hosts' own sshd, which stands for a login that is set up, has 22
@@ -166,22 +172,38 @@ def write_kubexec(rig: Rig, path: Path, environment: Mapping[str, str]) -> None:
 
 
 @cache
-def of_one_host() -> np.ndarray[Any, Any]:
+def sums_of_one_host() -> str:
+    [digest] = set(run_ranks(4, programs.train, STEPS).values)
+    return digest
+
+
+@cache
+def weights_of_one_host() -> np.ndarray[Any, Any]:
     weights: np.ndarray[Any, Any] = run_ranks(4, digits.train, 1, timeout=200).values[0]["weights"]
     return weights
 
 
-def train(rig: Rig, words: list[str], environment: Mapping[str, str], module: str = "") -> None:
-    """Run the program behind a command on hosta; it must end with the weights of one host."""
+def train(
+    rig: Rig,
+    words: list[str],
+    environment: Mapping[str, str],
+    module: str = "",
+    script: bool = EVERY,
+) -> None:
+    """Run the program, or the `script`, behind a command on hosta; it must end as on one host."""
     directory = new_directory()
-    python, *rest = program_command(digits.train, (1,), directory)
+    program, argument = (digits.train, 1) if script else (programs.train, STEPS)
+    python, *rest = program_command(program, (argument,), directory)
     behind = [python, *(["-m", module] if module else []), *rest]
     with Ranks(directory, directory / "values") as ranks:
         ranks.start(rig.on("hosta", [*words, *behind]), clean_environment(environment))
         values = ranks.wait(150).values
     assert len(values) == 4
     for seen in values:
-        assert np.allclose(seen["weights"], of_one_host(), atol=1e-4)
+        if script:
+            assert np.allclose(seen["weights"], weights_of_one_host(), atol=1e-4)
+        else:
+            assert seen == sums_of_one_host()
 
 
 @pytest.mark.timeout(250)
@@ -211,7 +233,8 @@ def test_mpirun_of(rig: Rig, tmp_path: Path, name: str) -> None:
             # Open MPI looks on every host for the program that reaches hosts.
             for host in rig.names if system.agent else ["hosta"]:
                 stack.enter_context(mounted(rig, host, folder, str(Path(path).parent)))
-        train(rig, [system.mpi.launcher[0], *words], environment, module)
+        script = EVERY or name == "MPI Operator, mpirun"
+        train(rig, [system.mpi.launcher[0], *words], environment, module, script)
     if name == "MLRun":
         assert (tmp_path / "hvd_logs" / "trace.log").stat().st_size > 0
 
@@ -302,7 +325,7 @@ def test_a_printed_mpijob(
     launcher, worker = pods_of(job)
     (etc_mpi / "hostfile").write_text(hostfile)
     with pods(rig, worker["command"], "/root/.ssh", tmp_path):
-        train(rig, without_program(launcher), image(tmp_path))
+        train(rig, without_program(launcher), image(tmp_path), script=EVERY or mpi == "openmpi")
 
 
 @pytest.mark.timeout(250)

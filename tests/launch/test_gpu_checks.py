@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tiers import EVERY
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -21,7 +22,6 @@ from gpu.outcome import FAILED, PASSED, SKIPPED, Outcome, Results  # noqa: E402
 
 sys.path.remove(str(BENCHMARKS))
 
-LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
 GPU = Machine(gpus=1, cuda="/lib/libcuda.so.1")
 
 
@@ -266,7 +266,7 @@ def test_the_timeline_is_judged_by_medians(recorded, state):
     assert ["HOROVOD_TIMELINE" in changes for _, _, changes in machine.asked] == [False, True] * 3
 
 
-@pytest.mark.skipif(not LONG, reason="takes up to 100 s: HVDTUNE_TEST_LONG=1")
+@pytest.mark.skipif(not EVERY, reason="takes up to 100 s: HVDTUNE_TEST_LONG=1")
 def test_tuning_is_run_to_its_end():
     found = parts.autotune(Machine(gpus=0, device="cpu"))
     assert found.state == PASSED, found

@@ -92,7 +92,7 @@ def test_a_host_without_python(rig, environment):
 
 
 def test_a_host_with_another_version(rig, environment, tmp_path):
-    package = Path(hvdtune.__file__)
+    package = Path(hvdtune.__file__).with_name("version.py")
     other = tmp_path / "other.py"
     own = f'__version__ = "{hvdtune.__version__}"'
     assert own in package.read_text()

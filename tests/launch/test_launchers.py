@@ -3,7 +3,7 @@
 And examples/digits.py: on two hosts it ends with the weights of one host, whoever starts it.
 
 Usually every launcher is tried with one data plane, another one from row to row, and the example in
-four ways; HVDTUNE_TEST_LONG=1 tries all of them.
+two ways (test_hosts.py has one more); HVDTUNE_TEST_LONG=1 tries all of them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from support.jobs.ranks import (
     run_ranks,
     tool,
 )
+from support.tiers import EVERY
 
 import hvdtune
 
@@ -45,7 +46,6 @@ import launchers_table as table  # noqa: E402
 sys.path.remove(str(DOCS))
 REASON = why_not()
 pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(REASON), reason=REASON)]
-LONG = bool(os.environ.get("HVDTUNE_TEST_LONG"))
 STEPS = 10
 HOSTS_FIRST = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
 _, OPEN_MPI_4, MPICH = MPIS
@@ -189,7 +189,7 @@ CELLS = [
     pytest.param(row.key, plane, status, id=f"{row.key}-{plane or 'own'}")
     for number, row in enumerate(table.LAUNCHERS)
     for place, (plane, status) in enumerate(row.planes.items())
-    if status != table.UNTRIED and (LONG or place == number % len(row.planes))
+    if status != table.UNTRIED and (EVERY or place == number % len(row.planes))
 ]
 OF_SLURM = [cell for cell in CELLS if cell.values[0] in SLURMS]
 OTHERS = [cell for cell in CELLS if cell not in OF_SLURM]
@@ -235,7 +235,7 @@ def test_every_row_says_something_about_every_plane() -> None:
 
 @cache
 def digits_of_one_host() -> dict[str, Any]:
-    values: Sequence[dict[str, Any]] = run_ranks(4, digits.train, 2, timeout=200).values
+    values: Sequence[dict[str, Any]] = run_ranks(4, digits.train, 1, timeout=200).values
     assert all(np.array_equal(seen["weights"], values[0]["weights"]) for seen in values)
     return values[0]
 
@@ -245,8 +245,8 @@ DIGITS = [
     *(("mpi", "MPI", "flat"), ("mpich", "MPI", "flat"), ("ssh", "GLOO", "flat")),
     *(("ssh", "", "hosts first"), ("mpi", "MPI", "hosts first"), ("ssh", "GLOO", "hosts first")),
 ]
-if not LONG:
-    DIGITS = [DIGITS[0], DIGITS[4], DIGITS[5], DIGITS[10]]
+if not EVERY:
+    DIGITS = [DIGITS[5], DIGITS[10]]
 
 
 @pytest.mark.timeout(400)
@@ -256,7 +256,7 @@ def test_digits_end_with_the_weights_of_one_host(
 ) -> None:
     pytest.importorskip("sklearn")
     more = HOSTS_FIRST if way == "hosts first" else {}
-    values = prepare(rig, key, plane, tmp_path, **more).run(digits.train, 2).values
+    values = prepare(rig, key, plane, tmp_path, **more).run(digits.train, 1).values
     alone = digits_of_one_host()
     assert "final test accuracy" in alone["printed"]
     assert all(np.array_equal(seen["weights"], values[0]["weights"]) for seen in values)

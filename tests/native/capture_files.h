@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "check.h"
-#include "observe/capture.h"
+#include "observe/capture/capture.h"
 #include "strict_json.h"
 
 namespace hvdtune::capture {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "all_ranks_data.h"
-#include "base/cpu.h"
+#include "base/cpu/cpu.h"
 #include "check.h"
 #include "reference.h"
 

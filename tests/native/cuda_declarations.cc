@@ -5,9 +5,9 @@
 #include <type_traits>
 
 // Before cuda.h, which gives names like cuMemAlloc to the functions' later versions.
-#include "device/cuda_driver.h"
+#include "device/libraries/cuda_driver.h"
+#include "device/libraries/nvtx.h"
 #include "device/nccl_library.h"
-#include "device/nvtx.h"
 
 #include <cuda.h>
 #if __has_include(<nccl.h>)

@@ -11,7 +11,7 @@
 
 #include "collective/kernels/kernels.h"
 #include "collective/shm/shm_communicator.h"
-#include "device/device_kernels.h"
+#include "device/kernels/device_kernels.h"
 #include "fake_gpu.h"
 #include "transport/arena/arena.h"
 

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 from support.gpus import fake_gpus
+from support.native_builds import NativeBuilds
 
 
 @pytest.fixture(scope="session")
-def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the fake libraries that stand for NVIDIA's.
+def fakes(native_builds: NativeBuilds) -> Path:
+    """The folder of the fake libraries that stand for NVIDIA's; kept for the next run.
 
     Whichever test comes first waits for them to be compiled: `pytest.mark.timeout(600)`.
     """
     try:
-        return fake_gpus.build(tmp_path_factory.mktemp("fakes"))
+        return fake_gpus.build(native_builds.directory / "fakes")
     except RuntimeError as problem:
         pytest.skip(str(problem))

@@ -15,7 +15,7 @@ import pytest
 from rank_programs import capture, training
 from support.jobs.ranks import hvdtune_command, run_ranks, run_under, start_ranks
 from support.recordings.captures import RankCapture, files_of, read_capture
-from support.tiers import long_too
+from support.tiers import EVERY, long_too
 
 from hvdtune.timeline.analysis.analyse import analyse
 from hvdtune.timeline.record.layout import DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark
@@ -371,7 +371,7 @@ def test_the_file_can_be_kept_small(tmp_path: Path) -> None:
         assert any("its oldest part was dropped" in problem for problem in one.problems)
 
 
-KILLS = 100 if os.environ.get("HVDTUNE_TEST_LONG") else 8
+KILLS = 100 if EVERY else 8
 KILLS_A_TEST = 4
 
 

@@ -5,14 +5,10 @@ HVDTUNE_TEST_LONG=1 adds tensors of more than 2^31 elements, which need 10 GB of
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from rank_programs import handles
 from support.jobs.ranks import run_ranks
-from support.tiers import long_too
-
-LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
+from support.tiers import EVERY, long_too
 
 
 def test_several_threads_of_a_rank() -> None:
@@ -61,6 +57,6 @@ def test_many_ranks(np: int) -> None:
         assert gathered == list(range(1, np, 2))
 
 
-@pytest.mark.skipif(not LONG, reason="needs 10 GB of memory: HVDTUNE_TEST_LONG=1")
+@pytest.mark.skipif(not EVERY, reason="needs 10 GB of memory: HVDTUNE_TEST_LONG=1")
 def test_more_than_two_to_the_31_elements() -> None:
     assert run_ranks(2, handles.huge, 2**31 + 11, timeout=280).values == ([], [])

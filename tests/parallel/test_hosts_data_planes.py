@@ -1,6 +1,8 @@
 """MPI and Gloo between "hosts" of this machine: for all that ranks exchange, or between hosts.
 
-tests/launch/test_launchers.py does the same between real hosts.
+tests/launch/test_launchers.py does the same between real hosts; test_hosts_grid.py compares all
+operations with NumPy. Each library is tried with each way and each layout, but for
+HVDTUNE_TEST_LONG=1 not with all of both.
 """
 
 from __future__ import annotations
@@ -19,13 +21,20 @@ from rank_programs import hosts as programs
 from support.hosts.mpis import MPIS, OPEN_MPI, Mpi
 from support.hosts.planes import GLOO, require_gloo, run_on
 from support.jobs.ranks import run_ranks, start_ranks
-from support.tiers import long_too
+from support.tiers import EVERY
 
 HIERARCHY = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
 WAYS: dict[str, dict[str, str]] = {"flat": {}, "hosts first": HIERARCHY}
 PLANES = [GLOO, *MPIS]
 # Ranks of each host.
 LAYOUTS = {"1+3": [1, 3], "2+1+2": [2, 1, 2]}
+CELLS = [
+    (plane, way, layout)
+    for number, plane in enumerate(PLANES)
+    for way_number, way in enumerate(WAYS)
+    for layout_number, layout in enumerate(LAYOUTS)
+    if EVERY or (number + way_number + layout_number) % 2 == 0
+]
 
 
 @cache
@@ -38,9 +47,7 @@ def by_sockets(way: str, layout: str) -> tuple[Any, ...]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("layout", long_too("2+1+2", long=LAYOUTS))
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("plane", long_too(GLOO, OPEN_MPI, long=PLANES), ids=str)
+@pytest.mark.parametrize(("plane", "way", "layout"), CELLS, ids=str)
 def test_results_are_those_of_sockets_bit_for_bit(
     plane: Mpi | str, way: str, layout: str, tmp_path: Path
 ) -> None:
@@ -58,7 +65,7 @@ def test_results_are_those_of_sockets_bit_for_bit(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("plane", long_too(GLOO, OPEN_MPI, long=PLANES), ids=str)
+@pytest.mark.parametrize("plane", PLANES if EVERY else [GLOO, OPEN_MPI], ids=str)
 def test_hosts_first_against_numpy(plane: Mpi | str, tmp_path: Path) -> None:
     blocks = ("allreduce", "allgather")
     reports = run_on(plane, [3, 1], tmp_path, numpy_face.run, blocks, env=HIERARCHY).values

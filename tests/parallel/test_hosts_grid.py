@@ -8,7 +8,6 @@ plane is shared memory; one rank a "host" is what sockets do between containers 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,10 @@ from rank_programs import data_planes
 from support.hosts.mpis import MPIS, Mpi
 from support.hosts.planes import GLOO, run_on
 from support.jobs.ranks import run_ranks
+from support.tiers import EVERY
 
 pytestmark = pytest.mark.long
 
-LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
 OWN = "hvdtune's own"
 PLANES = (OWN, GLOO, *MPIS)
 # Ranks of each host.
@@ -30,7 +29,7 @@ CELLS = [
     pytest.param(plane, hosts, id=f"{plane}-{'+'.join(map(str, hosts))}")
     for plane in PLANES
     for hosts in (*EQUAL, *UNEQUAL)
-    if LONG or hosts == [2, 1, 1, 2]
+    if EVERY or hosts == [2, 1, 1, 2]
 ]
 
 
@@ -39,9 +38,9 @@ CELLS = [
 def test_all_operations(plane: Mpi | str, hosts: list[int], tmp_path: Path) -> None:
     program = data_planes.everything_both_ways
     if plane == OWN:
-        answers = run_ranks(sum(hosts), program, LONG, hosts=hosts, timeout=800).values
+        answers = run_ranks(sum(hosts), program, EVERY, hosts=hosts, timeout=800).values
     else:
-        answers = run_on(plane, hosts, tmp_path, program, LONG, timeout=800).values
+        answers = run_on(plane, hosts, tmp_path, program, EVERY, timeout=800).values
     where = [host for host, count in enumerate(hosts) for _ in range(count)]
     for way in ("flat", "hosts first"):
         assert_conform([seen[way] for seen in answers])

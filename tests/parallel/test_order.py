@@ -5,21 +5,18 @@ The default run is short; HVDTUNE_TEST_LONG=1 runs all 10 000 steps.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from rank_programs import order
 from support.jobs.ranks import run_ranks
-from support.tiers import long_too
+from support.tiers import EVERY, long_too
 
-LONG = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
-STEPS = 10_000 if LONG else 300
+STEPS = 10_000 if EVERY else 300
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600 if LONG else 300)
+@pytest.mark.timeout(3600 if EVERY else 300)
 def test_another_order_on_every_rank() -> None:
-    result = run_ranks(4, order.run_steps, STEPS, timeout=3500 if LONG else 280)
+    result = run_ranks(4, order.run_steps, STEPS, timeout=3500 if EVERY else 280)
     assert result.values == ([], [], [], [])
 
 

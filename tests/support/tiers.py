@@ -1,11 +1,17 @@
-"""The two tiers of tests: `python -m pytest` runs all but those that are marked `long`."""
+"""The two tiers of tests: `python -m pytest` runs all but those that are marked `long`.
+
+HVDTUNE_TEST_LONG=1 adds to both what repeats others in another form.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+
+EVERY = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
 
 
 def long_too(*quick: Any, long: Iterable[Any]) -> list[Any]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from hvdtune.core.driver import messages
+from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.launch.allocation.hosts import Host
 from hvdtune.launch.elastic.actions import Action, End, Leave, News, Place, Say, Start
 from hvdtune.launch.elastic.exclusion import Exclusion
 from hvdtune.launch.elastic.limits import Limits
 from hvdtune.launch.elastic.membership import Membership
+
+FAILED = "Horovod detected that one or more processes exited with non-zero status"
+ADDED, REMOVED = HostUpdateResult.added, HostUpdateResult.removed
 
 
 class Job:

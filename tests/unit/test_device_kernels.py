@@ -21,7 +21,7 @@ import pytest
 pytestmark = pytest.mark.long
 
 NATIVE = Path(__file__).parents[2] / "native"
-SOURCE = NATIVE / "device" / "kernels.cu"
+SOURCE = NATIVE / "device" / "kernels" / "kernels.cu"
 NVRTC = Path(__file__).parents[1] / "support" / "gpus" / "nvrtc_compile.py"
 ARCHITECTURES = (80, 90, 100)
 #: So that at least 3 blocks of 256 threads are on a multiprocessor, which has 65 536 registers.

@@ -29,7 +29,7 @@ ob=(1) /somewhere/_native.so
 fl=(1) /src/native/engine/engine.cc
 fn=(1) hvdtune::Engine::wait(long, long)
 16 3000 30
-fi=(2) /src/native/observe/capture.h
+fi=(2) /src/native/observe/capture/capture.h
 +3 12
 fe=(1)
 * 5
@@ -63,7 +63,7 @@ def test_instructions_are_where_they_were_executed_not_where_they_were_called() 
     places = instructions.by_place(COUNTED)
     assert places == {
         ("hvdtune::Engine::wait(long, long)", "/src/native/engine/engine.cc"): 3013,
-        ("hvdtune::Engine::wait(long, long)", "/src/native/observe/capture.h"): 12,
+        ("hvdtune::Engine::wait(long, long)", "/src/native/observe/capture/capture.h"): 12,
         ("hvdtune::Recorder::closed(unsigned long, long, long)",
          "/src/native/engine/recording/recorder.cc"): 33,
         ("futex", "???"): 942,

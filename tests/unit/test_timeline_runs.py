@@ -27,7 +27,7 @@ ONE = Job(ranks=1, steps=6, counters=True, cycles=True)
 
 
 def pack(tensors: np.ndarray) -> tuple[bytes, int]:
-    """As native/observe/tensor_runs.cc does, but for when it goes on with wide runs."""
+    """As native/observe/capture/tensor_runs.cc does, but for when it goes on with wide runs."""
     heads: list[list[int]] = []
     wide: list[int] = []
     narrow: list[int] = []

@@ -18,6 +18,7 @@ from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.search.space import Value, Values
 from hvdtune.autotune.search.tuner import Outcome
 from hvdtune.settings.knobs import KNOBS, Settings
+from hvdtune.version import __version__
 
 LIKE = 0.25  # of the step time: more says that something has changed since
 
@@ -199,8 +200,6 @@ def open_memory(
     `size` ranks, `local_size` of them on this host, which may use `cpus` CPUs; `uses` as in
     `Memory`.
     """
-    from hvdtune import __version__
-
     try:
         kept = store.open_store(settings.autotune_store)
     except store.StoreError as error:

@@ -26,6 +26,7 @@ from hvdtune.core import world
 from hvdtune.core.driver import member
 from hvdtune.core.topology import Topology
 from hvdtune.settings import knobs
+from hvdtune.version import __version__
 
 _FINISHER = "hvdtune.timeline.viewers.finish"
 _CLOSING_S = 10.0  # how long other ranks may take to close their files
@@ -109,8 +110,6 @@ def _identity(topology: Topology, settings: knobs.Settings, hostname: str) -> st
 
 def version() -> str:
     """hvdtune's."""
-    from hvdtune import __version__
-
     return __version__
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hvdtune.core.meeting.addresses import present_interfaces
 from hvdtune.launch.remote.interfaces import addresses
+from hvdtune.version import __version__
 
 
 def facts() -> dict[str, Any]:
@@ -22,8 +23,6 @@ def facts() -> dict[str, Any]:
     network interfaces, "addresses" an address of each that has one. Of a host that was reached by
     ssh, "ssh_to" is the address by which, and "ssh_from" that of whoever has come.
     """
-    from hvdtune import __version__
-
     # Client's address and port, this host's address and port.
     connection = os.environ.get("SSH_CONNECTION", "").split()
     return {

@@ -2,8 +2,9 @@
 
 A capture is one JSON array of Chrome trace events, one event a line, valid at every moment. The
 engine appends what it records as *blocks*: metadata events, which trace viewers pass over, whose
-`args` hold many fixed records of one stream. native/observe/capture.h writes what this module
-describes; both know the same `FORMAT`. docs/timeline-format.md is the description for others.
+`args` hold many fixed records of one stream. native/observe/capture/capture.h writes what this
+module describes; both know the same `FORMAT`. docs/timeline-format.md is the description for
+others.
 
 | event (`"ph":"M"`) | `args` |
 |---|---|

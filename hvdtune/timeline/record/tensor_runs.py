@@ -2,7 +2,7 @@
 
 A block of TENSOR has all its runs first, and then, for each tensor that does not begin one, how
 much later it was submitted than the tensor before it: first those of all wide runs, then those of
-all narrow ones. native/observe/tensor_runs.h writes them. Up to format 2 all were wide.
+all narrow ones. native/observe/capture/tensor_runs.h writes them. Up to format 2 all were wide.
 """
 
 from __future__ import annotations

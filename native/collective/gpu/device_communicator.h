@@ -8,7 +8,7 @@
 #include "base/dtype.h"
 #include "base/op_kind.h"
 #include "collective/communicator.h"
-#include "device/device_piece.h"
+#include "device/kernels/device_piece.h"
 
 namespace hvdtune {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "base/at_once.h"
+#include "base/threads/at_once.h"
 
 namespace hvdtune {
 

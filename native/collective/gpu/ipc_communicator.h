@@ -11,8 +11,8 @@
 #include "collective/communicator.h"
 #include "collective/gpu/device_communicator.h"
 #include "collective/gpu/peer_buffers.h"
-#include "device/device_kernels.h"
 #include "device/ipc.h"
+#include "device/kernels/device_kernels.h"
 
 namespace hvdtune {
 

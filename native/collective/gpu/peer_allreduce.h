@@ -7,7 +7,7 @@
 #include <string>
 
 #include "collective/gpu/peer_buffers.h"
-#include "device/device_kernels.h"
+#include "device/kernels/device_kernels.h"
 #include "device/stream.h"
 
 namespace hvdtune {

@@ -7,10 +7,10 @@
 #include <system_error>
 #include <utility>
 
-#include "base/futex.h"
+#include "base/cpu/time_slice.h"
 #include "base/log.h"
-#include "base/signals_blocked.h"
-#include "base/time_slice.h"
+#include "base/threads/futex.h"
+#include "base/threads/signals_blocked.h"
 #include "collective/kernels/copy.h"
 #include "collective/kernels/reduction.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/patience.h"
+#include "base/threads/patience.h"
 
 namespace hvdtune {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/patience.h"
+#include "base/threads/patience.h"
 #include "collective/communicator.h"
 #include "collective/messages/message_exchange.h"
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "base/patience.h"
+#include "base/threads/patience.h"
 #include "collective/communicator.h"
 #include "transport/arena/arena.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/futex.h"
+#include "base/threads/futex.h"
 #include "collective/kernels/kernels.h"
 #include "collective/kernels/reduction.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/patience.h"
+#include "base/threads/patience.h"
 #include "collective/communicator.h"
 #include "collective/kernels/helper_pool.h"
 #include "collective/shm/cache_distance.h"

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/patience.h"
+#include "base/threads/patience.h"
 #include "collective/communicator.h"
 #include "collective/kernels/segments.h"
 #include "transport/sockets/mesh.h"

@@ -15,7 +15,7 @@
 #include "engine/job/process_sets.h"
 #include "engine/operation/completions.h"
 #include "engine/recording/recording_control.h"
-#include "observe/job_status.h"
+#include "observe/status/job_status.h"
 
 namespace hvdtune {
 

@@ -16,7 +16,7 @@
 #include "engine/coordination/joined_ranks.h"
 #include "engine/job/process_sets.h"
 #include "engine/operation/tensor_entry.h"
-#include "observe/step_log.h"
+#include "observe/status/step_log.h"
 #include "wire/messages.h"
 
 namespace hvdtune {

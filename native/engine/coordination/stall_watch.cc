@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "observe/stall.h"
+#include "observe/status/stall.h"
 
 namespace hvdtune {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "engine/job/blocked.h"
-#include "observe/stall.h"
+#include "observe/status/stall.h"
 
 namespace hvdtune {
 

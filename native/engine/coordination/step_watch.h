@@ -9,9 +9,9 @@
 #include "engine/job/job.h"
 #include "engine/operation/tensor_entry.h"
 #include "engine/recording/recording_control.h"
-#include "observe/cpu_waits.h"
-#include "observe/job_status.h"
-#include "observe/straggler.h"
+#include "observe/status/job_status.h"
+#include "observe/stragglers/cpu_waits.h"
+#include "observe/stragglers/straggler.h"
 
 namespace hvdtune {
 

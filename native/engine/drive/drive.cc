@@ -6,10 +6,10 @@
 #include <chrono>
 #include <optional>
 
-#include "base/cpu.h"
-#include "base/cpu_wait.h"
+#include "base/cpu/cpu.h"
+#include "base/cpu/cpu_wait.h"
+#include "base/cpu/time_slice.h"
 #include "base/log.h"
-#include "base/time_slice.h"
 
 namespace hvdtune {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/at_once.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/threads/at_once.h"
 #include "collective/gpu/ipc_communicator.h"
 #include "engine/execution/device_tensors.h"
 #include "engine/operation/averaging.h"

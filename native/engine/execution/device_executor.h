@@ -12,7 +12,7 @@
 #include "collective/gpu/bypass_communicator.h"
 #include "collective/gpu/hierarchical_device_communicator.h"
 #include "collective/gpu/nccl_communicator.h"
-#include "device/device_kernels.h"
+#include "device/kernels/device_kernels.h"
 #include "engine/execution/device_batch.h"
 #include "engine/execution/gpus.h"
 #include "engine/job/process_sets.h"

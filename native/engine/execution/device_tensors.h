@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/device_piece.h"
+#include "device/kernels/device_piece.h"
 #include "engine/execution/device_batch.h"
 
 namespace hvdtune {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/huge_pages.h"
+#include "base/memory/huge_pages.h"
 #include "collective/adasum.h"
 #include "engine/operation/averaging.h"
 #include "engine/operation/registration.h"

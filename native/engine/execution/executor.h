@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/large_blocks.h"
+#include "base/memory/large_blocks.h"
 #include "collective/communicator.h"
 #include "collective/kernels/helper_pool.h"
 #include "collective/shm/shm_registered.h"
@@ -12,7 +12,7 @@
 #include "engine/execution/staging.h"
 #include "engine/job/process_sets.h"
 #include "engine/operation/operation.h"
-#include "observe/timeline.h"
+#include "observe/trace/timeline.h"
 
 namespace hvdtune {
 

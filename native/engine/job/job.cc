@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "observe/stall.h"
+#include "observe/status/stall.h"
 
 namespace hvdtune {
 namespace {

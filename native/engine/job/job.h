@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/patience.h"
+#include "base/threads/patience.h"
 #include "transport/meeting/meet.h"
 
 namespace hvdtune {

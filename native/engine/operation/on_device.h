@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/profiler.h"
+#include "device/libraries/profiler.h"
 #include "device/stream.h"
 
 namespace hvdtune {

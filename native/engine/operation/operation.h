@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/large_blocks.h"
+#include "base/memory/large_blocks.h"
 #include "engine/operation/on_device.h"
 #include "wire/messages.h"
 

@@ -9,7 +9,7 @@
 #include "engine/execution/executor.h"
 #include "engine/operation/operation.h"
 #include "engine/operation/tensor_entry.h"
-#include "observe/capture.h"
+#include "observe/capture/capture.h"
 
 namespace hvdtune {
 

@@ -5,8 +5,8 @@
 #include <thread>
 #include <utility>
 
-#include "base/futex.h"
 #include "base/log.h"
+#include "base/threads/futex.h"
 #include "base/time_space.h"
 
 namespace hvdtune {

@@ -16,8 +16,8 @@
 #include "engine/recording/recorder.h"
 #include "engine/recording/recording_options.h"
 #include "engine/submission/submissions.h"
-#include "observe/file_claim.h"
-#include "observe/timeline.h"
+#include "observe/trace/file_claim.h"
+#include "observe/trace/timeline.h"
 
 namespace hvdtune {
 

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string>
 
-#include "observe/capture.h"
+#include "observe/capture/capture.h"
 
 namespace hvdtune {
 

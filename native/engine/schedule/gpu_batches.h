@@ -16,7 +16,7 @@
 #include "engine/recording/recording_control.h"
 #include "engine/submission/submissions.h"
 #include "engine/watch/stall_reports.h"
-#include "observe/job_status.h"
+#include "observe/status/job_status.h"
 
 namespace hvdtune {
 

@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "base/affinity.h"
+#include "base/cpu/affinity.h"
 #include "base/log.h"
 #include "engine/operation/timeline_rows.h"
 

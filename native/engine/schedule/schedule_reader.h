@@ -17,8 +17,8 @@
 #include "engine/submission/submissions.h"
 #include "engine/watch/stack_query.h"
 #include "engine/watch/stall_reports.h"
-#include "observe/job_status.h"
-#include "observe/step_log.h"
+#include "observe/status/job_status.h"
+#include "observe/status/step_log.h"
 
 namespace hvdtune {
 

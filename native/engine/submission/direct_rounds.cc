@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/cpu.h"
+#include "base/cpu/cpu.h"
 
 namespace hvdtune {
 namespace {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "observe/trace_format.h"
+#include "observe/trace/trace_format.h"
 
 namespace hvdtune {
 namespace {

@@ -9,7 +9,7 @@
 #include "engine/job/job.h"
 #include "engine/submission/submissions.h"
 #include "engine/watch/stack_service.h"
-#include "observe/job_status.h"
+#include "observe/status/job_status.h"
 #include "transport/control/control_server.h"
 
 namespace hvdtune {

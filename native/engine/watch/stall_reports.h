@@ -8,7 +8,7 @@
 #include "engine/job/stall_options.h"
 #include "engine/operation/operation.h"
 #include "engine/recording/recorder.h"
-#include "observe/job_status.h"
+#include "observe/status/job_status.h"
 
 namespace hvdtune {
 

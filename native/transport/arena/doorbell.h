@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/futex.h"
+#include "base/threads/futex.h"
 
 namespace hvdtune {
 

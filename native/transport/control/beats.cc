@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/futex.h"
-#include "base/signals_blocked.h"
+#include "base/threads/futex.h"
+#include "base/threads/signals_blocked.h"
 
 namespace hvdtune {
 

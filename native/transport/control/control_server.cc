@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "base/signals_blocked.h"
+#include "base/threads/signals_blocked.h"
 
 namespace hvdtune {
 namespace {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include "base/affinity.h"
-#include "base/cpu.h"
+#include "base/cpu/affinity.h"
+#include "base/cpu/cpu.h"
 #include "base/sha256.h"
 #include "transport/meeting/roll_call.h"
 #include "transport/sockets/tcp_socket.h"

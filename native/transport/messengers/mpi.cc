@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/signals_blocked.h"
+#include "base/threads/signals_blocked.h"
 #include "transport/messengers/mpi_progress.h"
 #include "transport/messengers/pmi.h"
 

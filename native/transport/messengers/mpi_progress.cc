@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/signals_blocked.h"
+#include "base/threads/signals_blocked.h"
 
 namespace hvdtune {
 namespace {

@@ -1,6 +1,6 @@
 // How many CPUs a process may use: quotas of control groups, laid out in a temporary directory.
 
-#include "base/cpu.h"
+#include "base/cpu/cpu.h"
 
 #include <sched.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "base/large_blocks.h"
+#include "base/memory/large_blocks.h"
 
 #include <algorithm>
 #include <cstdint>

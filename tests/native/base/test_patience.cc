@@ -1,5 +1,5 @@
 // How a waiting thread finds out that giving way hands its CPU to somebody who computes.
-#include "base/patience.h"
+#include "base/threads/patience.h"
 
 #include "check.h"
 

@@ -1,4 +1,4 @@
-#include "base/time_slice.h"
+#include "base/cpu/time_slice.h"
 
 #include <sched.h>
 #include <sys/resource.h>

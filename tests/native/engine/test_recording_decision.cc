@@ -5,7 +5,7 @@
 #include <string>
 #include <thread>
 
-#include "base/futex.h"
+#include "base/threads/futex.h"
 #include "check.h"
 #include "engine_job.h"
 #include "folder.h"

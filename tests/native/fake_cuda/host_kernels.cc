@@ -36,7 +36,7 @@ struct alignas(16) uint4 {
                                                   &hvdtune::reduce<Kind>, &hvdtune::leave};
 
 // Tensors of all types are read and written as what they are moved as.
-#include "device/kernels.cu"
+#include "device/kernels/kernels.cu"
 
 namespace fake_cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "device/kernel_work.h"
+#include "device/kernels/kernel_work.h"
 
 namespace fake_cuda {
 
@@ -15,7 +15,8 @@ struct HostMeeting {
   void (*leave)(const hvdtune::MeetingWork&);
 };
 
-/// A kernel of native/device/kernels.cu; one of these, or none where there is no such kernel.
+/// A kernel of native/device/kernels/kernels.cu; one of these, or none where there is no such
+/// kernel.
 struct HostKernel {
   void (*moves)(hvdtune::KernelWork) = nullptr;
   void (*reduces)(hvdtune::ReduceWork) = nullptr;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "device/nvtx.h"
+#include "device/libraries/nvtx.h"
 #include "fake_cuda.h"
 #include "faults.h"
 

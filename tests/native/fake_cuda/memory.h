@@ -6,7 +6,7 @@
 #include <mutex>
 #include <optional>
 
-#include "device/cuda_types.h"
+#include "device/libraries/cuda_types.h"
 
 namespace fake_cuda {
 

@@ -3,7 +3,7 @@
 #include <random>
 
 #include "collective/kernels/kernels.h"
-#include "device/device_kernels.h"
+#include "device/kernels/device_kernels.h"
 #include "fake_gpu.h"
 
 namespace hvdtune::testing::test_device_kernels {

@@ -4,7 +4,7 @@
 #include <future>
 #include <thread>
 
-#include "device/profiler.h"
+#include "device/libraries/profiler.h"
 #include "engine_job.h"
 #include "fake_profiler.h"
 

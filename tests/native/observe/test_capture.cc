@@ -1,4 +1,4 @@
-#include "observe/capture.h"
+#include "observe/capture/capture.h"
 
 #include <stdlib.h>
 
@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
-#include "base/cpu_wait.h"
+#include "base/cpu/cpu_wait.h"
 #include "capture_files.h"
 #include "check.h"
 #include "folder.h"
-#include "observe/base64.h"
+#include "observe/trace/base64.h"
 #include "threads.h"
 
 namespace hvdtune::testing::test_capture {

@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "base/cpu_wait.h"
+#include "base/cpu/cpu_wait.h"
 #include "capture_files.h"
 #include "check.h"
 #include "folder.h"
-#include "observe/capture.h"
+#include "observe/capture/capture.h"
 
 namespace hvdtune::testing::test_capture_cpus {
 

@@ -17,8 +17,8 @@
 #include "capture_files.h"
 #include "check.h"
 #include "folder.h"
-#include "observe/capture.h"
-#include "observe/file_claim.h"
+#include "observe/capture/capture.h"
+#include "observe/trace/file_claim.h"
 
 namespace hvdtune::testing::test_capture_files {
 

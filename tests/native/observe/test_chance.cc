@@ -1,5 +1,5 @@
 // What chance gives, and who is named in spite of it: equal ranks are not, however they jitter.
-#include "observe/chance.h"
+#include "observe/stragglers/chance.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "check.h"
-#include "observe/blame.h"
+#include "observe/stragglers/blame.h"
 
 namespace hvdtune::testing::test_chance {
 namespace {

@@ -1,4 +1,4 @@
-#include "observe/cpu_waits.h"
+#include "observe/stragglers/cpu_waits.h"
 
 #include <sched.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "base/cpu_wait.h"
+#include "base/cpu/cpu_wait.h"
 #include "check.h"
 
 namespace hvdtune::testing::test_cpu_waits {

@@ -1,5 +1,5 @@
 // What a job's status says of a mean step when some took long, but once.
-#include "observe/job_status.h"
+#include "observe/status/job_status.h"
 
 #include <string>
 #include <vector>

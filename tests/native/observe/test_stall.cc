@@ -1,4 +1,4 @@
-#include "observe/stall.h"
+#include "observe/status/stall.h"
 
 #include <signal.h>
 #include <sys/prctl.h>

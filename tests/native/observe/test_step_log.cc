@@ -1,4 +1,4 @@
-#include "observe/step_log.h"
+#include "observe/status/step_log.h"
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "observe/straggler.h"
+#include "observe/stragglers/straggler.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Records of tensors, packed in runs: nothing is lost, whatever they hold.
-#include "observe/tensor_runs.h"
+#include "observe/capture/tensor_runs.h"
 
 #include <atomic>
 #include <cstdint>

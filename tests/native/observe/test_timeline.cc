@@ -1,4 +1,4 @@
-#include "observe/timeline.h"
+#include "observe/trace/timeline.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ TARGETS = ("fake_cuda", "fake_nccl", "fake_nvrtc", "fake_nvtx")
 
 
 def build(folder: Path) -> Path:
-    """Compile the fake libraries; the folder where they lie.
+    """Compile the fake libraries, or what is left to compile; the folder where they lie.
 
     Raises RuntimeError, with what was printed, where they cannot be compiled.
     """
@@ -43,13 +44,17 @@ def build(folder: Path) -> Path:
         "CMAKE_CXX_COMPILER": COMPILER,
     }
     defines = [f"-D{name}={value}" for name, value in options.items()]
-    for command in (
-        [cmake, "-S", str(ROOT), "-B", str(folder), *defines],
-        [cmake, "--build", str(folder), "-j", "2", "--target", *TARGETS],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-8000:]}{done.stderr[-8000:]}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process of `pytest -n 2` may build here
+        for command in (
+            [cmake, "-S", str(ROOT), "-B", str(folder), *defines],
+            [cmake, "--build", str(folder), "-j", "2", "--target", *TARGETS],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                said = done.stdout[-8000:] + done.stderr[-8000:]
+                raise RuntimeError(f"{' '.join(command)}\n{said}")
     return folder / "tests/native/fake_cuda"
 
 

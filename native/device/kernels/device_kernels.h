@@ -1,0 +1,99 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/op_kind.h"
+#include "device/device.h"
+#include "device/kernels/device_piece.h"
+#include "device/kernels/kernel_work.h"
+#include "device/libraries/nvrtc.h"
+
+namespace hvdtune {
+
+/// `bytes`, rounded up to the next multiple of kPieceAlignment.
+constexpr std::size_t padded(std::size_t bytes) {
+  return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
+}
+
+/// Bytes that `pieces` take in a packed buffer, padding behind the last one included.
+std::size_t packed_bytes(std::span<const DevicePiece> pieces);
+
+/// The kernels of one GPU that bring tensors into the fusion buffer and out of it. Everything is
+/// enqueued on a stream; nothing waits. One thread at a time.
+///
+/// Where neither a compiled form nor NVRTC is there, every piece is a copy of its own, and scale
+/// must be 1.
+class DeviceKernels {
+ public:
+  /// `nvrtc` may be null. Compiles or loads, once. What NVRTC or the driver refuses is no error:
+  /// why_not() says it, and copies are used.
+  DeviceKernels(std::shared_ptr<const Device> device, std::shared_ptr<const Nvrtc> nvrtc);
+  ~DeviceKernels();
+  DeviceKernels(const DeviceKernels&) = delete;
+  DeviceKernels& operator=(const DeviceKernels&) = delete;
+
+  /// Whether kernels run, and so whether scale may be something else than 1.
+  [[nodiscard]] bool compiled() const { return module_ != nullptr; }
+  /// Why kernels do not run, one sentence; empty where they do.
+  [[nodiscard]] const std::string& why_not() const { return why_not_; }
+  /// Where they come from: "built in", "NVRTC 12.4", "copies".
+  [[nodiscard]] const std::string& origin() const { return origin_; }
+
+  /// Piece by piece to `to` (a multiple of 16), each multiplied by `scale`: floating types as in
+  /// float32 (float64 in float64) and rounded once; integers in float64, truncated toward zero and
+  /// saturated; bool is never scaled. That is ScaleKernel of the CPU, bit for bit. What lies
+  /// between the pieces becomes zero. Pieces have whole elements and the alignment of their type.
+  /// As many launches as pieces need; empty pieces cost nothing. Throws Error(kAborted).
+  void pack(std::span<const DevicePiece> pieces, CudaPointer to, DType dtype, double scale,
+            CudaStream stream);
+  /// The way back, from `from` (a multiple of 16) to the pieces. Bytes between pieces are not read.
+  void unpack(CudaPointer from, std::span<const DevicePiece> pieces, DType dtype, double scale,
+              CudaStream stream);
+  /// `piece` times `scale`, where it is. Throws Error(kAborted).
+  void scale(const DevicePiece& piece, DType dtype, double scale, CudaStream stream);
+
+  /// out[i] = scale * (sources[0][i] OP sources[1][i] OP …), `count` elements: ReduceKernel of the
+  /// CPU, bit for bit but for a NaN's payload. Up to 16 sources, which begin at multiples of 16
+  /// bytes and have their last 16 bytes in memory; `out` may be one of them. Not for kAverage and
+  /// kAdasum, nor where nothing is compiled(). Throws Error(kAborted).
+  void reduce(std::span<const CudaPointer> sources, CudaPointer out, std::size_t count, DType dtype,
+              ReduceOp op, double scale, CudaStream stream);
+
+  /// One launch in which the kernels of several GPUs wait for each other (MeetingWork); `work` is
+  /// complete but for its step. Sources as in reduce(); `out` may be `in`. Each member has a
+  /// GPU of its own, and all members launch the same. Returns its number of blocks. Throws
+  /// Error(kAborted).
+  KernelSize meet(MeetingWork work, DType dtype, ReduceOp op, CudaStream stream);
+
+ private:
+  /// The kernels of one type, or those that only copy.
+  struct Functions {
+    CudaFunction pack = nullptr;
+    CudaFunction unpack = nullptr;
+  };
+  enum class Direction : bool { kPack, kUnpack };
+
+  [[nodiscard]] bool load(const void* image, const std::string& origin);
+  void compile(const Nvrtc& nvrtc);
+  void run(Direction direction, std::span<const DevicePiece> pieces, CudaPointer packed,
+           DType dtype, double scale, CudaStream stream);
+  void launch(CudaFunction function, KernelSize parts, const void* work, CudaStream stream);
+  void launch_blocks(CudaFunction function, KernelSize blocks, const void* work, CudaStream stream);
+  void copy_each(Direction direction, std::span<const DevicePiece> pieces, CudaPointer packed,
+                 CudaStream stream);
+
+  std::shared_ptr<const Device> device_;
+  CudaModule module_ = nullptr;
+  Functions copying_;
+  std::array<Functions, kDTypeCount> scaling_;  ///< by DType; none for bool
+  std::array<CudaFunction, kDTypeCount> reducing_{};
+  std::array<CudaFunction, kDTypeCount> meeting_{};
+  std::string why_not_;
+  std::string origin_ = "copies";
+};
+
+}  // namespace hvdtune

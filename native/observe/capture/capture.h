@@ -1,0 +1,220 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/op_kind.h"
+#include "observe/capture/capture_buffers.h"
+#include "observe/capture/capture_records.h"
+#include "observe/capture/capture_writer.h"
+
+namespace hvdtune::capture {
+
+/// The steps to record: first ≤ step < end. From the beginning where `first` is 0, to the end where
+/// `end` is.
+struct Window {
+  std::int64_t first = 0;
+  std::int64_t end = 0;
+
+  bool operator==(const Window&) const = default;
+};
+
+struct Options {
+  std::string path;
+  /// Members of the identity, as JSON, without the braces around them. `rank` is one of them; the
+  /// times of the start are added.
+  std::string identity;
+  int rank = 0;
+  Window window;
+  std::size_t file_limit = 0;  ///< bytes that the file may have; 0 = any number
+  int claimed = -1;            ///< the file at `path`, as TraceFile::open has it
+};
+
+/// One tensor, for its name's first use.
+struct Named {
+  std::string_view name;
+  std::uint32_t process_set;
+  OpKind kind;
+  DType dtype;
+  std::int64_t bytes;
+};
+
+/// One rank's recording: fixed records go into bounded buffers, and a thread that sleeps in between
+/// appends them to a file, which is valid JSON at every moment. When a buffer is full, records are
+/// lost and counted, and nobody waits. Nothing is formatted but names and texts, when they are new.
+///
+/// Threads: "one at a time" are the calls that the engine makes under its DriveLock; the others
+/// may be made from anywhere. Times are CLOCK_MONOTONIC nanoseconds.
+class Capture {
+ public:
+  static constexpr std::size_t kDefaultBytes = std::size_t{16} << 20;
+
+  /// Called on the writer's thread when a file is closed; with an error text, if it could not be
+  /// written to its end. `recorded`: that ended the recording; else it had ended before, and
+  /// another one may have begun. Must not call back.
+  using Ended = std::function<void(const std::string& error, bool recorded)>;
+
+  /// \param bytes most memory for records and texts of a file that are not written yet
+  explicit Capture(std::size_t bytes = kDefaultBytes, Ended ended = {});
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+  /// As end(), then join().
+  ~Capture();
+
+  /// Whether records are being taken: one relaxed load, all that a capture costs when off.
+  [[nodiscard]] bool active() const noexcept { return active_.load(std::memory_order_relaxed); }
+  /// Whether a file is open: there may be a window that has not begun.
+  [[nodiscard]] bool open() const noexcept { return open_.load(std::memory_order_acquire); }
+
+  /// Creates or empties the file and records from now on, or from the window's begin. A file in use
+  /// is ended; what is left of it is written meanwhile. Waits for that only where it is the same
+  /// file, or where the one before it is not complete either. Returns an empty string, or why
+  /// nothing is recorded. One at a time.
+  std::string start(const Options& options);
+  /// Nothing more is recorded; the file is completed and closed soon. One at a time.
+  /// False if the window of steps never began.
+  bool end(const std::string& reason);
+  /// Waits until the files that have ended are closed; nobody else has to wait for that. Returns at
+  /// once while a file is open. Any thread.
+  void join();
+
+  /// Distinguishes the files, from 1 on: ids of names count from 0 in each. Any thread.
+  [[nodiscard]] std::uint32_t generation() const {
+    return generation_.load(std::memory_order_relaxed);
+  }
+  /// Names new tensors: the id of the first; the others' follow. Ids of one file are never used
+  /// again. kNone, and nothing is named, when too much waits to be written. One at a time.
+  std::uint32_t name(std::span<const Named> tensors);
+
+  /// A batch that was executed; `fill(TensorRuns::Batch&)` puts each of its tensors, in order, and
+  /// completes `record`, whose number of tensors is how many were put. One at a time.
+  template <typename Fill>
+  void batch(Batch& record, Fill&& fill) {
+    Buffers* all = buffers();
+    if (all == nullptr) return;
+    TensorRuns& ring = all->tensors;
+    {
+      TensorRuns::Batch tensors(ring, static_cast<std::uint32_t>(record.serial));
+      fill(tensors);
+      record.tensors = tensors.count();
+    }
+    put_one(*all, all->batches, record, Stream::kBatches);
+    if (!ring.publish()) all->lose(Stream::kTensors, record.tensors);
+    if (ring.half_full()) wake();
+  }
+  /// CPU time that a batch took of the thread that executed it. One at a time.
+  void communicated(Nanos cpu) { communication_cpu_.fetch_add(cpu, std::memory_order_relaxed); }
+  /// The calling thread was blocked in an operation, and of that time was ready to run without a
+  /// CPU for so long: step() does not count that. Any thread.
+  static void waited_while_blocked(Nanos cpu_wait);
+  /// Who is in a process set from the batch of serial `batch` on. False, and nothing is recorded,
+  /// when too much waits to be written. One at a time.
+  bool process_set(std::uint32_t set, std::uint64_t batch, std::span<const int> ranks);
+  /// A rank announced a tensor. One at a time.
+  void ready(const Ready& record);
+
+  /// The rest: any thread.
+  void wait(const Wait& record);
+  void mark(MarkKind kind, std::int64_t value, std::string_view text = {});
+  void counter(std::string_view name, double value);
+  /// The settings from now on, as JSON.
+  void settings(std::uint64_t epoch, std::string_view text);
+  /// Rank 0's clock is this rank's plus `offset`, within ± `bound`, at `local`.
+  void clock(Nanos local, Nanos offset, Nanos bound);
+
+  /// A training step ends; counted whether it is recorded or not. Recorded with it, unless
+  /// it was within the last 10 ms, is how many CPUs this process, and its batches, kept busy since
+  /// then, and for how much of that time the calling thread, if it was the same, waited for one
+  /// (without what waited_while_blocked() was told).
+  /// True if recording has begun or ended with it: a window did.
+  bool step();
+  [[nodiscard]] std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
+
+ private:
+  void wake();
+  std::size_t prepare(const Options& options);
+  void begin(Nanos now);
+  void finish(const std::string& reason);
+  static std::uint32_t text_id(Buffers& buffers, std::string_view text);
+  void put_cpus_used(Buffers& all, Nanos now);
+  /// What is to be filled now; null when nobody records.
+  [[nodiscard]] Buffers* buffers() const noexcept {
+    return active() ? buffers_.load(std::memory_order_acquire) : nullptr;
+  }
+  template <typename Record>
+  static void put_one(Buffers& buffers, RecordRing<Record>& ring, const Record& record,
+                      Stream stream);
+  template <typename Record>
+  static void put_shared(Buffers& buffers, SharedRing<Record>& ring, const Record& record,
+                         Stream stream);
+  void on_ended(std::uint32_t generation, const std::string& error);
+
+  const std::size_t bytes_;
+  const Ended ended_;
+  std::atomic<bool> active_{false};
+  std::atomic<bool> open_{false};
+  std::atomic<Buffers*> buffers_{nullptr};  // from the first start on
+  std::atomic<std::uint32_t> generation_{0};
+  std::uint32_t next_name_ = 0;
+  pid_t owner_ = 0;
+
+  // Never held while anything is written, or waited for.
+  std::mutex mutex_;  // of starting, ending, steps and settings
+  /// A file's memory and writer. Two, as one may still be written when the next one begins; kept,
+  /// since a thread may be about to leave a record in the one that has just ended.
+  struct File {
+    std::unique_ptr<Buffers> buffers;
+    std::shared_ptr<Writer> writer;
+  };
+  std::array<File, 2> files_;
+  std::size_t current_ = 0;  // of files_
+  Window window_;
+  bool awaits_window_ = false;
+  std::atomic<std::int64_t> steps_{0};
+  Nanos last_step_ = 0;
+
+  /// CPU time so far: of all threads of the process, and of it for batches; and for how long the
+  /// thread that asks was ready to run without a CPU, but for what it did so while blocked.
+  struct CpuTimes {
+    Nanos at = 0;
+    Nanos process = 0;  // 0: not read
+    Nanos communication = 0;
+    std::optional<Nanos> waited;  // nothing where the kernel does not say
+    std::thread::id thread;
+  };
+  [[nodiscard]] CpuTimes cpu_times(Nanos now) const;
+  CpuTimes last_cpu_;  // at the end of some step before, or where the window began
+  std::atomic<Nanos> communication_cpu_{0};
+  std::uint64_t epoch_ = 0;
+  std::string settings_;
+};
+
+template <typename Record>
+void Capture::put_one(Buffers& buffers, RecordRing<Record>& ring, const Record& record,
+                      Stream stream) {
+  if (!ring.has_room(1)) return buffers.lose(stream);
+  ring.put(record);
+  ring.publish();
+}
+
+template <typename Record>
+void Capture::put_shared(Buffers& buffers, SharedRing<Record>& ring, const Record& record,
+                         Stream stream) {
+  if (!ring.put(record)) buffers.lose(stream);
+}
+
+}  // namespace hvdtune::capture

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "observe/status/step_log.h"
+#include "observe/stragglers/chance.h"
+#include "observe/stragglers/one_time.h"
+#include "observe/stragglers/straggler.h"
+
+namespace hvdtune {
+
+/// What rank 0 knows of the running job, for whoever asks: `hvdtune top`, the exported metrics. The
+/// coordinator's thread writes, any thread reads, and neither waits for long: it can be read while
+/// the engine is stuck in an operation.
+class JobStatus {
+ public:
+  /// `host_of`: by rank, the number of its host, from 0 on.
+  explicit JobStatus(const std::vector<int>& host_of)
+      : ranks_(host_of.size()),
+        ranks_of_(ranks_by_host(host_of)),
+        hosts_(ranks_of_.size()),
+        began_(monotonic_now()) {}
+
+  /// Tensors and groups: `incomplete` ones are announced by some ranks only; `ready` ones wait for
+  /// their batch; so many in all have been `scheduled`. Waits for nobody.
+  void waiting(std::size_t incomplete, std::size_t ready, std::uint64_t scheduled) {
+    incomplete_.store(incomplete, std::memory_order_relaxed);
+    ready_.store(ready, std::memory_order_relaxed);
+    scheduled_.store(scheduled, std::memory_order_relaxed);
+  }
+  /// So many more of those scheduled are done. As waiting().
+  void executed(std::uint64_t tensors) { executed_.fetch_add(tensors, std::memory_order_relaxed); }
+  /// Something was scheduled.
+  void scheduled(std::uint64_t batches, std::int64_t bytes);
+  /// A step has ended. `blocked`: how long this rank's callers have been blocked since the start.
+  void step(const StepRecord& step, Nanos blocked, const StragglerWatch& stragglers);
+  void stalled(const std::string& report, std::size_t tensors, Nanos now);
+  void stall_over();
+  /// A line that others add: what the tuner does, say. An empty text takes it away.
+  void note(const std::string& key, const std::string& text);
+
+  /// The inside of a JSON object. Numbers that are not known yet are null. Units are in the names;
+  /// docs/live.md describes every key.
+  [[nodiscard]] std::string json(Nanos now) const;
+
+ private:
+  struct Mark {
+    Nanos end = 0;
+    Nanos blocked = 0;
+  };
+  /// What a mean step of the last ones is made of, without what takes long once.
+  struct Lately {
+    Nanos steps = 0;
+    Nanos time = 0;
+    Nanos blocked = 0;
+    Nanos left_out = 0;  // time of the steps that take long once
+  };
+  [[nodiscard]] std::vector<Nanos> durations() const;
+  [[nodiscard]] Lately lately() const;
+  static constexpr std::size_t kMarks = 33;  // the ends of 32 steps
+
+  mutable std::mutex mutex_;
+  std::vector<Lateness> ranks_;
+  const std::vector<std::vector<int>> ranks_of_;  // by host
+  std::vector<Lateness> hosts_;
+  std::vector<Charge> rank_charges_;
+  std::vector<Charge> host_charges_;
+  const Nanos began_;
+  std::atomic<std::size_t> incomplete_{0};
+  std::atomic<std::size_t> ready_{0};
+  std::atomic<std::uint64_t> scheduled_{0};
+  std::atomic<std::uint64_t> executed_{0};
+  std::uint64_t batches_ = 0;
+  std::int64_t bytes_ = 0;
+  std::uint64_t steps_ = 0;
+  Nanos first_end_ = 0;  // of the first step, whose begin is not known
+  OneTime one_time_;
+  StepRecord last_;
+  std::array<Mark, kMarks> marks_{};
+  int late_rank_ = -1;
+  int late_host_ = -1;
+  std::uint64_t stall_reports_ = 0;
+  std::size_t stalled_tensors_ = 0;
+  Nanos stalled_since_ = 0;
+  std::string stall_report_;
+  std::map<std::string, std::string> notes_;
+};
+
+}  // namespace hvdtune

@@ -1,0 +1,66 @@
+// From what Python gives to what the engine takes, for the calls that are made for every gradient.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+#include "engine/engine.h"
+#include "python/tensors/tensors.h"
+
+namespace hvdtune::python {
+
+/// What Python has to give for the calls that go past its layers: see _native.pyi. All methods
+/// need the interpreter lock.
+class HotCalls {
+ public:
+  static constexpr Py_ssize_t kArguments = 8;  // of prepare()
+  static constexpr Py_ssize_t kFewest = 6;     // of prepare_other()
+  static constexpr Py_ssize_t kMost = 10;
+
+  /// `running`: a Running; `pending`: a Pending by handle; `id_of`: the number of any process set
+  /// but `whole_job`. Throws TypeError if `running` is not a Running.
+  HotCalls(pybind11::object running, pybind11::dict pending, pybind11::object whole_job,
+           pybind11::object id_of);
+
+  /// The running engine, or null.
+  [[nodiscard]] pybind11::object engine() const;
+
+  /// (tensor, codes, average, name, operator, prescale, postscale, process set): fills in an
+  /// allreduce in place, which refers to `tensor`. False when it is not one that can be handed over
+  /// as it is: the slow path knows what to do or say.
+  bool prepare(PyObject* const* args, Py_ssize_t count, Described& tensor, TensorOperation& out);
+
+  /// The same for the other operations, of (kind, tensor, codes, name, process set, maker of the
+  /// output, root, operator, prescale, postscale), of which the last four are optional. `output`
+  /// gets what the maker returns, or the tensor itself where there is no maker.
+  bool prepare_other(Engine& engine, PyObject* const* args, Py_ssize_t count, Described& tensor,
+                     TensorOperation& out, pybind11::object& output);
+
+  /// Sends the result of what prepare() filled in to `output` instead. False when that is not dense
+  /// memory of the same type and shape.
+  static bool redirect(PyObject* output, PyObject* codes, TensorOperation& allreduce);
+
+  /// Lets Python's side wait for a handle later, and keeps the tensor until then. Null, with a
+  /// Python error set, when there is no memory for that; the tensor is then kept for good.
+  [[nodiscard]] pybind11::object keep(const pybind11::object& engine, std::int64_t number,
+                                      PyObject* tensor) const;
+
+  /// Of a process set. Throws Python's error for what is none.
+  [[nodiscard]] std::uint32_t number_of(PyObject* set) const;
+
+  [[nodiscard]] PyObject* pending() const { return pending_.ptr(); }
+
+  /// False when nobody has it, or another thread was quicker.
+  bool forget(PyObject* handle) const;
+
+ private:
+  bool prepare_set(PyObject* set, TensorOperation& out) const;
+
+  pybind11::object running_;
+  pybind11::dict pending_;
+  pybind11::object whole_job_;
+  pybind11::object id_of_;
+};
+
+}  // namespace hvdtune::python
