@@ -14,7 +14,7 @@ from rank_programs import elastic_jobs
 from support.elastic_job import ADDED, ElasticJob, lose_gain_and_let_go, number_of
 
 from hvdtune.cli.main import main
-from hvdtune.core.driver.messages import FAILURE, INTERRUPT
+from hvdtune.core.driver.messages import FAILURE, INTERRUPT, START
 from hvdtune.live import client, top
 
 
@@ -86,8 +86,9 @@ def test_a_second_elastic_function_is_elastic_too(job_of):
     p0, p1 = job.start(2)
     job.form(1, [p0, p1], p0, p1)
     job.until.touch()
+    job.hear("begun", p0, p1)
     job.hear("finished", p0, p1)
-    job.hear("resumed", p0, p1)
+    job.hear("begun", p0, p1)
     job.wait_for_line("ends", p0, p1)
     job.wait_for_line("stepped", p0, p1)
     job.kill(p0)
@@ -148,14 +149,7 @@ def test_a_newcomers_early_collective_is_an_error_that_names_it(job_of):
     p0, p1 = job.start(2)
     job.form(1, [p0, p1], p0, p1)
     job.wait_for_line("stepped", p0, p1)
-    (p2,) = job.start(1)
-    for identity in (p0, p1):
-        job.driver.send(identity, "news", number=1, change=ADDED)
-    job.hear("ready", p0, p1, reason=INTERRUPT)
-    job.form(2, [p0, p1, p2], p2)
-    job.hear("ready", p0, p1, reason=FAILURE, generation=2)
-    job.form(3, [p0, p1])
-    job.wait_for_line("stepped", p0, p1)
+    job.start_late(2, 3)
     result = job.end(p0, p1)
     assert [rank.returncode for rank in result.ranks] == [0, 0, 1], result.describe()
     assert "ValueError: allgather_object() before the elastic function" in result[2].stderr
@@ -191,7 +185,8 @@ def test_process_sets_are_made_again(job_of):
         assert line["sums"]["[0, 1]"] == 2
         for lost in ("[0, 2]", "[1, 2]"):
             assert "rank 2 does not exist in a job of 2 processes" in line["sums"][lost]
-    (p3,) = job.start(1)
+    p3 = job.start_late(2, 3)
+    job.hear("ready", p3, reason=START, generation=0)
     for identity in (p0, p1):
         job.driver.send(identity, "news", number=1, change=ADDED)
     job.hear("ready", p0, p1, reason=INTERRUPT)
@@ -235,7 +230,8 @@ def test_random_deaths_in_every_phase(job_of, seed):
                 job.driver.send(identity, "news", number=generation, change=ADDED)
         job.hear("ready", *living, generation=generation)
         if len(living) < dice.randrange(2, 6):
-            living += job.start(1)
+            living.append(job.start_late(len(living), len(living) + 1))
+            job.hear("ready", living[-1], reason=START, generation=0)
         generation += 1
         # Who has never had the state comes last, and is a newcomer still.
         settled = have_state()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hvdtune import _native
 from hvdtune.core.driver import messages
 from hvdtune.core.driver.changes import HostUpdateResult
-from hvdtune.launch.elastic.actions import Cancel, End, Kill, Leave, News, Place, Start
+from hvdtune.launch.elastic.actions import Cancel, End, Kill, Leave, News, Place, Prepare, Start
 from hvdtune.launch.elastic.limits import MOST_PROCESSES, Limits
 from hvdtune.launch.elastic.membership import GRACE_SECONDS, PROBATION_SECONDS, STRIKES
 from hvdtune.launch.errors import LaunchError
@@ -765,7 +765,7 @@ def test_a_question_after_a_cancel_counts_whatever_its_generation():
     job.ready("a[0]", "b[0]", "c[0]")
     job.exited("c[0]", 1)
     job.ready("a[0]")
-    job.tell("ready", job.identities["b[0]"], 0, messages.START, "")
+    job.tell("ready", job.identities["b[0]"], 0, messages.START, "", "m.train")
     assert job.ranks() == ["a[0]", "b[0]"]
 
 
@@ -774,7 +774,7 @@ def test_a_question_that_was_under_way_when_the_place_was_told():
     job.train("a:2")
     job.ready("a[0]", "a[1]")
     assert job.one(Place).generation == 2
-    assert job.tell("ready", job.identities["a[0]"], 1, messages.FAILURE, "") == []
+    assert job.tell("ready", job.identities["a[0]"], 1, messages.FAILURE, "", "m.train") == []
     job.joined("a[0]", "a[1]")
     assert job.membership.due() is None
 
@@ -788,7 +788,7 @@ def test_words_of_an_earlier_generation():
     job.hosts("a:3")
     job.ready("a[2]")
     assert job.all(News) == []  # generation 2 has not come together
-    assert job.tell("ready", "nobody", 0, messages.START, "") == [
+    assert job.tell("ready", "nobody", 0, messages.START, "", "m.train") == [
         Leave("nobody", "the job goes on without it")
     ]
     assert job.tell("joined", "nobody", 2) == job.tell("finished", "nobody") == []
@@ -974,7 +974,7 @@ def test_why_members_have_lost_each_other_is_said_once():
     job = Job(2, 1)
     job.train("a:1 b:1")
     for name, words in (("b[0]", "generation 1 has ended for b[0]: no route to a."), ("a[0]", "")):
-        job.tell("ready", job.identities[name], 1, messages.FAILURE, "no route to a.")
+        job.tell("ready", job.identities[name], 1, messages.FAILURE, "no route to a.", "m.train")
         assert words in job.said()
         assert ("has ended" in job.said()) == bool(words)
         assert [f"{cancel.why}." for cancel in job.all(Cancel)] == [words][: len(words)]
@@ -986,18 +986,18 @@ def test_who_has_finished_may_resume():
     job.train("a:1 b:1 c:1")
     job.finished("a[0]", "b[0]")
     for name in ("a[0]", "b[0]"):
-        assert job.tell("resumed", job.identities[name]) == []
+        assert job.begun(name) == []
     assert job.membership.due() is None
     job.finished("a[0]")
     job.exited("c[0]", 1)
     assert job.whom(Cancel) == ["b[0]"]
     job.ready("b[0]")
     assert job.wait(1_000) == []
-    job.tell("resumed", job.identities["a[0]"])
+    job.begun("a[0]")
     assert (job.whom(Cancel), job.one(Cancel).why) == (["a[0]"], "c[0] exited with code 1")
     job.wait(60)
     assert (job.whom(Kill), job.ranks()) == (["a[0]"], ["b[0]"])
-    assert job.tell("resumed", job.identities["b[0]"]) == job.tell("resumed", "nobody") == []
+    assert job.begun("b[0]") == job.tell("begun", "nobody", "m.train") == []
 
 
 def test_who_resumes_after_others_have_left_for_news_has_a_limit():
@@ -1005,9 +1005,182 @@ def test_who_resumes_after_others_have_left_for_news_has_a_limit():
     job.train("a:1 b:1")
     job.finished("a[0]")
     job.ready("b[0]", reason=messages.INTERRUPT)
-    assert job.tell("resumed", job.identities["a[0]"]) == []  # its engine tells it
+    assert job.begun("a[0]") == []  # its engine tells it
     job.ready("a[0]")
     assert job.ranks() == ["a[0]", "b[0]"]
+
+
+# Newcomers on their way from init to their function.
+
+
+def test_a_newcomer_disturbs_nobody_before_its_function():
+    job = Job(2, 1, 8, elastic_timeout=60)
+    job.train("a:2")
+    job.hosts("a:3")
+    job.wait(50)
+    job.ready("a[2]", function="")
+    assert (job.whom(Prepare), job.all(News)) == (["a[2]"], [])
+    job.ready("a[2]", function="")  # init again
+    assert (job.whom(Prepare), job.all(News)) == (["a[2]"], [])
+    job.ready("a[0]", "a[1]")  # a failure: it is not waited for
+    assert job.ranks() == ["a[0]", "a[1]"]
+    job.joined("a[0]", "a[1]")
+    assert job.wait(59) == []
+    job.ready("a[2]")
+    assert (job.news().change, job.whom(News)) == (ADDED, ["a[0]", "a[1]"])
+    job.ready("a[0]", "a[1]", reason=messages.INTERRUPT)
+    assert (job.ranks(), job.newcomers()) == (["a[0]", "a[1]", "a[2]"], ["a[2]"])
+
+
+def test_before_a_generation_has_come_together_all_get_places_from_init():
+    job = Job(2, 1, 8, replaces_failed=True)
+    job.hosts("a:2")
+    job.ready("a[0]", "a[1]", function="")
+    assert job.ranks() == ["a[0]", "a[1]"]
+    job.hosts("a:3")
+    assert job.ready("a[2]", function="") == []  # perhaps the first generation has to be repeated
+    job.ready("a[0]", "a[1]", function="")
+    assert job.ranks() == ["a[0]", "a[1]", "a[2]"]
+    job.hosts("a:5")
+    job.ready("a[3]", function="")
+    job.joined("a[0]", "a[1]", "a[2]")
+    assert job.whom(Prepare) == ["a[3]"]
+    assert job.ready("a[4]", function="") == [Prepare(job.identities["a[4]"])]
+
+
+def test_a_newcomer_has_as_long_to_its_function_as_it_had_to_init():
+    job = Job(1, 1, 8, elastic_timeout=60, start_timeout=10)
+    job.train("a:1")
+    job.hosts("a:3")
+    job.wait(59)
+    job.ready("a[1]", "a[2]", function="")
+    assert job.wait(59) == []
+    job.ready("a[1]")
+    assert job.all(News) == []  # the other one was started with it
+    job.wait(1)  # less than --start-timeout
+    assert job.whom(Kill) == ["a[2]"]
+    assert "a[2] (started as rank 2) was not ready within 60 s" in job.said()
+    assert job.whom(News) == ["a[0]"]
+
+
+def test_who_is_hurried_before_init_has_no_longer_in_all():
+    job = Job(1, 1, 8, elastic_timeout=60, start_timeout=10)
+    job.train("a:1")
+    job.hosts("a:3")
+    job.ready("a[1]", function="")
+    job.ready("a[1]")
+    job.wait(9)
+    job.ready("a[2]", function="")
+    assert job.whom(Prepare) == ["a[2]"]
+    job.wait(1)
+    assert job.whom(Kill) == ["a[2]"]
+    assert "a[2] (started as rank 2) was not ready 10 s after the first process" in job.said()
+
+
+def test_a_spare_waits_in_its_function():
+    job = Job(1, 1, 1, spares=1)
+    job.hosts("a:2")
+    job.ready("a[0]", "a[1]", function="")
+    assert job.ranks() == ["a[0]"]
+    job.joined("a[0]")
+    assert job.whom(Prepare) == ["a[1]"]
+    job.begun("a[0]")
+    assert job.ready("a[1]") == []
+    assert job.membership.due() is None
+    job = Job(2, 1, 2, spares=1, replaces_failed=True)
+    job.hosts("a:3")
+    job.ready("a[0]", "a[1]", "a[2]", function="")
+    job.joined("a[0]", "a[1]")
+    job.begun("a[0]", "a[1]")
+    job.ready("a[2]")
+    job.exited("a[0]", 1)
+    job.ready("a[1]")
+    assert (job.ranks(), job.newcomers()) == (["a[1]", "a[2]"], ["a[2]"])
+
+
+def test_whoever_has_the_state_is_rank_0():
+    """The old member dies while the newcomers get its state: only one of them has it."""
+    job = Job(1, 1, 3)
+    job.train("a:1")
+    job.tell("synchronised", job.identities["a[0]"])
+    job.hosts("a:1 b:2")
+    job.ready("b[0]", "b[1]")
+    job.ready("a[0]", reason=messages.INTERRUPT)
+    job.joined("a[0]", "b[0]", "b[1]")
+    job.tell("synchronised", job.identities["b[1]"])
+    job.exited("a[0]", -9)
+    job.ready("b[0]", "b[1]")
+    assert job.ranks() == ["b[1]", "b[0]"]
+    assert job.tell("synchronised", "nobody") == []
+
+
+# Scripts with several functions.
+
+
+def test_a_newcomer_waits_while_the_members_are_in_another_function():
+    job = Job(2, 1, 8)
+    job.train("a:2")
+    job.finished("a[0]", "a[1]")
+    job.begun("a[0]", function="__main__.tune")
+    job.hosts("a:3")
+    assert job.started() == []  # one of them may be at its end
+    job.begun("a[1]")
+    assert job.started() == ["a[2]"]
+    job.finished("a[1]")
+    job.ready("a[2]")
+    assert job.all(News) == []  # the members are in no function that all are in
+    job.begun("a[1]", function="__main__.tune")
+    words = "a[2] waits: it is in m.train(), the others are in tune()."
+    assert (job.all(News), job.said()) == ([], words)
+    assert job.hosts("a:3") == []  # once is enough
+    job.ready("a[0]", "a[1]", function="__main__.tune")
+    assert job.ranks() == ["a[0]", "a[1]"]
+    job.joined("a[0]", "a[1]")
+    assert (job.all(News), job.said()) == ([], "")
+    job.finished("a[0]", "a[1]")
+    job.begun("a[0]", "a[1]")
+    assert job.whom(News) == ["a[0]", "a[1]"]
+    job.ready("a[0]", "a[1]", reason=messages.INTERRUPT)
+    assert job.ranks() == ["a[0]", "a[1]", "a[2]"]
+
+
+def test_news_that_members_hear_in_their_next_function_bring_nobody_in():
+    job = Job(2, 1, 8)
+    job.train("a:2")
+    job.hosts("a:3")
+    job.ready("a[2]")
+    assert job.whom(News) == ["a[0]", "a[1]"]
+    job.finished("a[0]", "a[1]")
+    job.begun("a[0]", "a[1]", function="m.tune")
+    assert job.said() == "a[2] waits: it is in m.train(), the others are in m.tune()."
+    job.ready("a[0]", "a[1]", reason=messages.INTERRUPT, function="m.tune")
+    assert (job.ranks(), job.one(Place).synchronise) == (["a[0]", "a[1]"], False)
+    assert job.joined("a[0]", "a[1]") == []
+
+
+def test_a_function_that_is_called_again_is_the_same():
+    job = Job(2, 1, 8)
+    job.train("a:2")
+    for _ in range(3):
+        job.finished("a[0]", "a[1]")
+        job.begun("a[0]", "a[1]")
+    job.hosts("a:3")
+    job.ready("a[2]")
+    assert job.whom(News) == ["a[0]", "a[1]"]
+
+
+def test_a_newcomer_in_another_function_is_not_waited_for_without_a_limit():
+    job = Job(2, 2, 2, replaces_failed=True, elastic_timeout=20)
+    job.train("a:2")
+    job.finished("a[0]", "a[1]")
+    job.begun("a[0]", "a[1]", function="m.tune")
+    job.exited("a[0]", 1)
+    job.ready("a[1]", function="m.tune")
+    job.ready("a[0]")
+    words = "2 slots are needed, 1 is there (a:1), 1 is missing"
+    where = "a[0] waits: it is in m.train(), the others are in m.tune()"
+    job.wait(20)
+    assert f"after 20 s (--elastic-timeout), {words}; {where}. {FAILED}" in job.end().text
 
 
 def test_one_process_is_no_processes():

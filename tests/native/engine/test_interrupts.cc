@@ -97,4 +97,23 @@ TEST(a_meeting_that_will_not_come_about_can_be_cancelled) {
   }
 }
 
+TEST(a_generation_that_is_cancelled_fails_everywhere_for_that_reason) {
+  std::atomic<int> submitted{0};
+  run_job(3, [&](int rank, Engine& engine) {
+    std::vector<float> data(4, 1.0F);
+    finish(engine, engine.submit(in_place(OpKind::kAllreduce, "together", data)));
+    // The last rank hangs: it announces nothing.
+    const std::int64_t handle =
+        rank == 2 ? 0 : engine.submit(in_place(OpKind::kAllreduce, "alone", data));
+    submitted.fetch_add(1);
+    while (submitted.load() < 3) std::this_thread::yield();
+    if (rank == 1) engine.cancel("p2 has been silent for 5 s");
+    if (rank == 2) return;
+    const std::string text = failure(engine, handle).text;
+    check_contains(text, "p2 has been silent for 5 s");
+    CHECK_MSG(text.find("ended the job") == std::string::npos, text << ": no rank has ended it");
+    engine.cancel("a second reason");
+  });
+}
+
 }  // namespace hvdtune::testing::test_interrupts
