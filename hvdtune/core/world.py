@@ -85,7 +85,7 @@ def is_initialized() -> bool:
 
 
 def engine() -> _native.Engine:
-    """The engine. Raises ValueError before init, in a fork of a rank, and if the job `is_expected`."""
+    """The engine. Raises ValueError before init, in a fork, and while the job is expected."""
     found = running.engine
     if found is None:
         raise ValueError(absence())
@@ -93,7 +93,7 @@ def engine() -> _native.Engine:
 
 
 def engine_if_joined() -> _native.Engine | None:
-    """The engine; None if the job `is_expected`. Raises ValueError before init and in a fork."""
+    """The engine; None while the job is expected. Raises ValueError before init and in a fork."""
     return None if _is_expected else engine()
 
 

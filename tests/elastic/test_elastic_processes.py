@@ -155,6 +155,25 @@ def test_a_newcomers_early_collective_is_an_error_that_names_it(job_of):
     assert "ValueError: allgather_object() before the elastic function" in result[2].stderr
 
 
+def test_the_state_may_be_lost_with_those_that_had_it(job_of):
+    """The newcomer fails in its first synchronisation, and has nothing to go on with."""
+    job = job_of(elastic_jobs.die_before_sync)
+    (p0,) = job.start(1)
+    job.form(1, [p0], p0)
+    job.wait_for_line("stepped", p0)
+    p1 = job.start_late(1, 2)
+    job.hear("ready", p1, generation=0)
+    job.driver.send(p0, "news", number=1, change=ADDED)
+    job.hear("ready", p0, reason=INTERRUPT, generation=1)
+    job.form(2, [p0, p1], p1)
+    job.hear("ready", p1, reason=FAILURE, generation=2)
+    job.driver.place(3, [p1])
+    result = job.ranks.wait(check=False)
+    assert [rank.returncode for rank in result.ranks] == [5, 1], result.describe()
+    assert "RuntimeError: the state of this elastic job is lost" in result[1].stderr
+    assert not job.driver.said("synchronised")[1:], "only the first one had it"
+
+
 def test_ranks_that_check_at_different_steps_come_together_again(job_of):
     job = job_of(elastic_jobs.commit_early)
     p0, p1 = job.start(2)

@@ -310,7 +310,7 @@ def test_a_newcomer_never_becomes_the_source_of_the_state(driver, monkeypatch):
     assert answers.all() == [(0, START), (0, START)]
 
 
-# ---- a job that runs already ----------------------------------------------------------------------
+# ---- a job that runs already ---------------------------------------------------------------------
 
 
 def prepare(driver: ElasticDriver) -> Callable[[int], None]:

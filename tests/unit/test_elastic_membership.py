@@ -1114,6 +1114,27 @@ def test_whoever_has_the_state_is_rank_0():
     assert job.tell("synchronised", "nobody") == []
 
 
+def test_newcomers_whose_sources_have_died_end_the_job_by_their_errors():
+    job = Job(1, 1, 3, replaces_failed=True)
+    job.train("a:1")
+    job.tell("synchronised", job.identities["a[0]"])
+    job.hosts("a:3")
+    job.ready("a[1]", "a[2]")
+    job.ready("a[0]", reason=messages.INTERRUPT)
+    job.joined("a[0]", "a[1]", "a[2]")
+    job.exited("a[0]", -9)  # another is started in its place
+    job.ready("a[1]", "a[2]")
+    assert job.ranks() == ["a[1]", "a[2]"]
+    job.joined("a[1]", "a[2]")
+    job.exited("a[1]", 1)  # the state is lost, says rank 0
+    job.ready("a[0]", function="")
+    job.ready("a[2]")
+    assert job.ranks() == ["a[2]"]
+    job.joined("a[2]")
+    job.exited("a[2]", 1)
+    assert "none is left that could go on" in job.end().text
+
+
 # Scripts with several functions.
 
 

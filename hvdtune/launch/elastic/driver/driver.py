@@ -138,8 +138,9 @@ class Driver:
         now, kind, member = time.monotonic(), message["kind"], self._membership
         try:
             if kind == "ready":
-                words = [str(message[name]) for name in ("reason", "why", "function")]
-                self._do(member.ready(identity, int(message["generation"]), *words, now))
+                generation, function = int(message["generation"]), str(message["function"])
+                reason, why = str(message["reason"]), str(message["why"])
+                self._do(member.ready(identity, generation, reason, why, function, now))
             elif kind == "joined":
                 self._do(member.joined(identity, int(message["generation"]), now))
             elif kind == "begun":
