@@ -11,7 +11,7 @@ from support.elastic_driver import ElasticDriver, place_variables
 
 import hvdtune as hvd
 from hvdtune import elastic
-from hvdtune.core import job, world
+from hvdtune.core import job, operations, world
 from hvdtune.core.driver import member, messages
 from hvdtune.elastic import (
     HorovodInternalError,
@@ -20,6 +20,7 @@ from hvdtune.elastic import (
     State,
     loop,
 )
+from hvdtune.faces.buckets import form_groups
 
 np = pytest.importorskip("numpy")
 
@@ -335,6 +336,9 @@ def test_until_its_function_begins_a_newcomer_has_an_expected_place(driver, monk
     assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
     assert (some.rank(), some.size(), hvd.global_process_set.size()) == (1, 2, 3)
     assert few.size() is None, "it has no rank 3"
+    # What optimizers ask for at their construction.
+    assert form_groups(2, {"x": "a", "y": "b"}, hvd.global_process_set) == [("x",), ("y",)]
+    operations.check_adasum(hvd.global_process_set)
     hvd.mark("loading")
     Recorder().commit()
     assert hooked == []
