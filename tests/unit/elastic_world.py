@@ -110,6 +110,8 @@ class World:
         self.closed_well = False  # a member has exited with 0
         self.told_hosts = False
         self.is_finishing = False  # there are no more elastic functions
+        self.goes_on = False  # nobody ends with the function that has returned
+        self.parts = rng.randint(0, 2)  # so often it returns in peace
         others = rng.choice(["f", "fg"])  # that the program calls after the first
         self.program = ["f", *rng.choices(others, k=8)]
         self.input = ""  # what the driver is told now
@@ -383,9 +385,9 @@ class World:
             worker.outbox.append(("synchronised",))
         elif worker.finished:
             fate = self.rng.random()
-            if fate < 0.7:
+            if fate < 0.7 and not self.goes_on:
                 worker.end(0)
-            elif fate < 0.8 and not self.is_finishing:  # another elastic function
+            elif (fate < 0.8 or self.goes_on) and not self.is_finishing:  # another function
                 worker.finished, worker.calls = False, min(worker.calls + 1, 8)
                 self._begin(worker)
         elif not all(self._is_in(one, worker.generation) for one in generation):
@@ -502,8 +504,10 @@ class World:
             self.rng.shuffle(moves)
             if not any(move() for move in moves):
                 if self.is_settled():
-                    self._finish()
-                    return
+                    if not self._go_on():
+                        self._finish()
+                        return
+                    continue
                 self._wait_or_evict()
         raise AssertionError("the job does not come to rest")
 
@@ -517,6 +521,26 @@ class World:
         hang = [one for one in hang if one.phase == TRAINING or self.closed_well]
         assert hang, "nobody does anything any more"
         self.tell("silent", hang[0].start.identity, "has not announced anything for 60 s")
+
+    def _go_on(self) -> bool:
+        """The function returns on all members, which begin the next; others come and die then."""
+        current = self.members[max(self.members)]
+        if self.parts == 0 or self.closed_well or any(one.stuck for one in current):
+            return False
+        self.parts -= 1
+        self.goes_on = True
+        for worker in current:
+            worker.finished = True
+            worker.outbox.append(("finished",))
+        while any(one.finished or one.outbox for one in current):
+            assert self._act() or self._deliver()
+        self.goes_on = False
+        if self.rng.random() < 0.7:
+            self.hosts = [*self.hosts, Host(f"later{self.parts}", 4)]
+            self.tell("hosts", self.hosts)
+            if self.rng.random() < 0.5:
+                self.rng.choice(current).end(-9)  # which may cost the host
+        return True
 
     def _finish(self) -> None:
         """All members come to their end."""
