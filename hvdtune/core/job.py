@@ -97,7 +97,8 @@ def init(
 
     In an elastic job the driver decides who forms the job, and waits until it can be formed. Sets
     with ranks that the job does not have are left out, and the sets of the first init are made
-    again by every later one that is given none.
+    again by every later one that is given none. If the job runs already, init returns at once: this
+    process joins it when its elastic function begins, and until then has an expected place only.
 
     Raises:
         ValueError: "Horovod initialization failed: …", when the processes do not come together
@@ -116,7 +117,7 @@ def init(
         else:
             given = sets.given_to_init(process_sets)
             place = _start(comm, given) if starts else _place_for_more(given)
-    if starts:
+    if starts and world.is_running():
         for after_init, _ in _hooks:
             after_init()
     membership.adopt(given, place.members, place.has_communicators)
@@ -125,7 +126,10 @@ def init(
 def _start_elastic(
     comm: Iterable[int] | Any, process_sets: Sequence[sets.ProcessSet] | str | None
 ) -> tuple[_Place, list[sets.ProcessSet]]:
-    """Join the job where its driver says, as often as it takes; with the sets that are possible."""
+    """Join the job where its driver says, as often as it takes; with the sets that are possible.
+
+    If the job runs already, and the elastic function has not begun: expect to join it there.
+    """
     global _sets_of_program
     if world.is_fork():
         raise ValueError(f"init(): {world.absence()}")
@@ -137,9 +141,16 @@ def _start_elastic(
             "Horovod initialization failed: the driver of an elastic job decides which processes "
             "form it: init() takes neither ranks nor communicators there"
         )
+    sets.release()  # those of an expected place
     while True:
         place = member.take_place()
-        given = sets.possible(every, int(os.environ["HOROVOD_SIZE"]))
+        topology = detect(os.environ)
+        given = sets.possible(every, topology.size)
+        if place is None:
+            settings = _read_settings()
+            sets.start(sets.static_ranks(given, topology.size), topology.size)
+            world.expect(topology, settings)
+            return _Place(topology, None, False), given
         try:
             return _start(None, given, place), given
         except _NotMet as error:
@@ -159,10 +170,8 @@ def _start(
     launched = detect(os.environ)
     if world.is_fork() and launched.job_id == _launched_as:
         raise ValueError(f"init(): {world.absence()}")
-    settings = knobs.from_environ()
+    settings = _read_settings()
     place = _find_place(comm, given, float(settings.start_timeout))
-    recording.check(settings)
-    knobs.check_together(settings.as_dict())
     topology = place.topology
     _check_size(topology)
     several = network.needs_place(os.environ, topology)
@@ -176,7 +185,6 @@ def _start(
     _generations[topology.job_id] = _generations.get(topology.job_id, before) + 1
     where = places.find(os.environ, topology, settings, launched, place.root, share)
     static, problem = _planned_sets(given, place)
-    _native.configure_logging(settings.log_level, settings.log_hide_time)
     if problem:
         agreed = f"init(process_sets): {problem}"
     else:
@@ -195,7 +203,7 @@ def _start(
         engine.shutdown()
         raise problem
     sets.start(static, topology.size)
-    world.begin(engine, topology, settings, waits=elastic is not None and member.must_wait())
+    world.begin(engine, topology, settings)
     if elastic:
         member.has_joined(engine)
         engine.mark(marks.USER, elastic.generation, member.describe())
@@ -208,6 +216,14 @@ def _start(
         _native.log("warning", __file__, 0, topology.rank, problem_of_signal)
     _name_strange_variables(topology)
     return place
+
+
+def _read_settings() -> knobs.Settings:
+    settings = knobs.from_environ()
+    recording.check(settings)
+    knobs.check_together(settings.as_dict())
+    _native.configure_logging(settings.log_level, settings.log_hide_time)
+    return settings
 
 
 def _name_strange_variables(topology: Topology) -> None:
@@ -418,7 +434,7 @@ def shutdown() -> None:
     """
     with _lock:
         if not world.is_running():
-            if world.is_fork():
+            if world.is_initialized():
                 world.end()
                 sets.release()
             return

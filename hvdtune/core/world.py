@@ -17,31 +17,25 @@ from hvdtune.settings import knobs
 #: Has the engine, None before init and after shutdown; the native hot calls read it, too.
 running = _native.Running()
 _abandoned: _native.Engine | None = None  # in a fork of a rank: the rank's, for plain reads
-_waiting: _native.Engine | None = None  # in a process that must not take part yet
+_is_expected = False  # the topology is the one that this process is to have in a job that runs
 _joined_by = 0  # the process that called init
 _topology: Topology | None = None
 _settings: knobs.Settings | None = None
 
 
-def begin(
-    engine: _native.Engine, topology: Topology, settings: knobs.Settings, waits: bool = False
-) -> None:
-    """The job runs from now on. `waits`: this process takes part once `take_part` is called."""
-    global _abandoned, _waiting, _joined_by, _topology, _settings
+def begin(engine: _native.Engine, topology: Topology, settings: knobs.Settings) -> None:
+    """The job runs from now on."""
+    global _abandoned, _is_expected, _joined_by, _topology, _settings
     _topology, _settings = topology, settings
-    _abandoned, _waiting, _joined_by = None, engine, os.getpid()
-    if waits:
-        _native.end_running(absence("a collective"))
-    else:
-        take_part()
+    running.engine, _abandoned, _is_expected, _joined_by = engine, None, False, os.getpid()
+    _native.begin_running(engine)
 
 
-def take_part() -> None:
-    """From now on this process takes part in collectives."""
-    global _waiting
-    if _waiting is not None:
-        running.engine, _waiting = _waiting, None
-        _native.begin_running(running.engine)
+def expect(topology: Topology, settings: knobs.Settings) -> None:
+    """A job runs that this process is to join: it knows its place there, as far as can be said."""
+    global _is_expected, _topology, _settings
+    _is_expected, _topology, _settings = True, topology, settings
+    _native.end_running(absence("a collective"))
 
 
 def end() -> _native.Engine | None:
@@ -49,25 +43,30 @@ def end() -> _native.Engine | None:
 
     A fork of a rank forgets the rank's.
     """
-    global _abandoned, _waiting
-    ended, running.engine, _abandoned, _waiting = running.engine or _waiting, None, None, None
+    global _abandoned, _is_expected
+    ended, running.engine, _abandoned, _is_expected = running.engine, None, None, False
     _native.end_running(absence())
     return ended
 
 
 def abandon() -> None:
     """This process is a fork of a rank: it may ask who it is, and do nothing else."""
-    global _abandoned, _waiting
-    engine = running.engine or _waiting
+    global _abandoned
+    engine = running.engine
     if engine is not None:
         engine.abandon()
-        running.engine, _abandoned, _waiting = None, engine, None
+        running.engine, _abandoned = None, engine
         _native.end_running(absence())
 
 
 def is_running() -> bool:
     """Whether the job runs and this process is one of its ranks."""
-    return running.engine is not None or _waiting is not None
+    return running.engine is not None
+
+
+def is_expected() -> bool:
+    """Whether the job runs, and this process joins it when its elastic function begins."""
+    return _is_expected
 
 
 def is_fork() -> bool:
@@ -82,30 +81,27 @@ def is_ranks_own() -> bool:
 
 def is_initialized() -> bool:
     """Whether init was called and shutdown was not, on this process or the one it is a fork of."""
-    return is_running() or _abandoned is not None
+    return is_running() or _is_expected or _abandoned is not None
 
 
 def engine() -> _native.Engine:
-    """The engine. Raises ValueError before init and in a fork of a rank."""
+    """The engine. Raises ValueError before init, in a fork, and while the job is expected."""
     found = running.engine
     if found is None:
         raise ValueError(absence())
     return found
 
 
-def own_engine() -> _native.Engine:
-    """The engine, also of a process that must not take part in collectives yet.
-
-    Raises as `engine`.
-    """
-    return _waiting or engine()
+def engine_if_joined() -> _native.Engine | None:
+    """The engine; None while the job is expected. Raises ValueError before init and in a fork."""
+    return None if _is_expected else engine()
 
 
 def absence(call: str = "") -> str:
     """Why there is no engine. `call`: what needs it; found in the stack, if empty."""
-    if _waiting is not None:
+    if _is_expected:
         return (
-            f"{call or _call_of_program()} before the elastic function: this process has joined a "
+            f"{call or _call_of_program()} before the elastic function: this process has come to a "
             "job that runs already, and the other processes do not call it. Collectives belong "
             "into the function that hvd.elastic.run decorates; rank(), size() and the like answer."
         )
@@ -129,19 +125,24 @@ def _call_of_program() -> str:
 
 def _readable_engine() -> _native.Engine:
     """The engine, or the one of which only what never changes must be read."""
-    return _abandoned or _waiting or engine()
+    return _abandoned or engine()
 
 
 def topology() -> Topology:
-    """This process's place in the job; a fork has its rank's. Raises ValueError before init."""
-    _readable_engine()
+    """This process's place in the job, perhaps an expected one; a fork has its rank's.
+
+    Raises ValueError before init.
+    """
+    if not is_initialized():
+        raise ValueError(absence())
     assert _topology is not None
     return _topology
 
 
 def settings() -> knobs.Settings:
     """The settings that the job was started with. Raises ValueError before init."""
-    _readable_engine()
+    if not is_initialized():
+        raise ValueError(absence())
     assert _settings is not None
     return _settings
 

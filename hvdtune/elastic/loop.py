@@ -68,14 +68,16 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
 
     In an elastic job its driver decides how often the job may start over, whether states are
     synchronised, and whether this process goes on at all: if not, SystemExit(0) is raised. What
-    has been synchronised counts as committed there, on every rank.
+    has been synchronised counts as committed there, on every rank. A process that has come to a job
+    that runs joins it here, and ``state.on_reset()`` precedes its first round if its place is not
+    the one that ``init()`` told it to expect.
     """
 
     @functools.wraps(func)
     def until_it_ends(state: State, *args: Any, **kwargs: Any) -> Any:
-        with notification_manager.listening(state), _taking_part():
+        with notification_manager.listening(state), _taking_part(func) as is_elsewhere:
             equal = False  # whether the ranks' states are known to be
-            starts_over = False
+            starts_over = is_elsewhere
             while True:
                 try:
                     if starts_over:
@@ -95,19 +97,34 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
 
 
 @contextmanager
-def _taking_part() -> Iterator[None]:
-    """Tell the driver of an elastic job when the outermost function begins and has returned."""
+def _taking_part(func: Callable[..., Any]) -> Iterator[bool]:
+    """Tell the driver of an elastic job when the outermost function begins and has returned.
+
+    And join the job then, if it ran before this process came. Whether the place is not the one that
+    was expected.
+    """
     global _depth
-    if member.is_elastic():
+    is_elsewhere = False
+    if _depth == 0 and member.is_elastic():
         member.listen(notification_manager.handle_hosts_updated)
-        member.has_begun()
+        member.has_begun(_name_of(func))
+        if world.is_expected():
+            expected = world.topology()
+            init()
+            is_elsewhere = world.topology()._replace(job_id=expected.job_id) != expected
     _depth += 1
     try:
-        yield
+        yield is_elsewhere
     finally:
         _depth -= 1
     if _depth == 0:
         member.has_finished()
+
+
+def _name_of(func: Callable[..., Any]) -> str:
+    """What the same function is called in every process of the job."""
+    named = func if hasattr(func, "__qualname__") else type(func)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _synchronise(state: State) -> None:
@@ -125,6 +142,8 @@ def _synchronise(state: State) -> None:
     # present one is what it has sent, but for the first time, when it may have loaded something.
     if world.rank() != 0 or not _has_state:
         state.save()
+    if not _has_state:
+        member.has_state()
     _has_state = True
 
 

@@ -69,10 +69,8 @@ class State(ABC):
         hosts have only been removed; in an elastic job the driver has the last word about that.
         """
         if member.is_connected():
-            engine = world.running.engine
-            if engine is None and member.must_wait():
-                return  # the function has not begun, in which others check
-            number = (engine or world.engine()).interrupted()
+            engine = world.engine_if_joined()  # if not, the function has not begun that checks
+            number = engine.interrupted() if engine is not None else 0
             if number > self._interrupts_seen:
                 self._interrupts_seen = number
                 self._last_updated_timestamp, change = self._drain()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from hvdtune.core import world
 from hvdtune.core.objects import allgather_object
 from hvdtune.core.process_sets import ProcessSet
 
@@ -53,11 +54,15 @@ def form_groups(groups: Groups, names: Mapping[Any, str], process_set: ProcessSe
     """The groups, equal on all ranks of the set: the order of parameters is its first rank's.
 
     ``names`` has the parameters to group (those that require gradients), in this rank's order.
-    Collective. Raises ValueError, on all ranks, when their parameters have different names.
+    Collective. Raises ValueError, on all ranks, when their parameters have different names. A
+    process that is to join a running job, where this has been agreed on, takes its own order.
     """
     by_name = {name: parameter for parameter, name in names.items()}
-    every = allgather_object(list(by_name), name="optimizer.groups", process_set=process_set)
     assert process_set.ranks
+    if world.is_expected():
+        every = [list(by_name)] * len(process_set.ranks)
+    else:
+        every = allgather_object(list(by_name), name="optimizer.groups", process_set=process_set)
     for rank, others in zip(process_set.ranks, every, strict=True):
         if set(others) != set(every[0]):
             different = ", ".join(sorted(set(others) ^ set(every[0]))[:5])

@@ -189,6 +189,52 @@ def test_a_spare_takes_the_place_of_a_failed_process(tmp_path):
     ]
 
 
+# ---- newcomers ----------------------------------------------------------------------------------
+
+
+def start_late(folder: Path, program: str) -> Launcher:
+    """A job of rank_programs/elastic_late.py: two processes, and one more once it says `grow`."""
+    words = ["-np", "2", "--min-np", "1", "--max-np", "3", "--replace-failed"]
+    words += ["--host-discovery-script", "test -e grow && echo localhost:3 || echo localhost:2"]
+    return start(
+        folder, ["run", *words, sys.executable, str(PROGRAMS / "elastic_late.py"), program]
+    )
+
+
+def lines_of(ended) -> list[dict]:
+    return [json.loads(line.partition("<stdout>:")[2]) for line in ended.stdout.splitlines()]
+
+
+def test_the_others_train_on_while_a_newcomer_prepares(tmp_path):
+    with start_late(tmp_path, "join") as launcher:
+        ended = launcher.wait()
+    assert ended.status == 0, ended
+    lines = lines_of(ended)
+    rounds = [line for line in lines if line["what"] == "round"]
+    first = [line for line in rounds if line["number"] == 0]
+    assert [line["size"] for line in first[:2]] == [2, 1]
+    assert first[2]["step"] >= first[1]["step"] + 50, "the newcomer has interrupted nobody"
+    came = next(line for line in rounds if line["number"] == 2)
+    assert came["expected"] == [2, 3]
+    assert came["rank"] == 1, "somebody has died meanwhile"
+    # Its place is another than expected: it resets, with the step that it was made with.
+    assert {"what": "reset", "rank": 1, "place": [1, came["size"]], "step": 0} in lines
+    assert came["step"] == next(line["step"] for line in first[2:] if line["size"] == came["size"])
+
+
+@pytest.mark.long
+def test_a_newcomer_that_begins_with_another_function_waits(tmp_path):
+    with start_late(tmp_path, "stay") as launcher:
+        words = "localhost[2] waits: it is in train(), the others are in tune()."
+        launcher.wait_for(lambda: words in launcher.output(1))
+        (tmp_path / "end").touch()
+        ended = launcher.wait()
+    assert ended.status == 0, ended
+    assert ended.stderr.count(words) == 1
+    found = [(line["number"], line["function"], line["size"]) for line in lines_of(ended)]
+    assert sorted(found) == [(n, f, 2) for n in (0, 1) for f in ("train", "tune")]
+
+
 # ---- silence and strangers --------------------------------------------------------------------
 
 

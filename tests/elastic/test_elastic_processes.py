@@ -14,7 +14,7 @@ from rank_programs import elastic_jobs
 from support.elastic_job import ADDED, ElasticJob, lose_gain_and_let_go, number_of
 
 from hvdtune.cli.main import main
-from hvdtune.core.driver.messages import FAILURE, INTERRUPT
+from hvdtune.core.driver.messages import FAILURE, INTERRUPT, START
 from hvdtune.live import client, top
 
 
@@ -86,8 +86,9 @@ def test_a_second_elastic_function_is_elastic_too(job_of):
     p0, p1 = job.start(2)
     job.form(1, [p0, p1], p0, p1)
     job.until.touch()
+    job.hear("begun", p0, p1)
     job.hear("finished", p0, p1)
-    job.hear("resumed", p0, p1)
+    job.hear("begun", p0, p1)
     job.wait_for_line("ends", p0, p1)
     job.wait_for_line("stepped", p0, p1)
     job.kill(p0)
@@ -148,17 +149,29 @@ def test_a_newcomers_early_collective_is_an_error_that_names_it(job_of):
     p0, p1 = job.start(2)
     job.form(1, [p0, p1], p0, p1)
     job.wait_for_line("stepped", p0, p1)
-    (p2,) = job.start(1)
-    for identity in (p0, p1):
-        job.driver.send(identity, "news", number=1, change=ADDED)
-    job.hear("ready", p0, p1, reason=INTERRUPT)
-    job.form(2, [p0, p1, p2], p2)
-    job.hear("ready", p0, p1, reason=FAILURE, generation=2)
-    job.form(3, [p0, p1])
-    job.wait_for_line("stepped", p0, p1)
+    job.start_late(2, 3)
     result = job.end(p0, p1)
     assert [rank.returncode for rank in result.ranks] == [0, 0, 1], result.describe()
     assert "ValueError: allgather_object() before the elastic function" in result[2].stderr
+
+
+def test_the_state_may_be_lost_with_those_that_had_it(job_of):
+    """The newcomer fails in its first synchronisation, and has nothing to go on with."""
+    job = job_of(elastic_jobs.die_before_sync)
+    (p0,) = job.start(1)
+    job.form(1, [p0], p0)
+    job.wait_for_line("stepped", p0)
+    p1 = job.start_late(1, 2)
+    job.hear("ready", p1, generation=0)
+    job.driver.send(p0, "news", number=1, change=ADDED)
+    job.hear("ready", p0, reason=INTERRUPT, generation=1)
+    job.form(2, [p0, p1], p1)
+    job.hear("ready", p1, reason=FAILURE, generation=2)
+    job.driver.place(3, [p1])
+    result = job.ranks.wait(check=False)
+    assert [rank.returncode for rank in result.ranks] == [5, 1], result.describe()
+    assert "RuntimeError: the state of this elastic job is lost" in result[1].stderr
+    assert not job.driver.said("synchronised")[1:], "only the first one had it"
 
 
 def test_ranks_that_check_at_different_steps_come_together_again(job_of):
@@ -191,7 +204,8 @@ def test_process_sets_are_made_again(job_of):
         assert line["sums"]["[0, 1]"] == 2
         for lost in ("[0, 2]", "[1, 2]"):
             assert "rank 2 does not exist in a job of 2 processes" in line["sums"][lost]
-    (p3,) = job.start(1)
+    p3 = job.start_late(2, 3)
+    job.hear("ready", p3, reason=START, generation=0)
     for identity in (p0, p1):
         job.driver.send(identity, "news", number=1, change=ADDED)
     job.hear("ready", p0, p1, reason=INTERRUPT)
@@ -235,7 +249,8 @@ def test_random_deaths_in_every_phase(job_of, seed):
                 job.driver.send(identity, "news", number=generation, change=ADDED)
         job.hear("ready", *living, generation=generation)
         if len(living) < dice.randrange(2, 6):
-            living += job.start(1)
+            living.append(job.start_late(len(living), len(living) + 1))
+            job.hear("ready", living[-1], reason=START, generation=0)
         generation += 1
         # Who has never had the state comes last, and is a newcomer still.
         settled = have_state()

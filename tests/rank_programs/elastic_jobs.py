@@ -64,6 +64,15 @@ def gather_first(until: str) -> None:
     run(until)
 
 
+def die_before_sync(until: str) -> None:
+    """Who was there from the beginning dies before it can send its state to a newcomer."""
+    hvd.init()
+    state = new_state()
+    if hvd.size() == 1:
+        state.register_reset_callbacks([lambda: os._exit(5)])
+    elastic.run(train)(state, until)
+
+
 def count_twice(until: str) -> None:
     """One elastic function after the other."""
     hvd.init()

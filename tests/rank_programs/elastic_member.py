@@ -62,11 +62,16 @@ def main() -> None:
     """
     plans = [json.loads(word) for word in sys.argv[1:]]
     member = Member()
-    generation, reason = 0, messages.START
+    generation, reason, function = 0, messages.START, ""
     while True:
-        member.say("ready", generation=generation, reason=reason, why="a test")
         while True:
+            member.say(
+                "ready", generation=generation, reason=reason, why="a test", function=function
+            )
             message = member.next()
+            while message["kind"] not in ("leave", "place", "prepare"):
+                message = member.next()
+            function = "main"
             if message["kind"] == "leave":
                 return
             if message["kind"] == "place":
@@ -75,6 +80,7 @@ def main() -> None:
         place = [message["environment"][f"HOROVOD_{name}"] for name in PLACES]
         print("place", generation, *place, START_RANK, "pid", os.getpid(), flush=True)
         member.say("joined", generation=generation)
+        member.say("begun", function=function)
         plan = next((p for p in plans if p["at"] in ([generation, int(START_RANK)], None)), None)
         reason = ""
         deadline = time.monotonic() + plan.get("seconds", 0) if plan else None

@@ -17,6 +17,19 @@ TIMEOUT = 60.0
 Message = dict[str, Any]
 
 
+def place_variables(rank: int, size: int) -> dict[str, str]:
+    """The environment's variables of a place, all on one host."""
+    return {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(size),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_HOSTNAME": "localhost",
+    }
+
+
 class ElasticDriver:
     """Listens, lets in who knows the secret, and keeps what each process says.
 
@@ -77,15 +90,8 @@ class ElasticDriver:
     ) -> None:
         """Give ``members``, in the order of their ranks, places on one host."""
         for rank, identity in enumerate(members):
-            size = len(members)
             place = {
-                "HOROVOD_RANK": str(rank),
-                "HOROVOD_SIZE": str(size),
-                "HOROVOD_LOCAL_RANK": str(rank),
-                "HOROVOD_LOCAL_SIZE": str(size),
-                "HOROVOD_CROSS_RANK": "0",
-                "HOROVOD_CROSS_SIZE": "1",
-                "HOROVOD_HOSTNAME": "localhost",
+                **place_variables(rank, len(members)),
                 "HVDTUNE_JOB_ID": f"{self.job}/{generation}",
                 **environment,
             }

@@ -10,7 +10,7 @@ from typing import Any
 
 from hvdtune.core.driver.messages import FAILURE, INTERRUPT, START
 from hvdtune.elastic import HostUpdateResult
-from support.elastic_driver import TIMEOUT, ElasticDriver
+from support.elastic_driver import TIMEOUT, ElasticDriver, place_variables
 from support.jobs.ranks import (
     Ranks,
     RanksResult,
@@ -44,16 +44,22 @@ class ElasticJob:
         self.ranks.kill_all()
         self.driver.__exit__()
 
-    def start(self, count: int) -> list[str]:
+    def start(self, count: int, **place: str) -> list[str]:
         """Start so many processes; return once they wait for their places."""
         began = len(self.ranks.processes)
         found = [f"p{number}" for number in range(began, began + count)]
         for identity in found:
-            environment = {**self._env, **self.driver.environment(identity)}
+            environment = {**self._env, **self.driver.environment(identity), **place}
             self.ranks.start(self._command, clean_environment(environment), self._module)
         for identity in found:
-            self.hear("ready", identity, reason=START, generation=0)
+            self.hear("ready", identity, reason=START, generation=0, function="")
         return found
+
+    def start_late(self, rank: int, size: int) -> str:
+        """Start a process that expects this place in a job that runs; return once it is told so."""
+        (identity,) = self.start(1, **place_variables(rank, size))
+        self.driver.send(identity, "prepare")
+        return identity
 
     def hear(self, kind: str, *identities: str, **fields: Any) -> None:
         """Wait until each process has said this."""
@@ -126,7 +132,8 @@ def lose_gain_and_let_go(job: ElasticJob) -> None:
     assert len({tuple(line["begun"]) for line in begun}) == 1
     job.wait_for_line("stepped", *survivors)
 
-    (p4,) = job.start(1)
+    p4 = job.start_late(3, 4)
+    job.hear("ready", p4, reason=START, generation=0)
     for identity in survivors:
         driver.send(identity, "news", number=1, change=ADDED)
     job.hear("ready", *survivors, reason=INTERRUPT, generation=2)

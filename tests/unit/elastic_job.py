@@ -41,11 +41,19 @@ class Job:
         pairs = [word.split(":") for word in text.split()]
         return self.tell("hosts", [Host(name, int(slots)) for name, slots in pairs])
 
-    def ready(self, *names: str, reason: str = messages.FAILURE) -> list[Action]:
+    def ready(
+        self, *names: str, reason: str = messages.FAILURE, function: str = "m.train"
+    ) -> list[Action]:
         for name in names:
             identity = self.identities.get(name, name)
             generation = self.generations.get(identity, 0)
-            self.tell("ready", identity, generation, reason if generation else messages.START, "")
+            given = reason if generation else messages.START
+            self.tell("ready", identity, generation, given, "", function)
+        return self.answer
+
+    def begun(self, *names: str, function: str = "m.train") -> list[Action]:
+        for name in names:
+            self.tell("begun", self.identities[name], function)
         return self.answer
 
     def joined(self, *names: str) -> list[Action]:
@@ -76,11 +84,12 @@ class Job:
         return answers
 
     def train(self, hosts: str) -> None:
-        """Start with these hosts, and come together."""
+        """Start with these hosts, come together, and begin the function."""
         self.hosts(hosts)
         names = self.started()
-        self.ready(*names)
+        self.ready(*names, function="")
         self.joined(*names)
+        self.begun(*names)
 
     # What the last answer said.
 

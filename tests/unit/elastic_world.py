@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from hvdtune.core.driver import messages
 from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.launch.allocation.hosts import Host
-from hvdtune.launch.elastic.actions import Cancel, End, Kill, Leave, News, Place, Say, Start
+from hvdtune.launch.elastic.actions import (
+    Cancel,
+    End,
+    Kill,
+    Leave,
+    News,
+    Place,
+    Prepare,
+    Say,
+    Start,
+)
 from hvdtune.launch.elastic.exclusion import Exclusion
 from hvdtune.launch.elastic.limits import Limits
 from hvdtune.launch.elastic.membership import Membership
@@ -33,10 +43,16 @@ class Worker:
     stuck: bool = False  # does nothing any more
     ended: bool = False  # the driver was told
     dismissed: bool = False
+    prepared: bool = False  # the driver has told it to go on to its function
     killed: bool = False  # by the driver
     dismissing: bool = False  # the driver has told it to leave
     restored: bool = False  # it has gone back to its last commit since its last place
     finished: bool = False
+    calls: int = 0  # of elastic functions, in the order of the program
+    function: str = ""
+    known: str = ""  # the same, as far as the driver has heard
+    synced: bool = False
+    has_state: bool = False  # the same, as far as the driver has heard
     asked: bool = False  # the driver has its question, and has not answered
     inbox: deque = field(default_factory=deque)
     outbox: deque = field(default_factory=deque)
@@ -47,7 +63,7 @@ class Worker:
             self.end(0)
         else:
             self.phase, self.finished = WAITING, False
-            self.outbox.append(("ready", self.generation, reason, ""))
+            self.outbox.append(("ready", self.generation, reason, "", self.function))
 
     def end(self, code: int) -> None:
         self.alive, self.code = False, code
@@ -57,13 +73,19 @@ class Worker:
         if isinstance(action, Place):
             if self.phase == WAITING:
                 self.generation, self.phase = action.generation, JOINING
+        elif isinstance(action, Prepare):
+            if self.phase == WAITING and not self.function:
+                self.phase, self.prepared = STARTING, True
         elif isinstance(action, Leave):
             self.dismissed = True
             if self.phase == WAITING:
                 self.end(0)
         elif isinstance(action, Cancel):
             # In training, the engine may notice by itself, or not.
-            notices = self.phase == JOINING or (self.phase == TRAINING and rng.random() < 0.5)
+            notices = self.phase == JOINING or (
+                self.phase == TRAINING
+                and self.function and not self.finished and rng.random() < 0.5
+            )  # fmt: skip
             if notices and action.generation == self.generation:
                 self.ask(messages.FAILURE)
 
@@ -88,6 +110,10 @@ class World:
         self.closed_well = False  # a member has exited with 0
         self.told_hosts = False
         self.is_finishing = False  # there are no more elastic functions
+        self.goes_on = False  # nobody ends with the function that has returned
+        self.parts = rng.randint(0, 2)  # so often it returns in peace
+        others = rng.choice(["f", "fg"])  # that the program calls after the first
+        self.program = ["f", *rng.choices(others, k=8)]
         self.input = ""  # what the driver is told now
         self.is_quiet = False  # nothing has gone wrong with the present generation
 
@@ -146,9 +172,18 @@ class World:
             worker.asked = False
             worker.inbox.append(action)
             assert member.newcomer == (worker not in self.since)
-        ages = [(self.since.get(one, 10**9), one.start.start_rank) for one in members]
+        if self.since:  # (j): whoever comes does what the others do
+            old = [worker for worker in members if worker in self.since]
+            assert all({one.known for one in old} == {new.known} != {""}
+                       for new in members if new not in old and not self._is_old(new))  # fmt: skip
+            for new in members:
+                new.calls = max(new.calls, *(one.calls for one in old))
+        ages = [
+            (not one.has_state, self.since.get(one, 10**9), one.start.start_rank) for one in members
+        ]
         if self.since:
             assert members[0] in self.since, "rank 0 has no state"  # (a)
+            assert members[0].has_state == any(one.has_state for one in members)
         self._check_order(members, ages)  # (c)
         restored = any(worker.restored for worker in members)
         self.differ |= restored or any(member.newcomer for member in action.members)
@@ -158,6 +193,19 @@ class World:
         self.is_quiet = True
         self.members[action.generation] = members
         self.met[action.generation] = set()
+
+    def _is_old(self, worker: Worker) -> bool:
+        """Whether it was in the last generation, although that has not come together."""
+        return worker in self.members[max(self.members)]
+
+    def _prepare(self, action: Prepare) -> None:
+        worker = self.workers[action.identity]
+        assert self.since
+        assert worker.asked
+        assert not worker.known
+        assert not any(worker in members for members in self.members.values())
+        worker.asked = False
+        worker.inbox.append(action)
 
     @staticmethod
     def _check_order(members, ages) -> None:
@@ -204,6 +252,9 @@ class World:
         self.news = action.number
         current = self.members[max(self.members)]
         assert [self.workers[one] for one in action.identities] == current
+        if action.change & HostUpdateResult.added:  # (k): for somebody who can join them
+            comers = [one for one in self.workers.values() if one.asked and one not in current]
+            assert any({one.known} == {member.known for member in current} for one in comers)
         for worker in current:
             worker.inbox.append(action)
         self.interrupted.add(max(self.members))
@@ -237,6 +288,8 @@ class World:
             if waits and not worker.inbox and not worker.outbox and worker in current:
                 finished = [one for one in current if one.finished and not one.ended]
                 assert finished, "a member waits without a deadline"
+            if waits and worker.asked and not worker.inbox and self.since:  # (l)
+                assert worker in current or worker.known, "a newcomer waits in init"
 
     def _check_nobody_is_forgotten(self) -> None:
         """(e): who has the job's state is in its generation, was told to leave, or killed."""
@@ -265,6 +318,11 @@ class World:
         what, *arguments = worker.outbox.popleft()
         if what == "ready":
             worker.asked, worker.restored = True, arguments[1] == messages.FAILURE
+            worker.known = arguments[3]
+        if what == "synchronised":
+            worker.has_state = True
+        if what == "begun":
+            worker.known = arguments[0]
         if what == "joined" and arguments[0] == max(self.members):
             self._note_joined(worker, arguments[0])
         self.tell(what, worker.start.identity, *arguments)
@@ -311,6 +369,8 @@ class World:
             return False
         generation = self.members.get(worker.generation, [])
         if worker.phase == STARTING:
+            if worker.prepared:
+                worker.function = self.program[worker.calls]
             worker.ask(messages.START)
         elif worker.phase == JOINING:
             if self._together(worker.generation):
@@ -318,13 +378,18 @@ class World:
                 worker.outbox.append(("joined", worker.generation))
             else:  # somebody did not come
                 worker.ask(messages.FAILURE)
+        elif not worker.function:
+            self._begin(worker)
+        elif not worker.synced:
+            worker.synced = True
+            worker.outbox.append(("synchronised",))
         elif worker.finished:
             fate = self.rng.random()
-            if fate < 0.7:
+            if fate < 0.7 and not self.goes_on:
                 worker.end(0)
-            elif fate < 0.8 and not self.is_finishing:  # another elastic function
-                worker.finished = False
-                worker.outbox.append(("resumed",))
+            elif (fate < 0.8 or self.goes_on) and not self.is_finishing:  # another function
+                worker.finished, worker.calls = False, min(worker.calls + 1, 8)
+                self._begin(worker)
         elif not all(self._is_in(one, worker.generation) for one in generation):
             worker.ask(
                 messages.FAILURE if not self._all_interrupted(worker) else messages.INTERRUPT
@@ -333,6 +398,10 @@ class World:
             worker.ask(messages.INTERRUPT)
         return True
 
+    def _begin(self, worker: Worker) -> None:
+        worker.function = self.program[worker.calls]
+        worker.outbox.append(("begun", worker.function))
+
     def _can_act(self, worker: Worker) -> bool:
         if not worker.alive or worker.stuck or worker.phase == WAITING:
             return False
@@ -340,7 +409,7 @@ class World:
         if worker.phase == JOINING:
             lost = not all(one.alive and one.generation <= worker.generation for one in generation)
             return lost or self._together(worker.generation)
-        if worker.phase == TRAINING and not worker.finished:
+        if worker.phase == TRAINING and worker.synced and not worker.finished:
             whole = all(self._is_in(one, worker.generation) for one in generation)
             return not whole or worker.generation in self.interrupted
         return True
@@ -399,14 +468,16 @@ class World:
             worker.ended = True
             self.tell("not_started", worker.start.identity, "no route to host")
         elif fate < 0.8 and worker.phase == WAITING:
-            worker.outbox.append(("ready", worker.generation, messages.FAILURE, ""))  # once more
+            question = "ready", worker.generation, messages.FAILURE, "", worker.function
+            worker.outbox.append(question)  # once more
 
     def _stop_short(self) -> None:
         """Training is over, now and then."""
         if self.rng.random() < 0.1 and self.members:
             generation = max(self.members)
             workers = self.members[generation]
-            if self._together(generation) and all(one.phase == TRAINING for one in workers):
+            trains = all(one.phase == TRAINING and one.synced for one in workers)
+            if self._together(generation) and trains:
                 for worker in workers:
                     worker.finished = True
                     worker.outbox.append(("finished",))
@@ -423,7 +494,7 @@ class World:
         self.hosts = [*self.hosts, Host("new1", 4), Host("new2", 4)]
         self.told_hosts = True
         self.tell("hosts", self.hosts)
-        may_end = ("limit: ", "none is left", "No hosts from previous set")
+        may_end = ("limit: ", "none is left", "No hosts from previous set", "the others are in")
         for _ in range(20_000):
             if self.end:
                 text = self.end.text
@@ -433,8 +504,10 @@ class World:
             self.rng.shuffle(moves)
             if not any(move() for move in moves):
                 if self.is_settled():
-                    self._finish()
-                    return
+                    if not self._go_on():
+                        self._finish()
+                        return
+                    continue
                 self._wait_or_evict()
         raise AssertionError("the job does not come to rest")
 
@@ -448,6 +521,26 @@ class World:
         hang = [one for one in hang if one.phase == TRAINING or self.closed_well]
         assert hang, "nobody does anything any more"
         self.tell("silent", hang[0].start.identity, "has not announced anything for 60 s")
+
+    def _go_on(self) -> bool:
+        """The function returns on all members, which begin the next; others come and die then."""
+        current = self.members[max(self.members)]
+        if self.parts == 0 or self.closed_well or any(one.stuck for one in current):
+            return False
+        self.parts -= 1
+        self.goes_on = True
+        for worker in current:
+            worker.finished = True
+            worker.outbox.append(("finished",))
+        while any(one.finished or one.outbox for one in current):
+            assert self._act() or self._deliver()
+        self.goes_on = False
+        if self.rng.random() < 0.7:
+            self.hosts = [*self.hosts, Host(f"later{self.parts}", 4)]
+            self.tell("hosts", self.hosts)
+            if self.rng.random() < 0.5:
+                self.rng.choice(current).end(-9)  # which may cost the host
+        return True
 
     def _finish(self) -> None:
         """All members come to their end."""
@@ -477,7 +570,9 @@ class World:
             return False
         if len(current) == most:  # (e)
             return len(waiting) <= self.limits.spares
-        return not waiting and not self._free_slots()
+        has_room = len(current) + len(waiting) < most + self.limits.spares
+        elsewhere = (one.phase == WAITING and one.known != current[0].known for one in waiting)
+        return all(elsewhere) and not (has_room and self._free_slots())
 
     def _has_slot(self, worker: Worker) -> bool:
         return worker.start.local_rank < dict(self.hosts).get(worker.start.host, 0)

@@ -39,7 +39,10 @@ def test_a_place_is_asked_for_and_given(driver):
     connection, _ = connect(driver), connect(driver, identity="p1")
     answer = ask_in_thread(connection)
     asked = driver.wait_for("ready", "p0")[0]
-    assert asked == {"kind": "ready", "generation": 2, "reason": messages.FAILURE, "why": WHY}
+    assert asked == {
+        "kind": "ready", "generation": 2, "reason": messages.FAILURE, "why": WHY,
+        "function": "m.train",
+    }  # fmt: skip
     driver.place(3, ["p1", "p0"], newcomers=["p1"], synchronise=False, HOROVOD_GLOO_IFACE=None)
     place = answer()
     assert (place.generation, place.newcomers, place.synchronise) == (3, {0}, False)
@@ -51,13 +54,13 @@ def test_a_place_is_asked_for_and_given(driver):
     driver.wait_for("finished", "p0")
 
 
-def ask_in_thread(connection: Connection, generation: int = 2) -> Any:
+def ask_in_thread(connection: Connection, generation: int = 2, function: str = "m.train") -> Any:
     """Ask; the result is a function that waits for the answer, and raises what `ask` has raised."""
     found: list[Any] = []
 
     def ask() -> None:
         try:
-            found.append(connection.ask(generation, messages.FAILURE, WHY))
+            found.append(connection.ask(generation, messages.FAILURE, WHY, function))
         except Exception as error:
             found.append(error)
 
@@ -226,9 +229,8 @@ def descriptors_of(file: str) -> list[str]:
 def alone(monkeypatch, driver) -> ElasticDriver:
     """This process is the driver's "p0" until the test ends."""
     fresh = {
-        "_connection": None, "_place": None, "_has_joined": False, "_has_finished": False,
-        "_joins_late": False, "_has_begun": False, "_comes_back": False,
-        "_reason": messages.START, "_why": WHY,
+        "_connection": None, "_place": None, "_has_finished": False, "_joins_late": False,
+        "_function": "", "_comes_back": False, "_reason": messages.START, "_why": WHY,
     }  # fmt: skip
     for name, value in fresh.items():
         monkeypatch.setattr(member, name, value)
@@ -266,7 +268,7 @@ def test_a_place_is_set_in_the_environment(alone):
     assert os.environ["HVDTUNE_JOB_ID"] == f"{alone.job}/1"
     for name in ("GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "GLOO_IFACE"):
         assert f"HOROVOD_{name}" not in os.environ
-    assert member.joins_late()
+    assert not member.joins_late()
     member.has_finished()
     member.has_finished()
     assert member.take_place() is place, "who has finished asks no more"
@@ -278,18 +280,45 @@ def test_a_place_is_set_in_the_environment(alone):
 def test_an_elastic_function_that_begins_again_is_told(alone):
     connect(alone, identity="p1")
     thread = answering(alone, lambda: alone.place(1, ["p0"]), lambda: alone.place(2, ["p0"]))
-    member.has_begun()
     assert member.take_place().generation == 1
+    member.has_begun("m.train")
     member.has_finished()
-    member.has_begun()
-    member.has_begun()
-    alone.wait_for("resumed", "p0")
-    assert not alone.said("resumed")
+    member.has_begun("m.tune")
+    alone.wait_for("begun", "p0", function="m.train")
+    alone.wait_for("begun", "p0", function="m.tune")
     assert not member.is_finished()
     assert member.take_place().generation == 2, "it asks again"
     thread.join()
     member.has_finished()
     alone.wait_for("finished", "p0")
+
+
+def test_who_comes_to_a_job_that_runs_gets_its_place_in_its_function(alone):
+    thread = answering(
+        alone, *[lambda: alone.send("p0", "prepare")] * 2, lambda: alone.place(3, ["p0"], ["p0"])
+    )
+    assert member.take_place() is None
+    assert member.take_place() is None, "before the function the answer is the same"
+    assert os.environ["HOROVOD_RANK"] == "of the generation before", "the expected place stays"
+    assert member.joins_late()
+    member.has_begun("m.train")
+    place = member.take_place()
+    thread.join()
+    assert place.generation == 3
+    assert not alone.said("begun"), "the question has said it"
+
+
+def test_a_question_in_the_function_is_answered_by_a_place_only(driver):
+    connection = connect(driver)
+    answer = ask_in_thread(connection, 0, "")
+    driver.wait_for("ready", "p0", function="")
+    driver.send("p0", "prepare")
+    assert answer() is None
+    answer = ask_in_thread(connection, 0)
+    driver.wait_for("ready", "p0", function="m.train")
+    driver.send("p0", "prepare")
+    driver.place(2, ["p0"])
+    assert answer().generation == 2
 
 
 def test_a_fork_that_asks_for_a_place_is_refused(alone):

@@ -191,7 +191,7 @@ class Starter:
         client = Client(port, variables[messages.IDENTITY])
         client.introduce()
         assert client.hear()["kind"] == "welcome"
-        client.say("ready", generation=0, reason=messages.START, why="")
+        client.say("ready", generation=0, reason=messages.START, why="", function="")
         place = client.hear()
         assert place["environment"]["HOROVOD_GLOO_IFACE"] is None
         names = ("HOROVOD_RANK", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HVDTUNE_JOB_ID")
@@ -223,7 +223,7 @@ def test_a_job_whose_processes_others_start():
 
 
 class OneFails(Starter):
-    """The process on y fails after the other, which had finished, has `resumed`."""
+    """The process on y fails after the other, which had finished, has `begun` again."""
 
     resumed: threading.Event
 
@@ -233,14 +233,14 @@ class OneFails(Starter):
         try:
             client.introduce()
             client.hear()
-            client.say("ready", generation=0, reason=messages.START, why="")
+            client.say("ready", generation=0, reason=messages.START, why="", function="")
             assert client.hear()["kind"] == "place"
             client.say("joined", generation=1)
             if variables["HOROVOD_HOSTNAME"] == "x":
                 client.say("finished")
-                client.say("resumed")
+                client.say("begun", function="m.train")
                 self.heard = client.hear()
-                client.say("ready", generation=1, reason=messages.FAILURE, why="")
+                client.say("ready", generation=1, reason=messages.FAILURE, why="", function="")
                 assert client.hear()["kind"] == "place"
                 code = 0
             else:
@@ -255,9 +255,9 @@ def test_who_has_resumed_is_told_of_the_end_of_its_generation_and_why():
     resumed = threading.Event()
 
     class Watched(Membership):
-        def resumed(self, identity, now):
+        def begun(self, identity, function, now):
             resumed.set()
-            return super().resumed(identity, now)
+            return super().begun(identity, function, now)
 
     with selectors.DefaultSelector() as selector:
         driver = Driver(

@@ -154,18 +154,18 @@ def test_who_has_finished_may_resume():
     job.train("a:1 b:1 c:1")
     job.finished("a[0]", "b[0]")
     for name in ("a[0]", "b[0]"):
-        assert job.tell("resumed", job.identities[name]) == []
+        assert job.begun(name) == []
     assert job.membership.due() is None
     job.finished("a[0]")
     job.exited("c[0]", 1)
     assert job.whom(Cancel) == ["b[0]"]
     job.ready("b[0]")
     assert job.wait(1_000) == []
-    job.tell("resumed", job.identities["a[0]"])
+    job.begun("a[0]")
     assert (job.whom(Cancel), job.one(Cancel).why) == (["a[0]"], "c[0] exited with code 1")
     job.wait(60)
     assert (job.whom(Kill), job.ranks()) == (["a[0]"], ["b[0]"])
-    assert job.tell("resumed", job.identities["b[0]"]) == job.tell("resumed", "nobody") == []
+    assert job.begun("b[0]") == job.tell("begun", "nobody", "m.train") == []
 
 
 def test_who_resumes_after_others_have_left_for_news_has_a_limit():
@@ -173,7 +173,7 @@ def test_who_resumes_after_others_have_left_for_news_has_a_limit():
     job.train("a:1 b:1")
     job.finished("a[0]")
     job.ready("b[0]", reason=messages.INTERRUPT)
-    assert job.tell("resumed", job.identities["a[0]"]) == []  # its engine tells it
+    assert job.begun("a[0]") == []  # its engine tells it
     job.ready("a[0]")
     assert job.ranks() == ["a[0]", "b[0]"]
 

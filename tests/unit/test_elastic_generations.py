@@ -328,7 +328,7 @@ def test_a_question_after_a_cancel_counts_whatever_its_generation():
     job.ready("a[0]", "b[0]", "c[0]")
     job.exited("c[0]", 1)
     job.ready("a[0]")
-    job.tell("ready", job.identities["b[0]"], 0, messages.START, "")
+    job.tell("ready", job.identities["b[0]"], 0, messages.START, "", "m.train")
     assert job.ranks() == ["a[0]", "b[0]"]
 
 
@@ -337,7 +337,7 @@ def test_a_question_that_was_under_way_when_the_place_was_told():
     job.train("a:2")
     job.ready("a[0]", "a[1]")
     assert job.one(Place).generation == 2
-    assert job.tell("ready", job.identities["a[0]"], 1, messages.FAILURE, "") == []
+    assert job.tell("ready", job.identities["a[0]"], 1, messages.FAILURE, "", "m.train") == []
     job.joined("a[0]", "a[1]")
     assert job.membership.due() is None
 
@@ -351,7 +351,7 @@ def test_words_of_an_earlier_generation():
     job.hosts("a:3")
     job.ready("a[2]")
     assert job.all(News) == []  # generation 2 has not come together
-    assert job.tell("ready", "nobody", 0, messages.START, "") == [
+    assert job.tell("ready", "nobody", 0, messages.START, "", "m.train") == [
         Leave("nobody", "the job goes on without it")
     ]
     assert job.tell("joined", "nobody", 2) == job.tell("finished", "nobody") == []

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.elastic_driver import ElasticDriver
+from support.elastic_driver import ElasticDriver, place_variables
 
 import hvdtune as hvd
 from hvdtune import elastic
-from hvdtune.core import world
+from hvdtune.core import job, operations, world
 from hvdtune.core.driver import member, messages
 from hvdtune.elastic import (
     HorovodInternalError,
@@ -20,6 +20,7 @@ from hvdtune.elastic import (
     State,
     loop,
 )
+from hvdtune.faces.buckets import form_groups
 
 np = pytest.importorskip("numpy")
 
@@ -32,9 +33,8 @@ def driver(monkeypatch) -> Iterator[ElasticDriver]:
     """The driver of this process, "p0", until the test ends."""
     fresh: dict[Any, dict[str, Any]] = {
         member: {
-            "_connection": None, "_place": None, "_has_joined": False, "_has_finished": False,
-            "_joins_late": False, "_has_begun": False, "_comes_back": False,
-            "_reason": START, "_why": "a test",
+            "_connection": None, "_place": None, "_has_finished": False, "_joins_late": False,
+            "_function": "", "_comes_back": False, "_reason": START, "_why": "a test",
         },
         loop: {"_depth": 0, "_has_state": False},
     }  # fmt: skip
@@ -253,15 +253,15 @@ def test_functions_within_each_other_finish_once(driver):
         inner(state)
         said.append(len(driver.said("finished")))
 
-    outer(Recorder())
-    driver.wait_for("finished", "p0")
-    outer(Recorder())
-    driver.wait_for("resumed", "p0")
-    driver.wait_for("finished", "p0")
+    for _ in range(2):
+        outer(Recorder())
+        begun = driver.wait_for("begun", "p0")[0]["function"]
+        assert begun == f"{__name__}.{outer.__qualname__}", "only the outer one"
+        driver.wait_for("finished", "p0")
     hvd.shutdown()
     hvd.init()  # after the end, in the same place
     collective()
-    assert not any(map(driver.said, ("finished", "resumed", "ready")))
+    assert not any(map(driver.said, ("finished", "begun", "ready")))
     assert said == [0, 0]
 
 
@@ -301,10 +301,91 @@ def test_what_an_elastic_init_does_not_take(driver):
     assert world.is_running()
 
 
-def test_a_newcomer_never_becomes_the_source_of_the_state(driver):
+def test_a_newcomer_never_becomes_the_source_of_the_state(driver, monkeypatch):
     """It was to be synchronised; but all who had the state are gone."""
-    Answers(driver, start_with(driver))
+    answers = Answers(driver, prepare(driver), go_on(driver, True))
+    expect(monkeypatch, 2, 3)
     hvd.init()
-    member._joins_late = True  # as of a generation of two, of which this process is left
     with pytest.raises(RuntimeError, match="the state of this elastic job is lost"):
         elastic.run(lambda state: None)(Recorder())
+    assert answers.all() == [(0, START), (0, START)]
+
+
+# ---- a job that runs already ---------------------------------------------------------------------
+
+
+def prepare(driver: ElasticDriver) -> Callable[[int], None]:
+    return lambda generation: driver.send("p0", "prepare")
+
+
+def expect(monkeypatch, rank: int, size: int) -> None:
+    """The place that the launcher has told this process to expect."""
+    for name, value in place_variables(rank, size).items():
+        monkeypatch.setenv(name, value)
+
+
+def test_until_its_function_begins_a_newcomer_has_an_expected_place(driver, monkeypatch):
+    Answers(driver, prepare(driver))
+    expect(monkeypatch, 2, 3)
+    some, few = hvd.ProcessSet([1, 2]), hvd.ProcessSet([0, 3])
+    hooked = []
+    monkeypatch.setattr(job, "_hooks", [(lambda: hooked.append("after init"), hooked.clear)])
+    hvd.init(process_sets=[some, few])
+    assert hvd.is_initialized()
+    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (2, 3, 2, 3)
+    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    assert (some.rank(), some.size(), hvd.global_process_set.size()) == (1, 2, 3)
+    assert few.size() is None, "it has no rank 3"
+    # What optimizers ask for at their construction.
+    assert form_groups(2, {"x": "a", "y": "b"}, hvd.global_process_set) == [("x",), ("y",)]
+    operations.check_adasum(hvd.global_process_set)
+    hvd.mark("loading")
+    Recorder().commit()
+    assert hooked == []
+    for call in (
+        collective,
+        hvd.is_homogeneous,
+        lambda: hvd.allreduce(np.ones(1), process_set=some),
+        lambda: hvd.start_timeline("t.json"),
+        lambda: hvd.add_process_set([0, 1]),
+    ):
+        with pytest.raises(ValueError, match=r"\(\) before the elastic function: this process has"):
+            call()
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    assert some.size() is None
+
+
+@pytest.mark.parametrize(("expected", "calls"), [((0, 1), ["sync"]), ((2, 3), ["reset", "sync"])])
+def test_who_is_elsewhere_than_expected_resets_before_it_synchronises(
+    driver, monkeypatch, expected, calls
+):
+    answers = Answers(driver, prepare(driver), go_on(driver, True))
+    expect(monkeypatch, *expected)
+    hvd.init()
+    monkeypatch.setattr(loop, "_has_state", True)  # it is rank 0, and is to go on
+    state, sizes = Recorder(), []
+    state.register_reset_callbacks([lambda: sizes.append(hvd.size())])
+    assert elastic.run(lambda state: hvd.size())(state) == 1
+    assert answers.all() == [(0, START), (0, START)]
+    assert state.calls == calls
+    assert sizes == [1] * (len(calls) - 1)
+
+
+def test_hooks_and_sets_of_init_come_with_the_function(driver, monkeypatch):
+    Answers(driver, prepare(driver), prepare(driver), go_on(driver, True))
+    expect(monkeypatch, 1, 2)
+    whole = hvd.ProcessSet([0])
+    hooked = []
+    monkeypatch.setattr(job, "_hooks", [(lambda: hooked.append(hvd.size()), lambda: None)])
+    hvd.init(process_sets=[whole])
+    hvd.init()  # once more changes nothing
+    assert (whole.size(), hooked) == (1, [])
+    monkeypatch.setattr(loop, "_has_state", True)
+
+    @elastic.run
+    def train(state: Recorder) -> list[int]:
+        return hvd.allreduce(np.ones(1), op=hvd.Sum, process_set=whole).tolist()
+
+    assert train(Recorder()) == [1]
+    assert hooked == [1]

@@ -160,7 +160,7 @@ def test_why_members_have_lost_each_other_is_said_once():
     job = Job(2, 1)
     job.train("a:1 b:1")
     for name, words in (("b[0]", "generation 1 has ended for b[0]: no route to a."), ("a[0]", "")):
-        job.tell("ready", job.identities[name], 1, messages.FAILURE, "no route to a.")
+        job.tell("ready", job.identities[name], 1, messages.FAILURE, "no route to a.", "m.train")
         assert words in job.said()
         assert ("has ended" in job.said()) == bool(words)
         assert [f"{cancel.why}." for cancel in job.all(Cancel)] == [words][: len(words)]

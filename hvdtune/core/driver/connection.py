@@ -51,6 +51,7 @@ class Connection:
         self._hear = hear
         self._changed = threading.Condition()
         self._place: Place | None = None  # that nobody has taken yet
+        self._prepares = False  # instead of a place: it is to come later
         self._news = 0, 0
         self._cancelled = 0  # generations up to this one are over
         self._why_cancelled = ""
@@ -84,18 +85,24 @@ class Connection:
 
     # ---- what the process says -------------------------------------------------------------------
 
-    def ask(self, generation: int, reason: str, why: str) -> Place:
+    def ask(self, generation: int, reason: str, why: str, function: str) -> Place | None:
         """Say that this process wants a place, and wait for it.
 
-        generation: of the place that it was told last, 0 if none.
+        generation: of the place that it was told last, 0 if none. function: the elastic function
+        that it is in, "" before the first.
 
-        Raises Left or Gone if there will be none.
+        Returns None, before the first, if the job runs already: it is to ask in its function.
+
+        Raises Left or Gone if there will be no place.
         """
         with self._changed:
-            self._place = self._on_cancel = None
-            self._say("ready", generation=generation, reason=reason, why=why[:_MOST_WHY])
+            self._place, self._on_cancel, self._prepares = None, None, False
+            self._say(
+                "ready",
+                generation=generation, reason=reason, why=why[:_MOST_WHY], function=function,
+            )  # fmt: skip
             while self._left is None:
-                if self._place:
+                if self._place or (self._prepares and not function):
                     return self._place
                 if self._gone:
                     raise Gone(self._gone)
@@ -106,13 +113,17 @@ class Connection:
         """The processes of a generation have come together."""
         self._say("joined", generation=generation)
 
+    def say_begun(self, function: str) -> None:
+        """An elastic function begins, in the present place."""
+        self._say("begun", function=function)
+
+    def say_synchronised(self) -> None:
+        """This process has the job's state."""
+        self._say("synchronised")
+
     def say_finished(self) -> None:
         """The elastic function has returned."""
         self._say("finished")
-
-    def say_resumed(self) -> None:
-        """After `say_finished`: an elastic function has begun again."""
-        self._say("resumed")
 
     # ---- what the driver has said ----------------------------------------------------------------
 
@@ -234,6 +245,8 @@ class Connection:
                     frozenset(map(int, message["newcomers"])),
                     bool(message["synchronise"]),
                 )
+            elif kind == "prepare":
+                self._prepares = True
             elif kind == "cancel":
                 self._cancelled = max(self._cancelled, int(message["generation"]))
                 self._why_cancelled = str(message.get("why") or _CANCELLED)

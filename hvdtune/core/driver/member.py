@@ -28,13 +28,12 @@ _MEETING = (network.ADDRESS, network.PORT)
 _connection: Connection | None = None
 _job = ""  # what the launcher calls the job; each generation has a name of its own
 _place: Place | None = None
-_has_joined = False  # a generation, at any time
 _reason, _why = messages.START, "it has started"
 _asked_why = ""  # for the present place
 _comes_back = False
 _has_finished = False
 _joins_late = False  # has come to a job that ran already
-_has_begun = False  # has entered an elastic function
+_function = ""  # the elastic function that has begun last
 _listeners: list[Listener] = []
 
 
@@ -77,19 +76,12 @@ def joins_late() -> bool:
     return _joins_late
 
 
-def must_wait() -> bool:
-    """Whether this process must not take part in collectives yet: no other does what it does."""
-    return _joins_late and not _has_begun
-
-
-def has_begun() -> None:
-    """An elastic function begins, in which this process does what the others do."""
-    global _has_begun, _has_finished
-    _has_begun = True
-    if _connection is not None and _has_finished:
-        _has_finished = False
-        _connection.say_resumed()
-    world.take_part()
+def has_begun(function: str) -> None:
+    """An elastic function begins, which has this name in all processes of the job."""
+    global _function, _has_finished
+    _function, _has_finished = function, False
+    if _connection is not None and _place is not None:
+        _connection.say_begun(function)
 
 
 def will_ask(reason: str, why: str) -> None:
@@ -103,10 +95,11 @@ def comes_back() -> bool:
     return _comes_back
 
 
-def take_place() -> Place:
+def take_place() -> Place | None:
     """Ask the driver for a place, wait until there is one, and set the environment's variables.
 
-    Once the elastic function has returned, the place stays.
+    Once the elastic function has returned, the place stays. None, before it has begun: the job runs
+    already, and there is a place for this process when its function has begun.
 
     Raises ValueError for variables of the driver that are no good. Raises SystemExit: with exit
     code 0 if the job goes on without this process, with a sentence if there is no driver any more.
@@ -119,13 +112,16 @@ def take_place() -> Place:
     try:
         if _connection is None:
             _connection = _connect()
-        _place = _connection.ask(_place.generation if _place else 0, _reason, _why)
+        given = _connection.ask(_place.generation if _place else 0, _reason, _why, _function)
     except Left as left:
         _native.log("info", __file__, 0, -1, f"This process leaves the job: {left}")
         raise SystemExit(0) from None
     except Gone as gone:
         raise SystemExit(f"hvdtune: {gone}") from None
-    _asked_why = _why
+    if given is None:
+        _joins_late = True
+        return None
+    _place, _asked_why = given, _why
     # Who calls init() again without the loop of `hvdtune.elastic` has lost what ran.
     _reason, _why, _comes_back = messages.FAILURE, "the program has called init() again", False
     for name in _MEETING:
@@ -135,9 +131,6 @@ def take_place() -> Place:
             os.environ.pop(name, None)
         else:
             os.environ[name] = text
-    if not _has_joined:
-        rank, size = (int(_place.environment[f"HOROVOD_{name}"] or 0) for name in ("RANK", "SIZE"))
-        _joins_late = rank in _place.newcomers and len(_place.newcomers) < size
     return _place
 
 
@@ -156,13 +149,18 @@ def is_cancelled(place: Place) -> bool:
 
 def has_joined(engine: _native.Engine) -> None:
     """The processes of the generation have come together."""
-    global _has_joined
     assert _connection is not None
-    _has_joined, generation = True, place().generation
+    generation = place().generation
     _connection.on_cancel(generation, engine.cancel)
     _connection.say_joined(generation)
     if news := _connection.news()[0]:
         engine.interrupt(news)
+
+
+def has_state() -> None:
+    """This process has got the job's state, or had it from the beginning."""
+    assert _connection is not None
+    _connection.say_synchronised()
 
 
 def is_finished() -> bool:

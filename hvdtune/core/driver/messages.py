@@ -12,16 +12,19 @@ child with its environment, hears {"kind": "refused", "pid": …} with the pid o
 Then the process may say, at any time:
 
     ready     it wants a place: "generation" is the last it was in (0: none), "reason" one of
-              `START`, `FAILURE`, `INTERRUPT`, "why" a sentence for people
+              `START`, `FAILURE`, `INTERRUPT`, "why" a sentence for people; "function" names the
+              elastic function that it is in, "" before the first
     joined    the processes of "generation" have come together
-    finished  the elastic function has returned; the process will end, or say `resumed`
-    resumed   it is in an elastic function again, in the generation in which it had finished
+    begun     it has a place, and begins the elastic function "function"
+    synchronised  for the first time: it has the job's state
+    finished  the elastic function has returned; the process will end, or say `begun`
     beat      it lives; sent by a thread that needs no GIL, every `BEAT_SECONDS`
 
 and the driver:
 
     place     "generation"; "environment": the variables of its place; "newcomers": the ranks that
               were not in the generation before; "synchronise": whether states may differ
+    prepare   the job runs already: the process gets its place when it asks in its elastic function
     cancel    "generation" will not come together, or has ended: ask again; "why", if given, a
               sentence without its end for people
     news      "number" grows; "change" is a HostUpdateResult

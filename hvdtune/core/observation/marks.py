@@ -36,7 +36,9 @@ def mark_step() -> None:
     """
     global _by_hand
     _by_hand = True
-    world.own_engine().mark_step()
+    engine = world.engine_if_joined()
+    if engine is not None:
+        engine.mark_step()
     _tell_of_step()
 
 
@@ -104,7 +106,9 @@ def mark(text: str, value: int = 0) -> Span:
     kept with the moment. Raises ValueError before init.
     """
     text = str(text)
-    world.own_engine().mark(USER, int(value), text)
+    engine = world.engine_if_joined()
+    if engine is not None:
+        engine.mark(USER, int(value), text)
     return Span(text)
 
 

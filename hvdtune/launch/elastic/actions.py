@@ -48,6 +48,12 @@ class Place(NamedTuple):
     synchronise: bool
 
 
+class Prepare(NamedTuple):
+    """Tell a process that the job runs already: it asks for its place in its elastic function."""
+
+    identity: str
+
+
 class Cancel(NamedTuple):
     """Tell processes that a generation will not come together, or has ended: they ask again.
 
@@ -87,4 +93,4 @@ class End(NamedTuple):
     text: str
 
 
-Action = Start | Kill | Place | Cancel | News | Leave | Say | End
+Action = Start | Kill | Place | Prepare | Cancel | News | Leave | Say | End

@@ -15,9 +15,9 @@ class Limits(NamedTuple):
     The job waits for `processes` slots, uses all there are up to `most` (None: as many as the
     engine connects), and never trains with fewer than `least`. `spares` more processes than `most`
     are kept ready. `resets`: how often it may form anew (None: no limit). Nobody waits for others
-    longer than `elastic_timeout`, and no newcomer that is ready waits longer than `start_timeout`
-    for those that were started together with it. `replaces_failed`: a failure costs a process, not
-    its whole host; None: it does not, and the user has no choice.
+    longer than `elastic_timeout`, and no newcomer that is ready, in its elastic function, waits
+    longer than `start_timeout` for those that were started together with it. `replaces_failed`: a
+    failure costs a process, not its whole host; None: it does not, and the user has no choice.
     """
 
     processes: int

@@ -8,6 +8,10 @@ late, twice or not at all does no lasting harm.
 A job goes from generation to generation. One ends if a member is lost or asks for another place;
 as soon as all its members that live have asked, the next is placed: those members, the oldest
 first, and whoever else is ready. Generation 0 is the time before the first place.
+
+Once a generation has come together, the job has a state, and its members are soon in their elastic
+function. A newcomer gets no place before it is there, too: what its script does until then takes as
+long as it takes, and the members train on.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from hvdtune.launch.elastic.actions import (
     Member,
     News,
     Place,
+    Prepare,
     Say,
     Start,
 )
@@ -112,12 +117,12 @@ class Membership:
         return self._gone(identity, cause_of_end(code), now)
 
     def ready(
-        self, identity: str, generation: int, reason: str, why: str, now: float
+        self, identity: str, generation: int, reason: str, why: str, function: str, now: float
     ) -> list[Action]:
         """A process asks for a place, and waits.
 
-        `generation` is that of the last place it was told, 0 if none; `reason` and `why` are those
-        of `hvdtune.core.driver.messages`.
+        `generation` is that of the last place it was told, 0 if none; `reason`, `why` and
+        `function` are those of `hvdtune.core.driver.messages`.
         """
         process = self._roster.processes.get(identity)
         if process is None or not process.lives:
@@ -126,9 +131,12 @@ class Membership:
             self._let_go(process, "the job has ended", now)
         elif process.trains and generation < process.generation and not self._cancelled:
             pass  # it was sent before the process heard of its place
+        elif self._roster.trained and not function and not process.generation:
+            self._prepare(process, now)
         else:
             was, process.state = process.state, State.WAITING
             process.reason, process.deadline, process.finished = reason, None, False
+            process.function = function
             if was is State.STARTING:
                 self._hurry_companions(process, now)
             elif was is not State.WAITING:
@@ -149,6 +157,26 @@ class Membership:
                 self._complete(now)
         return self._settle(now)
 
+    def begun(self, identity: str, function: str, now: float) -> list[Action]:
+        """A process begins an elastic function, in the generation in which it is."""
+        process = self._roster.processes.get(identity)
+        if process and process.trains:
+            process.function = function
+            if process.finished:
+                process.finished = False
+                if self._broken:
+                    process.deadline = now + self._limits.elastic_timeout
+                if self._cancelled:
+                    self._actions.append(Cancel(self.generation, (identity,), self._cancelled))
+        return self._settle(now)
+
+    def synchronised(self, identity: str, now: float) -> list[Action]:
+        """A process has the job's state: if others are lost, it is the one to pass it on."""
+        process = self._roster.processes.get(identity)
+        if process:
+            process.has_state = True
+        return self._settle(now)
+
     def finished(self, identity: str, now: float) -> list[Action]:
         """A process's elastic function has returned; it goes on to its end without a limit.
 
@@ -157,17 +185,6 @@ class Membership:
         process = self._roster.processes.get(identity)
         if process and process.trains:
             process.finished, process.deadline = True, None
-        return self._settle(now)
-
-    def resumed(self, identity: str, now: float) -> list[Action]:
-        """A process that had finished is in an elastic function again, in the same generation."""
-        process = self._roster.processes.get(identity)
-        if process and process.trains and process.finished:
-            process.finished = False
-            if self._broken:
-                process.deadline = now + self._limits.elastic_timeout
-            if self._cancelled:
-                self._actions.append(Cancel(self.generation, (identity,), self._cancelled))
         return self._settle(now)
 
     def silent(self, identity: str, why: str, now: float) -> list[Action]:
@@ -299,15 +316,20 @@ class Membership:
 
     def _announce(self, now: float) -> None:
         """Tell a generation that has come together if the next would be another."""
-        roster, newcomers = self._roster, self._roster.newcomers()
+        roster = self._roster
         if any(one.state is not State.TRAINING or one.finished for one in roster.crew):
             return
         change = HostUpdateResult.no_update
         if not all(map(roster.has_slot, roster.crew)):
             change |= HostUpdateResult.removed
-        unready = {one.batch for one in newcomers if one.state is State.STARTING}
-        if len(roster.crew) < roster.most and any(one.batch not in unready for one in newcomers):
-            change |= HostUpdateResult.added
+        unready = {one.batch for one in roster.newcomers() if one.state is State.STARTING}
+        if len(roster.crew) < roster.most:
+            if any(one.batch not in unready for one in roster.comers()):
+                change |= HostUpdateResult.added
+            for one in roster.elsewhere():
+                if not one.is_named:
+                    one.is_named = True
+                    self._say(f"{wording.elsewhere(one.name, one.function, roster.function())}.")
         change &= ~self._announced
         if change:
             self._news += 1
@@ -322,15 +344,15 @@ class Membership:
         if self._limits.resets is not None and self.generation > self._limits.resets:
             self._end(1, wording.too_many_resets(self._limits.resets))
             return
-        newcomers = roster.newcomers()
-        ready = [one for one in newcomers if one.state is State.WAITING]
+        ready = roster.comers()
+        starting = any(one.state is State.STARTING for one in roster.newcomers())
         staying = [member for member in survivors if roster.has_slot(member)]
         if not any(map(roster.carries, staying)) and (staying or ready):
             # All hosts are new: one process hands the state over, and leaves after that.
             staying.append(min(survivors, key=lambda member: member.age))
         staying.sort(key=lambda one: one.age)
         crew = sorted([*staying, *ready][: roster.most], key=lambda one: one.age)
-        if len(staying) < self._limits.least and len(ready) < len(newcomers):
+        if len(staying) < self._limits.least and starting:
             self._wait(self._limits.least, roster.in_use(), now, starting=True)
         elif len(crew) < self._limits.least:
             self._wait(self._limits.least, roster.in_use(), now)
@@ -372,6 +394,17 @@ class Membership:
         for member in self._roster.crew:
             if member.since is None:
                 member.since, member.proved_at = self.generation, now + PROBATION_SECONDS
+        for other in self._roster.newcomers():
+            if other.state is State.WAITING and not other.function:
+                self._prepare(other, now)
+
+    def _prepare(self, process: Process, now: float) -> None:
+        """The job runs, and a newcomer has come to init only: it goes on to its function."""
+        process.state = State.STARTING
+        process.deadline = now + self._limits.elastic_timeout
+        if process.ready_by is not None:
+            process.deadline = min(process.deadline, process.ready_by)
+        self._actions.append(Prepare(process.identity))
 
     def _break_up(self, now: float, cancel: str) -> None:
         """This generation has ended: its members have to ask for another place.
@@ -389,22 +422,22 @@ class Membership:
                 self._actions.append(Cancel(self.generation, _identities(left), self._cancelled))
 
     def _hurry_companions(self, process: Process, now: float) -> None:
-        """A newcomer is ready: those that were started with it must be soon.
+        """A newcomer is ready, in its function: those that were started with it must be soon.
 
-        Before there is a generation nobody trains who would be kept from growing.
+        Before a generation has come together nobody trains who would be kept from growing.
         """
-        if not self.generation:
+        if not self._roster.trained:
             return
         last = now + self._limits.start_timeout
         for other in self._roster.processes.values():
             if other.batch == process.batch and other.state is State.STARTING:
-                other.is_hurried = True
+                other.ready_by = min(last, other.ready_by or last)
                 other.deadline = min(last, other.deadline or last)
 
     def _give_up(self, process: Process, seconds: str, now: float) -> None:
         """A process is not ready after so long: that says nothing against its host."""
         why = f"was not ready within {seconds}"
-        if process.is_hurried:
+        if process.ready_by is not None and now >= process.ready_by:
             why = (
                 f"was not ready {self._limits.start_timeout:g} s after the first process that was "
                 "started with it (--start-timeout)"
@@ -517,6 +550,8 @@ class Membership:
     def _wait(self, needed: int, there: Sequence[Host], now: float, starting: bool = False) -> None:
         """Slots are missing, or their processes are still `starting`: say so; give up one day."""
         what = wording.too_few(needed, there, starting)
+        for one in self._roster.elsewhere():
+            what += f"; {wording.elsewhere(one.name, one.function, self._roster.function())}"
         line = self._patience.wait(now, may_end=not starting)
         if line is None:
             self._end(1, f"after {self._limits.elastic_timeout:g} s (--elastic-timeout), {what}")

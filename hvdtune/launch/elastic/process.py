@@ -11,7 +11,7 @@ from hvdtune.core.driver import messages
 class State(Enum):
     """How far a process is; from each it can go to any that follows, and back to WAITING."""
 
-    STARTING = auto()  # ordered; has not asked for a place yet
+    STARTING = auto()  # ordered, or told to prepare; has not asked for a place since
     WAITING = auto()  # has asked for a place
     JOINING = auto()  # was told its place
     TRAINING = auto()  # has come together with the others of its generation
@@ -38,9 +38,12 @@ class Process:
     generation: int = 0  # the last that it was placed in
     joined: int = 0  # the last that it came together with
     since: int | None = None  # the first that it was in and that all of its members joined
-    finished: bool = False  # its elastic function has returned
+    has_state: bool = False  # it has said so
+    function: str = ""  # the elastic function that has begun last; "": none has
+    finished: bool = False  # that has returned
+    is_named: bool = False  # the user knows that it waits in another function than the members
     proved_at: float | None = None  # from when on a failure does not speak against its slot
-    is_hurried: bool = False  # others of its batch are ready
+    ready_by: float | None = None  # others of its batch are, and wait so long for it
     failed: bool = False
 
     @property
@@ -64,6 +67,7 @@ class Process:
         return self.state in (State.JOINING, State.TRAINING)
 
     @property
-    def age(self) -> tuple[float, int]:
+    def age(self) -> tuple[bool, float, int]:
         """Sorts processes, those first that have had the job's state for longest."""
-        return (float("inf") if self.since is None else self.since, self.start_rank)
+        since = float("inf") if self.since is None else self.since
+        return (not self.has_state, since, self.start_rank)

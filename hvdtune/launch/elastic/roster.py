@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from hvdtune.launch.allocation.hosts import Host
 from hvdtune.launch.elastic.limits import MOST_PROCESSES, Limits
-from hvdtune.launch.elastic.process import Process
+from hvdtune.launch.elastic.process import Process, State
 
 
 class Roster:
@@ -53,13 +53,37 @@ class Roster:
         """Those that live and are no members, the oldest first."""
         return self.unplaced() if self.generation else []
 
+    def function(self) -> str:
+        """The elastic function that all members that live are in; "" if there is none."""
+        functions = {member.function for member in self.survivors()}
+        return functions.pop() if len(functions) == 1 else ""
+
+    def comers(self) -> list[Process]:
+        """The newcomers that wait and can be in the next generation, the oldest first.
+
+        Once there is a state they must do what the members do.
+        """
+        found = [one for one in self.newcomers() if one.state is State.WAITING]
+        if self.trained:
+            here = self.function()
+            found = [one for one in found if one.function == here]
+        return found
+
+    def elsewhere(self) -> list[Process]:
+        """The newcomers that wait in another function than the one that all members are in."""
+        if not self.trained or not (here := self.function()):
+            return []
+        waiting = [one for one in self.newcomers() if one.state is State.WAITING]
+        return [one for one in waiting if one.function != here]
+
     def expected(self) -> list[Process]:
         """Those that may be in the next generation."""
         return [one for one in self.processes.values() if one.lives and self.has_slot(one)]
 
     def in_use(self) -> list[Host]:
-        """The slots of those that may be in the next generation."""
-        counts = Counter(process.host for process in self.expected())
+        """The slots of those that may be in the next generation, and not elsewhere meanwhile."""
+        elsewhere = self.elsewhere()
+        counts = Counter(process.host for process in self.expected() if process not in elsewhere)
         return [Host(name, count) for name, count in counts.items()]
 
     def room(self) -> int:

@@ -52,6 +52,12 @@ def one_host(name: str) -> str:
     )
 
 
+def elsewhere(name: str, function: str, here: str) -> str:
+    """A newcomer has begun an elastic `function`, and the members are in `here`."""
+    its, theirs = (one.removeprefix("__main__.") for one in (function, here))
+    return f"{name} waits: it is in {its}(), the others are in {theirs}()"
+
+
 def generation(number: int, size: int, hosts: Iterable[Host]) -> str:
     """A generation was placed."""
     processes = "process" if size == 1 else "processes"

@@ -73,6 +73,7 @@ TEST(an_interrupt_is_not_seen_before_an_operation_is_completed) {
 TEST(a_meeting_that_will_not_come_about_can_be_cancelled) {
   for (const bool network : {false, true}) {
     const std::string endpoint = fresh_endpoint();
+    std::atomic<int> left{0};  // rank 1 before rank 0, whose end it would notice
     // Of three ranks the last does not come.
     run_threads(2, [&](int rank) {
       EngineOptions options = options_of(rank, 3, endpoint);
@@ -89,12 +90,40 @@ TEST(a_meeting_that_will_not_come_about_can_be_cancelled) {
       options.meeting.on_wait = [&] { cancellation.check(); };
       std::jthread other([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        const Nanos end = monotonic_now() + kPatience;
+        while (rank == 0 && left.load() == 0 && monotonic_now() < end) std::this_thread::yield();
         cancellation.cancel("another rank has died");
         cancellation.cancel("a second reason");
       });
       CHECK_THROWS_WITH(Engine(std::move(options)), Error, "another rank has died");
+      left.fetch_add(1);
     });
   }
+}
+
+TEST(a_generation_that_is_cancelled_fails_everywhere_for_that_reason) {
+  std::atomic<int> submitted{0};
+  std::atomic<int> failed{0};
+  run_job(3, [&](int rank, Engine& engine) {
+    std::vector<float> data(4, 1.0F);
+    finish(engine, engine.submit(in_place(OpKind::kAllreduce, "together", data)));
+    // The last rank hangs: it announces nothing.
+    const std::int64_t handle =
+        rank == 2 ? 0 : engine.submit(in_place(OpKind::kAllreduce, "alone", data));
+    submitted.fetch_add(1);
+    const Nanos deadline = monotonic_now() + kPatience;
+    while (submitted.load() < 3 || (rank == 2 && failed.load() < 2)) {
+      CHECK(monotonic_now() < deadline);
+      std::this_thread::yield();
+    }
+    if (rank == 2) return;
+    if (rank == 1) engine.cancel("p2 has been silent for 5 s");
+    const std::string text = failure(engine, handle).text;
+    failed.fetch_add(1);
+    check_contains(text, "p2 has been silent for 5 s");
+    CHECK_MSG(text.find("ended the job") == std::string::npos, text << ": no rank has ended it");
+    engine.cancel("a second reason");
+  });
 }
 
 }  // namespace hvdtune::testing::test_interrupts

@@ -25,6 +25,7 @@ from hvdtune.launch.elastic.actions import (
     Leave,
     News,
     Place,
+    Prepare,
     Say,
     Start,
 )
@@ -137,14 +138,17 @@ class Driver:
         now, kind, member = time.monotonic(), message["kind"], self._membership
         try:
             if kind == "ready":
+                generation, function = int(message["generation"]), str(message["function"])
                 reason, why = str(message["reason"]), str(message["why"])
-                self._do(member.ready(identity, int(message["generation"]), reason, why, now))
+                self._do(member.ready(identity, generation, reason, why, function, now))
             elif kind == "joined":
                 self._do(member.joined(identity, int(message["generation"]), now))
+            elif kind == "begun":
+                self._do(member.begun(identity, str(message["function"]), now))
+            elif kind == "synchronised":
+                self._do(member.synchronised(identity, now))
             elif kind == "finished":
                 self._do(member.finished(identity, now))
-            elif kind == "resumed":
-                self._do(member.resumed(identity, now))
         except (KeyError, TypeError) as error:
             raise ValueError(f"a message {kind} without {error}") from None
 
@@ -235,6 +239,8 @@ class Driver:
             self.starter.kill(action.identity, action.identity in self._silent)
         elif isinstance(action, Place):
             self._place(action)
+        elif isinstance(action, Prepare):
+            self._control.send(action.identity, "prepare")
         elif isinstance(action, Cancel):
             for identity in action.identities:
                 self._control.send(identity, "cancel", generation=action.generation, why=action.why)
