@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -285,6 +286,17 @@ def test_recordings_the_tuner_and_top_know_generations(job_of):
         text = (job.directory / name).read_text()
         assert isinstance(json.loads(text), list)
         assert f"generation {(2, 3, 1)[number]}: " in text
+    whole = str(job.directory / "whole.json")
+    files = [str(job.directory / name) for name in recordings]
+    assert main(["timeline", "view", *files, "-o", whole]) == 0
+    events = json.loads(Path(whole).read_text())
+    moments = [event for event in events if event["name"].startswith("GENERATION")]
+    assert [one["name"] for one in moments] == [f"GENERATION {number}" for number in (1, 2, 3)]
+    assert [one["args"]["text"].split(",")[0] for one in moments] == [
+        f"generation {number}: {size} ranks" for number, size in ((1, 3), (2, 2), (3, 1))
+    ]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert [name.partition(" · ")[0] for name in names] == ["rank 0", "rank 1 → 0", "rank 2"]
     # In the others a rank was killed.
     assert main(["timeline", "check", str(job.directory / "t.generation3.json")]) == 0
     verdicts = (job.directory / "tune.csv").read_text().splitlines()[1:]

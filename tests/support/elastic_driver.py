@@ -86,7 +86,7 @@ class ElasticDriver:
                 "HOROVOD_CROSS_RANK": "0",
                 "HOROVOD_CROSS_SIZE": "1",
                 "HOROVOD_HOSTNAME": "localhost",
-                "HVDTUNE_JOB_ID": f"{self.job}/{generation}",
+                "HVDTUNE_JOB_ID": f"{self.job}-{generation}",
                 **environment,
             }
             with contextlib.suppress(OSError):  # it may have died
