@@ -107,7 +107,7 @@ def test_what_does_not_belong_together(tmp_path, capsys, second, words):
     (tmp_path / "b").mkdir()
     path = generation(tmp_path / "b", pids=[51], **second)
     out = tmp_path / "o.json"
-    assert main(["timeline", "view", str(first), str(path), "-o", str(out)]) == 1
+    assert main(["timeline", "view", str(first), str(path), "-o", str(out)]) == 2
     assert words in capsys.readouterr().err
     assert not out.exists()
 
@@ -116,7 +116,7 @@ def test_a_job_that_is_not_elastic_has_no_generations(tmp_path, capsys):
     paths = [
         str(write_capture(replace(JOB, id=name), tmp_path, f"{name}.json")) for name in ("a", "b")
     ]
-    assert main(["timeline", "view", *paths, "-o", str(tmp_path / "o.json")]) == 1
+    assert main(["timeline", "view", *paths, "-o", str(tmp_path / "o.json")]) == 2
     assert "is no generation of an elastic job" in capsys.readouterr().err
     words = ["timeline", "view", *paths, "--steps", "1:2", "-o", str(tmp_path / "o.json")]
     assert main(words) == 2
