@@ -42,11 +42,14 @@ class _Generation(NamedTuple):
         return self.recording.ranks[0].identity
 
     def began(self) -> tuple[int, str]:
-        """When it had come together, ns of its rank 0's clock, and why, in words."""
-        one = self.recording.ranks[0]
-        for mark in one.marks[one.marks["kind"] == Mark.USER]:
-            if mark["value"] == self.number and mark["text"] != NONE:
-                return int(mark["time"]), one.texts[mark["text"]]
+        """When it had come together, ns of its rank 0's clock, and why, in words.
+
+        All ranks say so: one that was killed may not have written it yet.
+        """
+        for one in self.recording.ranks.values():
+            for mark in one.marks[one.marks["kind"] == Mark.USER]:
+                if mark["value"] == self.number and mark["text"] != NONE:
+                    return int(mark["time"]), one.texts[mark["text"]]
         return self.view.origin, ""
 
 
