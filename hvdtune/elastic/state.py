@@ -72,7 +72,9 @@ class State(ABC):
             engine = world.running.engine
             if engine is None and member.must_wait():
                 return  # the function has not begun, in which others check
-            number = (engine or world.engine()).interrupted()
+            engine = engine or world.engine()
+            # A rank that is alone need not call any collective with which news could come.
+            number = member.news()[0] if world.size() == 1 else engine.interrupted()
             if number > self._interrupts_seen:
                 self._interrupts_seen = number
                 self._last_updated_timestamp, change = self._drain()

@@ -62,6 +62,21 @@ def test_a_start_is_cancelled(job_of):
     assert [rank.returncode for rank in result.ranks] == [0, 0, -signal.SIGKILL], result.describe()
 
 
+def test_a_rank_that_is_alone_and_calls_no_collectives_hears_of_hosts(job_of):
+    job = job_of(elastic_jobs.only_commit)
+    (p0,) = job.start(1)
+    job.form(1, [p0], p0)
+    job.wait_for_line("round", p0)
+    (p1,) = job.start(1)
+    job.driver.send(p0, "news", number=1, change=ADDED)
+    job.hear("ready", p0, reason=INTERRUPT, generation=1)
+    job.form(2, [p0, p1], p1)
+    first, second = job.wait_for_line("round", p0, p1)
+    assert first["begun"] == second["begun"] > [0, 0]
+    result = job.end(p0, p1)
+    assert [rank.returncode for rank in result.ranks] == [0, 0], result.describe()
+
+
 def test_a_generation_that_hangs_is_ended_by_the_driver(job_of):
     job = job_of(elastic_jobs.count)
     p0, p1, p2 = job.start(3)
