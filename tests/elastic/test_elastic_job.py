@@ -157,6 +157,7 @@ def test_a_process_keeps_its_local_rank_if_a_lower_one_is_free(job):
     assert column(notes, "local_rank") == [0, 1]
 
 
+@pytest.mark.long
 def test_a_straggler_is_replaced_on_another_host(job):
     words = ["-np", "3", "--min-np", "1", "--max-np", "3", "-H", "localhost:3,127.0.0.1:1"]
     words += ["--replace-failed", "--replace-stragglers", "1"]

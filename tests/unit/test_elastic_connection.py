@@ -116,7 +116,7 @@ def test_what_is_under_way_is_cancelled(driver):
 
 def test_the_driver_asks_whom_the_ranks_wait_for(driver):
     answers = [None, {"generation": 2, "ranks": [1]}]
-    Connection(lambda *_: None, driver.address, "p0", driver.secret, lambda: answers.pop(0))
+    Connection(lambda *_: None, driver.address, "p0", driver.secret, measure=lambda: answers.pop(0))
     driver.send("p0", "measure")
     driver.send("p0", "measure")
     assert driver.wait_for("lateness", "p0")[0] == {
@@ -291,7 +291,7 @@ def test_a_place_is_set_in_the_environment(alone):
     thread.join()
     assert place is member.place()
     assert os.environ["HOROVOD_RANK"] == "1"
-    assert os.environ["HVDTUNE_JOB_ID"] == f"{alone.job}/1"
+    assert os.environ["HVDTUNE_JOB_ID"] == f"{alone.job}-1"
     for name in ("GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "GLOO_IFACE"):
         assert f"HOROVOD_{name}" not in os.environ
     assert member.joins_late()

@@ -1040,15 +1040,17 @@ def test_a_straggler_stays_if_too_few_would_be_left():
 
 def test_a_spare_counts_among_those_who_are_left_and_a_host_with_the_state():
     job = Job(2, 2, 2, spares=1, straggler_seconds=20, replaces_failed=True)
-    job.train("a:2 b:1")
-    job.ready("b[0]")
+    job.hosts("a:2 b:1")
+    job.ready("a[0]", "a[1]", "b[0]")
+    job.joined("a[0]", "a[1]")
     job.late(1, looks=3)
     assert job.whom(Kill) == ["a[1]"]
     job.ready("a[0]")
     assert job.ranks() == ["a[0]", "b[0]"]
     alone = Job(2, 1, 2, spares=1, straggler_seconds=20)
-    alone.train("a:2 b:1")
-    alone.ready("b[0]")
+    alone.hosts("a:2 b:1")
+    alone.ready("a[0]", "a[1]", "b[0]")
+    alone.joined("a[0]", "a[1]")
     alone.late(1, looks=3)
     assert not alone.all(Kill), "nobody on b has the state"
     assert "without its host" in alone.said()

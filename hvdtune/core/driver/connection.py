@@ -49,7 +49,13 @@ class Connection:
     """
 
     def __init__(
-        self, hear: Hear, address: str, identity: str, secret: str, measure: Measure | None = None
+        self,
+        hear: Hear,
+        address: str,
+        identity: str,
+        secret: str,
+        *,
+        measure: Measure | None = None,
     ) -> None:
         self.address = address
         self._hear = hear

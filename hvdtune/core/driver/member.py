@@ -204,7 +204,7 @@ def _connect() -> Connection:
         )
     from hvdtune.core.driver.connection import Connection
 
-    connection = Connection(_hear, *values.values(), _measure)
+    connection = Connection(_hear, *values.values(), measure=_measure)
     _job = os.environ.get("HVDTUNE_JOB_ID", "")
     os.register_at_fork(after_in_child=_forget)
     atexit.register(_stop_listening)

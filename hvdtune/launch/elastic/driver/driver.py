@@ -148,9 +148,9 @@ class Driver:
             elif kind == "resumed":
                 self._do(member.resumed(identity, now))
             elif kind == "lateness":
+                late, share, last = (float(message[n]) for n in ("late_s", "share", "last_share"))
                 found = Lateness(
-                    tuple(map(int, message["ranks"])),
-                    *(float(message[name]) for name in ("late_s", "share", "last_share")),
+                    tuple(map(int, message["ranks"])), late, share, last,
                     int(message["steps"]), float(message["step_s"]),
                 )  # fmt: skip
                 self._do(member.measured(identity, int(message["generation"]), found, now))
