@@ -35,9 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="out",
         help="the file to write; a lone FILE is joined in place",
     )
-    about = "write what trace viewers show of some steps"
+    about = "write what trace viewers show of some steps, or of all generations of an elastic job"
     command = commands.add_parser("view", help=about, description=about)
-    _add_file(command, "a recording")
+    command.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="a recording, or its .gz; of an elastic job, the recording of each generation",
+    )
     command.add_argument(
         "--steps", metavar="A:B", help="from step A on, up to B excluded (as many as fit)"
     )
@@ -96,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace) -> int:
+    from hvdtune.timeline.viewers.generations import write_generations
     from hvdtune.timeline.viewers.merge import merge, write_view
     from hvdtune.timeline.viewers.window import parse_steps
 
@@ -106,9 +112,15 @@ def _write(args: argparse.Namespace) -> int:
             check_output("-o", args.out, [file for file in args.files if not _is_recording(file)])
         print(merge(args.files, args.out))
     else:
-        check_recordings([args.file])
-        check_output("-o", args.out, [args.file])
-        print(write_view(args.file, args.out, parse_steps(args.steps) if args.steps else None))
+        check_recordings(args.files)
+        check_output("-o", args.out, args.files)
+        steps = parse_steps(args.steps) if args.steps else None
+        if len(args.files) == 1:
+            print(write_view(args.files[0], args.out, steps))
+        elif steps:
+            raise ValueError("--steps is for one FILE: each generation counts its own steps")
+        else:
+            print(write_generations(args.files, args.out))
     return 0
 
 

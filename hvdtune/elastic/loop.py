@@ -34,17 +34,7 @@ def run_translated(
     func: Callable[..., Any], is_of_collective: Callable[[Exception], bool]
 ) -> Callable[..., Any]:
     """``run`` for a framework that has errors of its own for collectives that fail."""
-
-    @functools.wraps(func)
-    def attempt(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return func(*args, **kwargs)
-        except Exception as error:
-            if is_of_collective(error):
-                raise HorovodInternalError(str(error)) from error
-            raise
-
-    return run(attempt)
+    return run_fn(func, reset, is_of_collective)
 
 
 def reset() -> None:
@@ -53,12 +43,16 @@ def reset() -> None:
     init()
 
 
-def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
+def run_fn(
+    func: Callable[..., Any],
+    reset: Callable[[], None],
+    is_of_collective: Callable[[Exception], bool] = lambda error: False,
+) -> Callable[..., Any]:
     """``func(state, …)`` as a function that starts over when collectives fail or hosts change.
 
     Every round synchronises the state with rank 0's and calls ``func``; its result ends the loop.
 
-    - HorovodInternalError: the state goes back to its last commit.
+    - HorovodInternalError, or what `is_of_collective`: the state goes back to its last commit.
     - HostsUpdatedInterrupt: the state stays, and counts as committed; it is not synchronised when
       the interrupt says so, for then nobody is new.
 
@@ -80,11 +74,12 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
             starts_over = is_elsewhere
             while True:
                 try:
-                    if starts_over:
-                        state.on_reset()
-                    if not equal:
-                        _synchronise(state)
-                    return func(state, *args, **kwargs)
+                    with _translating(is_of_collective):
+                        if starts_over:
+                            state.on_reset()
+                        if not equal:
+                            _synchronise(state)
+                        return func(state, *args, **kwargs)
                 except (HorovodInternalError, HostsUpdatedInterrupt) as reason:
                     equal = _prepare_next_round(state, reason)
                 # Behind the except: the failed round's frames, and what they hold, are gone here.
@@ -125,6 +120,17 @@ def _name_of(func: Callable[..., Any]) -> str:
     """What the same function is called in every process of the job."""
     named = func if hasattr(func, "__qualname__") else type(func)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+@contextmanager
+def _translating(is_of_collective: Callable[[Exception], bool]) -> Iterator[None]:
+    """Raise HorovodInternalError for a framework's error of a collective."""
+    try:
+        yield
+    except Exception as error:
+        if is_of_collective(error):
+            raise HorovodInternalError(str(error)) from error
+        raise
 
 
 def _synchronise(state: State) -> None:

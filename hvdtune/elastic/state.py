@@ -70,7 +70,10 @@ class State(ABC):
         """
         if member.is_connected():
             engine = world.engine_if_joined()  # if not, the function has not begun that checks
-            number = engine.interrupted() if engine is not None else 0
+            number = 0
+            if engine is not None:
+                # A rank that is alone need not call any collective with which news could come.
+                number = member.news()[0] if world.size() == 1 else engine.interrupted()
             if number > self._interrupts_seen:
                 self._interrupts_seen = number
                 self._last_updated_timestamp, change = self._drain()

@@ -36,9 +36,9 @@ class Job:
         text = f"case $(wc -l <{self.log}) in {cases} *) printf '{answers[-1]}' ;; esac"
         return ["--host-discovery-script", text]
 
-    def run(self, words, sizes, fails=None, how="raise"):
+    def run(self, words, sizes, fails=None, how="raise", **more):
         """Run the job to its end: how it ended, what rank 0 has noted."""
-        plan = {"log": str(self.log), "sizes": sizes, "fails": fails or {}, "how": how}
+        plan = {"log": str(self.log), "sizes": sizes, "fails": fails or {}, "how": how, **more}
         program = [sys.executable, str(PROGRAMS / "elastic_epochs.py"), json.dumps(plan)]
         with start(self.folder, ["run", *words, *program]) as launcher:
             ended = launcher.wait()
@@ -155,6 +155,20 @@ def test_a_process_keeps_its_local_rank_if_a_lower_one_is_free(job):
     assert ended.status == 0, ended
     assert column(notes, "size") == [3, 2]
     assert column(notes, "local_rank") == [0, 1]
+
+
+@pytest.mark.long
+def test_a_straggler_is_replaced_on_another_host(job):
+    words = ["-np", "3", "--min-np", "1", "--max-np", "3", "-H", "localhost:3,127.0.0.1:1"]
+    words += ["--replace-failed", "--replace-stragglers", "1"]
+    ended, notes = job.run(words, [3, 2, 3], slow={"1": 0.03})
+    assert ended.status == 0, ended
+    assert column(notes, "size") == [3, 2, 3]
+    assert column(notes, "start_rank") == [0, 0, 0]
+    [sentence] = [line for line in ended.stderr.splitlines() if "is late" in line]
+    assert sentence.startswith("hvdtune run: localhost[1] (started as rank 1) is late: the others ")
+    assert sentence.endswith("; it is ended (--replace-stragglers).")
+    assert "localhost[1] is excluded for ever" in ended.stderr
 
 
 def plan(do: str, at=None, seconds: float = 0.0) -> str:

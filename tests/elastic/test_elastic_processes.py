@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +60,21 @@ def test_a_start_is_cancelled(job_of):
     job.wait_for_line("stepped", p0, p1)
     result = job.end(p0, p1)
     assert [rank.returncode for rank in result.ranks] == [0, 0, -signal.SIGKILL], result.describe()
+
+
+def test_a_rank_that_is_alone_and_calls_no_collectives_hears_of_hosts(job_of):
+    job = job_of(elastic_jobs.only_commit)
+    (p0,) = job.start(1)
+    job.form(1, [p0], p0)
+    job.wait_for_line("round", p0)
+    (p1,) = job.start(1)
+    job.driver.send(p0, "news", number=1, change=ADDED)
+    job.hear("ready", p0, reason=INTERRUPT, generation=1)
+    job.form(2, [p0, p1], p1)
+    first, second = job.wait_for_line("round", p0, p1)
+    assert first["begun"] == second["begun"] > [0, 0]
+    result = job.end(p0, p1)
+    assert [rank.returncode for rank in result.ranks] == [0, 0], result.describe()
 
 
 def test_a_generation_that_hangs_is_ended_by_the_driver(job_of):
@@ -300,6 +316,17 @@ def test_recordings_the_tuner_and_top_know_generations(job_of):
         text = (job.directory / name).read_text()
         assert isinstance(json.loads(text), list)
         assert f"generation {(2, 3, 1)[number]}: " in text
+    whole = str(job.directory / "whole.json")
+    files = [str(job.directory / name) for name in recordings]
+    assert main(["timeline", "view", *files, "-o", whole]) == 0
+    events = json.loads(Path(whole).read_text())
+    moments = [event for event in events if event["name"].startswith("GENERATION")]
+    assert [one["name"] for one in moments] == [f"GENERATION {number}" for number in (1, 2, 3)]
+    assert [one["args"]["text"].split(",")[0] for one in moments] == [
+        f"generation {number}: {size} ranks" for number, size in ((1, 3), (2, 2), (3, 1))
+    ]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert [name.partition(" · ")[0] for name in names] == ["rank 0", "rank 1 → 0", "rank 2"]
     # In the others a rank was killed.
     assert main(["timeline", "check", str(job.directory / "t.generation3.json")]) == 0
     verdicts = (job.directory / "tune.csv").read_text().splitlines()[1:]

@@ -11,10 +11,13 @@ what it trains on one host.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -44,6 +47,7 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(REASON), reason=REASON)]
 STEPS = 10
 _, OPEN_MPI_4, _ = MPIS
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+EPOCHS = Path(__file__).parents[1] / "rank_programs" / "elastic_epochs.py"
 SSH_PORT = "2222"  # the hosts' own sshd, which stands for a login that is set up, has 22
 
 
@@ -326,6 +330,50 @@ def test_a_printed_mpijob(
     (etc_mpi / "hostfile").write_text(hostfile)
     with pods(rig, worker["command"], "/root/.ssh", tmp_path):
         train(rig, without_program(launcher), image(tmp_path), script=EVERY or mpi == "openmpi")
+
+
+@pytest.mark.timeout(120)
+def test_a_printed_mpijob_whose_pods_come_and_go(
+    rig: Rig, etc_mpi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The operator writes its script anew for the pods that run."""
+    [job] = printed(capsys, "mpijob", "--min-workers=1", "--slots=1")
+    launcher, worker = pods_of(job)
+
+    def run_pods(*hosts: str) -> None:
+        script = etc_mpi / "new"
+        script.write_text("#!/bin/sh\n" + "".join(f"echo {host}\n" for host in hosts))
+        script.chmod(0o555)
+        script.rename(etc_mpi / "discover_hosts.sh")
+
+    log, output = tmp_path / "log", tmp_path / "output"
+    log.touch()
+    plan = json.dumps({"log": str(log), "sizes": [1, 2, 1], "fails": {}})
+    words = [*without_program(launcher), sys.executable, str(EPOCHS), plan]
+
+    def wait_for_notes(count: int) -> None:
+        while len(log.read_text().splitlines()) < count:
+            assert process.poll() is None, output.read_text()
+            time.sleep(0.05)
+
+    run_pods("hostb")
+    with pods(rig, worker["command"], "/root/.ssh", tmp_path), output.open("wb") as out:
+        process = subprocess.Popen(
+            rig.on("hosta", words), env=clean_environment(image(tmp_path)),
+            stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+        )  # fmt: skip
+        try:
+            wait_for_notes(1)
+            run_pods("hostb", "hostc")
+            wait_for_notes(2)
+            run_pods("hostc")
+            assert process.wait(60) == 0, output.read_text()
+        finally:
+            process.terminate()
+            process.wait(60)
+    notes = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [note["size"] for note in notes] == [1, 2, 1]
+    assert [note["host"] for note in notes] == ["hostb", "hostb", "hostc"]
 
 
 @pytest.mark.timeout(250)

@@ -52,11 +52,12 @@ def test_all_flags(asked):
         "-np", "4", "--min-np", "2", "--max-np", "8", "--slots-per-host", "3",
         "--elastic-timeout", "20", "--reset-limit", "7", "--blacklist-cooldown-range", "1", "9",
         "--host-discovery-script", "./hosts --all", "--spares", "1", "--replace-failed",
-        "--health-check-script", "nvidia-smi", "--start-timeout", "11", "true",
+        "--health-check-script", "nvidia-smi", "--start-timeout", "11",
+        "--replace-stragglers", "90", "true",
     )  # fmt: skip
     assert (status, said) == (0, "")
     options, limits, heartbeat = request.elastic
-    assert limits == Limits(4, 2, 8, 7, 20.0, 11.0, 1, True)
+    assert limits == Limits(4, 2, 8, 7, 20.0, 11.0, 1, True, 90)
     assert (options.slots, options.cooldown, options.script) == (3, (1, 9), "./hosts --all")
     assert (options.health_check, heartbeat) == ("nvidia-smi", 5.0)
     assert request.hosts == []
@@ -189,6 +190,7 @@ elastic:
   health-check-script: ./check
   spares: 1
   replace-failed: true
+  replace-stragglers: 90
 """
 
 
@@ -198,7 +200,7 @@ def test_a_config_file(asked, tmp_path):
     request, status, said = asked("--config-file", str(path), "-np", "3", "true")
     assert (status, said) == (0, "")
     options, limits, heartbeat = request.elastic
-    assert limits == Limits(3, 2, 6, 3, 44.0, 30.0, 1, True)
+    assert limits == Limits(3, 2, 6, 3, 44.0, 30.0, 1, True, 90)
     assert (options.slots, options.cooldown, options.script) == (2, (2, 4), "./hosts")
     assert (options.health_check, heartbeat) == ("./check", 9.0)
     request, _, _ = asked("--config-file", str(path), "-np", "3", "--max-np", "5", "true")
@@ -214,6 +216,7 @@ def test_a_config_file(asked, tmp_path):
         ("blacklist-cooldown-range: 3", 2, "3 is not accepted: give two numbers of seconds"),
         ("blacklist-cooldown-range: [1, 2, 3]", 2, "give two numbers of seconds"),
         ("blacklist-cooldown-range: [9, 2]", 2, "9 2 is not accepted"),
+        ("replace-stragglers: true", 2, "True is not accepted: give a whole number, 1 or more"),
         ("replace-failed: maybe", 2, "'maybe' is not accepted: give true or false"),
         ("host-discovery-script: [a]", 2, "['a'] is not accepted: give a command"),
         ("max-np: 4", 2, "elastic.max_np is for elastic jobs"),

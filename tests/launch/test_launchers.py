@@ -8,12 +8,16 @@ two ways (test_hosts.py has one more); HVDTUNE_TEST_LONG=1 tries all of them.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -54,6 +58,8 @@ MPI_OF = {
     "mpi-4": OPEN_MPI_4, "mpirun-4": OPEN_MPI_4,
     "mpi-mpich": MPICH, "mpich": MPICH, "srun-pmi2": MPICH,
 }  # fmt: skip
+HOSTS_SCRIPT = DOCS.parent / "examples" / "slurm" / "hosts.sh"
+EPOCHS = Path(__file__).parents[1] / "rank_programs" / "elastic_epochs.py"
 SLURMS = ("srun", "srun-pmi2", "sbatch")
 
 
@@ -228,6 +234,48 @@ def test_every_row_says_something_about_every_plane() -> None:
     keys = [row.key for row in table.LAUNCHERS]
     assert len(set(keys)) == len(keys)
     assert all(row.planes.keys() == table.PLANES.keys() for row in table.LAUNCHERS)
+
+
+# ---- an elastic job on Slurm --------------------------------------------------------------------
+
+
+@pytest.mark.timeout(120)
+def test_an_elastic_job_whose_nodes_are_those_of_slurms_jobs(
+    rig: Rig, slurm: Slurm, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    environment = clean_environment({**rig.environment(tmp_path / "cache"), **slurm.environment})
+
+    def slurm_does(*words: str) -> str:
+        command = rig.on("hosta", words)
+        return subprocess.run(command, env=environment, check=True, stdout=PIPE, text=True).stdout
+
+    def submit(host: str, *words: str) -> list[str]:
+        output = ["--output", str(tmp_path / host), "--job-name", "elastic", "--nodelist", host]
+        return ["sbatch", "--parsable", *output, "--wrap", shlex.join(words)]
+
+    plan = json.dumps({"log": str(log), "sizes": [2, 1], "fails": {}})
+    flags = ["-np", "2", "--min-np", "1", "--host-discovery-script", str(HOSTS_SCRIPT)]
+    holder = slurm_does(*submit("hostb", "sleep", "600")).strip()
+    words = hvdtune_command("run", *flags, sys.executable, str(EPOCHS), plan)
+    launcher = slurm_does(*submit("hosta", *words)).strip()
+    try:
+        wait_until(lambda: len(log.read_text().splitlines()) == 1, tmp_path / "hosta")
+        slurm_does("scancel", holder)
+        wait_until(lambda: len(log.read_text().splitlines()) == 2, tmp_path / "hosta")
+        wait_until(lambda: not slurm_does("squeue", "--noheader"), tmp_path / "hosta")
+    finally:
+        slurm_does("scancel", holder, launcher)
+    notes = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(note["size"], note["host"]) for note in notes] == [(2, "hosta"), (1, "hosta")]
+
+
+def wait_until(condition: Callable[[], bool], output: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, output.read_text()
+        time.sleep(0.1)
 
 
 # ---- the example --------------------------------------------------------------------------------

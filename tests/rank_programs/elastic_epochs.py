@@ -2,7 +2,7 @@
 
 The word after the script's name is a JSON object: "log", the file; "sizes": an epoch goes on until
 the job has so many ranks, and for ten batches at least; "fails": {"EPOCH,BATCH": [start ranks]}
-that end there; "how": "raise" or "kill".
+that end there; "how": "raise" or "kill"; "slow": {start rank: seconds} that sleep in each batch.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def train(state: elastic.ObjectState, plan: dict) -> int:
         while state.batch < BATCHES or hvd.size() != sizes[state.epoch]:
             if START_RANK in plan["fails"].get(f"{state.epoch},{state.batch}", ()):
                 fail(plan["how"])
+            time.sleep(plan.get("slow", {}).get(str(START_RANK), 0))
             total = hvd.allreduce(np.ones(100), op=hvd.Sum, name="batch")
             assert (total == hvd.size()).all()
             state.batch += 1

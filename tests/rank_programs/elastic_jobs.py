@@ -54,6 +54,20 @@ def count(until: str, per_commit: int = 1) -> None:
     run(until, per_commit)
 
 
+def only_commit(until: str) -> None:
+    """Rounds without any collective, as gradients of a rank that is alone need none."""
+    hvd.init()
+
+    def wait(state: Any) -> None:
+        say("round", begun=[state.step, state.total], size=hvd.size())
+        while not Path(until).exists():
+            state.step += 1
+            state.commit()
+            time.sleep(0.002)
+
+    elastic.run(wait)(new_state())
+
+
 def gather_first(until: str) -> None:
     """A collective before the elastic function, after what is allowed there."""
     hvd.init()

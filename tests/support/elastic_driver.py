@@ -92,7 +92,7 @@ class ElasticDriver:
         for rank, identity in enumerate(members):
             place = {
                 **place_variables(rank, len(members)),
-                "HVDTUNE_JOB_ID": f"{self.job}/{generation}",
+                "HVDTUNE_JOB_ID": f"{self.job}-{generation}",
                 **environment,
             }
             with contextlib.suppress(OSError):  # it may have died

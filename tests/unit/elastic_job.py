@@ -9,6 +9,7 @@ from hvdtune.launch.elastic.actions import Action, End, Leave, News, Place, Say,
 from hvdtune.launch.elastic.exclusion import Exclusion
 from hvdtune.launch.elastic.limits import Limits
 from hvdtune.launch.elastic.membership import Membership
+from hvdtune.launch.elastic.suspicion import Lateness
 
 FAILED = "Horovod detected that one or more processes exited with non-zero status"
 ADDED, REMOVED = HostUpdateResult.added, HostUpdateResult.removed
@@ -25,6 +26,7 @@ class Job:
         self.names: dict[str, str] = {}
         self.generations: dict[str, int] = {}  # the last place that each was told, by identity
         self.answer: list[Action] = []
+        self.steps = 0
 
     def tell(self, what: str, *arguments) -> list[Action]:
         self.answer = getattr(self.membership, what)(*arguments, self.now)
@@ -72,6 +74,16 @@ class Job:
 
     def silent(self, name: str) -> list[Action]:
         return self.tell("silent", self.identities[name], "has not answered for 5 s")
+
+    def late(self, *ranks: int, looks: int = 1, steps: int = 100, rank0: str = "") -> list[Action]:
+        """Rank 0 is asked so often, with so many steps of 0.1 s in between; the last answer."""
+        generation = self.membership.generation
+        identity = self.membership.identity_at(generation, 0)
+        for _ in range(looks):
+            self.steps += steps
+            found = Lateness(ranks, 0.03, 0.3, 0.9, self.steps, 0.1)
+            self.tell("measured", self.identities.get(rank0, identity), generation, found)
+        return self.answer
 
     def wait(self, seconds: float) -> list[Action]:
         """Time passes, with a tick whenever one is due; the answers together."""

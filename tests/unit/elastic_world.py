@@ -28,6 +28,7 @@ from hvdtune.launch.elastic.actions import (
 from hvdtune.launch.elastic.exclusion import Exclusion
 from hvdtune.launch.elastic.limits import Limits
 from hvdtune.launch.elastic.membership import Membership
+from hvdtune.launch.elastic.suspicion import Lateness
 
 STARTING, WAITING, JOINING, TRAINING = "starting", "waiting", "joining", "training"
 
@@ -155,6 +156,16 @@ class World:
         worker.killed = True
         if worker.alive:
             worker.end(-9)
+        if self.input == "measured":
+            self._check_eviction(worker)
+
+    def _check_eviction(self, worker: Worker) -> None:
+        """Of a healthy generation one process is taken, or its host; enough are left."""
+        assert worker in self.members[max(self.members)] or not self.limits.replaces_failed
+        assert self.is_quiet or not self.limits.replaces_failed, "two at once"
+        left = [one for one in self.workers.values() if self._is_part(one)]
+        assert len(left) >= self.limits.least
+        assert any(one in self.since for one in left)
 
     def _place(self, action: Place) -> None:
         members = [self.workers[member.identity] for member in action.members]
@@ -270,6 +281,7 @@ class World:
 
     def _end(self, action: End) -> None:
         self.end = action
+        assert self.input != "measured"
         if action.status == 0:
             assert self.closed_well
         else:
@@ -302,6 +314,7 @@ class World:
         """One event."""
         choices = [self._act] * 6 + [self._deliver] * 12 + [self._hear] * 12 + [self._report] * 4
         choices += [self._pass_time] * 2 + [self._change_hosts, self._disturb, self._stop_short]
+        choices += [self._measure]
         self.rng.choice(choices)()
 
     def _pick(self, workers) -> Worker | None:
@@ -470,6 +483,19 @@ class World:
         elif fate < 0.8 and worker.phase == WAITING:
             question = "ready", worker.generation, messages.FAILURE, "", worker.function
             worker.outbox.append(question)  # once more
+
+    def _measure(self) -> None:
+        """Rank 0 answers whom its generation waits for, a few times in a row, perhaps too late."""
+        generation = self.rng.choice([*self.members, 0])
+        if not generation:
+            return
+        size, identity = len(self.members[generation]), self.members[generation][0].start.identity
+        rank = self.rng.randrange(size)
+        ranks = (rank, (rank + 1) % size) if self.rng.random() < 0.1 else (rank,)
+        for step in range(self.rng.choice([1, 3])):
+            found = Lateness(ranks, 0.1, 0.5, 1.0, 100 * step, 0.1)
+            if self.end is None:
+                self.tell("measured", identity, generation, found)
 
     def _stop_short(self) -> None:
         """Training is over, now and then."""

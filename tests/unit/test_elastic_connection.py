@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import threading
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 from support.elastic_driver import ElasticDriver
+from support.recordings.live_samples import sample_status
 
-from hvdtune.core.driver import member, messages
+from hvdtune.core.driver import lateness, member, messages
 from hvdtune.core.driver.connection import Connection, Gone, Left
 from hvdtune.elastic import HostUpdateResult
 
@@ -113,6 +115,32 @@ def test_what_is_under_way_is_cancelled(driver):
     assert called.wait(60)
     assert calls[2:] == ["p3 has died"]
     connection.on_cancel(3, lambda why: pytest.fail("another generation"))
+
+
+def test_the_driver_asks_whom_the_ranks_wait_for(driver):
+    answers = [None, {"generation": 2, "ranks": [1]}]
+    Connection(lambda *_: None, driver.address, "p0", driver.secret, measure=lambda: answers.pop(0))
+    driver.send("p0", "measure")
+    driver.send("p0", "measure")
+    assert driver.wait_for("lateness", "p0")[0] == {
+        "kind": "lateness",
+        "generation": 2,
+        "ranks": [1],
+    }
+    assert not answers
+
+
+def test_whom_the_ranks_wait_for_is_of_the_jobs_status():
+    assert lateness.of_status(json.dumps(sample_status())) == {
+        "ranks": [], "late_s": 0.0, "share": 0.0, "last_share": 0.0, "steps": 500, "step_s": 0.25,
+    }  # fmt: skip
+    named = lateness.of_status(json.dumps(sample_status(straggler=1, step_s=None)))
+    assert named == {
+        "ranks": [1], "late_s": 0.03, "share": 0.12, "last_share": 0.8, "steps": 500, "step_s": 0.0,
+    }  # fmt: skip
+    whole = lateness.of_status(json.dumps(sample_status(straggler=1, straggler_host=0)))
+    assert whole["ranks"] == [0, 1]
+    assert lateness.of_status("{}")["ranks"] == [], "of another rank than 0"
 
 
 def test_news_counts_from_the_last_place_on(driver):
@@ -265,7 +293,7 @@ def test_a_place_is_set_in_the_environment(alone):
     thread.join()
     assert place is member.place()
     assert os.environ["HOROVOD_RANK"] == "1"
-    assert os.environ["HVDTUNE_JOB_ID"] == f"{alone.job}/1"
+    assert os.environ["HVDTUNE_JOB_ID"] == f"{alone.job}-1"
     for name in ("GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "GLOO_IFACE"):
         assert f"HOROVOD_{name}" not in os.environ
     assert not member.joins_late()

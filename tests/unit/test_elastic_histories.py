@@ -29,6 +29,7 @@ def fates(draw):
         start_timeout=draw(st.sampled_from([5.0, 15.0])),
         spares=draw(st.integers(0, 2)) if most else 0,
         replaces_failed=draw(st.booleans()),
+        straggler_seconds=draw(st.sampled_from([None, 5.0])),
     )
     cooldown = draw(st.sampled_from([None, (1, 2), (2, 20)]))
     return limits, cooldown, draw(st.integers(0, 200)), draw(st.integers(0, 2**32))

@@ -293,6 +293,30 @@ def test_errors_of_frameworks_stand_for_collectives(driver):
     assert answers.all() == [(0, START), (1, FAILURE)]
 
 
+def test_an_error_of_a_collective_in_a_reset_callback_is_another_round(driver):
+    answers = Answers(driver, start_with(driver), go_on(driver, True), go_on(driver, True))
+    hvd.init()
+    rounds, resets = [], []
+    state = Recorder()
+
+    def train(state: Recorder) -> str:
+        rounds.append(state)
+        if len(rounds) == 1:
+            raise OSError("collective")
+        return "done"
+
+    def call_back() -> None:
+        resets.append(state)
+        if len(resets) == 1:
+            raise OSError("collective")
+
+    state.register_reset_callbacks([call_back])
+    elastic_train = elastic.run_translated(train, lambda error: str(error) == "collective")
+    assert elastic_train(state) == "done"
+    assert len(rounds) == 2
+    assert answers.all() == [(0, START), (1, FAILURE), (2, FAILURE)]
+
+
 def test_what_an_elastic_init_does_not_take(driver):
     with pytest.raises(ValueError, match="the driver of an elastic job decides which processes"):
         hvd.init([0])

@@ -148,7 +148,7 @@ def test_the_flag_that_spares_the_host_is_named_to_those_who_have_it(
 ):
     job = Job(3, 1, replaces_failed=replaces, cooldown=cooldown)
     job.train("a:1 b:1 c:1")
-    words = "With --replace-failed only the failed process would be replaced."
+    words = "With --replace-failed only that process would be replaced."
     job.exited("c[0]", 1)
     assert (words in job.said()) == names_flag
     job.exited("b[0]", 1)

@@ -20,6 +20,8 @@ from hvdtune.core.driver.place import Place
 
 #: Takes the number and the change (a HostUpdateResult) of news.
 Hear = Callable[[int, int], None]
+#: Returns the fields of a message `lateness`, None if this process is not in the job now.
+Measure = Callable[[], "messages.Message | None"]
 #: Takes a sentence for people.
 Cancel = Callable[[str], None]
 
@@ -40,15 +42,24 @@ class Left(Exception):
 class Connection:
     """Connected, and known to the driver, from its construction on.
 
-    hear: called by the thread that reads. address: "HOST:PORT".
+    hear, measure: called by the thread that reads. address: "HOST:PORT".
 
     Raises ValueError for an address that is none, for a driver that does not know the secret, and
     if another process with this identity has connected before; Gone if nobody answers.
     """
 
-    def __init__(self, hear: Hear, address: str, identity: str, secret: str) -> None:
+    def __init__(
+        self,
+        hear: Hear,
+        address: str,
+        identity: str,
+        secret: str,
+        *,
+        measure: Measure | None = None,
+    ) -> None:
         self.address = address
         self._hear = hear
+        self._measure = measure
         self._changed = threading.Condition()
         self._place: Place | None = None  # that nobody has taken yet
         self._prepares = False  # instead of a place: it is to come later
@@ -231,6 +242,10 @@ class Connection:
 
     def _take(self, message: messages.Message) -> None:
         kind = message["kind"]
+        if kind == "measure":
+            if self._measure is not None and (found := self._measure()) is not None:
+                self._say("lateness", **found)
+            return
         if kind == "news":
             number, change = int(message["number"]), int(message["change"])
             self._news = number, self._news[1] | change

@@ -202,7 +202,7 @@ def _connect() -> Connection:
         )
     from hvdtune.core.driver.connection import Connection
 
-    connection = Connection(_hear, *values.values())
+    connection = Connection(_hear, *values.values(), measure=_measure)
     _job = os.environ.get("HVDTUNE_JOB_ID", "")
     os.register_at_fork(after_in_child=_forget)
     atexit.register(_stop_listening)
@@ -215,6 +215,17 @@ def _hear(number: int, change: int) -> None:
     engine = world.running.engine
     if engine is not None:
         engine.interrupt(number)
+
+
+def _measure() -> messages.Message | None:
+    """What the driver wants to know of rank 0; None while this process is in no generation."""
+    from hvdtune.core.driver import lateness
+
+    present = _place  # before the engine: it is of this generation, or the driver knows better
+    engine = world.running.engine
+    if present is None or engine is None:
+        return None
+    return {"generation": present.generation, **lateness.of_status(engine.status())}
 
 
 def _forget() -> None:

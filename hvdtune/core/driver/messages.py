@@ -19,6 +19,7 @@ Then the process may say, at any time:
     synchronised  for the first time: it has the job's state
     finished  the elastic function has returned; the process will end, or say `begun`
     beat      it lives; sent by a thread that needs no GIL, every `BEAT_SECONDS`
+    lateness  rank 0's answer to `measure`: on whom the others wait in "generation" (see `lateness`)
 
 and the driver:
 
@@ -29,6 +30,7 @@ and the driver:
               sentence without its end for people
     news      "number" grows; "change" is a HostUpdateResult
     leave     the job goes on without this process, which ends with exit code 0, with "why"
+    measure   to rank 0: say `lateness`
 """
 
 from __future__ import annotations

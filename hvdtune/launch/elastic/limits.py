@@ -18,6 +18,8 @@ class Limits(NamedTuple):
     longer than `elastic_timeout`, and no newcomer that is ready, in its elastic function, waits
     longer than `start_timeout` for those that were started together with it. `replaces_failed`: a
     failure costs a process, not its whole host; None: it does not, and the user has no choice.
+    `straggler_seconds`: a process for which the others have waited in so many seconds of steps is
+    replaced (None: none).
     """
 
     processes: int
@@ -28,6 +30,7 @@ class Limits(NamedTuple):
     start_timeout: float = 30.0
     spares: int = 0
     replaces_failed: bool | None = None
+    straggler_seconds: float | None = None
 
     def check(self) -> None:
         """Raise `LaunchError`, naming the flags, if the numbers contradict each other."""

@@ -42,6 +42,7 @@ from hvdtune.launch.elastic.limits import Limits
 from hvdtune.launch.elastic.patience import Patience
 from hvdtune.launch.elastic.process import Process, State
 from hvdtune.launch.elastic.roster import Roster
+from hvdtune.launch.elastic.suspicion import Lateness, Suspicion
 from hvdtune.launch.local.endings import cause_of_end
 
 GRACE_SECONDS = 30.0  # for processes that are to end by themselves
@@ -81,6 +82,8 @@ class Membership:
         self._cancelled = ""  # what its members were told of its end
         self._announced = HostUpdateResult.no_update
         self._owes_sync = False  # its members may have different states
+        self._suspicion = Suspicion()  # whom they wait for
+        self._spared: tuple[int, ...] = ()  # ranks that are late and stay, as the user knows
 
     # What happens.
 
@@ -194,6 +197,15 @@ class Membership:
             self._lose(process, why, now)
         return self._settle(now)
 
+    def measured(self, identity: str, generation: int, found: Lateness, now: float) -> list[Action]:
+        """A process has measured whom its generation waits for; only rank 0 can know it."""
+        limit = self._limits.straggler_seconds
+        if limit is not None and identity == self.identity_at(generation, 0):
+            seconds = self._suspicion.note(found)
+            if seconds >= limit and self._is_at_rest():
+                self._replace_late(found, seconds, now)
+        return self._settle(now)
+
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
         return self._settle(now)
@@ -204,6 +216,11 @@ class Membership:
     def generation(self) -> int:
         """The last that was placed; 0 before the first."""
         return self._roster.generation
+
+    @property
+    def measures(self) -> bool:
+        """Whether rank 0 is to be asked for whom the others wait."""
+        return self._limits.straggler_seconds is not None and not self._succeeded
 
     def due(self) -> float | None:
         """When to call `tick` if nothing else happens before; None: not at all."""
@@ -376,6 +393,7 @@ class Membership:
         self._owes_sync |= restored or any(member.newcomer for member in members)
         self._broken, self._cancelled = False, ""
         self._announced = HostUpdateResult.no_update
+        self._suspicion, self._spared = Suspicion(), ()
         self._roster.generation += 1
         self._roster.crew = [process for process, _ in ranked]
         for process in crew:
@@ -491,11 +509,65 @@ class Membership:
             if is_slow or self._limits.replaces_failed:
                 self._exclude_slot_of(process, now, is_slow)
             else:
-                self._exclude_host_of(process, now)
+                self._exclude_host_of(process, "failed", now)
         if self.generation and self._roster.is_member(process):
             self._break_up(now, self._failures[-1])
 
-    def _exclude_host_of(self, process: Process, now: float) -> None:
+    def _is_at_rest(self) -> bool:
+        """Whether this generation trains, the next would be the same, and there may be a next."""
+        resets = self._limits.resets
+        return (
+            not self._broken
+            and not self._announced
+            and not self._succeeded
+            and (resets is None or self.generation <= resets)
+            and all(one.state is State.TRAINING and not one.finished for one in self._roster.crew)
+            and all(
+                one.lives and one.state is not State.STARTING
+                for one in self._roster.processes.values()
+            )
+        )
+
+    def _replace_late(self, found: Lateness, seconds: float, now: float) -> None:
+        """The others have waited for these ranks for too long."""
+        crew, words = self._roster.crew, wording.late(found, seconds)
+        late = [crew[rank] for rank in found.ranks if 0 <= rank < len(crew)]
+        if not late:
+            return
+        first = late[0]
+        stays = ""
+        if len(late) > 1:
+            words = f"host {first.host} as a whole ({len(late)} processes) {words}"
+            stays = "its processes stay: others there would be as late"
+        else:
+            words = f"{first.name} (started as rank {first.start_rank}) {words}"
+            if not self._can_do_without(first):
+                lost = "it" if self._limits.replaces_failed else "its host"
+                stays = f"it stays: too few would be left without {lost} (--min-np)"
+        if not stays:
+            self._say(f"{words}; it is ended (--replace-stragglers).")
+            self._kill(first)
+            if self._limits.replaces_failed:
+                self._exclude(first.name, now)
+            else:
+                self._exclude_host_of(first, "was late", now)
+            self._break_up(now, f"{first.name} was ended because it was late")
+        elif found.ranks != self._spared:
+            self._spared = found.ranks
+            self._say(f"{words}; {stays}.")
+
+    def _can_do_without(self, process: Process) -> bool:
+        """Whether enough are left, and one with the job's state, if the process is excluded."""
+        slot_only = self._limits.replaces_failed
+        others = [
+            one
+            for one in self._roster.expected()
+            if one is not process and (slot_only or one.host != process.host)
+        ]
+        has_state = any(one.since is not None for one in others)
+        return has_state and min(len(others), self._roster.most) >= self._limits.least
+
+    def _exclude_host_of(self, process: Process, what: str, now: float) -> None:
         """Start nothing there any more, for some time or for ever.
 
         With the host go its other processes; its members stay if only a newcomer failed, and who
@@ -505,7 +577,7 @@ class Membership:
         for other in self._roster.processes.values():
             lost = process.since is not None or other.since is None
             if lost and other.host == process.host and other.lives and not other.finished:
-                self._end_it(other, f"{process.name} failed, and its host is excluded")
+                self._end_it(other, f"{process.name} {what}, and its host is excluded")
 
     def _exclude_slot_of(self, process: Process, now: float, is_slow: bool) -> None:
         """Start nothing there any more, if there is reason to think that it would fail again."""

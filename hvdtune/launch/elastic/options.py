@@ -21,7 +21,7 @@ class Options(NamedTuple):
     """What the user asks for; None and 0 where nothing was said.
 
     `spares` are processes kept ready beyond `max_np`. `slots` are those of hosts that the script
-    prints without any.
+    prints without any. `replace_stragglers`: seconds of steps that the others have waited for one.
     """
 
     min_np: int | None = None
@@ -33,6 +33,7 @@ class Options(NamedTuple):
     health_check: str | None = None
     spares: int = 0
     replace_failed: bool = False
+    replace_stragglers: int | None = None
 
     @property
     def is_elastic(self) -> bool:
@@ -119,6 +120,11 @@ OPTIONS = (
     _Option(
         "replace_failed", ("--replace-failed",), _switch, None,
         "after a failure replace the one process instead of excluding its host",
+    ),
+    _Option(
+        "replace_stragglers", ("--replace-stragglers",), _whole(1), "SECONDS",
+        "end a process for which the others have waited, step after step, in steps that took so "
+        "long together, and replace it as one that has failed (default: never)",
     ),
     _Option(
         "spares", ("--spares",), _whole(0), "N",
@@ -266,6 +272,7 @@ def limits(
         start_timeout=start_timeout,
         spares=options.spares,
         replaces_failed=options.replace_failed,
+        straggler_seconds=options.replace_stragglers,
     )
     result.check()
     return result

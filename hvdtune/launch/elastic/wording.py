@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hvdtune.launch.allocation.hosts import Host
+from hvdtune.launch.elastic.suspicion import Lateness
 
 _MOST_NAMES = 8  # in a sentence
 
@@ -39,8 +40,16 @@ def excluded(name: str, seconds: float, hint: bool) -> str:
     if seconds == float("inf"):
         words = f"{name} is excluded for ever (there is no --blacklist-cooldown-range)."
     if hint:
-        words += " With --replace-failed only the failed process would be replaced."
+        words += " With --replace-failed only that process would be replaced."
     return words
+
+
+def late(found: Lateness, seconds: float) -> str:
+    """What one that is late costs the others, who have waited through so many seconds of steps."""
+    return (
+        f"is late: the others wait for it {found.late_s * 1000:.3g} ms a step, "
+        f"{found.share:.0%} of the time, and have done so through {seconds:.0f} s of steps"
+    )
 
 
 def one_host(name: str) -> str:

@@ -31,11 +31,13 @@ from hvdtune.launch.elastic.actions import (
 )
 from hvdtune.launch.elastic.driver.control import Control, endpoint
 from hvdtune.launch.elastic.membership import Membership
+from hvdtune.launch.elastic.suspicion import Lateness
 from hvdtune.launch.local.environment import place
 
 _LOOPBACK = "127.0.0.1"
 # A driver that comes so much later than it meant to has heard nobody meanwhile.
 _LATE_SECONDS = 1.0
+_MEASURE_SECONDS = 1.0  # between questions to rank 0
 _MEETING = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_GLOO_IFACE")
 
 
@@ -94,7 +96,7 @@ class Driver:
         self._is_stopped = False
         self._posted: collections.deque[Callable[[], None]] = collections.deque()
         self._due: float | None = None
-        self._advanced_at = time.monotonic()
+        self._advanced_at = self._measure_at = time.monotonic()
         self._wakeup, self._waker = os.pipe()
         for end in (self._wakeup, self._waker):
             os.set_blocking(end, False)
@@ -149,6 +151,13 @@ class Driver:
                 self._do(member.synchronised(identity, now))
             elif kind == "finished":
                 self._do(member.finished(identity, now))
+            elif kind == "lateness":
+                late, share, last = (float(message[n]) for n in ("late_s", "share", "last_share"))
+                found = Lateness(
+                    tuple(map(int, message["ranks"])), late, share, last,
+                    int(message["steps"]), float(message["step_s"]),
+                )  # fmt: skip
+                self._do(member.measured(identity, int(message["generation"]), found, now))
         except (KeyError, TypeError) as error:
             raise ValueError(f"a message {kind} without {error}") from None
 
@@ -169,6 +178,8 @@ class Driver:
         dues = [self._membership.due(), self._control.introductions_due()]
         if self._heartbeat:
             dues.append(self._control.silence_due(self._heartbeat))
+        if self._membership.measures:
+            dues.append(self._measure_at)
         self._due = min((due for due in dues if due is not None), default=None)
         return self._due
 
@@ -185,6 +196,11 @@ class Driver:
         due = self._membership.due()
         if due is not None and now >= due:
             self._do(self._membership.tick(now))
+        if self._membership.measures and now >= self._measure_at:
+            self._measure_at = now + _MEASURE_SECONDS
+            rank0 = self._membership.identity_at(self._membership.generation, 0)
+            if rank0 is not None:
+                self._control.send(rank0, "measure")
 
     def stop(self) -> None:
         """Decide nothing any more: the job is ended from outside."""
