@@ -41,9 +41,7 @@ KINDS = ("never recorded", "recorded and stopped", "recording")
 OFF = KINDS[:2]
 #: What there would not be if nothing could be recorded.
 FUNCTIONS = re.compile(r"hvdtune::(Recorder|RecordingControl|Timeline|capture)::")
-FILES = re.compile(
-    r"/native/(engine/record(er|ing)|observe/(capture|trace)/)"
-)
+FILES = re.compile(r"/native/(engine/record(er|ing)|observe/(capture|trace)/)")
 #: A line of a header that was compiled into a function of another file.
 INLINED = "its lines in other functions"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.recordings.synthetic_capture import Job, Late, Stall, Tensor, planted, recording
-from viewers import artefact, chromium
+from viewers import artefact, change_colours, chromium
 
 from hvdtune.timeline import api
 from hvdtune.timeline.advice.verdict import findings
@@ -80,10 +80,6 @@ TOO_WIDE = """() => [...document.querySelectorAll('body *')].filter((node) => {
   return box.width && (box.right > window.innerWidth + 1 || box.left < -1)
     && !node.closest('.scroll table') && !node.closest('svg') && !node.closest('pre');
 }).map((node) => node.tagName + '.' + node.className)"""
-
-# Before the colours change, and until all pictures have the new ones: `draw` in page.js marks them.
-MARK_OLD = "() => document.querySelectorAll('.plot').forEach((p) => { p.dataset.drawn = 'old'; })"
-ALL_NEW = "() => [...document.querySelectorAll('.plot')].every((p) => p.dataset.drawn === 'yes')"
 
 # What the text of a picture is cut off by its frame.
 CUT_OFF = """() => [...document.querySelectorAll('.plot')].flatMap((plot) => {
@@ -155,9 +151,7 @@ class Shown:
     def change_to(self, scheme: str) -> None:
         """The colours that the system asks for."""
         if scheme != self.scheme:
-            self.page.evaluate(MARK_OLD)
-            self.page.emulate_media(color_scheme=scheme)
-            self.page.wait_for_function(ALL_NEW)
+            change_colours(self.page, scheme)
             self.scheme = scheme
 
     def screenshot(self) -> None:

@@ -125,6 +125,18 @@ def artefact(name: str) -> Path | None:
     return Path(folder) / name
 
 
+# Before the colours change, and until all pictures have the new ones: `draw` in page.js marks them.
+MARK_OLD = "() => document.querySelectorAll('.plot').forEach((p) => { p.dataset.drawn = 'old'; })"
+ALL_NEW = "() => [...document.querySelectorAll('.plot')].every((p) => p.dataset.drawn === 'yes')"
+
+
+def change_colours(page: Any, scheme: str) -> None:
+    """Have the system ask one of our pages for other colours, until it is drawn in them."""
+    page.evaluate(MARK_OLD)
+    page.emulate_media(color_scheme=scheme)
+    page.wait_for_function(ALL_NEW, timeout=60_000)
+
+
 class TraceProcessor:
     """Perfetto's trace processor in a page: load a trace, then ask in SQL."""
 
