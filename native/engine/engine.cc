@@ -220,6 +220,10 @@ bool Engine::wait(std::int64_t handle, Nanos deadline) {
   return done();
 }
 
+void Engine::help(const std::function<bool()>& over, Nanos deadline) {
+  parts_->drive.until(over, deadline);
+}
+
 OperationPtr Engine::take(std::int64_t handle) { return parts_->submissions.take(handle); }
 
 bool Engine::retire(std::int64_t handle) { return parts_->submissions.retire(handle); }

@@ -108,6 +108,10 @@ class Engine final {
   bool is_done(std::int64_t handle);
   /// Waits until the operation is done; false at the deadline.
   bool wait(std::int64_t handle, Nanos deadline);
+  /// Makes progress in the caller's thread, as wait() does, until over() or the deadline: for who
+  /// expects that an operation submitted with a continuation will be done soon, and has nothing
+  /// else to do. Who is called may be called in here.
+  void help(const std::function<bool()>& over, Nanos deadline);
   /// Forgets a finished operation and returns it with its results; null for an unknown handle.
   OperationPtr take(std::int64_t handle);
   /// Forgets an operation that is done, went well and brought no results; its memory serves the

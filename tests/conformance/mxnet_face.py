@@ -71,10 +71,20 @@ class MxnetFace(Face):
     def raised(self, cause: str, kind: str) -> str:
         if "reducescatter" in cause and kind == "HorovodInternalError" and "down" not in cause:
             return "ValueError"  # an operator that it does not have
+        if cause.startswith("splits ") and kind == "ValueError":
+            return "InvalidSplitsError"
         return "MXNetError" if cause in ("disagreement", "joined", "integers") else kind
 
     def words(self, text: str) -> str:
         return text.removeprefix("MXNetError: ")
+
+    @property
+    def in_flight(self) -> tuple[str, ...]:
+        return tuple(form for form in self.forms if form in AT_ONCE)
+
+    def finish(self, started: Any) -> None:
+        for one in started if isinstance(started, list) else [started]:
+            one.wait_to_read()
 
     def complete(self, form: str, tensors: Any, **arguments: Any) -> Any:
         """Errors of the ranks together are raised where a result is read."""

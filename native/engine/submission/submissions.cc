@@ -65,11 +65,7 @@ OperationPtr Submissions::enter_without_handle(const TableLock& lock, Submission
   operation->request = std::move(submission.request);
   operation->memory = std::move(submission.memory);
   operation->splits = std::move(submission.splits);
-  if (!table_.begin(operation, known_slot)) {
-    refuse("tensor " + operation->request.name +
-           " was submitted with the same name as another tensor that is still being processed; "
-           "names in flight must be different");
-  }
+  if (!table_.begin(operation, known_slot)) refuse_name_in_flight(operation->request.name);
   return operation;
 }
 
