@@ -84,6 +84,8 @@ class Engine final {
   /// when this returns; otherwise it is on its way like any other.
   std::int64_t submit_blocking(Submission submission);
   std::int64_t submit_blocking(const TensorOperation& wanted);
+  /// The same for who is called. Waits for the others for half a millisecond at most.
+  void submit_blocking(Submission submission, OnDone on_done);
 
   /// Takes part in the whole job's allreduces with zeros until all ranks have joined; returns a
   /// handle, whose operation ends then, with the last rank to join as its number. Until then this
@@ -108,10 +110,6 @@ class Engine final {
   bool is_done(std::int64_t handle);
   /// Waits until the operation is done; false at the deadline.
   bool wait(std::int64_t handle, Nanos deadline);
-  /// Makes progress in the caller's thread, as wait() does, until over() or the deadline: for who
-  /// expects that an operation submitted with a continuation will be done soon, and has nothing
-  /// else to do. Who is called may be called in here.
-  void help(const std::function<bool()>& over, Nanos deadline);
   /// Forgets a finished operation and returns it with its results; null for an unknown handle.
   OperationPtr take(std::int64_t handle);
   /// Forgets an operation that is done, went well and brought no results; its memory serves the

@@ -715,7 +715,7 @@ def steps_ahead(steps: int) -> int:
         hvd.barrier()
     mx.nd.waitall()
     hvd.shutdown()
-    return len(net.collect_params().keys())
+    return sum(one.grad_req != "null" for one in net.collect_params().values())
 
 
 # ---- ends ---------------------------------------------------------------------------------------

@@ -177,12 +177,6 @@ void* plain_data(void* array) {
 
 // ---- one operation ------------------------------------------------------------------------------
 
-/// A program that reads each result before it asks for more has one operation in flight. It waits
-/// in MXNet's own way, which is not known here; so the thread that has submitted it lends a hand,
-/// on all ranks, instead of waking the engine's thread on each. So long at most, as others may need
-/// MXNet's thread.
-constexpr Nanos kHelp = 200 * kMicrosecond;
-
 /// MXNet deletes it after it was told that the operation is complete.
 class Call {
  public:
@@ -218,28 +212,29 @@ class Call {
  private:
   /// Afterwards the object may be gone.
   void submit(OnComplete done) {
-    std::shared_ptr<Engine> engine;
     Status refused;
     try {
-      engine = running_engine();
-      engine->submit(submission(), [this, done](const OperationPtr& operation) {
+      const std::shared_ptr<Engine> engine = running_engine();
+      const OnDone on_done = [this, done](const OperationPtr& operation) {
         end();
         done(operation->status);
-      });
+      };
+      // Who reads each result before he asks for more has one operation in flight, and waits for it
+      // where nobody sees it. Then MXNet's thread does that here: no other has to be woken for it.
+      if (in_flight_.load() == 1) {
+        engine->submit_blocking(submission(), on_done);
+      } else {
+        engine->submit(submission(), on_done);
+      }
+      return;
     } catch (const Error& error) {
       refused = error.status();
     } catch (const std::exception& error) {
       refused = {ErrorKind::kInvalidArgument, error.what()};
     }
-    if (!refused.ok()) {
-      end();
-      done(refused);
-    } else if (is_alone()) {
-      engine->help([] { return !is_alone(); }, monotonic_now() + kHelp);
-    }
+    end();
+    done(refused);
   }
-
-  static bool is_alone() { return in_flight_.load() == 1; }
 
   /// Before anybody can learn that it is complete, and ask for the next one.
   void end() {
