@@ -55,9 +55,7 @@ def reduce(
         label = f"{names[0]}:{names[-1]}" if grouped else names[0]
         tensors = [tensor for _, tensor, _, _ in group]
         ties = [tie for *_, tie in group]
-        average_gradients(
-            tensors, f"{prefix}{label}", -place, factors, process_set, grouped, ties
-        )
+        average_gradients(tensors, f"{prefix}{label}", -place, factors, process_set, grouped, ties)
     for (_, gradient, _), (_, tensor, context, _) in zip(named, sent, strict=True):
         if tensor is not gradient:
             gradient[:] = compression.decompress(tensor, context)

@@ -150,9 +150,7 @@ def average_gradients(
     ``factors``: before the sum, and after it. ``tied``: what keeps this step's operation apart from
     those before, if the gradients are other NDArrays in each step.
     """
-    _allreduce(
-        gradients, True, None, name, priority, factors, process_set, Average, grouped, tied
-    )
+    _allreduce(gradients, True, None, name, priority, factors, process_set, Average, grouped, tied)
 
 
 def broadcast(
@@ -301,7 +299,7 @@ def grouped_allgather(
     return _together(collectives.grouped_allgather_async, tensors, name, process_set)
 
 
-class InvalidSplitsError(MXNetError, ValueError):
+class InvalidAlltoallError(MXNetError, ValueError):
     """An alltoall that cannot be: with Horovod an MXNetError, with other faces a ValueError."""
 
 
@@ -316,12 +314,12 @@ def alltoall(
 
     ``splits``: an int32 NDArray or a list. The rows received, in the order of senders; with
     ``splits`` a pair of them and an int32 NDArray of how many came from each rank. Without, every
-    rank gets the same number. Raises InvalidSplitsError for rows that cannot be sent so.
+    rank gets the same number. Raises InvalidAlltoallError at once for what cannot be sent so.
     """
     try:
         handle = collectives.alltoall_async(tensor, splits, name, process_set)
     except ValueError as error:
-        raise InvalidSplitsError(str(error)) from None
+        raise InvalidAlltoallError(str(error)) from None
     received = _waited(handle)
     return received[0] if splits is None else received
 

@@ -71,8 +71,6 @@ class MxnetFace(Face):
     def raised(self, cause: str, kind: str) -> str:
         if "reducescatter" in cause and kind == "HorovodInternalError" and "down" not in cause:
             return "ValueError"  # an operator that it does not have
-        if cause.startswith("splits ") and kind == "ValueError":
-            return "InvalidSplitsError"
         return "MXNetError" if cause in ("disagreement", "joined", "integers") else kind
 
     def words(self, text: str) -> str:
@@ -85,6 +83,12 @@ class MxnetFace(Face):
     def finish(self, started: Any) -> None:
         for one in started if isinstance(started, list) else [started]:
             one.wait_to_read()
+
+    def call(self, form: str, tensors: Any, **arguments: Any) -> Any:
+        try:
+            return super().call(form, tensors, **arguments)
+        except hvdtune.mxnet.mpi_ops.InvalidAlltoallError as error:  # both kinds
+            raise ValueError(str(error)) from None
 
     def complete(self, form: str, tensors: Any, **arguments: Any) -> Any:
         """Errors of the ranks together are raised where a result is read."""

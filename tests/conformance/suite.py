@@ -315,6 +315,6 @@ def parameters(face: Face) -> dict[str, list[Any]]:
         else [],
         "words_of": [
             *("disagreement", "mistake", "outside", "down"),
-            *(["in flight"] if face.in_flight else []),
+            *(["in flight"] if face.asynchronous else []),
         ],
     }

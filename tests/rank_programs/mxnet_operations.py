@@ -278,9 +278,11 @@ def rows_to_all_ranks() -> None:
         ([2] * (size + 1), "Number of entries in splits"),
         ([3] * size, "greater than the first dimension"),
     ):
-        assert words in refused(ValueError, lambda s=splits: hvd.alltoall(ones(size), s))
+        for kind in (ValueError, MXNetError):  # other faces', Horovod's
+            assert words in refused(kind, lambda s=splits: hvd.alltoall(ones(size), s))
     if size > 1:
-        assert "divisible" in refused(ValueError, lambda: hvd.alltoall(ones(size + 1)))
+        for kind in (ValueError, MXNetError):
+            assert "divisible" in refused(kind, lambda: hvd.alltoall(ones(size + 1)))
 
 
 @check
