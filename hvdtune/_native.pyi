@@ -50,14 +50,19 @@ def push_mxnet(
     process_set: int,
     grouped: bool,
     cacheable: bool,
+    tied: Sequence[int],
     priority: int,
 ) -> None:
     """Push an operation from NDArrays into as many, given by their handles, to MXNet's engine.
 
     The same arrays twice: in place. Returns at once. Raises ValueError or HorovodInternalError for
     what can be refused at once; the rest is MXNet's error where an output is read. `cacheable`:
-    whether the name will come again.
+    whether the name will come again. `tied`: further NDArrays that keep operations with this name
+    apart: one that has an array of the last operation's in it, or among its own, comes after it.
     """
+
+def push_mxnet_step_mark(arrays: Sequence[int]) -> None:
+    """A training step ends when MXNet has computed these NDArrays, given by their handles."""
 
 def register_tensorflow(library: str) -> None:
     """Register Horovod's operations with the TensorFlow whose framework library this is.

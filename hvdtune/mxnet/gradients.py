@@ -7,13 +7,21 @@ from typing import Any
 
 from mxnet.ndarray import NDArray
 
+from hvdtune.core.libraries import mxnet_library
+from hvdtune.core.observation.marks import step_ended
 from hvdtune.core.process_sets import ProcessSet
-from hvdtune.core.reduce_ops import Average
 from hvdtune.faces.buckets import split_evenly
 from hvdtune.mxnet.compression import Compression
-from hvdtune.mxnet.mpi_ops import allreduce_, grouped_allreduce_
+from hvdtune.mxnet.mpi_ops import average_gradients
 
-Named = tuple[str, NDArray]
+#: A name, the gradient, and what the name's operations of all steps have in common.
+Named = tuple[str, NDArray, NDArray]
+
+
+def step_ends(owner: object, arrays: Sequence[NDArray]) -> None:
+    """A training step of ``owner`` ends as soon as MXNet has computed the NDArrays."""
+    handles = [array.handle.value for array in arrays]
+    step_ended(owner, lambda: mxnet_library.push_mxnet_step_mark(handles))
 
 
 def check_options(predivide: float, num_groups: int) -> None:
@@ -34,30 +42,20 @@ def reduce(
 ) -> None:
     """Average the gradients over the ranks of the set, in place; returns at once.
 
-    ``named``: (name, gradient) in the order of the model, whose first are needed first.
+    ``named``: in the order of the model, whose first are needed first.
     """
     if not process_set.included() or process_set.size() == 1:
         return
-    scale = {"prescale_factor": 1.0 / predivide, "postscale_factor": predivide}
-    sent = [(name, *compression.compress(gradient)) for name, gradient in named]
-    if num_groups > 0:
-        for place, group in enumerate(split_evenly(sent, num_groups)):
-            label = f"{prefix}{group[0][0]}:{group[-1][0]}"
-            tensors = [tensor for _, tensor, _ in group]
-            grouped_allreduce_(
-                tensors, None, label, -place, process_set=process_set, op=Average, **scale
-            )
-    else:
-        for place, (name, tensor, _) in enumerate(sent):
-            allreduce_(
-                tensor,
-                None,
-                f"{prefix}{name}",
-                -place,
-                process_set=process_set,
-                op=Average,
-                **scale,
-            )
-    for (_, gradient), (_, tensor, context) in zip(named, sent, strict=True):
+    factors = (1.0 / predivide, predivide)
+    sent = [(name, *compression.compress(gradient), tie) for name, gradient, tie in named]
+    grouped = num_groups > 0
+    groups = split_evenly(sent, num_groups) if grouped else [[one] for one in sent]
+    for place, group in enumerate(groups):
+        names = [name for name, *_ in group]
+        label = f"{names[0]}:{names[-1]}" if grouped else names[0]
+        tensors = [tensor for _, tensor, _, _ in group]
+        ties = [tie for *_, tie in group]
+        average_gradients(tensors, f"{prefix}{label}", -place, factors, process_set, grouped, ties)
+    for (_, gradient, _), (_, tensor, context, _) in zip(named, sent, strict=True):
         if tensor is not gradient:
             gradient[:] = compression.decompress(tensor, context)

@@ -2,10 +2,10 @@
 
 `allreduce`, `broadcast` and their like return at once: they are operations of MXNet's engine, which
 runs them when their inputs are computed, and lets wait what reads their results. Operations on
-different NDArrays may run in any order, as their names match them between ranks: a name must not be
-in flight twice. `allgather`, `alltoall` and `reducescatter` wait: their results' shapes are known
-only then. NDArrays have the type uint8, int8, int32, int64, float16, float32, float64, bool or
-bfloat16.
+different NDArrays may run in any order, as their names match them between ranks: the name of an
+operation that is not complete is refused for other NDArrays. `allgather`, `alltoall` and
+`reducescatter` wait: their results' shapes are known only then. NDArrays have the type uint8, int8,
+int32, int64, float16, float32, float64, bool or bfloat16.
 
 What the call itself can find is raised at once: ValueError and TypeError (types, layouts,
 arguments, process sets), HorovodInternalError (no init, the job has ended). What only the ranks
@@ -136,6 +136,23 @@ def grouped_allreduce_(
     return _allreduce(group, True, average, name, priority, factors, process_set, op, True)
 
 
+def average_gradients(
+    gradients: list[NDArray],
+    name: str,
+    priority: int,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    grouped: bool,
+    tied: Sequence[NDArray],
+) -> None:
+    """Average a gradient, or a group of them, in place.
+
+    ``factors``: before the sum, and after it. ``tied``: what keeps this step's operation apart from
+    those before, if the gradients are other NDArrays in each step.
+    """
+    _allreduce(gradients, True, None, name, priority, factors, process_set, Average, grouped, tied)
+
+
 def broadcast(
     tensor: NDArray,
     root_rank: int,
@@ -168,6 +185,7 @@ def _allreduce(
     process_set: ProcessSet,
     op: int | None,
     grouped: bool = False,
+    tied: Sequence[NDArray] = (),
 ) -> list[NDArray]:
     op = allreduce_op(op, average)
     if grouped and not tensors:
@@ -176,7 +194,9 @@ def _allreduce(
     if op == Adasum:
         operations.check_adasum(process_set)
     operations.check_reduction("allreduce", codes, op, *factors)
-    return _push(ALLREDUCE, tensors, in_place, name, priority, process_set, op, factors, 0, grouped)
+    return _push(
+        ALLREDUCE, tensors, in_place, name, priority, process_set, op, factors, 0, grouped, tied
+    )
 
 
 def _broadcast(
@@ -219,6 +239,7 @@ def _push(
     factors: tuple[float, float],
     root: int,
     grouped: bool = False,
+    tied: Sequence[NDArray] = (),
 ) -> list[NDArray]:
     """Push an operation to MXNet's engine; its outputs."""
     operations.running_engine()
@@ -229,9 +250,10 @@ def _push(
     inputs = [tensor.handle.value for tensor in tensors]
     outputs = tensors if in_place else [like(tensor, tensor.shape) for tensor in tensors]
     written = inputs if in_place else [output.handle.value for output in outputs]
+    ties = [tensor.handle.value for tensor in tied]
     try:
         mxnet_library.push_mxnet(
-            kind, on_wire, inputs, written, op, *factors, root, set_id, grouped, comes_again,
+            kind, on_wire, inputs, written, op, *factors, root, set_id, grouped, comes_again, ties,
             priority,
         )  # fmt: skip
     except BaseException:
@@ -277,6 +299,10 @@ def grouped_allgather(
     return _together(collectives.grouped_allgather_async, tensors, name, process_set)
 
 
+class InvalidAlltoallError(MXNetError, ValueError):
+    """An alltoall that cannot be: with Horovod an MXNetError, with other faces a ValueError."""
+
+
 def alltoall(
     tensor: NDArray,
     splits: Any = None,
@@ -288,9 +314,13 @@ def alltoall(
 
     ``splits``: an int32 NDArray or a list. The rows received, in the order of senders; with
     ``splits`` a pair of them and an int32 NDArray of how many came from each rank. Without, every
-    rank gets the same number.
+    rank gets the same number. Raises InvalidAlltoallError at once for what cannot be sent so.
     """
-    received = _waited(collectives.alltoall_async(tensor, splits, name, process_set))
+    try:
+        handle = collectives.alltoall_async(tensor, splits, name, process_set)
+    except ValueError as error:
+        raise InvalidAlltoallError(str(error)) from None
+    received = _waited(handle)
     return received[0] if splits is None else received
 
 

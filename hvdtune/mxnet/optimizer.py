@@ -8,7 +8,6 @@ from typing import Any
 import mxnet as mx
 from mxnet.kvstore import KVStore
 
-from hvdtune.core.observation.marks import step_ended
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.mxnet import gradients
 
@@ -67,12 +66,12 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Reduce the gradient, or list of gradients, in place, and update."""
-        self._reduce(index, grad)
+        self._reduce(index, weight, grad)
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """The same, with weights of higher precision behind those of the model."""
-        self._reduce(index, grad)
+        self._reduce(index, weight, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
     def set_learning_rate(self, lr: float) -> None:
@@ -87,15 +86,16 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         """Set the optimizer's factors of weight decay."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
-    def _reduce(self, index: Any, grad: Any) -> None:
+    def _reduce(self, index: Any, weight: Any, grad: Any) -> None:
         several = isinstance(index, tuple | list)
-        pairs = list(zip(index, grad, strict=True)) if several else [(index, grad)]
-        first = pairs[0][0]
+        rows = list(zip(index, weight, grad, strict=True)) if several else [(index, weight, grad)]
+        first = rows[0][0]
         if self._first is None:
             self._first = first
         elif self._first == first:
-            step_ended(self)  # the one before
-        named = [(str(one), gradient) for one, gradient in pairs]
+            gradients.step_ends(self, [rows[0][1]])  # the one before
+        # Gradients may be new in each step; what they are computed from is not.
+        named = [(str(one), gradient, tie) for one, tie, gradient in rows]
         gradients.reduce(named, *self._options)
 
 

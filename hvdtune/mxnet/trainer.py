@@ -8,8 +8,8 @@ from typing import Any
 
 import mxnet as mx
 from mxnet.gluon.parameter import Parameter, ParameterDict
+from mxnet.ndarray import NDArray
 
-from hvdtune.core.observation.marks import step_ended
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.mxnet import gradients
 from hvdtune.mxnet.compression import Compression
@@ -63,13 +63,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._process_set = process_set
 
     def _allreduce_grads(self) -> None:
-        named = [
-            (str(index), parameter.list_grad()[0])
-            for index, parameter in enumerate(self._params)
-            if parameter.grad_req != "null"
-        ]
         gradients.reduce(
-            named,
+            [(name, gradient, gradient) for name, gradient in self._gradients()],
             self._process_set,
             self._predivide,
             self._num_groups,
@@ -79,4 +74,12 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         super()._update(ignore_stale_grad)
-        step_ended(self)
+        gradients.step_ends(self, [gradient for _, gradient in self._gradients()])
+
+    def _gradients(self) -> list[tuple[str, NDArray]]:
+        """Those that are trained, by their place."""
+        return [
+            (str(index), parameter.list_grad()[0])
+            for index, parameter in enumerate(self._params)
+            if parameter.grad_req != "null"
+        ]

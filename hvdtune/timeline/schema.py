@@ -34,7 +34,7 @@ class Job(TypedDict):
     recorded: list[int]  # ranks whose recordings are here
     hosts: list[str]
     version: str  # of hvdtune
-    framework: str  # "torch 2.13.0"; "" for NumPy
+    framework: str  # "torch 2.13.0", "mxnet 1.9.1"; "" for others
     cpus: int | None  # that the ranks of the first host may use together
     started_wall_us: int  # since the epoch
     complete: bool  # all recordings have ended in order

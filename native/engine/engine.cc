@@ -154,6 +154,11 @@ std::int64_t Engine::submit_blocking(const TensorOperation& wanted) {
   return parts_->submissions.submit_blocking(wanted);
 }
 
+void Engine::submit_blocking(Submission submission, OnDone on_done) {
+  if (!submission.request.on_host()) return submit(std::move(submission), std::move(on_done));
+  parts_->submissions.submit_blocking(std::move(submission), std::move(on_done));
+}
+
 Engine::HeldRings::HeldRings(Engine& engine)
     : engine_(engine), active_(engine.parts_->submissions.hold_rings()) {}
 

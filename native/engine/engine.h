@@ -84,6 +84,8 @@ class Engine final {
   /// when this returns; otherwise it is on its way like any other.
   std::int64_t submit_blocking(Submission submission);
   std::int64_t submit_blocking(const TensorOperation& wanted);
+  /// The same for who is called. Waits for the others for half a millisecond at most.
+  void submit_blocking(Submission submission, OnDone on_done);
 
   /// Takes part in the whole job's allreduces with zeros until all ranks have joined; returns a
   /// handle, whose operation ends then, with the last rank to join as its number. Until then this

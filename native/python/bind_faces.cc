@@ -29,7 +29,7 @@ std::vector<void*> pointers(const Handles& handles) {
 
 void push_mxnet(int kind, std::string name, const Handles& inputs, const Handles& outputs, int op,
                 double prescale, double postscale, std::int32_t root, std::uint32_t process_set,
-                bool grouped, bool cacheable, int priority) {
+                bool grouped, bool cacheable, const Handles& tied, int priority) {
   wire::Request request;
   request.kind = static_cast<OpKind>(kind);
   request.reduce_op = static_cast<ReduceOp>(op);
@@ -42,8 +42,9 @@ void push_mxnet(int kind, std::string name, const Handles& inputs, const Handles
   request.name = std::move(name);
   const std::vector<void*> read = pointers(inputs);
   const std::vector<void*> written = pointers(outputs);
+  const std::vector<void*> ties = pointers(tied);
   const py::gil_scoped_release no_gil;  // where MXNet computes at once, it may call Python
-  faces::mxnet::push(std::move(request), read, written, priority);
+  faces::mxnet::push(std::move(request), read, written, ties, priority);
 }
 
 }  // namespace
@@ -79,13 +80,24 @@ void bind_faces(py::module_& module) {
       py::arg("library"),
       "Finds MXNet's functions in its library, given by dlopen()'s handle. Raises ValueError with "
       "the names of those that it lacks. Before the first push_mxnet().");
-  module.def("push_mxnet", &push_mxnet, py::arg("kind"), py::arg("name"), py::arg("inputs"),
-             py::arg("outputs"), py::arg("op"), py::arg("prescale"), py::arg("postscale"),
-             py::arg("root"), py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"),
-             py::arg("priority"),
-             "Pushes an operation from NDArrays into as many, given by their handles, to MXNet's "
-             "engine, and returns. Raises ValueError or HorovodInternalError for what can be "
-             "refused at once; the rest is MXNet's error where an output is read.");
+  module.def(
+      "push_mxnet", &push_mxnet, py::arg("kind"), py::arg("name"), py::arg("inputs"),
+      py::arg("outputs"), py::arg("op"), py::arg("prescale"), py::arg("postscale"), py::arg("root"),
+      py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"), py::arg("tied"),
+      py::arg("priority"),
+      "Pushes an operation from NDArrays into as many, given by their handles, to MXNet's "
+      "engine, and returns. `tied`: further NDArrays that keep operations with this name "
+      "apart. Raises ValueError or HorovodInternalError for what can be refused at once; the "
+      "rest is MXNet's error where an output is read.");
+  module.def(
+      "push_mxnet_step_mark",
+      [](const Handles& arrays) {
+        const std::vector<void*> read = pointers(arrays);
+        const py::gil_scoped_release no_gil;
+        faces::mxnet::push_step_mark(read);
+      },
+      py::arg("arrays"),
+      "A training step ends when MXNet has computed these NDArrays, given by their handles.");
 }
 
 }  // namespace hvdtune::python

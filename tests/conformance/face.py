@@ -142,6 +142,15 @@ class Face:
     # ---- what follows from these ----
 
     @property
+    def in_flight(self) -> tuple[str, ...]:
+        """The forms that return while the other ranks may still be awaited."""
+        return tuple(form for form in self.forms if "_async" in form)
+
+    def finish(self, started: Any) -> None:
+        """Wait for what a form of ``in_flight`` has returned."""
+        self.hvd.synchronize(started)
+
+    @property
     def asynchronous(self) -> bool:
         """Whether it has handles."""
         return any("_async" in form for form in self.forms)

@@ -76,6 +76,20 @@ class MxnetFace(Face):
     def words(self, text: str) -> str:
         return text.removeprefix("MXNetError: ")
 
+    @property
+    def in_flight(self) -> tuple[str, ...]:
+        return tuple(form for form in self.forms if form in AT_ONCE)
+
+    def finish(self, started: Any) -> None:
+        for one in started if isinstance(started, list) else [started]:
+            one.wait_to_read()
+
+    def call(self, form: str, tensors: Any, **arguments: Any) -> Any:
+        try:
+            return super().call(form, tensors, **arguments)
+        except hvdtune.mxnet.mpi_ops.InvalidAlltoallError as error:  # both kinds
+            raise ValueError(str(error)) from None
+
     def complete(self, form: str, tensors: Any, **arguments: Any) -> Any:
         """Errors of the ranks together are raised where a result is read."""
         result = super().complete(form, tensors, **arguments)

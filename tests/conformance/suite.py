@@ -78,7 +78,9 @@ class FaceConformance:
         if not cls.face.training:
             cls.test_training = None  # type: ignore[assignment]
         if not cls.face.asynchronous:
-            cls.test_handles = cls.test_name_in_flight = None  # type: ignore[assignment]
+            cls.test_handles = None  # type: ignore[assignment]
+        if not cls.face.in_flight:
+            cls.test_name_in_flight = None  # type: ignore[assignment]
         if "automatic_names" not in cls.face.of_mistakes:
             cls.test_automatic_names = None  # type: ignore[assignment]
             cls.test_allgather_of_scalars = None  # type: ignore[assignment]
@@ -192,18 +194,18 @@ class FaceConformance:
             if members == 2:
                 assert f"Member {1 - place} of the group" in text
 
-    def test_name_in_flight(self, asynchronous: str) -> None:
+    def test_name_in_flight(self, pending: str) -> None:
         seen = {
             key: outcome
             for report in self.reports(MISTAKEN, False)
             for key, outcome in report.outcomes.items()
-            if key[:2] == ("in flight", asynchronous)
+            if key[:2] == ("in flight", pending)
         }
         assert seen
         for (_, _, other), (kind, text) in seen.items():
             assert kind == "ValueError", (other, text)
             assert "same name as another tensor" in text, other
-            assert f"{family(asynchronous)}.twice" in text, other
+            assert f"{family(pending)}.twice" in text, other
 
     def test_automatic_names(self, any_form: str) -> None:
         """They count the operations of a family, in whatever form."""
@@ -304,7 +306,7 @@ def parameters(face: Face) -> dict[str, list[Any]]:
         ],
         "any_form": list(forms),
         "reducing": [form for form in forms if form in ALL_REDUCING],
-        "asynchronous": [form for form in forms if "_async" in form],
+        "pending": list(face.in_flight),
         "gathering": [form for form in forms if "allgather" in form],
         "differentiable": list(DIFFERENTIABLE) if face.autodiff else [],
         "precision": ["float32", "float64"],

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,9 @@ pytest.importorskip("mxnet")
 
 from rank_programs import mxnet_operations
 from support.jobs.ranks import clean_environment, run_ranks, start_ranks
+
+from hvdtune.timeline import api
+from hvdtune.timeline.record.layout import Mark
 
 SIZES = [2, pytest.param(1, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
 SETTINGS = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
@@ -40,6 +44,24 @@ def test_operations_without_threads_of_mxnet() -> None:
 
 def test_the_last_step_of_a_program_reaches_the_others() -> None:
     run_ranks(3, mxnet_operations.last_step_is_not_read)
+
+
+def test_steps_are_recorded_when_they_are_computed(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    settings = {"HOROVOD_TIMELINE": str(path), "HOROVOD_AUTOTUNE": "1"}
+    gradients, _ = run_ranks(2, mxnet_operations.steps_ahead, 6, env=settings).values
+    for one in api.read(path).recording.ranks.values():
+        assert one.identity.framework.startswith("mxnet 1.9")
+        end_of = {int(batch["serial"]): int(batch["end"]) for batch in one.batches}
+        reduced = sorted(
+            end_of[int(tensor["batch"])]
+            for tensor in one.tensors
+            if one.names[tensor["name"]].kind == "allreduce"
+        )
+        steps = one.marks["time"][one.marks["kind"] == Mark.STEP]
+        assert len(steps) == 6
+        for number, end in enumerate(steps, start=1):
+            assert sum(time <= end for time in reduced) >= number * gradients
 
 
 def test_a_dead_rank_ends_what_others_wait_for() -> None:

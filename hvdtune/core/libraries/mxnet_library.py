@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hvdtune._native import find_mxnet, push_mxnet
+from hvdtune._native import find_mxnet, push_mxnet, push_mxnet_step_mark
 
-__all__ = ["find_mxnet", "push_mxnet"]
+__all__ = ["find_mxnet", "push_mxnet", "push_mxnet_step_mark"]

@@ -42,8 +42,11 @@ def mark_step() -> None:
     _tell_of_step()
 
 
-def step_ended(owner: object) -> None:
-    """An optimizer's step ends. Only those of one object count: of the first, while it lives."""
+def step_ended(owner: object, mark: Callable[[], None] | None = None) -> None:
+    """An optimizer's step ends. Only those of one object count: of the first, while it lives.
+
+    ``mark``: marks it, for a framework that only computes the step later.
+    """
     global _owner
     engine = world.running.engine
     if engine is None:
@@ -57,7 +60,7 @@ def step_ended(owner: object) -> None:
         _owner = weakref.ref(owner)
     elif counting is not owner:
         return
-    engine.mark_step()
+    (mark or engine.mark_step)()
     _tell_of_step()
 
 

@@ -114,9 +114,10 @@ def version() -> str:
 
 
 def _framework() -> str:
-    torch = sys.modules.get("torch")
-    version = getattr(torch, "__version__", "")
-    return f"torch {version}" if version else ""
+    faces = "hvdtune.mxnet" in sys.modules, "hvdtune.torch" in sys.modules
+    name = "mxnet" if faces == (True, False) else "torch"
+    version = getattr(sys.modules.get(name), "__version__", "")
+    return f"{name} {version}" if version else ""
 
 
 # ---- finishing ----------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ class Identity:
     format: int = FORMAT
     started_wall_us: int = 0  # since the epoch
     started_ns: int = 0  # CLOCK_MONOTONIC at the same moment
-    framework: str = ""  # "torch 2.13.0"; empty if only NumPy
+    framework: str = ""  # "torch 2.13.0", "mxnet 1.9.1"; empty for others
     settings: dict[str, Any] = field(default_factory=dict)  # variable → value in force
     peak_gbps: float | None = None  # what this machine can do, if it was measured
     cpus: int = 0  # that the ranks on this host may use together; 0: not recorded

@@ -14,6 +14,12 @@ std::string members_text(const ProcessSets& sets, std::uint32_t set) {
 
 void refuse(const std::string& text) { throw Error(ErrorKind::kInvalidArgument, text); }
 
+void refuse_name_in_flight(const std::string& name) {
+  refuse("tensor " + name +
+         " was submitted with the same name as another tensor that is still being processed; "
+         "names in flight must be different");
+}
+
 void check_request(const wire::Request& request, const ProcessSets& sets, int rank, bool joined) {
   if (request.name.empty() || request.name.size() > kMaxName) {
     refuse("the name of a tensor must have 1 to " + std::to_string(kMaxName) +

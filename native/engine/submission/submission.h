@@ -20,6 +20,8 @@ struct Submission {
 
 /// Throws Error(kInvalidArgument) with that text.
 [[noreturn]] void refuse(const std::string& text);
+/// The same for a tensor whose name another one has that is not done yet.
+[[noreturn]] void refuse_name_in_flight(const std::string& name);
 /// Throws Error(kInvalidArgument) if `rank` cannot submit this; kMismatch if nobody can. `joined`:
 /// it has joined, and not all ranks have.
 void check_request(const wire::Request& request, const ProcessSets& sets, int rank, bool joined);

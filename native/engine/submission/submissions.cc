@@ -65,11 +65,7 @@ OperationPtr Submissions::enter_without_handle(const TableLock& lock, Submission
   operation->request = std::move(submission.request);
   operation->memory = std::move(submission.memory);
   operation->splits = std::move(submission.splits);
-  if (!table_.begin(operation, known_slot)) {
-    refuse("tensor " + operation->request.name +
-           " was submitted with the same name as another tensor that is still being processed; "
-           "names in flight must be different");
-  }
+  if (!table_.begin(operation, known_slot)) refuse_name_in_flight(operation->request.name);
   return operation;
 }
 
@@ -117,12 +113,43 @@ void Submissions::submit(Submission submission, std::shared_ptr<OnDevice> on_dev
                          OnDone on_done) {
   const TableLock lock(mutex_);
   wire::Slot known_slot = wire::kNoSlot;
-  const OperationPtr operation = enter_without_handle(lock, std::move(submission), known_slot);
+  const OperationPtr operation =
+      enter_calling(lock, std::move(submission), std::move(on_done), known_slot);
   operation->on_device = std::move(on_device);
-  // Before anybody can hear of it, and end it.
+  announce_calling(lock, operation, known_slot);
+}
+
+void Submissions::submit_blocking(Submission submission, OnDone on_done) {
+  OperationPtr operation;
+  const SlotRound* round = nullptr;
+  {
+    const TableLock lock(mutex_);
+    wire::Slot known_slot = wire::kNoSlot;
+    operation = enter_calling(lock, std::move(submission), std::move(on_done), known_slot);
+    round = direct_.arrive(lock, *operation);
+    if (round == nullptr) announce_calling(lock, operation, known_slot);
+  }
+  if (round == nullptr) return;
+  direct_.wait(*operation, *round);
+  {
+    const TableLock lock(mutex_);
+    settle(lock, operation);
+  }
+  completions_.tell();
+}
+
+/// Enters an operation whose submitter is called, before anybody can hear of it, and end it.
+OperationPtr Submissions::enter_calling(const TableLock& lock, Submission submission,
+                                        OnDone on_done, wire::Slot& known_slot) {
+  OperationPtr operation = enter_without_handle(lock, std::move(submission), known_slot);
   operation->on_done = std::move(on_done);
   operation->calls = true;
   completions_.expect();
+  return operation;
+}
+
+void Submissions::announce_calling(const TableLock& lock, const OperationPtr& operation,
+                                   wire::Slot known_slot) {
   try {
     announce_entered(lock, operation, known_slot, monotonic_now());
   } catch (...) {

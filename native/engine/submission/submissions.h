@@ -48,6 +48,7 @@ class Submissions {
   void check(const wire::Request& request);
   std::int64_t submit_blocking(const TensorOperation& wanted);
   std::int64_t submit_blocking(Submission submission);
+  void submit_blocking(Submission submission, OnDone on_done);
   KnownOperation known(std::int64_t handle);
   void submit_again(std::span<const KnownOperation> operations,
                     std::span<const TensorMemory> memory, std::vector<std::int64_t>& handles);
@@ -129,6 +130,10 @@ class Submissions {
   /// Enters what comes with its memory and has no handle yet.
   OperationPtr enter_without_handle(const TableLock& lock, Submission submission,
                                     wire::Slot& known_slot);
+  OperationPtr enter_calling(const TableLock& lock, Submission submission, OnDone on_done,
+                             wire::Slot& known_slot);
+  void announce_calling(const TableLock& lock, const OperationPtr& operation,
+                        wire::Slot known_slot);
   void announce_entered(const TableLock& lock, const OperationPtr& operation, wire::Slot known_slot,
                         Nanos now);
   void announce(const TableLock& lock, const OperationPtr& operation, wire::Slot known_slot,

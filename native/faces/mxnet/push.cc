@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "base/error.h"
 #include "engine/engine.h"
+#include "faces/mxnet/names.h"
 #include "faces/running_engine.h"
 
 namespace hvdtune::faces::mxnet {
@@ -125,6 +127,9 @@ Array hold(void* array) {
   return Array(copy);
 }
 
+/// An NDArray begins with the pointer to the memory that it may share with others.
+void* memory_of(void* array) { return *static_cast<void**>(array); }
+
 std::vector<Array> hold(std::span<void* const> arrays) {
   std::vector<Array> held;
   held.reserve(arrays.size());
@@ -180,24 +185,64 @@ class Call {
         inputs_(hold(inputs)),
         outputs_(std::equal(inputs.begin(), inputs.end(), outputs.begin(), outputs.end())
                      ? std::vector<Array>()
-                     : hold(outputs)) {}
+                     : hold(outputs)) {
+    in_flight_.fetch_add(1);
+  }
+
+  ~Call() { end(); }  // also if MXNet does not run it, as an input has failed
+
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  /// Throws if the name is in flight. `tied`: further arrays for that, see push().
+  void take_name(std::span<void* const> tied) {
+    if (!request_.cacheable) return;  // a number of its own
+    std::vector<void*> memory;
+    for (const Array& array : inputs_) memory.push_back(memory_of(array.get()));
+    for (const Array& array : outputs_) memory.push_back(memory_of(array.get()));
+    for (void* const array : tied) memory.push_back(memory_of(array));
+    names::enter(request_.name, set_, this, memory);
+    name_ = request_.name;
+  }
 
   static void run(void* /*run_context*/, void* on_complete, void* call) {
-    const OnComplete done = *static_cast<OnComplete*>(on_complete);
+    static_cast<Call*>(call)->submit(*static_cast<OnComplete*>(on_complete));
+  }
+
+ private:
+  /// Afterwards the object may be gone.
+  void submit(OnComplete done) {
     Status refused;
     try {
-      running_engine()->submit(static_cast<Call*>(call)->submission(),
-                               [done](const OperationPtr& operation) { done(operation->status); });
+      const std::shared_ptr<Engine> engine = running_engine();
+      const OnDone on_done = [this, done](const OperationPtr& operation) {
+        end();
+        done(operation->status);
+      };
+      // Who reads each result before he asks for more has one operation in flight, and waits for it
+      // where nobody sees it. Then MXNet's thread does that here: no other has to be woken for it.
+      if (in_flight_.load() == 1) {
+        engine->submit_blocking(submission(), on_done);
+      } else {
+        engine->submit(submission(), on_done);
+      }
       return;
     } catch (const Error& error) {
       refused = error.status();
     } catch (const std::exception& error) {
       refused = {ErrorKind::kInvalidArgument, error.what()};
     }
+    end();
     done(refused);
   }
 
- private:
+  /// Before anybody can learn that it is complete, and ask for the next one.
+  void end() {
+    if (std::exchange(ended_, true)) return;
+    if (!name_.empty()) names::leave(name_, set_, this);
+    in_flight_.fetch_sub(1);
+  }
+
   Submission submission() {
     Submission submission;
     submission.memory.reserve(inputs_.size());
@@ -227,14 +272,27 @@ class Call {
   std::vector<Array> inputs_;
   std::vector<Array> outputs_;  // none: the inputs
   std::vector<Array> copies_;
+  std::string name_;  // if it has been taken
+  std::uint32_t set_ = request_.process_set;
+  bool ended_ = false;
+
+  static inline std::atomic<int> in_flight_{0};
 };
+
+void run_mark(void* /*run_context*/, void* on_complete, void* /*argument*/) {
+  const OnComplete done = *static_cast<OnComplete*>(on_complete);
+  try {
+    running_engine()->mark_step();
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the job is over, and so are its steps
+  }
+  done(Status());
+}
 
 /// MXNet would let an operation that writes two arrays of one memory wait for itself.
 void refuse_shared_memory(const std::string& name, std::span<void* const> outputs) {
   std::vector<void*> memory;
   memory.reserve(outputs.size());
-  // An NDArray begins with the pointer to the memory that it may share with others.
-  for (void* const array : outputs) memory.push_back(*static_cast<void**>(array));
+  for (void* const array : outputs) memory.push_back(memory_of(array));
   std::sort(memory.begin(), memory.end());
   if (std::adjacent_find(memory.begin(), memory.end()) == memory.end()) return;
   refuse("tensor " + name +
@@ -266,13 +324,14 @@ void find_c_interface(void* library) {
 }
 
 void push(wire::Request request, std::span<void* const> inputs, std::span<void* const> outputs,
-          int priority) {
+          std::span<void* const> tied, int priority) {
   if (inputs.size() != outputs.size()) refuse("as many outputs as inputs are needed");
   for (void* const array : inputs) request.tensors.push_back(describe(array, request.name));
   running_engine()->check(request);
   if (outputs.size() > 1) refuse_shared_memory(request.name, outputs);
   const char* const label = op_kind_name(request.kind);
   auto call = std::make_unique<Call>(std::move(request), inputs, outputs);
+  call->take_name(tied);
   const bool in_place = std::equal(inputs.begin(), inputs.end(), outputs.begin());
   const Context context = {kCpu, 0};
   // From here on MXNet deletes the call, whatever happens.
@@ -280,6 +339,13 @@ void push(wire::Request request, std::span<void* const> inputs, std::span<void* 
       &Call::run, call.release(), [](void* argument) { delete static_cast<Call*>(argument); },
       &context, inputs.data(), in_place ? 0 : static_cast<int>(inputs.size()), outputs.data(),
       static_cast<int>(outputs.size()), &kCpuPrioritized, priority, label, false));
+}
+
+void push_step_mark(std::span<void* const> arrays) {
+  const Context context = {kCpu, 0};
+  check(mx.MXEnginePushAsyncND(&run_mark, nullptr, nullptr, &context, arrays.data(),
+                               static_cast<int>(arrays.size()), nullptr, 0, &kCpuPrioritized, 0,
+                               "step", false));
 }
 
 }  // namespace hvdtune::faces::mxnet

@@ -19,9 +19,15 @@ void find_c_interface(void* library);
 ///
 /// `request` has everything but tensors; `outputs`: as many as inputs, the same arrays for an
 /// operation in place. `priority`: among the operations that MXNet's engine can start, higher
-/// first. Throws Error at once for what submit() would refuse of the request, for arrays that are
-/// sparse, on a GPU or of a type that cannot be exchanged, and for outputs that share memory.
+/// first. `tied`: further arrays by which the caller keeps operations with this name apart: the one
+/// before must be complete, or have one array in common with this one.
+/// Throws Error at once for what submit() would refuse of the request, for arrays that are sparse,
+/// on a GPU or of a type that cannot be exchanged, for outputs that share memory, and for a name
+/// that an operation on other arrays has, unless it is complete.
 void push(wire::Request request, std::span<void* const> inputs, std::span<void* const> outputs,
-          int priority);
+          std::span<void* const> tied, int priority);
+
+/// A training step ends when MXNet has computed these NDArrays, which may be long after this call.
+void push_step_mark(std::span<void* const> arrays);
 
 }  // namespace hvdtune::faces::mxnet
