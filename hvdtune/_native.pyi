@@ -32,6 +32,12 @@ def begin_running(engine: Engine) -> None:
 def end_running(absence: str) -> None:
     """From now on there is none: what they call fails with this sentence."""
 
+def steps_ended() -> int:
+    """How many steps of this process have ended that a graph has told of, and that count."""
+
+def leave_steps_to_program() -> None:
+    """From now on the program tells of its steps itself: graphs tell of none."""
+
 def find_mxnet(library: int) -> None:
     """Find MXNet's functions in its library, given by dlopen()'s handle.
 
@@ -74,7 +80,8 @@ def register_tensorflow(library: str) -> None:
 def register_tensorflow_xla(library: str) -> None:
     """Register custom calls for the CPU with the XLA in TensorFlow's library at this path.
 
-    `hvdtune_collective` and `hvdtune_place`; native/faces/xla/untyped_call.h has their texts. Once.
+    `hvdtune_collective`, `hvdtune_place` and `hvdtune_step_end`; native/faces/xla/untyped_call.h
+    has their texts. Once.
     Raises ValueError, and registers nothing, if the library is not loaded, or with what it lacks.
     """
 

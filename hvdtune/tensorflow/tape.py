@@ -13,6 +13,7 @@ from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Average
 from hvdtune.faces import reduced
 from hvdtune.faces.buckets import Groups
+from hvdtune.tensorflow.calls import step_ends
 from hvdtune.tensorflow.compression import Compression
 from hvdtune.tensorflow.gradient_reduction import (
     GradientReducer,
@@ -20,6 +21,7 @@ from hvdtune.tensorflow.gradient_reduction import (
     groups_or_number,
     layers_variables,
 )
+from hvdtune.tensorflow.util import value_of
 
 Pairs = list[tuple[Any, Any]]
 
@@ -65,6 +67,8 @@ class _DistributedGradientTape(tf.GradientTape):
         given = tf.nest.flatten(gradients)
         results = self._reducer(given, flat, use_generic_names)
         reduced.mark(results)  # a distributed optimizer leaves them as they are
+        if flat:
+            step_ends.tell(value_of(flat[0]), results)
         return tf.nest.pack_sequence_as(sources, results)
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "faces/mxnet/push.h"
+#include "faces/step_ends.h"
 #include "faces/tensorflow/c_interface.h"
 #include "faces/tensorflow/operation_types.h"
 #include "faces/xla/collective_call.h"
@@ -50,6 +51,10 @@ void push_mxnet(int kind, std::string name, const Handles& inputs, const Handles
 }  // namespace
 
 void bind_faces(py::module_& module) {
+  module.def("steps_ended", &faces::steps_ended,
+             "How many steps of this process have ended that a graph has told of, and that count.");
+  module.def("leave_steps_to_program", &faces::leave_steps_to_program,
+             "From now on the program tells of its steps itself: graphs tell of none.");
   module.def(
       "xla_collective_call",
       [] {

@@ -23,9 +23,12 @@ def test_everything(np: int):
     assert list(found) == [[*blocks, *(["training"] if HAS_OPTAX else [])]] * np
 
 
-@pytest.mark.parametrize("np", [2, pytest.param(4, marks=pytest.mark.long)])
-def test_many_calls_on_one_thread(np: int):
-    run_ranks(np, jax_cases.in_any_order, env={**CPU, "NPROC": "1"}, timeout=280)
+@pytest.mark.parametrize(
+    ("np", "rounds"), [(2, 2), *(pytest.param(np, 5, marks=pytest.mark.long) for np in (2, 4))]
+)
+def test_many_calls_on_one_thread(np: int, rounds: int):
+    env = {**CPU, "NPROC": "1"}
+    run_ranks(np, jax_cases.in_any_order, rounds, env=env, timeout=280)
 
 
 def test_a_rank_dies_while_others_wait_in_jit():

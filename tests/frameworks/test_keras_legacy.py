@@ -17,12 +17,12 @@ ENVIRONMENT = {
 
 
 def test_training() -> None:
-    result = run_ranks(2, tf_keras_training.run, env=ENVIRONMENT, fresh=True, timeout=600.0)
+    result = run_ranks(2, tf_keras_training.run, env=ENVIRONMENT, timeout=600.0)
     names = [check.__name__ for check in tf_keras_training.CHECKS]
     assert list(result.values) == [names] * 2
 
 
 def test_callbacks_saved_models_and_elastic_state(tmp_path: object) -> None:
     program, folder = keras_fit.run, str(tmp_path)
-    result = run_ranks(2, program, folder, env=ENVIRONMENT, fresh=True, timeout=600.0)
+    result = run_ranks(2, program, folder, env=ENVIRONMENT, timeout=600.0)
     assert result.values[0] == result.values[1]

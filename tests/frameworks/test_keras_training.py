@@ -38,7 +38,7 @@ def environment(backend: str, **more: str) -> dict[str, str]:
 )
 def test_training(backend: str, ranks: int) -> None:
     env = environment(backend)
-    result = run_ranks(ranks, keras_training.run, env=env, fresh=True, timeout=TIMEOUT)
+    result = run_ranks(ranks, keras_training.run, env=env, timeout=TIMEOUT)
     names = [check.__name__ for check in keras_training.CHECKS]
     assert list(result.values) == [names] * ranks
 
@@ -47,7 +47,7 @@ def test_training(backend: str, ranks: int) -> None:
 def test_callbacks_saved_models_and_elastic_state(backend: str, tmp_path: object) -> None:
     env = environment(backend)
     program, folder = keras_fit.run, str(tmp_path)
-    result = run_ranks(2, program, folder, env=env, fresh=True, timeout=TIMEOUT)
+    result = run_ranks(2, program, folder, env=env, timeout=TIMEOUT)
     assert result.values[0] == result.values[1]
     assert len(result.values[0]) == 8
 
@@ -56,5 +56,5 @@ def test_callbacks_saved_models_and_elastic_state(backend: str, tmp_path: object
 def test_no_other_backend_is_loaded(backend: str) -> None:
     """By hvdtune: Keras itself looks for TensorFlow in places."""
     env = environment(backend)
-    result = run_ranks(1, keras_training.loaded_backends, env=env, fresh=True)
+    result = run_ranks(1, keras_training.loaded_backends, env=env)
     assert result.values == (["torch"],)

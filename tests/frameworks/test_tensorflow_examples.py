@@ -12,6 +12,9 @@ pytest.importorskip("keras")
 
 from support.jobs.ranks import hvdtune_command, run_under
 
+# Of 14 models with other first weights, one in training like test_loop's had 0.896, the others 0.91
+# to 0.94; guessing gives 0.1.
+LEARNT = 0.8
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tensorflow"
 
 
@@ -31,7 +34,7 @@ def test_loop() -> None:
     printed = train("tensorflow2_mnist.py", "--steps", 300)
     found = re.search(r"test accuracy ([\d.]+); weights identical on 2 ranks", printed)
     assert found, printed
-    assert float(found[1]) > 0.9
+    assert float(found[1]) > LEARNT
 
 
 @pytest.mark.long
@@ -42,4 +45,4 @@ def test_session_that_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     assert "step 150:" in second, second
     found = re.search(r"300 steps; the last test accuracy was ([\d.]+)", second)
     assert found, second
-    assert float(found[1]) > 0.9
+    assert float(found[1]) > LEARNT

@@ -13,7 +13,7 @@ import pytest
 from rank_programs import processes
 from support.jobs import ranks as ranks_module
 from support.jobs.leftovers import left_by_test, look
-from support.jobs.nursery import MARK, Nurseries, Nursery, NurseryFailed, Order, imports_torch
+from support.jobs.nursery import MARK, NUMPY, Nurseries, Nursery, NurseryFailed, Order, imports_of
 from support.jobs.ranks import clean_environment, new_job, run_ranks, start_ranks
 
 TESTS = Path(__file__).parents[1]
@@ -88,9 +88,20 @@ def test_what_a_program_imports_decides_what_is_imported_before() -> None:
     from rank_programs import random_numbers, torch_cases, torch_optimizer_programs
 
     for module in (random_numbers, torch_cases, torch_optimizer_programs, torch_face):
-        assert imports_torch(module.__name__)
+        assert "torch" in imports_of(module.__name__)
     for module in (processes, numpy_face):
-        assert not imports_torch(module.__name__)
+        assert imports_of(module.__name__) == NUMPY
+
+
+def test_what_frameworks_read_at_their_start_decides_who_forks() -> None:
+    nurseries = Nurseries(clean_environment({"KERAS_BACKEND": "torch"}))
+    plain = clean_environment()
+    other = {**plain, "KERAS_BACKEND": "jax"}
+    assert nurseries.suit(other, (*NUMPY, "keras"))
+    assert not nurseries.suit({**other, "OMP_NUM_THREADS": "7"}, (*NUMPY, "keras"))
+    assert nurseries.suit(plain, NUMPY)
+    assert not nurseries.suit({**plain, "CUDA_VISIBLE_DEVICES": "7"}, NUMPY)
+    assert nurseries.suit({**plain, "CUDA_VISIBLE_DEVICES": "7"}, (*NUMPY, "jax"))
 
 
 def test_neighbours_come_from_different_nurseries() -> None:
@@ -192,6 +203,6 @@ def test_a_rank_that_cannot_begin(tmp_path: Path) -> None:
     order = Order(["python"], {}, str(tmp_path / "none"), os.devnull, os.devnull)
     try:
         with pytest.raises(NurseryFailed, match=r"(?s)ended before it began.*none"):
-            nurseries.fork(0, order, False)
+            nurseries.fork(0, order)
     finally:
         nurseries.close()

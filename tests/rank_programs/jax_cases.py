@@ -460,10 +460,10 @@ def dies_in_jit() -> str:
     return raised(lambda: [jax.block_until_ready(step(jnp.ones(3))) for _ in range(3)])[1]
 
 
-def in_any_order() -> None:
-    """`many_calls`, again and again, where XLA has one thread."""
+def in_any_order(rounds: int) -> None:
+    """`many_calls`, so many times, where XLA has one thread."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     hvd.init()
-    for _ in range(5):
+    for _ in range(rounds):
         many_calls()
     hvd.shutdown()

@@ -190,13 +190,15 @@ def xla_is_turned_off(folder: str) -> None:
     best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
     best.filepath = str(Path(folder) / f"without XLA {hvd.rank()}.keras")
     state = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, epoch=0, batch=0)
-    for callback in (
+    callbacks = (
+        hvd.elastic.CommitStateCallback(state),
         best,
         hvd.callbacks.MetricAverageCallback(),
-        hvd.elastic.CommitStateCallback(state),
         hvd.elastic.UpdateBatchStateCallback(state),
         hvd.elastic.UpdateEpochStateCallback(state),
-    ):
+    )
+    # Where there is nothing to turn off, one tells as much.
+    for callback in callbacks if backend_name() == "tensorflow" else callbacks[:1]:
         model = new_model()
         model.compile(
             hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),

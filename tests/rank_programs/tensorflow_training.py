@@ -13,6 +13,8 @@ import pytest
 import tensorflow as tf
 
 import hvdtune.tensorflow as hvd
+from hvdtune import _native
+from hvdtune.core.observation import marks
 from hvdtune.elastic import HostUpdateResult, notification_manager
 
 ROWS, STEPS = 8, 5
@@ -196,6 +198,48 @@ def names() -> None:
     assert all(hasattr(hvd, name) for name in hvd.__all__ if name != "SyncBatchNormalization")
 
 
+# ---- ends of steps ------------------------------------------------------------------------------
+
+
+def steps() -> None:
+    """Reducing gradients ends a step, which recordings count, wherever that runs."""
+    weight, other = tf.Variable([2.0]), tf.Variable([3.0])
+
+    def step(variable: Any = weight) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * variable)
+        return hvd.DistributedGradientTape(tape).gradient(loss, [variable])[0]
+
+    @tf.function
+    def several(times: Any) -> None:
+        for _ in tf.range(times):
+            step()
+
+    @tf.function
+    def of_another() -> Any:
+        return step(other)
+
+    def counted(call: Any, *arguments: Any) -> int:
+        before = _native.steps_ended()
+        call(*arguments)
+        return _native.steps_ended() - before
+
+    traced = tf.function(step)
+    assert [counted(traced) for _ in range(3)] == [1, 1, 1]
+    assert counted(several, tf.constant(4)) == 4
+    assert counted(of_another) == 0, "one owner's count"
+    heard: list[int] = []
+    marks.after_each_step(lambda: heard.append(1))
+    step()  # the same step as those of the graph, of which Python has heard nothing
+    heard.clear()
+    step()
+    assert (len(heard), counted(step)) == (1, 0), "told by Python"
+    # Whose turn it is may change.
+    assert [counted(of_another) for _ in range(40)][-8:] == [1] * 8
+    hvd.mark_step()
+    assert counted(of_another) == 0, "the program tells"
+
+
 # ---- elastic ------------------------------------------------------------------------------------
 
 
@@ -311,6 +355,7 @@ def starting_over() -> None:
 HOROVOD = "HorovodAllreduce_x"
 CHECKS = (
     *(names, variables, arrays_and_lists, objects, keras_states, plain_states, starting_over),
+    steps,
 )
 
 

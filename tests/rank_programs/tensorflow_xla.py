@@ -19,6 +19,7 @@ from rank_programs import keras_training
 
 import hvdtune.keras
 import hvdtune.tensorflow as hvd
+from hvdtune import _native
 from hvdtune.tensorflow import mpi_ops as ops
 from hvdtune.tensorflow.calls import compiled as compiled_calls
 
@@ -305,6 +306,26 @@ def training_with_the_tape() -> None:
 
 
 @check
+def ends_of_steps() -> None:
+    """Each run of a compiled step counts; of all owners of steps, one's do."""
+    weight = tf.Variable([2.0])
+
+    @compiled
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * weight)
+        return hvd.DistributedGradientTape(tape).gradient(loss, weight)
+
+    begin = _native.steps_ended()
+    while _native.steps_ended() == begin:  # other checks had steps of their own
+        step()
+    begin = _native.steps_ended()
+    for _ in range(3):
+        step()
+    assert _native.steps_ended() == begin + 3
+
+
+@check
 def training_with_keras() -> None:
     alone, shared = keras_training.new_model(), keras_training.new_model()
     keras_training.fit(alone, keras.optimizers.SGD(0.1, momentum=0.9), alone=True)
@@ -320,6 +341,14 @@ def training_with_keras() -> None:
     )
     assert shared.jit_compile
     keras_training.check_equal(shared, alone, "jit_compile")
+
+    # Several steps in one call of what Keras compiles: each ends.
+    optimizer = hvdtune.keras.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    options = {"steps_per_execution": 3, "jit_compile": True}
+    for _ in range(8):
+        before = _native.steps_ended()
+        keras_training.fit(shared, optimizer, alone=False, **options)
+    assert _native.steps_ended() - before == keras_training.STEPS
 
 
 # ---- mistakes and ends --------------------------------------------------------------------------

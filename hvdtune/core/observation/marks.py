@@ -20,6 +20,7 @@ DESCRIBED_EVERY = 256  # steps: another recording may have begun
 
 _owner: weakref.ref[object] | None = None  # whose steps count
 _by_hand = False
+_told = 0  # steps that graphs have told of, when one ended last that Python knows of
 _after_steps: list[Callable[[], None]] = []
 spans_left = 0  # so often a phase of the user's has ended, and with it what went on inside
 _decision = ""  # what a recording that begins later should have as well
@@ -35,6 +36,8 @@ def mark_step() -> None:
     itself. Raises ValueError before init.
     """
     global _by_hand
+    if not _by_hand:
+        _native.leave_steps_to_program()
     _by_hand = True
     engine = world.engine_if_joined()
     if engine is not None:
@@ -45,15 +48,20 @@ def mark_step() -> None:
 def step_ended(owner: object, mark: Callable[[], None] | None = None) -> None:
     """An optimizer's step ends. Only those of one object count: of the first, while it lives.
 
-    ``mark``: marks it, for a framework that only computes the step later.
+    ``mark``: marks it, for a framework that only computes the step later. Where the step's own
+    graph has told of an end since this was called last, it is that one.
     """
-    global _owner
+    global _owner, _told
     engine = world.running.engine
     if engine is None:
         return
     if _decision:
         _record_decision()
     if _by_hand:
+        return
+    told, _told = _told, _native.steps_ended()
+    if told != _told:
+        _tell_of_step()
         return
     counting = None if _owner is None else _owner()
     if counting is None:

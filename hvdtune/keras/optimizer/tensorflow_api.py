@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from hvdtune.faces import reduced
 from hvdtune.tensorflow.calls import compiled as compiled_calls
+from hvdtune.tensorflow.calls import step_ends
 from hvdtune.tensorflow.util import value_of
 
 
@@ -75,6 +76,13 @@ class TensorFlowHook:
             )
         grads = self._checked_for_accumulation(list(grads))
         super().apply(grads, trainable_variables)  # type: ignore[misc]
+
+    def _mark_step(self: Any, grads: Sequence[Any]) -> None:
+        """In a function a node of its graph tells; of accumulated gradients, callbacks do."""
+        if tf.executing_eagerly():
+            super()._mark_step(grads)  # type: ignore[misc]
+        elif not self.gradient_accumulation_steps:
+            step_ends.tell(self, grads)
 
     def _checked_for_accumulation(self: Any, grads: list[Any]) -> list[Any]:
         if not self.gradient_accumulation_steps:

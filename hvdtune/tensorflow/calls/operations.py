@@ -30,6 +30,7 @@ COLLECTIVES = (
     "HorovodReducescatter",
     "HorovodGroupedReducescatter",
 )
+END_STEP = "HorovodEndStep"
 #: The types of tensors that the operations take.
 DTYPES = frozenset(tf.dtypes.as_dtype(name) for name in operations.DTYPES)
 
@@ -44,7 +45,7 @@ def _missing() -> str:
     # Otherwise TensorFlow runs the operations of a function one after the other, as the program
     # has them: all wait for the first, and none are fused.
     name = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
-    types = frozenset(getattr(auto_control_deps, name, ())) | set(COLLECTIVES)
+    types = frozenset(getattr(auto_control_deps, name, ())) | {*COLLECTIVES, END_STEP}
     setattr(auto_control_deps, name, types)
     return ""
 

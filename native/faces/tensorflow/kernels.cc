@@ -10,6 +10,7 @@
 
 #include "faces/places.h"
 #include "faces/running_engine.h"
+#include "faces/step_ends.h"
 #include "faces/tensorflow/call.h"
 #include "faces/tensorflow/operation_types.h"
 
@@ -245,6 +246,22 @@ void join_at_once(void* /*kernel*/, TF_OpKernelContext* context) {
   });
 }
 
+// ---- ends of steps ------------------------------------------------------------------------------
+
+struct Owner {
+  std::int64_t id = 0;
+};
+
+void* create_owner(TF_OpKernelConstruction* construction) {
+  return created(construction, [](Attributes& attributes) {
+    return std::make_unique<Owner>(Owner{attributes.integer("owner")});
+  });
+}
+
+void end_step_of(void* kernel, TF_OpKernelContext* /*context*/) {
+  end_step(static_cast<Owner*>(kernel)->id);
+}
+
 // ---- registering --------------------------------------------------------------------------------
 
 void add(const std::string& type, TF_KernelBuilder* builder) {
@@ -285,6 +302,8 @@ void register_kernels() {
   add_number("HorovodLocalSize", put_place<Place::kLocalSize>);
   add_number("HorovodRank", put_place<Place::kRank>);
   add_number("HorovodLocalRank", put_place<Place::kLocalRank>);
+  add("HorovodEndStep", tf().NewKernelBuilder("HorovodEndStep", "CPU", create_owner, end_step_of,
+                                              delete_object<Owner>));
 }
 
 }  // namespace hvdtune::faces::tensorflow

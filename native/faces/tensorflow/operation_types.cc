@@ -80,6 +80,8 @@ void scalar(TF_ShapeInferenceContext* context, TF_Status* status) {
   tf().ShapeInferenceContextSetOutput(context, 0, shape, status);
 }
 
+void of_nothing(TF_ShapeInferenceContext* /*context*/, TF_Status* /*status*/) {}
+
 struct Interface {
   std::initializer_list<const char*> attributes;
   std::initializer_list<const char*> inputs;
@@ -159,6 +161,7 @@ void define_operation_types() {
   define("HorovodLocalSize", {{}, {}, {"local_size: int32"}}, scalar);
   define("HorovodRank", {{}, {}, {"rank: int32"}}, scalar);
   define("HorovodLocalRank", {{}, {}, {"local_rank: int32"}}, scalar);
+  define("HorovodEndStep", {{"owner: int"}, {}, {}}, of_nothing);
 }
 
 }  // namespace hvdtune::faces::tensorflow

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "faces/places.h"
+#include "faces/step_ends.h"
 #include "faces/xla/call.h"
 
 namespace hvdtune::faces::xla {
@@ -126,6 +127,14 @@ void call_untyped_place(void* result, const void** /*operands*/, const char* tex
   });
 }
 
+void call_untyped_step_end(void* result, const void** operands, const char* text,
+                           std::size_t length, void* status) {
+  with_status(status, [&] {
+    end_step(Words({text, length}).next<std::int64_t>());
+    *static_cast<std::int32_t*>(result) = *static_cast<const std::int32_t*>(operands[0]);
+  });
+}
+
 void register_untyped_calls(const std::string& path) {
   void* const library = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_NOW);
   if (library == nullptr) {
@@ -156,6 +165,7 @@ void register_untyped_calls(const std::string& path) {
   }
   add(global(), "hvdtune_collective", reinterpret_cast<void*>(&call_untyped_collective), "Host");
   add(global(), "hvdtune_place", reinterpret_cast<void*>(&call_untyped_place), "Host");
+  add(global(), "hvdtune_step_end", reinterpret_cast<void*>(&call_untyped_step_end), "Host");
 }
 
 }  // namespace hvdtune::faces::xla

@@ -7,7 +7,7 @@
 
 namespace hvdtune::faces::xla {
 
-/// Registers both targets for the CPU with the XLA in the library at `path`, which the process must
+/// Registers the targets for the CPU with the XLA in the library at `path`, which the process must
 /// have loaded. Throws Error(kInvalidArgument), and registers nothing, with the names of what the
 /// library lacks, or if errors would not arrive. Once; one thread at a time.
 void register_untyped_calls(const std::string& path);
@@ -23,5 +23,10 @@ void call_untyped_collective(void* results, const void** operands, const char* t
 /// "hvdtune_place": an int32 of where this rank is. `text`: which (as Place), and the process set.
 void call_untyped_place(void* result, const void** operands, const char* text, std::size_t length,
                         void* status);
+
+/// "hvdtune_step_end": a training step ends; `text`: whose, see end_step(). The operand and the
+/// result are those by which the calls of collectives are chained.
+void call_untyped_step_end(void* result, const void** operands, const char* text,
+                           std::size_t length, void* status);
 
 }  // namespace hvdtune::faces::xla

@@ -10,6 +10,7 @@
 #include "check.h"
 #include "engine_job.h"
 #include "faces/running_engine.h"
+#include "faces/step_ends.h"
 
 namespace hvdtune::testing::test_untyped_call {
 namespace {
@@ -40,6 +41,34 @@ TEST(a_text_says_what_is_done) {
   const auto [made, failure] = called(kSum + "0.5 3.0 " + kOfTwo + "7 1 2 a name with spaces");
   CHECK(!failure);
   CHECK(made == std::vector<float>({1.5F, 3.0F}));
+  faces::end_running("it has ended");
+}
+
+TEST(a_step_ends_for_one_owner_in_a_job) {
+  const std::int32_t before = 5;
+  const void* operands[] = {&before};
+  const auto end_of = [&](const std::string& text) {
+    const std::uint64_t counted = faces::steps_ended();
+    std::int32_t after = 0;
+    std::optional<std::string> failure;
+    faces::xla::call_untyped_step_end(&after, operands, text.data(), text.size(), &failure);
+    CHECK(failure || after == before);
+    return failure.value_or(std::to_string(faces::steps_ended() - counted));
+  };
+  faces::end_running("it has ended");
+  CHECK(end_of("17 ") == "0");
+  faces::begin_running(std::make_shared<Engine>(options_of(0, 1, fresh_endpoint())));
+  CHECK(end_of("17 ") == "1");
+  for (int i = 0; i < 20; ++i) CHECK(end_of("18 ") == "0");
+  CHECK(end_of("17 ") == "1");
+  int foreign = 1;
+  while (end_of("18 ") == "0") ++foreign;
+  CHECK(foreign > 20);
+  CHECK(end_of("17 ") == "0");
+  CHECK(end_of("18 ") == "1");
+  CHECK(end_of("").starts_with("hvdtune's custom call"));
+  faces::leave_steps_to_program();
+  CHECK(end_of("18 ") == "0");
   faces::end_running("it has ended");
 }
 

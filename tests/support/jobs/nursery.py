@@ -1,21 +1,24 @@
 """Ranks that are forked from a process that has made the imports that take long.
 
 Before a rank program's first line, a fresh interpreter computes for a quarter of a second, and for
-two and more where the program imports PyTorch. So, within a pytest session, a rank that runs a
+two to six where the program imports a framework. So, within a pytest session, a rank that runs a
 function (``ranks.start_ranks``) is forked from a *nursery*: ``nursery_main.py``, which has imported
-NumPy, or PyTorch too, as the function's module does. It is started by the first job that can use
-it and ended with the session, or by itself when pytest is gone. hvdtune and its native module are
-not imported there; every rank loads them itself, with its own environment.
+NumPy, and the frameworks that the function's module imports. It is started by the first job that
+can use it and ended with the session, or by itself when pytest is gone. hvdtune and its native
+module are not imported there; every rank loads them itself, with its own environment. Nor has a
+nursery computed anything with a framework: only then do TensorFlow and JAX start threads.
 
 A forked rank looks as a fresh process does: a session and files of its own, exactly the
 environment that it was given, random numbers of its own, the interpreter's normal end. What
-differs: NumPy, pytest, PyTorch where the program uses it, and what they import, are in
+differs: NumPy, pytest, the frameworks that the program uses, and what they import, are in
 ``sys.modules``; memory is shared with the nursery until it is written; ``/proc/PID/cmdline`` and,
 but for the test's mark, ``/proc/PID/environ`` are the nursery's. A test that looks at these, or at
 what starting a process costs, asks for ``start_ranks(..., fresh=True)``; that is the one way to say
 so. A job whose environment has other values of what the dynamic linker, the interpreter or a
-library reads when it is loaded (START_UP) gets fresh interpreters by itself.
-``HVDTUNE_TEST_NURSERY=0`` gives them to all jobs, to find out whether it makes a difference.
+library reads when it is loaded (START_UP) gets fresh interpreters by itself. What Keras, TensorFlow
+and JAX read then (OF_FRAMEWORKS) has few values in all: each job that uses them has nurseries with
+its own. ``HVDTUNE_TEST_NURSERY=0`` gives fresh interpreters to all jobs, to find out whether it
+makes a difference.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -51,8 +55,16 @@ NURSERIES = 2
 
 # What is imported before a fork. The first optimizer of a process imports torch._dynamo.
 NUMPY = ("numpy", "pytest")
-TORCH = (*NUMPY, "torch", "torch._dynamo")
-USE_TORCH = ("torch", "lightning", "hvdtune.torch", "hvdtune.lightning")
+TORCH = ("torch", "torch._dynamo")
+# What is imported besides for modules that import these. Keras imports its backend.
+FRAMEWORKS = {
+    "torch": TORCH,
+    "lightning": TORCH,
+    "tensorflow": ("keras", "tensorflow"),
+    "keras": ("keras",),
+    "tf_keras": ("tf_keras",),
+    "jax": ("jax",),
+}
 TEST_MODULES = ("rank_programs.", "conformance.")
 
 # Variables that are read while a process or a library starts, and not again.
@@ -61,6 +73,11 @@ START_UP = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "NPY_", "NUMPY_"),
     *("TORCH", "PYTORCH_", "ATEN_", "DNNL_", "ONEDNN_", "CUDA_"),
 )
+READERS = frozenset({"tensorflow", "keras", "tf_keras", "jax"})
+OF_FRAMEWORKS = ("KERAS_", "TF_", "JAX_", "XLA_", "CUDA_")
+
+
+Variables = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -211,30 +228,55 @@ class Nurseries:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
-        self._started: dict[tuple[str, ...], list[Nursery]] = {NUMPY: [], TORCH: []}
+        self._started: dict[tuple[tuple[str, ...], Variables], list[Nursery]] = {}
         self._lock = threading.Lock()
         self._owner = os.getpid()
 
     @property
     def pids(self) -> set[int]:
         """The nurseries' process ids."""
-        return {nursery.pid for group in self._started.values() for nursery in group}
+        return {nursery.pid for group in list(self._started.values()) for nursery in group}
 
-    def suit(self, environment: Mapping[str, str]) -> bool:
+    def suit(self, environment: Mapping[str, str], modules: Sequence[str] = NUMPY) -> bool:
         """Whether a rank with this environment can be forked, by the calling process."""
         if os.environ.get("HVDTUNE_TEST_NURSERY") == "0" or os.getpid() != self._owner:
             return False
         mark = environment.get(MARK, NO_MARK)
-        return len(mark) == len(NO_MARK) and start_up(environment) == start_up(self._environment)
+        own = _read_by(modules)
+        return len(mark) == len(NO_MARK) and (
+            start_up(environment, own) == start_up(self._environment, own)
+        )
 
-    def fork(self, rank: int, order: Order, use_torch: bool) -> RankProcess:
-        """Rank number ``rank`` of a job. The first call starts the nurseries of its kind."""
-        modules = TORCH if use_torch else NUMPY
-        group = self._started[modules]
+    def fork(self, rank: int, order: Order, modules: Sequence[str] = NUMPY) -> RankProcess:
+        """Rank number ``rank`` of a job, which imports ``modules`` in any case.
+
+        The first call starts the nurseries of its kind.
+        """
+        own = variables(order.environment, _read_by(modules))
+        if "keras" in modules and dict(own).get("KERAS_BACKEND", "tensorflow") == "tensorflow":
+            # The two import each other: one kind.
+            modules = (*NUMPY, "keras", "tensorflow")
+            own = tuple(pair for pair in own if pair[0] != "KERAS_BACKEND")
         with self._lock:
-            while len(group) < NURSERIES:
-                group.append(Nursery(self._environment, modules))
+            group = self._started.setdefault((tuple(modules), own), [])
+            if len(group) < NURSERIES:
+                self._start(group, modules, own)
         return group[rank % NURSERIES].fork(order)
+
+    def _start(self, group: list[Nursery], modules: Sequence[str], own: Variables) -> None:
+        """Those of a kind, side by side."""
+        environment = {
+            name: text
+            for name, text in self._environment.items()
+            if not name.startswith(_read_by(modules))
+        }
+        environment.update(own)
+        with ThreadPoolExecutor(NURSERIES) as pool:
+            missing = range(NURSERIES - len(group))
+            new = [pool.submit(Nursery, environment, modules) for _ in missing]
+        group += [one.result() for one in new if one.exception() is None]
+        for one in new:
+            one.result()
 
     def close(self) -> None:
         """End the nurseries. Ranks that still run go on."""
@@ -242,26 +284,42 @@ class Nurseries:
             for group in self._started.values():
                 for nursery in group:
                     nursery.close()
-                group.clear()
+            self._started.clear()
 
 
 @cache
-def imports_torch(module: str) -> bool:
-    """Whether a module imports PyTorch, by itself or by way of another one of rank programs."""
+def imports_of(module: str) -> tuple[str, ...]:
+    """What is imported before ranks are forked that run a function of this module.
+
+    NumPy, and the frameworks that it imports by itself or by way of another one of rank programs.
+    """
+    found = dict.fromkeys(NUMPY)
     for value in list(vars(sys.modules[module]).values()):
         name = value.__name__ if isinstance(value, ModuleType) else value.__class__.__module__
         if callable(value) and not isinstance(value, ModuleType):
             name = getattr(value, "__module__", None) or ""
-        if any(name == used or name.startswith(used + ".") for used in USE_TORCH):
-            return True
-        if name != module and name.startswith(TEST_MODULES) and imports_torch(name):
-            return True
-    return False
+        framework = name.removeprefix("hvdtune.").partition(".")[0]
+        found |= dict.fromkeys(FRAMEWORKS.get(framework, ()))
+        if name != module and name.startswith(TEST_MODULES):
+            found |= dict.fromkeys(imports_of(name))
+    frameworks = sorted(found.keys() - NUMPY)
+    return (*NUMPY, *frameworks)
 
 
-def start_up(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables in it that a process or a library reads while it starts."""
-    return {name: text for name, text in environment.items() if name.startswith(START_UP)}
+def variables(environment: Mapping[str, str], prefixes: tuple[str, ...]) -> Variables:
+    """The variables in it whose names begin so."""
+    return tuple(sorted(pair for pair in environment.items() if pair[0].startswith(prefixes)))
+
+
+def start_up(environment: Mapping[str, str], but: tuple[str, ...] = ()) -> Variables:
+    """The variables in it that a process or a library reads while it starts, without ``but``."""
+    found = variables(environment, START_UP)
+    return tuple(pair for pair in found if not pair[0].startswith(but))
+
+
+def _read_by(modules: Sequence[str]) -> tuple[str, ...]:
+    """The beginnings of the names of what these modules read, of which a job may have its own."""
+    return OF_FRAMEWORKS if READERS & {*modules} else ()
 
 
 def _readable(descriptor: int, timeout: float | None) -> bool:

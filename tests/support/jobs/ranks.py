@@ -5,8 +5,8 @@ their rank from the environment, its return values come back as ``result.values`
 interfere (kill a rank, stop it) use ``start_ranks`` and the ``Ranks`` object it returns.
 
 In a pytest session, ranks that run a function are forked from a process that has imported NumPy,
-and PyTorch if need be (``nursery`` says what that means); ``fresh=True`` asks for interpreters of
-their own.
+and the frameworks that the function needs (``nursery`` says what that means); ``fresh=True`` asks
+for interpreters of their own.
 Scripts, ranks behind a command or a launcher, and all ranks outside pytest always have them.
 """
 
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtune.launch.remote import rendezvous
-from support.jobs.nursery import MARK, Nurseries, Order, RankProcess, imports_torch
+from support.jobs.nursery import MARK, Nurseries, Order, RankProcess, imports_of
 
 RUNNER = Path(__file__).with_name("rank_runner.py")
 DEFAULT_TIMEOUT = 120.0
@@ -180,11 +180,12 @@ class Ranks:
             open(self._path(rank, "stdout"), "wb") as out,
             open(self._path(rank, "stderr"), "wb") as err,
         ):
-            if module is not None and nurseries is not None and nurseries.suit(environment):
+            modules = imports_of(module) if module is not None and nurseries is not None else ()
+            if modules and nurseries.suit(environment, modules):
                 order = Order(
                     list(command), dict(environment), str(self.directory), out.name, err.name
                 )
-                self.processes.append(nurseries.fork(rank, order, imports_torch(module)))
+                self.processes.append(nurseries.fork(rank, order, modules))
                 return
             # A session of its own: killing the group reaches what the rank itself started.
             process = subprocess.Popen(
