@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-_OLDEST = (2, 6)
+OLDEST = (2, 6)
 _NEEDED = "hvdtune.lightning needs PyTorch Lightning 2.6"
 _COMMAND = "pip install 'hvdtune[lightning]'"
 
@@ -37,7 +37,7 @@ def load() -> Any:
     """Lightning's package for training. Raises ImportError when there is none or an old one."""
     package = importlib.import_module(_choose())
     version = package.__version__
-    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise ImportError(
             f"{_NEEDED}; {package.__name__} here is {version}. Upgrade it with: {_COMMAND}"
         )
