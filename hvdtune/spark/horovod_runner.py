@@ -78,5 +78,7 @@ class HorovodRunner:
         if self.driver_log_verbosity == "all":
             return run(main, kwargs=kwargs, num_proc=size)[0]
         with open(os.devnull, "w") as nowhere:
-            told = {"stdout": _Logged(), "stderr": nowhere, "env": {_ONLY_LOGGED: "1"}}
-            return run(main, kwargs=kwargs, num_proc=size, **told)[0]
+            return run(
+                main, kwargs=kwargs, num_proc=size, env={_ONLY_LOGGED: "1"},
+                stdout=_Logged(), stderr=nowhere,
+            )[0]  # fmt: skip

@@ -136,8 +136,9 @@ def _own(callbacks: list[Any], plan: TrainingPlan, folder: str | None) -> list[A
     boards = [one for one in callbacks if isinstance(one, keras.callbacks.TensorBoard)]
     if hvd.rank() != 0:
         return [one for one in callbacks if one not in boards]
-    for board in boards if folder is not None else []:
-        board.log_dir = os.path.join(folder, plan.store.logs_subdir)
+    if folder is not None:
+        for board in boards:
+            board.log_dir = os.path.join(folder, plan.store.logs_subdir)
     return callbacks
 
 
