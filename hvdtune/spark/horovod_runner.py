@@ -17,7 +17,7 @@ _VERBOSITIES = ("log_callback_only", "all")
 #: In the ranks' environment: only what `log_to_driver` says is shown.
 _ONLY_LOGGED = "HVDTUNE_SPARK_ONLY_LOGGED"
 #: Before each line that is.
-_MARK = "\x1ehvdtune log\x1f"
+_MARK = "\x02hvdtune log\x03"
 
 
 def log_to_driver(message: object) -> None:

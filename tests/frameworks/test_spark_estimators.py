@@ -484,7 +484,7 @@ def test_a_rank_that_fails(df: Any, store: Any):
         estimator(store, loss=loss).fit(df)
     ragged = df.selectExpr("IF(a > 0, array, slice(array, 1, 3)) AS dense", "y")
     with pytest.raises(Exception, match="arrays of 3 to 4 values"):
-        estimator(store, loss=torch.nn.MSELoss()).fit(ragged)
+        estimator(store, ranks=1, loss=torch.nn.MSELoss()).fit(ragged)
 
 
 # ---- backends and other frameworks ----
@@ -567,16 +567,16 @@ def test_lightning(df: Any, store: Any):
         def teardown(self, stage: str) -> None:
             print("torn down", stage == "fit")
 
-    net = linear()
+    net, alone = linear(), RanksBackend(1)
     plain = lightning.TorchEstimator(
         data_module=Data,
-        backend=backend, store=store, model=net, loss=torch.nn.MSELoss(), batch_size=10, verbose=0,
+        backend=alone, store=store, model=net, loss=torch.nn.MSELoss(), batch_size=10, verbose=0,
         optimizer=torch.optim.SGD(net.parameters(), lr=0.05), feature_cols=["dense"], epochs=2,
         label_cols=["y"], partitions_per_process=2,
     )  # fmt: skip
     told = plain.fit(df).getHistory()
     assert told[-1]["train_loss"] < told[0]["train_loss"]
-    assert "torn down True" in backend.output
+    assert "torn down True" in alone.output
     assert lightning.estimator.MIN_PL_VERSION == "2.6"
     for given, words in (({"num_gpus": 1}, "CPUs"), ({"optimizer": None}, "needs optimizer")):
         with pytest.raises(ValueError, match=words):
