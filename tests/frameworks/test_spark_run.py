@@ -257,4 +257,9 @@ def test_spark_connect(tmp_path: Path) -> None:
     assert found["too few"].startswith("3 processes need 3 slots at the same time, and Spark has 2")
     assert found["count"] == 10
     assert found["alias"] is True
+    losses = found["estimate"]["losses"]
+    assert losses[-1] < losses[0] / 2
+    assert found["estimate"]["schema"] == "struct<x:vector,y:double,y__output:double>"
+    assert len(found["estimate"]["errors"]) == 40
+    assert max(found["estimate"]["errors"]) < 1
     assert found["refused"].endswith("horovod.spark.run() starts jobs in Spark.")
