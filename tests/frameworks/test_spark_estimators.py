@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -578,6 +579,14 @@ def test_lightning(df: Any, store: Any):
     assert told[-1]["train_loss"] < told[0]["train_loss"]
     assert "torn down True" in alone.output
     assert lightning.estimator.MIN_PL_VERSION == "2.6"
+    # The ranks take the package whose class the module is.
+    assert plain._environment() == {"HVDTUNE_LIGHTNING_PACKAGE": "lightning.pytorch"}
+    ended = subprocess.run(
+        [sys.executable, "-c", "from hvdtune.lightning.package import pl; print(pl.__name__)"],
+        env={**os.environ, "HVDTUNE_LIGHTNING_PACKAGE": "pytorch_lightning"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.stdout == "pytorch_lightning\n" or "No module named" in ended.stderr
     for given, words in (({"num_gpus": 1}, "CPUs"), ({"optimizer": None}, "needs optimizer")):
         with pytest.raises(ValueError, match=words):
             plain.copy({getattr(plain, name): value for name, value in given.items()}).fit(df)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hvdtune.lightning.package import OLDEST, pl
+from hvdtune.lightning.package import CHOSEN, OLDEST, pl
 from hvdtune.spark.common.estimator import HorovodEstimator
 from hvdtune.spark.common.params import ESTIMATOR, Entry, function, replaced, truth, whole
 from hvdtune.spark.common.plan import TrainingPlan
@@ -76,6 +76,9 @@ class TorchEstimator(HorovodEstimator):
                 "TorchEstimator needs optimizer, because the model is no LightningModule."
             )
         of_torch.check_loss(self)
+
+    def _environment(self) -> dict[str, str]:
+        return {CHOSEN: pl.__name__}
 
     def _input_shapes(self) -> list[Any] | None:
         return self.value("input_shapes")
