@@ -8,12 +8,15 @@ whose Trainer it will use.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from importlib.util import find_spec
 from typing import Any
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-_OLDEST = (2, 6)
+OLDEST = (2, 6)
+#: The variable by which a program tells its ranks which package it uses.
+CHOSEN = "HVDTUNE_LIGHTNING_PACKAGE"
 _NEEDED = "hvdtune.lightning needs PyTorch Lightning 2.6"
 _COMMAND = "pip install 'hvdtune[lightning]'"
 
@@ -23,10 +26,12 @@ def _is_installed(name: str) -> bool:
 
 
 def _choose() -> str:
-    """The package that is imported already; else the first that is installed."""
+    """The package that is imported already, or was told; else the first that is installed."""
     for name in _PACKAGES:
         if sys.modules.get(name) is not None:
             return name
+    if os.environ.get(CHOSEN) in _PACKAGES:
+        return os.environ[CHOSEN]
     for name in _PACKAGES:
         if _is_installed(name):
             return name
@@ -37,7 +42,7 @@ def load() -> Any:
     """Lightning's package for training. Raises ImportError when there is none or an old one."""
     package = importlib.import_module(_choose())
     version = package.__version__
-    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise ImportError(
             f"{_NEEDED}; {package.__name__} here is {version}. Upgrade it with: {_COMMAND}"
         )

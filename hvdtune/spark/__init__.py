@@ -17,7 +17,7 @@ except ImportError as error:
 
 from hvdtune.spark import conf
 from hvdtune.spark.elastic.runner import run_elastic
-from hvdtune.spark.horovod_runner import HorovodRunner
+from hvdtune.spark.horovod_runner import HorovodRunner, log_to_driver
 from hvdtune.spark.runner import run
 
 if tuple(map(int, _pyspark.__version__.split(".")[:2])) < (3, 5):
@@ -26,4 +26,4 @@ if tuple(map(int, _pyspark.__version__.split(".")[:2])) < (3, 5):
         "Install it with: pip install 'hvdtune[spark]'"
     )
 
-__all__ = ["HorovodRunner", "conf", "run", "run_elastic"]
+__all__ = ["HorovodRunner", "conf", "log_to_driver", "run", "run_elastic"]

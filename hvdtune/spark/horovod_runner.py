@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,34 @@ from hvdtune.spark import cluster as clusters
 from hvdtune.spark.runner import run
 
 _VERBOSITIES = ("log_callback_only", "all")
+#: In the ranks' environment: only what `log_to_driver` says is shown.
+_ONLY_LOGGED = "HVDTUNE_SPARK_ONLY_LOGGED"
+#: Before each line that is.
+_MARK = "\x02hvdtune log\x03"
+
+
+def log_to_driver(message: object) -> None:
+    """Show a message where `HorovodRunner.run` was called, whatever its `driver_log_verbosity`.
+
+    To be called by the ranks; the rank that says it stands before each line. Anywhere else it
+    prints the message.
+    """
+    mark = _MARK if _ONLY_LOGGED in os.environ else ""
+    text = "".join(f"{mark}{line}\n" for line in str(message).splitlines() or [""])
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+class _Logged(io.TextIOBase):
+    """A stream that shows marked lines, and nothing else."""
+
+    def write(self, text: str) -> int:
+        """Take whole lines, each with its rank in front."""
+        for line in text.splitlines():
+            before, mark, message = line.partition(_MARK)
+            if mark:
+                print(before[: before.find(">:") + 2] + message, flush=True)
+        return len(text)
 
 
 class HorovodRunner:
@@ -48,4 +78,7 @@ class HorovodRunner:
         if self.driver_log_verbosity == "all":
             return run(main, kwargs=kwargs, num_proc=size)[0]
         with open(os.devnull, "w") as nowhere:
-            return run(main, kwargs=kwargs, num_proc=size, stdout=nowhere, stderr=nowhere)[0]
+            return run(
+                main, kwargs=kwargs, num_proc=size, env={_ONLY_LOGGED: "1"},
+                stdout=_Logged(), stderr=nowhere,
+            )[0]  # fmt: skip

@@ -130,6 +130,24 @@ def test_what_others_use_is_no_slot(monkeypatch: pytest.MonkeyPatch):
     assert looking.find_available_hosts_and_slots() == {"b": 2, "c": 8}
 
 
+def test_nodes_that_come_and_go_by_chance(monkeypatch: pytest.MonkeyPatch):
+    nodes = [node(f"host-{number}", CPU=2) for number in range(4)]
+    monkeypatch.setattr(discovery.ray, "nodes", lambda: nodes)
+    looking = elastic.TestDiscovery(2, 3, change_frequency_s=0, cpus_per_slot=1, verbose=False)
+    assert looking.find_available_hosts_and_slots() == {f"host-{n}": 2 for n in range(4)}
+    counts = [len(looking.find_available_hosts_and_slots()) for _ in range(100)]
+    assert counts[0] == 3
+    assert set(counts) == {2, 3}
+    gone = (looking._hidden & {f"host-{n}" for n in range(4)}).pop()
+    nodes[:] = [one for one in nodes if one["NodeManagerAddress"] != gone]
+    looking.find_available_hosts_and_slots()
+    assert gone not in looking._hidden
+    slow = elastic.TestDiscovery(0, 1, change_frequency_s=1000, verbose=False)
+    assert all(len(slow.find_available_hosts_and_slots()) == 3 for _ in range(3))
+    with pytest.raises(ValueError, match="_graceful=False is not accepted"):
+        elastic.TestDiscovery(1, 2, 3, _graceful=False)
+
+
 def test_any_settings_with_the_attributes_will_do():
     horovods = SimpleNamespace(
         verbose=2, nics={"eth1", "eth0"}, start_timeout=SimpleNamespace(remaining=lambda: 12.5)
@@ -294,7 +312,7 @@ def test_horovods_names_lead_here():
         "import hvdtune.ray, horovod.ray\n"
         "from horovod.ray import BaseHorovodWorker, ElasticRayExecutor, RayExecutor, ray_logger\n"
         "from horovod.ray.adapter import Adapter, BaseParams\n"
-        "from horovod.ray.elastic import ElasticRayExecutor, RayHostDiscovery\n"
+        "from horovod.ray.elastic import ElasticRayExecutor, RayHostDiscovery, TestDiscovery\n"
         "from horovod.ray.elastic_v2 import ElasticAdapter, ElasticParams\n"
         "from horovod.ray.runner import Coordinator, MiniSettings, StaticAdapter, StaticParams\n"
         "from horovod.ray.strategy import ColocatedStrategy, PGStrategy, create_placement_group\n"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ import torch
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.linalg import DenseVector, SparseVector, Vectors, VectorUDT
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from rank_programs import estimator_rank
 from support.jobs.leftovers import left_by_test, look
@@ -189,6 +192,9 @@ def test_fit_and_transform(df: Any, store: Any):
     features = np.stack([row["dense"].toArray() for row in rows])
     expected = predicted(model.getModel(), features).numpy()[:, 0]
     assert np.abs(np.array([row["y__output"] for row in rows]) - expected).max() <= 1e-6
+    with pytest.MonkeyPatch.context() as older:
+        older.delattr(F, "arrow_udf")  # as before Spark 4.1
+        assert model.transform(df).select("dense", "y__output").collect() == rows
     # The store has the rows, a half of them apart, and the state at the end.
     trained = store.get_parquet_dataset(store.get_train_data_path(0)).read().num_rows
     val = store.get_parquet_dataset(store.get_val_data_path(0)).read().num_rows
@@ -233,7 +239,7 @@ def test_vectors_and_labels_of_several_types(df: Any, store: Any, compress: bool
     net = Net()
     model = estimator(
         store, net, feature_cols=["dense", "sparse", "a"], label_cols=["positive", "pair", "b"],
-        input_shapes=[[-1, 2, 2], [-1, 4], [-1, 1]], loss_weights=[0.5, 0.25, 0.25],
+        input_shapes=[[-1, 2, 2], [4], [1]], loss_weights=[0.5, 0.25, 0.25],
         loss=[torch.nn.MSELoss(), torch.nn.functional.mse_loss, of_first],
         compress_sparse_cols=compress, validation=0.25,
     ).fit(df)  # fmt: skip
@@ -370,6 +376,9 @@ def test_metadata(df: Any, store: Any):
     }
     assert 50 < size < 200
     assert util.get_metadata(df.schema, ["dense", "a"])["a"]["shape"] == 1
+    train, val, share = util.train_val_split(df, "weight")  # a number: those above 0
+    assert (train.count(), val.count(), share) == (ROWS // 2, ROWS // 2, 0.5)
+    assert "weight" not in train.columns
 
 
 def test_saving_and_pipelines(df: Any, store: Any, tmp_path: Path):
@@ -461,6 +470,8 @@ def test_other_mistakes(df: Any, store: Any):
         model.transform(df.drop("dense"))
     with pytest.raises(ValueError, match=r"2 name\(s\) were given"):
         model.copy().setOutputCols(["u", "v"]).transform(df)
+    with pytest.raises(Exception, match=r"column .dense. has .* missing value"):
+        model.transform(df.selectExpr("IF(a > 0, array, NULL) AS dense")).collect()
     # Without metadata the first row tells how much a row of output has.
     assert model.transform(df).schema["y__output"].dataType == T.DoubleType()
     assert model.setModel(linear(3)).transform(df).schema["y__output"].dataType == VectorUDT()
@@ -474,7 +485,7 @@ def test_a_rank_that_fails(df: Any, store: Any):
         estimator(store, loss=loss).fit(df)
     ragged = df.selectExpr("IF(a > 0, array, slice(array, 1, 3)) AS dense", "y")
     with pytest.raises(Exception, match="arrays of 3 to 4 values"):
-        estimator(store, loss=torch.nn.MSELoss()).fit(ragged)
+        estimator(store, ranks=1, loss=torch.nn.MSELoss()).fit(ragged)
 
 
 # ---- backends and other frameworks ----
@@ -540,14 +551,42 @@ def test_lightning(df: Any, store: Any):
     expected = predicted(model.getModel(), row["dense"].toArray()[None])
     assert row["y__output"] == pytest.approx(expected.item(), abs=1e-6)
 
-    net = linear()
+    class Data(pl.LightningDataModule):
+        def __init__(self, train_dir: str, cur_shard: int, shard_count: int, **more: Any) -> None:
+            super().__init__()
+            self.folder, self.shard, self.shards = train_dir, cur_shard, shard_count
+            self.size = more["train_batch_size"]
+
+        def train_dataloader(self) -> Any:
+            table = pq.read_table(self.folder).slice(self.shard).to_pandas()[:: self.shards]
+            columns = [torch.tensor(np.stack(table[name].to_numpy())) for name in ("dense", "y")]
+            rows = list(zip(*columns, strict=True))
+            return torch.utils.data.DataLoader(
+                [{"dense": dense, "y": y} for dense, y in rows], batch_size=self.size
+            )
+
+        def teardown(self, stage: str) -> None:
+            print("torn down", stage == "fit")
+
+    net, alone = linear(), RanksBackend(1)
     plain = lightning.TorchEstimator(
-        backend=backend, store=store, model=net, loss=torch.nn.MSELoss(), batch_size=10, verbose=0,
+        data_module=Data,
+        backend=alone, store=store, model=net, loss=torch.nn.MSELoss(), batch_size=10, verbose=0,
         optimizer=torch.optim.SGD(net.parameters(), lr=0.05), feature_cols=["dense"], epochs=2,
         label_cols=["y"], partitions_per_process=2,
     )  # fmt: skip
     told = plain.fit(df).getHistory()
     assert told[-1]["train_loss"] < told[0]["train_loss"]
+    assert "torn down True" in alone.output
+    assert lightning.estimator.MIN_PL_VERSION == "2.6"
+    # The ranks take the package whose class the module is.
+    assert plain._environment() == {"HVDTUNE_LIGHTNING_PACKAGE": "lightning.pytorch"}
+    ended = subprocess.run(
+        [sys.executable, "-c", "from hvdtune.lightning.package import pl; print(pl.__name__)"],
+        env={**os.environ, "HVDTUNE_LIGHTNING_PACKAGE": "pytorch_lightning"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.stdout == "pytorch_lightning\n" or "No module named" in ended.stderr
     for given, words in (({"num_gpus": 1}, "CPUs"), ({"optimizer": None}, "needs optimizer")):
         with pytest.raises(ValueError, match=words):
             plain.copy({getattr(plain, name): value for name, value in given.items()}).fit(df)
@@ -567,17 +606,31 @@ def test_keras(df: Any, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         def on_train_begin(self, logs: Any = None) -> None:
             print("noted")
 
+    class Board(keras.callbacks.TensorBoard):
+        """Without TensorFlow it cannot write."""
+
+        def set_model(self, model: Any) -> None:
+            import hvdtune.keras as hvd
+
+            print("board of", hvd.rank(), self.log_dir)
+
+        on_train_begin = on_train_end = on_epoch_begin = on_epoch_end = on_train_batch_begin = (
+            on_train_batch_end
+        ) = on_test_begin = on_test_end = lambda self, *words, **more: None
+
     one = KerasEstimator(
         backend=backend, store=store, model=net, optimizer=keras.optimizers.SGD(0.05),
         loss=["mse", keras.losses.MeanSquaredError()], loss_weights=[0.5, 0.5],
         feature_cols=["sparse"], label_cols=["y", "pair"], batch_size=10, epochs=3, verbose=0,
-        validation="held_out", callbacks=[Note()], run_id="k", partitions_per_process=2,
-        sample_weight_col="d_weight", random_seed=0,
+        validation="held_out", callbacks=[Note(), Board()], run_id="k",
+        partitions_per_process=2, sample_weight_col="d_weight", random_seed=0,
     )  # fmt: skip
     weighted = df.selectExpr("*", "1.0D AS d_weight")
     model = one.fit(weighted)
     assert isinstance(model, KerasModel)
     assert "noted" in backend.output
+    [board] = re.findall(r"board of (\d) (\S+)", backend.output)
+    assert board == ("0", f"{board[1].removesuffix('/logs')}/logs")
     history = model.getHistory()
     assert len(history["loss"]) == len(history["val_loss"]) == 3
     assert history["loss"][-1] < history["loss"][0]

@@ -27,7 +27,7 @@ from support.jobs.leftovers import left_by_test, look
 from support.spark_sessions import spark_session
 
 from hvdtune.launch.errors import LaunchError
-from hvdtune.spark import HorovodRunner, cluster, run
+from hvdtune.spark import HorovodRunner, cluster, log_to_driver, run
 from hvdtune.timeline import api
 
 #: In the environment of Spark's processes and of all that come of them.
@@ -205,13 +205,19 @@ def test_a_rank_that_leaves_early_has_returned_nothing() -> None:
 @pytest.mark.usefixtures("session", "no_ranks_left")
 def test_horovod_runner(capfd: pytest.CaptureFixture[str]) -> None:
     def main(factor: float) -> float:
-        return float(spark_jobs.allreduce(factor)["sum"])
+        found = spark_jobs.allreduce(factor)
+        log_to_driver(f"here is\n{found['rank']}")
+        return float(found["sum"])
 
     assert HorovodRunner(np=2).run(main, factor=1.0) == 3.0
     shown = capfd.readouterr()
-    assert "has a sum" not in shown.out + shown.err
+    logged = [f"[{rank}]<stdout>:{line}" for rank in range(2) for line in ("here is", rank)]
+    assert sorted(shown.out.splitlines()) == sorted(logged)
+    assert "has a sum" not in shown.err
     assert HorovodRunner(np=-2, driver_log_verbosity="all").run(main, factor=2.0) == 6.0
-    assert "[1]<stdout>:rank 1 has a sum" in capfd.readouterr().out
+    shown = capfd.readouterr()
+    assert "[1]<stdout>:rank 1 has a sum" in shown.out
+    assert "[1]<stdout>:here is\n" in shown.out
     with pytest.raises(LaunchError, match="driver_log_verbosity='loud' is not accepted"):
         HorovodRunner(np=2, driver_log_verbosity="loud")
 
@@ -251,4 +257,9 @@ def test_spark_connect(tmp_path: Path) -> None:
     assert found["too few"].startswith("3 processes need 3 slots at the same time, and Spark has 2")
     assert found["count"] == 10
     assert found["alias"] is True
+    losses = found["estimate"]["losses"]
+    assert losses[-1] < losses[0] / 2
+    assert found["estimate"]["schema"] == "struct<x:vector,y:double,y__output:double>"
+    assert len(found["estimate"]["errors"]) == 40
+    assert max(found["estimate"]["errors"]) < 1
     assert found["refused"].endswith("horovod.spark.run() starts jobs in Spark.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import os
 import sys
 from typing import Any
 
@@ -31,6 +32,32 @@ def refusal(module: str) -> str:
     return ""
 
 
+def estimate(session: Any, folder: str) -> dict[str, Any]:
+    """What an estimator learns of y = 2x, and the types of the columns that its model adds to."""
+    import torch
+    from pyspark.ml.functions import array_to_vector
+    from pyspark.sql import functions as F
+
+    from hvdtune.spark.common.store import Store
+    from hvdtune.spark.torch import TorchEstimator, TorchModel
+
+    numbers = session.range(0, 40, 1, 2).select((F.col("id") / 40).alias("x"))
+    data = numbers.select(array_to_vector(F.array("x")).alias("x"), (2 * F.col("x")).alias("y"))
+    net = torch.nn.Linear(1, 1)
+    model = TorchEstimator(
+        num_proc=1, store=Store.create(folder), model=net, loss=torch.nn.MSELoss(),
+        optimizer=torch.optim.SGD(net.parameters(), lr=0.5), feature_cols=["x"],
+        label_cols=["y"], batch_size=10, epochs=5, verbose=0, random_seed=0,
+    ).fit(data)  # fmt: skip
+    model.save(f"{folder}/model")
+    out = TorchModel.load(f"{folder}/model").transform(data)
+    return {
+        "losses": [one["train"]["loss"] for one in model.getHistory()],
+        "schema": out.schema.simpleString(),
+        "errors": [abs(row["y__output"] - row["y"]) for row in out.collect()],
+    }
+
+
 def main() -> None:
     """Print what was found as JSON."""
     import horovod.spark
@@ -52,6 +79,7 @@ def main() -> None:
         "count": session.range(10).count(),
         "output": sorted(out.getvalue().splitlines()),
         "refused": refusal("horovod.spark.driver.driver_service"),
+        "estimate": estimate(session, os.path.abspath("store")),
         "alias": horovod.spark.run is cluster_run,
     }
     session.stop()

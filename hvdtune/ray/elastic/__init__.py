@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvdtune.ray.elastic.discovery import RayHostDiscovery
+from hvdtune.ray.elastic.discovery import RayHostDiscovery, TestDiscovery
 from hvdtune.ray.elastic.executor import ElasticRayExecutor, ElasticSettings
 
-__all__ = ["ElasticRayExecutor", "ElasticSettings", "RayHostDiscovery"]
+__all__ = ["ElasticRayExecutor", "ElasticSettings", "RayHostDiscovery", "TestDiscovery"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -58,6 +60,59 @@ class RayHostDiscovery:
     def _slots(self, name: str) -> dict[str, int]:
         gpus = self.gpus_per_slot if self.use_gpu else None
         return slots_of(ray.nodes(), self.cpus_per_slot, gpus, name)
+
+
+class TestDiscovery(RayHostDiscovery):
+    """Hides and shows nodes by chance, to try out how a training function takes it.
+
+    Every `change_frequency_s` seconds one node goes if there are `max_hosts` or more, one that has
+    gone comes back if there are `min_hosts` or fewer; in between, chance says which. With
+    `verbose`, it prints what there is. Nodes are hidden, not ended: `_graceful` must be true.
+    """
+
+    __test__ = False  # pytest takes classes with this name for its own
+
+    def __init__(
+        self,
+        min_hosts: int,
+        max_hosts: int,
+        change_frequency_s: float,
+        use_gpu: bool = False,
+        cpus_per_slot: float = 1,
+        gpus_per_slot: float = 1,
+        verbose: bool = True,
+        _graceful: bool = True,
+    ) -> None:
+        if not _graceful:
+            raise ValueError("_graceful=False is not accepted: TestDiscovery ends no nodes")
+        super().__init__(use_gpu, cpus_per_slot, gpus_per_slot)
+        self._bounds = min_hosts, max_hosts
+        self._every = change_frequency_s
+        self._verbose = verbose
+        self._hidden: set[str] = set()
+        self._changed_at: float | None = None
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """The addresses of nodes that are not hidden, and how many slots each has."""
+        hosts, now = super().find_available_hosts_and_slots(), time.monotonic()
+        self._hidden &= hosts.keys()
+        if self._changed_at is None:
+            self._changed_at = now
+        elif now - self._changed_at >= self._every:
+            self._changed_at = now
+            self._change(sorted(hosts.keys() - self._hidden))
+        shown = {host: slots for host, slots in hosts.items() if host not in self._hidden}
+        if self._verbose:
+            print(f"{len(shown)} of {len(hosts)} hosts: {shown}", flush=True)
+        return shown
+
+    def _change(self, shown: Sequence[str]) -> None:
+        fewest, most = self._bounds
+        goes = len(shown) >= most or (len(shown) > fewest and random.random() < 0.5)
+        if goes and shown:
+            self._hidden.add(random.choice(shown))
+        elif self._hidden:
+            self._hidden.remove(random.choice(sorted(self._hidden)))
 
 
 class NodeDiscovery(RayHostDiscovery):

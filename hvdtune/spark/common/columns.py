@@ -26,27 +26,28 @@ def from_table(table: Any, sizes: Mapping[str, int] | None = None) -> Columns:
     """
     known = sizes or {}
     return {
-        name: _from_array(table.column(name).combine_chunks(), name, known.get(name))
+        name: from_array(table.column(name).combine_chunks(), name, known.get(name))
         for name in table.column_names
     }
 
 
-def _from_array(array: Any, name: str, size: int | None = None) -> np.ndarray[Any, Any]:
+def from_array(array: Any, name: str, size: int | None = None) -> np.ndarray[Any, Any]:
+    """One column, of an Arrow table or batch; see `from_table`. `name` is for messages."""
     if isinstance(array, pa.ChunkedArray):  # of several chunks that are too large for one
-        return np.concatenate([_from_array(chunk, name, size) for chunk in array.chunks])
+        return np.concatenate([from_array(chunk, name, size) for chunk in array.chunks])
     if array.null_count:
         raise ValueError(
             f"column {name!r} has {array.null_count} missing value(s) in {len(array)} rows: "
-            "fill them or drop these rows before fit()."
+            "fill them or drop these rows first."
         )
     kind = array.type
     if pa.types.is_struct(kind):
         return _from_vectors(array, name, size)
     if pa.types.is_fixed_size_list(kind):
-        inner = _from_array(array.flatten(), name)
+        inner = from_array(array.flatten(), name)
         return inner.reshape(len(array), kind.list_size, *inner.shape[1:])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = _from_array(array.flatten(), name)
+        inner = from_array(array.flatten(), name)
         length = _one_length(array, name)
         return inner.reshape(len(array), length, *inner.shape[1:])
     if pa.types.is_decimal(kind):
@@ -86,13 +87,16 @@ def _from_vectors(array: Any, name: str, size: int | None) -> np.ndarray[Any, An
             f"column {name!r} has vectors of {widths.min()} to {widths.max()} values: all rows "
             "must have the same number."
         )
+    numbers = np.asarray(values.flatten().to_numpy(zero_copy_only=False))
+    if not sparse.any():
+        return numbers.reshape(len(array), width)
     dense = np.zeros((len(array), width))
     rows = np.repeat(np.arange(len(array)), lengths)
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     places = np.arange(len(rows)) - starts  # within the row: right for dense ones
     flat = np.asarray(indices.fill_null([]).flatten().to_numpy(zero_copy_only=False))
     places[sparse[rows]] = flat
-    dense[rows, places] = np.asarray(values.flatten().to_numpy(zero_copy_only=False))
+    dense[rows, places] = numbers
     return dense
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,8 +95,22 @@ def endless(batches: Any) -> Iterator[Any]:
 
 
 def rows_of(array: Any, shape: Any) -> Any:
-    """A batch of rows in the shape that a model wants; the first dimension of `shape` is any."""
-    return array if shape is None else array.reshape(len(array), *list(shape)[1:])
+    """A batch of rows in the shape that a model wants: that of a batch, or of a row."""
+    if shape is None:
+        return array
+    numbers = int(np.prod(tuple(array.shape)[1:], dtype=np.int64))
+    return array.reshape(len(array), *row_shape(shape, numbers))
+
+
+def row_shape(shape: Sequence[int | None], numbers: int) -> list[int]:
+    """The shape of one row that has so many numbers.
+
+    `shape` is that of a batch, whose first dimension may be any ([-1, 28, 28]), or, as Horovod
+    allows, that of a row if it has as many numbers ([28, 28], [784]).
+    """
+    whole = [-1 if size is None else int(size) for size in shape]
+    is_row = whole[0] != -1 and (len(whole) == 1 or (whole[0] != 1 and math.prod(whole) == numbers))
+    return whole if is_row else whole[1:]
 
 
 def sizes_of(outputs: list[Any]) -> list[int]:

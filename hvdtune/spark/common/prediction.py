@@ -9,19 +9,29 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from hvdtune.spark.common.columns import Columns, from_series
+from hvdtune.spark.common.columns import from_array
 from hvdtune.spark.common.util import quoted
 
 # From a batch of features to one array for each output, of shape (rows, …).
 Predict: TypeAlias = "Callable[[list[np.ndarray[Any, Any]]], list[np.ndarray[Any, Any]]]"
 
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
-_SCALARS = (*_WHOLE, T.FloatType, T.DoubleType, T.BooleanType)
+_ARROW = {
+    T.ByteType: pa.int8(),
+    T.ShortType: pa.int16(),
+    T.IntegerType: pa.int32(),
+    T.LongType: pa.int64(),
+    T.FloatType: pa.float32(),
+    T.DoubleType: pa.float64(),
+    T.BooleanType: pa.bool_(),
+}
+_SCALARS = tuple(_ARROW)
 
 
 def with_predictions(
@@ -60,36 +70,56 @@ def with_predictions(
         kind if size == 1 and isinstance(kind, _SCALARS) else None
         for (_, kind, _), size in zip(outputs, sizes, strict=True)
     ]
+    answer = _udf(load, kinds, list(features), batch_size)(F.struct(*inputs))
+    new = []
+    for place, ((name, _, _), kind) in enumerate(zip(outputs, kinds, strict=True)):
+        column = answer[f"o{place}"]
+        new.append((column if kind is not None else array_to_vector(column)).alias(name))
+    return df.select("*", *new)
+
+
+def _udf(
+    load: Callable[[], Predict], kinds: Sequence[Any], features: Sequence[str], batch_size: int
+) -> Any:
+    """From a struct of features to a struct of outputs: scalars of these kinds, arrays for None."""
     schema = T.StructType(
         [
             T.StructField(f"o{place}", kind or T.ArrayType(T.DoubleType(), False))
             for place, kind in enumerate(kinds)
         ]
     )
-    whole = [isinstance(kind, (*_WHOLE, T.BooleanType)) for kind in kinds]
-    scalar = [kind is not None for kind in kinds]
 
-    def predictions(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    def arrow_predictions(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         predict = load()
-        for frame in frames:
-            rows = _predicted(predict, _arrays(frame), batch_size)
+        for batch in batches:
+            columns = [
+                from_array(part, name) for part, name in zip(batch.flatten(), features, strict=True)
+            ]
+            yield _to_arrow(_predicted(predict, columns, batch_size), kinds)
+
+    def pandas_predictions(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for answer in arrow_predictions(_to_struct(frame) for frame in frames):
             yield pd.DataFrame(
                 {
-                    f"o{place}": _column(array, scalar[place], whole[place])
-                    for place, array in enumerate(rows)
+                    name: column.to_pandas() if kind is not None else column.to_numpy(False)
+                    for name, column, kind in zip(
+                        schema.names, answer.flatten(), kinds, strict=True
+                    )
                 }
             )
 
-    predictions.__annotations__ = {
+    arrow_udf = getattr(F, "arrow_udf", None)  # from Spark 4.1 on
+    if arrow_udf is not None:
+        arrow_predictions.__annotations__ = {
+            "batches": Iterator[pa.Array],
+            "return": Iterator[pa.Array],
+        }
+        return arrow_udf(arrow_predictions, schema)
+    pandas_predictions.__annotations__ = {
         "frames": Iterator[pd.DataFrame],
         "return": Iterator[pd.DataFrame],
     }
-    answer = F.pandas_udf(predictions, schema)(F.struct(*inputs))
-    new = []
-    for place, (name, _, _) in enumerate(outputs):
-        column = answer[f"o{place}"]
-        new.append((column if scalar[place] else array_to_vector(column)).alias(name))
-    return df.select("*", *new)
+    return F.pandas_udf(pandas_predictions, schema)
 
 
 def call_with_environment(
@@ -107,18 +137,16 @@ def _as_numbers(schema: Any, name: str) -> Any:
     return column.alias(name)
 
 
-def _arrays(frame: pd.DataFrame) -> Columns:
-    arrays: Columns = {}
-    for place, name in enumerate(frame.columns):
-        array = from_series(frame.iloc[:, place], str(name))
-        if array.dtype == object and any(value is None for value in array.flat):
-            raise ValueError(f"transform(): column {name!r} has missing values: fill them first.")
-        arrays[f"{place}"] = array
-    return arrays
+def _to_struct(frame: pd.DataFrame) -> pa.Array:
+    return pa.StructArray.from_arrays(
+        [pa.array(frame.iloc[:, place], from_pandas=True) for place in range(frame.shape[1])],
+        names=list(map(str, frame.columns)),
+    )
 
 
-def _predicted(predict: Predict, columns: Columns, batch_size: int) -> list[np.ndarray[Any, Any]]:
-    features = list(columns.values())
+def _predicted(
+    predict: Predict, features: list[np.ndarray[Any, Any]], batch_size: int
+) -> list[np.ndarray[Any, Any]]:
     parts = [
         predict([array[start : start + batch_size] for array in features])
         for start in range(0, len(features[0]), batch_size)
@@ -126,16 +154,33 @@ def _predicted(predict: Predict, columns: Columns, batch_size: int) -> list[np.n
     return [np.concatenate(one) for one in zip(*parts, strict=True)]
 
 
-def _column(array: np.ndarray[Any, Any], scalar: bool, whole: bool) -> Any:
-    rows = array.reshape(len(array), -1)
-    if scalar:
-        return np.rint(rows[:, 0]) if whole else rows[:, 0]
-    return list(rows.astype(np.float64))
+def _to_arrow(outputs: Sequence[np.ndarray[Any, Any]], kinds: Sequence[Any]) -> pa.Array:
+    return pa.StructArray.from_arrays(
+        [
+            _column(one.reshape(len(one), -1), kind)
+            for one, kind in zip(outputs, kinds, strict=True)
+        ],
+        names=[f"o{place}" for place in range(len(outputs))],
+    )
+
+
+def _column(rows: np.ndarray[Any, Any], kind: Any) -> pa.Array:
+    """Outputs of shape (rows, numbers): scalars of a kind, or arrays of numbers if it is None."""
+    if kind is None:
+        offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
+        element = pa.field("element", pa.float64(), nullable=False)
+        flat = pa.array(rows.reshape(-1).astype(np.float64, copy=False))
+        return pa.ListArray.from_arrays(pa.array(offsets), flat, type=pa.list_(element))
+    if isinstance(kind, (*_WHOLE, T.BooleanType)):
+        # What is no number becomes null.
+        whole = pa.array(np.rint(rows[:, 0].astype(np.float64)), from_pandas=True)
+        return whole.cast(_ARROW[type(kind)])
+    return pa.array(rows[:, 0]).cast(_ARROW[type(kind)])
 
 
 def _sizes(df: Any, load: Callable[[], Predict], inputs: list[Any], count: int) -> list[int]:
     first = df.select(*inputs).limit(1).toPandas()
     if first.empty:
         return [1] * count
-    outputs = load()(list(_arrays(first).values()))
-    return [int(one[0].size) for one in outputs]
+    columns = [from_array(part, "") for part in _to_struct(first).flatten()]
+    return [int(one[0].size) for one in load()(columns)]

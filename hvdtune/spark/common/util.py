@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from hvdtune.spark.common.plan import row_shape
 from hvdtune.spark.common.shards import row_groups
 from hvdtune.spark.common.store import Store
 
@@ -326,7 +326,8 @@ def check_shape_compatibility(
 ) -> None:
     """Raise ValueError if a column's rows do not have the numbers that the model's shapes say.
 
-    Shapes are those of a batch: the first dimension, and others of -1 or None, may be any.
+    Shapes are those of a batch, whose first dimension may be any, or of a row; so may be others of
+    -1 or None.
     """
     for what, columns, shapes in (
         ("input_shapes", feature_columns, input_shapes),
@@ -342,10 +343,9 @@ def check_shape_compatibility(
             )
         for column, shape in zip(columns, shapes, strict=True):
             numbers = metadata[column]["shape"]
-            known = [size for size in list(shape)[1:] if size is not None]
-            expected = abs(int(np.prod(known))) if known else 1
-            loose = len(known) < len(list(shape)[1:]) or any(size == -1 for size in known)
-            fits = numbers % max(1, expected) == 0 if loose else numbers == expected
+            row = row_shape(shape, numbers)
+            expected = abs(math.prod(row))
+            fits = numbers % max(1, expected) == 0 if -1 in row else numbers == expected
             # One number a row may be a class, for as many outputs as there are classes.
             is_class = shapes is output_shapes and numbers == 1
             if not fits and not is_class:

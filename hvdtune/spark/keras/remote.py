@@ -87,7 +87,7 @@ def _train(
         callbacks = [
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
             hvd.callbacks.MetricAverageCallback(),
-            *program.callbacks,
+            *_own(program.callbacks, plan, folder),
         ]
         if hvd.rank() == 0:
             callbacks.append(_Save(plan, folder))
@@ -107,6 +107,8 @@ def _train(
         )
         if hvd.rank() != 0:
             return None
+        if folder is not None:
+            plan.store.sync(folder)  # what callbacks have written at the end
         if best is not None and os.path.exists(best):
             model.load_weights(best)
     told = {name: [float(value) for value in values] for name, values in history.history.items()}
@@ -127,6 +129,17 @@ def _restore(model: Any, checkpoint: bytes | None) -> None:
     if hasattr(optimizer.learning_rate, "assign"):
         rate = float(value_of(optimizer.learning_rate))
         optimizer.learning_rate = rate * hvd.size() / ranks_before
+
+
+def _own(callbacks: list[Any], plan: TrainingPlan, folder: str | None) -> list[Any]:
+    """The user's callbacks; TensorBoard's are rank 0's alone, and write into the run's logs."""
+    boards = [one for one in callbacks if isinstance(one, keras.callbacks.TensorBoard)]
+    if hvd.rank() != 0:
+        return [one for one in callbacks if one not in boards]
+    if folder is not None:
+        for board in boards:
+            board.log_dir = os.path.join(folder, plan.store.logs_subdir)
+    return callbacks
 
 
 @contextlib.contextmanager

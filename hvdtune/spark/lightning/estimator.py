@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hvdtune.lightning.package import pl
+from hvdtune.lightning.package import CHOSEN, OLDEST, pl
 from hvdtune.spark.common.estimator import HorovodEstimator
 from hvdtune.spark.common.params import ESTIMATOR, Entry, function, replaced, truth, whole
 from hvdtune.spark.common.plan import TrainingPlan
@@ -18,6 +18,9 @@ from hvdtune.spark.lightning.legacy import TrainedModule
 from hvdtune.spark.lightning.remote import LightningProgram, LightningResult, train
 from hvdtune.spark.torch import estimator as of_torch
 from hvdtune.spark.torch.serialization import dumps, loads
+
+#: The oldest PyTorch Lightning that this works with; Horovod's name for it.
+MIN_PL_VERSION = ".".join(map(str, OLDEST))
 
 _TORCH = {entry.name: entry for entry in of_torch.TorchEstimator.entries}
 
@@ -73,6 +76,9 @@ class TorchEstimator(HorovodEstimator):
                 "TorchEstimator needs optimizer, because the model is no LightningModule."
             )
         of_torch.check_loss(self)
+
+    def _environment(self) -> dict[str, str]:
+        return {CHOSEN: pl.__name__}
 
     def _input_shapes(self) -> list[Any] | None:
         return self.value("input_shapes")

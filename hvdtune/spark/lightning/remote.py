@@ -49,7 +49,7 @@ def train(plan: TrainingPlan, program: bytes, checkpoint: bytes | None) -> Light
     """
     hvd.init()
     try:
-        with _folder(plan) as folder, plan.data(hvd.rank(), hvd.size()) as data:
+        with _folder(plan) as folder, _data(plan) as data:
             return _train(plan, loads(program), checkpoint, folder, data)
     finally:
         hvd.shutdown()
@@ -64,6 +64,27 @@ def _folder(plan: TrainingPlan) -> Iterator[str]:
     else:
         with tempfile.TemporaryDirectory(prefix="hvdtune-run-") as folder:
             yield folder
+
+
+@contextlib.contextmanager
+def _data(plan: TrainingPlan) -> Iterator[Any]:
+    """This rank's data; a `LightningDataModule` is set up and torn down by the Trainer."""
+    data: Any = plan.data(hvd.rank(), hvd.size())
+    if isinstance(data, pl.LightningDataModule):
+        yield data
+    else:
+        with data:
+            yield data
+
+
+def _loaders(data: Any, train_steps: int, val_steps: int) -> dict[str, Any]:
+    """What `Trainer.fit` takes."""
+    if isinstance(data, pl.LightningDataModule):
+        return {"datamodule": data}
+    loaders = {"train_dataloaders": EpochLoader(data.train_data(), train_steps)}
+    if val_steps:
+        loaders["val_dataloaders"] = EpochLoader(data.val_data(), val_steps)
+    return loaders
 
 
 def _train(
@@ -108,10 +129,8 @@ def _train(
     }
     trainer = pl.Trainer(**arguments)
     module = program.module
-    loaders = [EpochLoader(data.train_data(), train_steps)]
-    if val_steps:
-        loaders.append(EpochLoader(data.val_data(), val_steps))
-    trainer.fit(module, *loaders, ckpt_path=resumed.path, weights_only=False)
+    loaders = _loaders(data, train_steps, val_steps)
+    trainer.fit(module, **loaders, ckpt_path=resumed.path, weights_only=False)
     if hvd.rank() != 0:
         return None
     if plan.store.saving_runs:

@@ -32,10 +32,11 @@ PetastormDataModule = TorchDataModule
 
 def as_tensors(columns: Columns) -> dict[str, Any]:
     """The columns' memory as tensors, copied only if it must not be written to."""
-    return {name: _as_tensor(array) for name, array in columns.items()}
+    return {name: as_tensor(array) for name, array in columns.items()}
 
 
-def _as_tensor(array: np.ndarray[Any, Any]) -> Any:
+def as_tensor(array: np.ndarray[Any, Any]) -> Any:
+    """A column's memory as a tensor, or a copy if it must not be written to; texts stay."""
     if array.dtype.kind not in "biuf":
         return array
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -13,7 +13,7 @@ from hvdtune.spark.common.estimator import HorovodEstimator, HorovodModel
 from hvdtune.spark.common.params import ESTIMATOR, MODEL, Entry, function, items, replaced
 from hvdtune.spark.common.plan import TrainingPlan
 from hvdtune.spark.common.prediction import Predict
-from hvdtune.spark.torch.datamodule import TorchDataModule
+from hvdtune.spark.torch.datamodule import TorchDataModule, as_tensor
 from hvdtune.spark.torch.objective import as_inputs, as_list, dtype_of, takes_reduction
 from hvdtune.spark.torch.remote import TorchProgram, TorchResult, train
 from hvdtune.spark.torch.serialization import dumps, loads
@@ -161,7 +161,7 @@ def predictor(model: torch.nn.Module, shapes: Sequence[Any] | None) -> Predict:
     dtype = dtype_of(model)
 
     def predict(features: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        tensors = [torch.from_numpy(one if one.flags.writeable else one.copy()) for one in features]
+        tensors = [as_tensor(one) for one in features]
         with torch.no_grad():
             outputs = as_list(model(*as_inputs(tensors, shapes, dtype)))
         return [one.numpy() for one in outputs]
