@@ -34,7 +34,7 @@ def run_translated(
     func: Callable[..., Any], is_of_collective: Callable[[Exception], bool]
 ) -> Callable[..., Any]:
     """``run`` for a framework that has errors of its own for collectives that fail."""
-    return run_fn(func, reset, is_of_collective)
+    return _until_it_ends(func, reset, is_of_collective)
 
 
 def reset() -> None:
@@ -43,16 +43,12 @@ def reset() -> None:
     init()
 
 
-def run_fn(
-    func: Callable[..., Any],
-    reset: Callable[[], None],
-    is_of_collective: Callable[[Exception], bool] = lambda error: False,
-) -> Callable[..., Any]:
+def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
     """``func(state, …)`` as a function that starts over when collectives fail or hosts change.
 
     Every round synchronises the state with rank 0's and calls ``func``; its result ends the loop.
 
-    - HorovodInternalError, or what `is_of_collective`: the state goes back to its last commit.
+    - HorovodInternalError: the state goes back to its last commit.
     - HostsUpdatedInterrupt: the state stays, and counts as committed; it is not synchronised when
       the interrupt says so, for then nobody is new.
 
@@ -66,6 +62,15 @@ def run_fn(
     that runs joins it here, and ``state.on_reset()`` precedes its first round if its place is not
     the one that ``init()`` told it to expect.
     """
+    return _until_it_ends(func, reset, lambda error: False)
+
+
+def _until_it_ends(
+    func: Callable[..., Any],
+    reset: Callable[[], None],
+    is_of_collective: Callable[[Exception], bool],
+) -> Callable[..., Any]:
+    """As `run_fn`; errors that are `is_of_collective` count as HorovodInternalError."""
 
     @functools.wraps(func)
     def until_it_ends(state: State, *args: Any, **kwargs: Any) -> Any:
