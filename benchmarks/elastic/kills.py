@@ -98,7 +98,8 @@ def measure_alone(count: int, rounds: int) -> int:
         goes_on, whole, pauses = [], [], []
         with job(functools.partial(hvdtune, spares=spares), count) as steps:
             for _ in range(rounds):
-                time.sleep(1.0 + random.random() / 10)
+                # As long as a new spare needs to be ready.
+                time.sleep((1.0, count)[spares] + random.random() / 10)
                 killed = kill_one(steps)
                 goes_on.append(first_steps(steps, killed) - killed.time)
                 whole.append(await_size(steps, count, killed) - killed.time)
