@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from hvdtune.core.world import rank
 from hvdtune.elastic.state import ObjectState
+from hvdtune.torch.elastic.copies import Copying, Pairs, copied, copied_in_part
 from hvdtune.torch.elastic.sampler import ElasticSampler
 from hvdtune.torch.functions import (
     broadcast_object,
@@ -34,6 +36,14 @@ class StateHandler(ABC):
     def save(self) -> None:
         """Take a copy."""
 
+    def save_later(self) -> Pairs:
+        """Take a copy, but for the tensors of it that are returned, with where they are to go.
+
+        Only an optimizer's step may change these until they are copied.
+        """
+        self.save()
+        return []
+
     @abstractmethod
     def restore(self) -> None:
         """Make ``value`` what it was when the last copy was taken."""
@@ -46,8 +56,10 @@ class StateHandler(ABC):
 class _StateDictHandler(StateHandler):
     """For a value with ``state_dict()`` and ``load_state_dict()``."""
 
+    _saved: Any = None
+
     def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
+        self._saved = copied(self.value.state_dict(), self._saved)
 
     def restore(self) -> None:
         # Loading may keep the very objects that it is given; the next step would change the copy.
@@ -56,6 +68,16 @@ class _StateDictHandler(StateHandler):
 
 class _GradientHandler(_StateDictHandler):
     """For a value whose parameters have gradients, which are no part of the copy."""
+
+    def save_later(self) -> Pairs:
+        later: Pairs = []
+        state = self.value.state_dict()
+        self._saved = copied_in_part(state, self._saved, self._changed_by_steps(), later)
+        return later
+
+    @abstractmethod
+    def _changed_by_steps(self) -> Iterable[str]:
+        """The keys of ``state_dict()`` under which only an optimizer's step changes tensors."""
 
     def restore(self) -> None:
         """Drop the gradients, too: they are of what was done since the last copy."""
@@ -66,6 +88,10 @@ class _GradientHandler(_StateDictHandler):
 
 class ModelStateHandler(_GradientHandler):
     """For a ``torch.nn.Module``."""
+
+    def _changed_by_steps(self) -> Iterable[str]:
+        # Not the buffers: those of batch norm change in every forward pass.
+        return (name for name, _ in self.value.named_parameters(remove_duplicate=False))
 
     def sync(self) -> None:
         """Broadcast parameters and buffers in place, and extra state as an object."""
@@ -80,6 +106,9 @@ class ModelStateHandler(_GradientHandler):
 
 class OptimizerStateHandler(_GradientHandler):
     """For a ``torch.optim.Optimizer``."""
+
+    def _changed_by_steps(self) -> Iterable[str]:
+        return ("state",)  # schedulers change the options
 
     def sync(self) -> None:
         """Broadcast options and state."""
@@ -138,6 +167,7 @@ class TorchState(ObjectState):
     ) -> None:
         values = {**kwargs, "model": model, "optimizer": optimizer}
         self._check_names(values)
+        self._copying = Copying()
         self._handlers: dict[str, StateHandler] = {}
         for name, value in values.items():
             handler = _handler_of(value)
@@ -154,6 +184,7 @@ class TorchState(ObjectState):
         super().__setattr__(name, value)
 
     def _set_handled(self, name: str, value: Any) -> None:
+        self._copying.wait()
         handler = _handler_of(value)
         if handler is None:
             raise ValueError(
@@ -165,20 +196,37 @@ class TorchState(ObjectState):
         else:
             self._handlers[name] = handler(value)
 
+    def commit_async(self) -> None:
+        """``commit()`` whose copies of parameters and optimizers' states are made beside training.
+
+        The next forward and backward pass may begin meanwhile; the next ``step()``, of whatever
+        optimizer, waits until they are made. So nothing but a ``step()`` may change parameters and
+        optimizers' states: a program that does so itself, such as one that clips weights or keeps
+        averages of them in the state, calls ``commit()``.
+        """
+        self._copying.wait()
+        later = [pair for handler in self._handlers.values() for pair in handler.save_later()]
+        super().save()
+        self._copying.start(later)
+        self.check_host_updates()
+
     def save(self) -> None:
         """Copy everything."""
+        self._copying.wait()
         for handler in self._handlers.values():
             handler.save()
         super().save()
 
     def restore(self) -> None:
         """Bring everything back to its last copy; gradients are dropped."""
+        self._copying.wait()
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
 
     def sync(self) -> None:
         """Make everything on all ranks what it is on rank 0."""
+        self._copying.wait()
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
