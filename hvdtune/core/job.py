@@ -133,7 +133,7 @@ def _start_elastic(
     global _sets_of_program
     if world.is_fork():
         raise ValueError(f"init(): {world.absence()}")
-    if process_sets is not None:
+    if process_sets is not None and not world.is_expected():  # those of a later init do not stay
         _sets_of_program = process_sets
     every = sets.given_to_init(_sets_of_program)
     if (comm is not None and comm != []) or any(given.mpi_comm is not None for given in every):
@@ -150,6 +150,7 @@ def _start_elastic(
             settings = _read_settings()
             sets.start(sets.static_ranks(given, topology.size), topology.size)
             world.expect(topology, settings)
+            _register_exit()
             return _Place(topology, None, False), given
         try:
             return _start(None, given, place), given

@@ -112,7 +112,7 @@ def id_of(process_set: ProcessSet) -> int:
     if number == 0:
         return 0
     if number is None:
-        if process_set.ranks and world.is_running() and process_set.ranks[-1] >= world.size():
+        if process_set.ranks and world.is_initialized() and process_set.ranks[-1] >= world.size():
             raise ValueError(
                 f"{process_set} cannot be used: rank {process_set.ranks[-1]} does not exist in a "
                 f"job of {world.size()} processes"

@@ -18,6 +18,7 @@ from hvdtune.settings import knobs
 running = _native.Running()
 _abandoned: _native.Engine | None = None  # in a fork of a rank: the rank's, for plain reads
 _is_expected = False  # the topology is the one that this process is to have in a job that runs
+_is_fork = False  # this process is a fork of a rank, or of a process that expects to be one
 _joined_by = 0  # the process that called init
 _topology: Topology | None = None
 _settings: knobs.Settings | None = None
@@ -25,17 +26,18 @@ _settings: knobs.Settings | None = None
 
 def begin(engine: _native.Engine, topology: Topology, settings: knobs.Settings) -> None:
     """The job runs from now on."""
-    global _abandoned, _is_expected, _joined_by, _topology, _settings
-    _topology, _settings = topology, settings
-    running.engine, _abandoned, _is_expected, _joined_by = engine, None, False, os.getpid()
+    global _abandoned, _is_expected, _is_fork, _joined_by, _topology, _settings
+    _topology, _settings, _joined_by = topology, settings, os.getpid()
+    running.engine, _abandoned, _is_expected, _is_fork = engine, None, False, False
     _native.begin_running(engine)
 
 
 def expect(topology: Topology, settings: knobs.Settings) -> None:
     """A job runs that this process is to join: it knows its place there, as far as can be said."""
-    global _is_expected, _topology, _settings
-    _is_expected, _topology, _settings = True, topology, settings
-    _native.end_running(absence("a collective"))
+    global _is_expected, _joined_by, _topology, _settings
+    _topology, _settings, _joined_by = topology, settings, os.getpid()
+    _is_expected = True
+    _native.end_running(absence("a call"))
 
 
 def end() -> _native.Engine | None:
@@ -43,20 +45,23 @@ def end() -> _native.Engine | None:
 
     A fork of a rank forgets the rank's.
     """
-    global _abandoned, _is_expected
-    ended, running.engine, _abandoned, _is_expected = running.engine, None, None, False
+    global _abandoned, _is_expected, _is_fork
+    ended, running.engine, _abandoned = running.engine, None, None
+    _is_expected = _is_fork = False
     _native.end_running(absence())
     return ended
 
 
 def abandon() -> None:
     """This process is a fork of a rank: it may ask who it is, and do nothing else."""
-    global _abandoned
-    engine = running.engine
-    if engine is not None:
-        engine.abandon()
-        running.engine, _abandoned = None, engine
-        _native.end_running(absence())
+    global _abandoned, _is_expected, _is_fork
+    if not is_running() and not _is_expected:
+        return
+    if running.engine is not None:
+        running.engine.abandon()
+        running.engine, _abandoned = None, running.engine
+    _is_expected, _is_fork = False, True
+    _native.end_running(absence())
 
 
 def is_running() -> bool:
@@ -70,8 +75,8 @@ def is_expected() -> bool:
 
 
 def is_fork() -> bool:
-    """Whether this process is a fork of a rank."""
-    return _abandoned is not None
+    """Whether this process is a fork of a rank, or of a process that expects to be one."""
+    return _is_fork
 
 
 def is_ranks_own() -> bool:
@@ -81,7 +86,7 @@ def is_ranks_own() -> bool:
 
 def is_initialized() -> bool:
     """Whether init was called and shutdown was not, on this process or the one it is a fork of."""
-    return is_running() or _is_expected or _abandoned is not None
+    return is_running() or _is_expected or _is_fork
 
 
 def engine() -> _native.Engine:
@@ -105,7 +110,7 @@ def absence(call: str = "") -> str:
             "job that runs already, and the other processes do not call it. Collectives belong "
             "into the function that hvd.elastic.run decorates; rank(), size() and the like answer."
         )
-    if _abandoned is None or _topology is None:
+    if not _is_fork or _topology is None:
         return "Horovod has not been initialized; use hvd.init()."
     return (
         f"This process (pid {os.getpid()}) is a fork of rank {_topology.rank} (pid "

@@ -59,8 +59,8 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
     In an elastic job its driver decides how often the job may start over, whether states are
     synchronised, and whether this process goes on at all: if not, SystemExit(0) is raised. What
     has been synchronised counts as committed there, on every rank. A process that has come to a job
-    that runs joins it here, and ``state.on_reset()`` precedes its first round if its place is not
-    the one that ``init()`` told it to expect.
+    that runs joins it here, and ``state.on_reset()`` precedes its first round, as it precedes the
+    next round of the others.
     """
     return _until_it_ends(func, reset, lambda error: False)
 
@@ -74,9 +74,9 @@ def _until_it_ends(
 
     @functools.wraps(func)
     def until_it_ends(state: State, *args: Any, **kwargs: Any) -> Any:
-        with notification_manager.listening(state), _taking_part(func) as is_elsewhere:
+        with notification_manager.listening(state), _taking_part(func) as joins_late:
             equal = False  # whether the ranks' states are known to be
-            starts_over = is_elsewhere
+            starts_over = joins_late
             while True:
                 try:
                     with _translating(is_of_collective):
@@ -100,21 +100,18 @@ def _until_it_ends(
 def _taking_part(func: Callable[..., Any]) -> Iterator[bool]:
     """Tell the driver of an elastic job when the outermost function begins and has returned.
 
-    And join the job then, if it ran before this process came. Whether the place is not the one that
-    was expected.
+    And join the job then, if it ran before this process came; whether that was so.
     """
     global _depth
-    is_elsewhere = False
+    joins_late = False
     if _depth == 0 and member.is_elastic():
         member.listen(notification_manager.handle_hosts_updated)
         member.has_begun(_name_of(func))
-        if world.is_expected():
-            expected = world.topology()
+        if joins_late := world.is_expected():
             init()
-            is_elsewhere = world.topology()._replace(job_id=expected.job_id) != expected
     _depth += 1
     try:
-        yield is_elsewhere
+        yield joins_late
     finally:
         _depth -= 1
     if _depth == 0:
@@ -123,8 +120,13 @@ def _taking_part(func: Callable[..., Any]) -> Iterator[bool]:
 
 def _name_of(func: Callable[..., Any]) -> str:
     """What the same function is called in every process of the job."""
+    while isinstance(func, functools.partial):
+        func = func.func
     named = func if hasattr(func, "__qualname__") else type(func)
-    return f"{named.__module__}.{named.__qualname__}"
+    name = f"{named.__module__}.{named.__qualname__}"
+    if name.endswith("<lambda>"):
+        name += f" in line {func.__code__.co_firstlineno}"
+    return name
 
 
 @contextmanager

@@ -49,8 +49,8 @@ class HorovodRunner:
 
     `np` > 0: in so many Spark tasks; 0: in as many as the cluster has slots; < 0: in -np processes
     on this machine, without Spark. `driver_log_verbosity` "all" shows what the ranks print in
-    Spark; "log_callback_only", the default, shows nothing of it, but for the last lines of a rank
-    that fails. What processes on this machine print is always shown.
+    Spark; "log_callback_only", the default, shows what `log_to_driver` is told, and the last lines
+    of a rank that fails. What processes on this machine print is always shown.
     """
 
     def __init__(self, *, np: int, driver_log_verbosity: str = "log_callback_only") -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -380,10 +382,9 @@ def test_until_its_function_begins_a_newcomer_has_an_expected_place(driver, monk
     assert some.size() is None
 
 
-@pytest.mark.parametrize(("expected", "calls"), [((0, 1), ["sync"]), ((2, 3), ["reset", "sync"])])
-def test_who_is_elsewhere_than_expected_resets_before_it_synchronises(
-    driver, monkeypatch, expected, calls
-):
+@pytest.mark.parametrize("expected", [(0, 1), (2, 3)])
+def test_who_joins_late_resets_before_it_synchronises(driver, monkeypatch, expected):
+    """As the others do then, wherever it has expected to be."""
     answers = Answers(driver, prepare(driver), go_on(driver, True))
     expect(monkeypatch, *expected)
     hvd.init()
@@ -392,8 +393,8 @@ def test_who_is_elsewhere_than_expected_resets_before_it_synchronises(
     state.register_reset_callbacks([lambda: sizes.append(hvd.size())])
     assert elastic.run(lambda state: hvd.size())(state) == 1
     assert answers.all() == [(0, START), (0, START)]
-    assert state.calls == calls
-    assert sizes == [1] * (len(calls) - 1)
+    assert state.calls == ["reset", "sync"]
+    assert sizes == [1]
 
 
 def test_hooks_and_sets_of_init_come_with_the_function(driver, monkeypatch):
@@ -413,3 +414,42 @@ def test_hooks_and_sets_of_init_come_with_the_function(driver, monkeypatch):
 
     assert train(Recorder()) == [1]
     assert hooked == [1]
+
+
+def test_sets_of_a_second_init_are_not_made_again(driver, monkeypatch):
+    Answers(driver, prepare(driver), prepare(driver))
+    expect(monkeypatch, 1, 2)
+    monkeypatch.setattr(job, "_sets_of_program", None)
+    hvd.init()
+    hvd.init(process_sets=[hvd.ProcessSet([0])])
+    assert job._sets_of_program is None
+
+
+def test_a_fork_before_the_function_knows_that_it_is_one(driver, monkeypatch):
+    Answers(driver, prepare(driver))
+    expect(monkeypatch, 1, 2)
+    hvd.init()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            hvd.allreduce(np.ones(1))
+        except ValueError as error:
+            status = int(hvd.rank() != 1 or "is a fork of rank 1" not in str(error))
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert world.is_expected()
+
+
+def test_functions_are_told_apart_by_their_names():
+    def train(state: Any, rate: float) -> None:
+        pass
+
+    names = [loop._name_of(func) for func in (partial(train, rate=1.0), train)]
+    assert names[0] == names[1] == f"{__name__}.{train.__qualname__}"
+    functions = [
+        lambda state: None,
+        lambda state: 1,
+    ]
+    assert len(set(map(loop._name_of, functions))) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from elastic_job import ADDED, FAILED, Job
 
 from hvdtune.core.driver import messages
-from hvdtune.launch.elastic.actions import Kill, News, Place, Prepare
+from hvdtune.launch.elastic.actions import Kill, News, Place, Prepare, Start
 
 # Newcomers on their way from init to their function.
 
@@ -130,6 +130,29 @@ def test_newcomers_whose_sources_have_died_end_the_job_by_their_errors():
     job.joined("a[2]")
     job.exited("a[2]", 1)
     assert "none is left that could go on" in job.end().text
+
+
+def test_who_alone_has_the_state_stays_until_others_have_it():
+    """Its host goes, and another process dies, while newcomers get the state from it."""
+    job = Job(1, 1, 3, replaces_failed=True)
+    job.train("a:1")
+    job.tell("synchronised", job.identities["a[0]"])
+    job.hosts("a:1 b:2")
+    job.ready("b[0]", "b[1]")
+    job.ready("a[0]", reason=messages.INTERRUPT)
+    job.joined("a[0]", "b[0]", "b[1]")
+    job.hosts("b:2")
+    job.exited("b[1]", -9)
+    job.ready("a[0]", "b[0]")
+    assert job.ranks() == ["a[0]", "b[0]"]
+
+
+def test_a_spare_expects_the_place_of_the_last():
+    job = Job(2, 1, 2, spares=2)
+    job.hosts("a:4")
+    planned = [start.planned for start in job.all(Start)]
+    assert [slot.rank for slot in planned] == [0, 1, 1, 1]
+    assert {slot.size for slot in planned} == {2}
 
 
 # Scripts with several functions.

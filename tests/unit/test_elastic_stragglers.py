@@ -142,3 +142,16 @@ def test_a_straggler_stays_while_others_come_or_the_job_may_not_form_anew():
     assert job.late(1, looks=9) == [], "they come together"
     job.joined("a[0]", "a[1]", "a[2]", "a[3]")
     assert job.late(1, looks=9) == [], "another reset would end the job"
+
+
+def test_a_spare_in_another_function_is_none_of_those_who_are_left():
+    job = Job(2, 2, 2, spares=1, straggler_seconds=20, replaces_failed=True)
+    job.hosts("a:3")
+    job.ready("a[0]", "a[1]", "a[2]", function="")
+    job.joined("a[0]", "a[1]")
+    job.begun("a[0]", "a[1]", function="m.tune")
+    job.ready("a[2]", function="m.train")
+    assert "a[2] waits: it is in m.train(), the others are in m.tune()." in job.said()
+    job.late(1, looks=3)
+    assert "it stays: too few would be left without it" in job.said()
+    assert not job.all(Kill)

@@ -18,8 +18,8 @@ class Limits(NamedTuple):
     longer than `elastic_timeout`, and no newcomer that is ready, in its elastic function, waits
     longer than `start_timeout` for those that were started together with it. `replaces_failed`: a
     failure costs a process, not its whole host; None: it does not, and the user has no choice.
-    `straggler_seconds`: a process for which the others have waited in so many seconds of steps is
-    replaced (None: none).
+    `straggler_seconds`: a process that has held the others up in steps that took so long in all is
+    replaced (None: none is).
     """
 
     processes: int

@@ -22,7 +22,7 @@ from itertools import islice
 
 from hvdtune.core.driver import messages
 from hvdtune.core.driver.changes import HostUpdateResult
-from hvdtune.launch.allocation.hosts import Host
+from hvdtune.launch.allocation.hosts import Host, Slot
 from hvdtune.launch.elastic import discovery, placing, wording
 from hvdtune.launch.elastic.actions import (
     Action,
@@ -320,7 +320,7 @@ class Membership:
             self._begun = True
             self._patience.stop()
         others = sorted(roster.expected(), key=lambda one: one.age)
-        planned = placing.place([*(other.seat for other in others), *seats])[len(others) :]
+        planned = self._planned([other.seat for other in others], seats)
         batch, deadline = self._starts, now + self._limits.elastic_timeout
         for (host, number), slot in zip(seats, planned, strict=True):
             identity = f"{host}[{number}].{self._starts}"
@@ -331,6 +331,15 @@ class Membership:
                 roster.crew.append(process)
             self._actions.append(Start(identity, host, number, process.start_rank, slot))
 
+    def _planned(
+        self, others: Sequence[tuple[str, int]], seats: Sequence[tuple[str, int]]
+    ) -> list[Slot]:
+        """The slots that new processes are to expect; a spare the last one that there can be."""
+        inside = [*others, *seats][: self._roster.most]
+        slots = placing.place(inside)[len(others) :]
+        spares = seats[len(slots) :]
+        return [*slots, *(placing.place([*inside[:-1], seat])[-1] for seat in spares)]
+
     def _announce(self, now: float) -> None:
         """Tell a generation that has come together if the next would be another."""
         roster = self._roster
@@ -340,13 +349,13 @@ class Membership:
         if not all(map(roster.has_slot, roster.crew)):
             change |= HostUpdateResult.removed
         unready = {one.batch for one in roster.newcomers() if one.state is State.STARTING}
-        if len(roster.crew) < roster.most:
-            if any(one.batch not in unready for one in roster.comers()):
-                change |= HostUpdateResult.added
-            for one in roster.elsewhere():
-                if not one.is_named:
-                    one.is_named = True
-                    self._say(f"{wording.elsewhere(one.name, one.function, roster.function())}.")
+        has_room = len(roster.crew) < roster.most
+        if has_room and any(one.batch not in unready for one in roster.comers()):
+            change |= HostUpdateResult.added
+        for one in roster.elsewhere():
+            if not one.is_named:
+                one.is_named = True
+                self._say(f"{wording.elsewhere(one.name, one.function, roster.function())}.")
         change &= ~self._announced
         if change:
             self._news += 1
@@ -558,13 +567,14 @@ class Membership:
 
     def _can_do_without(self, process: Process) -> bool:
         """Whether enough are left, and one with the job's state, if the process is excluded."""
-        slot_only = self._limits.replaces_failed
+        slot_only, elsewhere = self._limits.replaces_failed, self._roster.elsewhere()
         others = [
             one
             for one in self._roster.expected()
             if one is not process and (slot_only or one.host != process.host)
         ]
-        has_state = any(one.since is not None for one in others)
+        others = [one for one in others if one not in elsewhere]
+        has_state = any(map(self._roster.carries, others))
         return has_state and min(len(others), self._roster.most) >= self._limits.least
 
     def _exclude_host_of(self, process: Process, what: str, now: float) -> None:

@@ -21,7 +21,7 @@ class Options(NamedTuple):
     """What the user asks for; None and 0 where nothing was said.
 
     `spares` are processes kept ready beyond `max_np`. `slots` are those of hosts that the script
-    prints without any. `replace_stragglers`: seconds of steps that the others have waited for one.
+    prints without any. `replace_stragglers`: seconds of the steps in which one holds the others up.
     """
 
     min_np: int | None = None
@@ -123,8 +123,8 @@ OPTIONS = (
     ),
     _Option(
         "replace_stragglers", ("--replace-stragglers",), _whole(1), "SECONDS",
-        "end a process for which the others have waited, step after step, in steps that took so "
-        "long together, and replace it as one that has failed (default: never)",
+        "end a process that has held the others up in steps that took so long in all, and replace "
+        "it as one that has failed (default: never)",
     ),
     _Option(
         "spares", ("--spares",), _whole(0), "N",

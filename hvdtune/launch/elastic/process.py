@@ -9,7 +9,11 @@ from hvdtune.core.driver import messages
 
 
 class State(Enum):
-    """How far a process is; from each it can go to any that follows, and back to WAITING."""
+    """How far a process is.
+
+    From each it can go to any that follows, and back to WAITING; from WAITING it goes back to
+    STARTING if it is told to prepare.
+    """
 
     STARTING = auto()  # ordered, or told to prepare; has not asked for a place since
     WAITING = auto()  # has asked for a place

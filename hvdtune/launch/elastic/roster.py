@@ -35,7 +35,13 @@ class Roster:
         return process.number < (self.hosts or {}).get(process.host, 0)
 
     def carries(self, process: Process) -> bool:
-        """Whether the process has the job's state; before there is one, everybody has."""
+        """Whether the process has the job's state, as far as the driver knows.
+
+        If some say that they have it, these; else whoever has been in a generation that came
+        together; before there is one, everybody.
+        """
+        if any(one.has_state and one.lives for one in self.processes.values()):
+            return process.lives and process.has_state
         return process.lives and (process.since is not None or not self.trained)
 
     def survivors(self) -> list[Process]:

@@ -45,7 +45,7 @@ def excluded(name: str, seconds: float, hint: bool) -> str:
 
 
 def late(found: Lateness, seconds: float) -> str:
-    """What one that is late costs the others, who have waited through so many seconds of steps."""
+    """What one that is late costs the others, who have waited in steps that took these seconds."""
     return (
         f"is late: the others wait for it {found.late_s * 1000:.3g} ms a step, "
         f"{found.share:.0%} of the time, and have done so through {seconds:.0f} s of steps"

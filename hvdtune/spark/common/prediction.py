@@ -65,7 +65,7 @@ def with_predictions(
     inputs = [_as_numbers(df.schema, name) for name in features]
     sizes = [size for _, _, size in outputs if size is not None]
     if len(sizes) < len(outputs):
-        sizes = _sizes(df, load, inputs, len(outputs))
+        sizes = _sizes(df, load, inputs, features, len(outputs))
     kinds = [
         kind if size == 1 and isinstance(kind, _SCALARS) else None
         for (_, kind, _), size in zip(outputs, sizes, strict=True)
@@ -139,7 +139,8 @@ def _as_numbers(schema: Any, name: str) -> Any:
 
 def _to_struct(frame: pd.DataFrame) -> pa.Array:
     return pa.StructArray.from_arrays(
-        [pa.array(frame.iloc[:, place], from_pandas=True) for place in range(frame.shape[1])],
+        # From NumPy: pandas' NaN would be missing, and the model is to see it.
+        [pa.array(frame.iloc[:, place].to_numpy()) for place in range(frame.shape[1])],
         names=list(map(str, frame.columns)),
     )
 
@@ -178,9 +179,12 @@ def _column(rows: np.ndarray[Any, Any], kind: Any) -> pa.Array:
     return pa.array(rows[:, 0]).cast(_ARROW[type(kind)])
 
 
-def _sizes(df: Any, load: Callable[[], Predict], inputs: list[Any], count: int) -> list[int]:
+def _sizes(
+    df: Any, load: Callable[[], Predict], inputs: list[Any], features: Sequence[str], count: int
+) -> list[int]:
     first = df.select(*inputs).limit(1).toPandas()
     if first.empty:
         return [1] * count
-    columns = [from_array(part, "") for part in _to_struct(first).flatten()]
+    parts = _to_struct(first).flatten()
+    columns = [from_array(part, name) for part, name in zip(parts, features, strict=True)]
     return [int(one[0].size) for one in load()(columns)]
