@@ -8,6 +8,7 @@ import pytest
 from elastic_world import World
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.tiers import EVERY
 
 from hvdtune.launch.elastic.limits import Limits
 
@@ -55,7 +56,8 @@ def test_any_history(fate):
 
 
 @pytest.mark.long
-@settings(QUIETLY, max_examples=4_000)
+@pytest.mark.timeout(3600)
+@settings(QUIETLY, max_examples=100_000 if EVERY else 4_000)
 @given(fates())
 def test_many_histories(fate):
     live(fate)
