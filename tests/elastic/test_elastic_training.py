@@ -101,6 +101,7 @@ def test_many_random_deaths_change_no_result(tmp_path):
             time.sleep(choose.random() / 10)
             for victim in choose.sample(ranks_of(launcher), choose.choice((1, 1, 1, 2))):
                 victim.send_signal(signal.SIGKILL)
+        launcher.process.wait(240)  # the steps that are left
         ended = launcher.wait()
     assert ended.status == 0, ended
     check(log, steps, 2 * kills)
