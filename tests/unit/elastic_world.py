@@ -116,7 +116,8 @@ class World:
         others = rng.choice(["f", "fg"])  # that the program calls after the first
         self.program = ["f", *rng.choices(others, k=8)]
         self.input = ""  # what the driver is told now
-        self.is_quiet = False  # nothing has gone wrong with the present generation
+        self.is_quiet = False  # nothing has gone wrong since the present generation was placed
+        self.is_whole = False  # and with its members
 
     # What the driver says.
 
@@ -126,6 +127,8 @@ class World:
         self.input = what
         if what in ("ready", "silent", "not_started") or (what == "exited" and arguments[1]):
             self.is_quiet = False
+            generation = self.members[max(self.members)] if self.members else []
+            self.is_whole &= self.workers.get(arguments[0]) not in generation
         actions = getattr(self.membership, what)(*arguments, self.now)
         for action in actions:
             self.log.append(f"      {action}")
@@ -162,7 +165,7 @@ class World:
     def _check_eviction(self, worker: Worker) -> None:
         """Of a healthy generation one process is taken, or its host; enough are left."""
         assert worker in self.members[max(self.members)] or not self.limits.replaces_failed
-        assert self.is_quiet or not self.limits.replaces_failed, "two at once"
+        assert self.is_whole or not self.limits.replaces_failed, "two at once"
         left = [one for one in self.workers.values() if self._is_part(one)]
         assert len(left) >= self.limits.least
         assert any(one in self.since for one in left)
@@ -201,7 +204,7 @@ class World:
         assert action.synchronise == self.differ
         for worker in members:
             worker.restored = False
-        self.is_quiet = True
+        self.is_quiet = self.is_whole = True
         self.members[action.generation] = members
         self.met[action.generation] = set()
 
@@ -251,7 +254,7 @@ class World:
         assert action.generation == max(self.members)
         assert action.why
         assert not action.why.endswith(".")
-        self.is_quiet = False
+        self.is_quiet = self.is_whole = False
         for identity in action.identities:
             assert not self.workers[identity].ended
             self.workers[identity].inbox.append(action)
