@@ -108,8 +108,8 @@ class Chaos:
         if took > self.longest:
             print(f"{took:.2f} s: {told}")
             self.longest = took
-        # 0: it had ended by itself. The negative ones: before it could hear. 1: so Python ends if it
-        # is interrupted while it starts, before it comes to a line of hvdtune's.
+        # 0: it had ended by itself. The negative ones: before it could hear. 1: Python itself was
+        # interrupted while it started, before it came to a line of hvdtune's.
         allowed = (0, -number) if number == signal.SIGKILL else (0, 128 + number, -number)
         text = output.read_text()
         if text.rstrip().endswith("KeyboardInterrupt") and not re.search(OWN_FRAME, text, re.M):
