@@ -65,7 +65,7 @@ def test_steps_are_recorded_when_they_are_computed(tmp_path: Path) -> None:
 
 
 def test_a_dead_rank_ends_what_others_wait_for() -> None:
-    with start_ranks(2, mxnet_operations.wait_for_the_dead) as ranks:
+    with start_ranks(2, mxnet_operations.wait_for_another, "dead") as ranks:
         for rank in range(2):
             ranks.wait_for_output(rank, "started")
         time.sleep(0.2)
@@ -74,6 +74,17 @@ def test_a_dead_rank_ends_what_others_wait_for() -> None:
     kind, text = result.values[0]
     assert kind == "MXNetError", text
     assert "rank 1" in text
+
+
+def test_the_stall_check_names_who_is_waited_for_and_ends_the_wait() -> None:
+    settings = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    with start_ranks(2, mxnet_operations.wait_for_another, "late", env=settings) as ranks:
+        ranks.wait_for_output(0, "1: [allreduce.late]", 60)
+        ranks.wait_for_output(0, "1!: [", 60)
+        result = ranks.wait(60, check=False)
+    kind, text = result.values[0]
+    assert kind == "MXNetError", text
+    assert "stall" in text.lower()
 
 
 def test_without_mxnet_there_is_one_sentence() -> None:

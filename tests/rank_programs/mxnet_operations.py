@@ -735,13 +735,13 @@ def last_step_is_not_read() -> None:
         np.testing.assert_allclose(weight.asnumpy(), 1 + 20 * mean, rtol=1e-5)
 
 
-def wait_for_the_dead() -> tuple[str, str]:
-    """What an operation ends with whose other rank was killed."""
+def wait_for_another(name: str) -> tuple[str, str]:
+    """What an operation ends with that rank 1, which is killed or sleeps, has no part in."""
     hvd.init()
     print("started", flush=True)
     if hvd.rank() == 1:
         time.sleep(60)  # until the signal
-    tensor = hvd.allreduce_(ones(3), name="dead")
+    tensor = hvd.allreduce_(ones(3), name=name)
     try:
         tensor.wait_to_read()
     except Exception as error:
