@@ -341,6 +341,23 @@ def gradients_are_those_of_horovod() -> None:
 
             for of in both_modes(gradient):
                 equal(of(), wanted)
+    # Of one member of a group at a time, with given gradients of the outputs, in another type.
+    members = [variable, tf.Variable(tf.ones([2], tf.float64))]
+
+    def one_by_one() -> list[tf.Tensor]:
+        with tf.GradientTape(persistent=True) as tape:
+            alone = ops._allreduce(members[0])
+            together = ops._grouped_allreduce(members)
+        given = [tf.fill(member.shape, 2.0) for member in members]
+        by_member = zip(together, members, given, strict=True)
+        return [
+            tape.gradient(alone, members[0], given[0]),
+            *(tape.gradient(output, member, own) for output, member, own in by_member),
+        ]
+
+    for of in both_modes(one_by_one):
+        for got, member in zip(of(), (members[0], *members), strict=True):
+            equal(got, np.full(member.shape, 2 * size))
 
 
 @check

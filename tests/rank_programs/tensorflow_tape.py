@@ -297,15 +297,42 @@ def varying_rows() -> None:
         close(got, expected)
 
 
+def rows_of_every_type() -> None:
+    """Whole numbers, too, of which an average has TensorFlow's type of quotients."""
+    rank, size = hvd.rank(), hvd.size()
+    quotients = {tf.uint8: tf.float32, tf.int8: tf.float32, tf.int32: tf.float64}
+    quotients[tf.int64] = tf.float64
+    times = np.array([1] + [2] * (size - 1) + [1])[:, None]  # neighbours share a row
+    for dtype in (*quotients, tf.float16, tf.float32, tf.float64):
+        row = tf.cast([1, 0, 2], dtype)
+        slices = tf.IndexedSlices(tf.stack([row, row]), tf.constant([rank, rank + 1]))
+        for op, among in ((hvd.Sum, 1), (hvd.Average, size)):
+            alone = hvd.allreduce(slices, op=op)
+            *together, dense = hvd.grouped_allreduce([slices, slices, row], op=op)
+            for got in (alone, *together):
+                kept = dtype if op == hvd.Sum else quotients.get(dtype, dtype)
+                assert got.values.dtype == kept, (got.values.dtype, kept)
+                assert got.dense_shape is None
+                assert got.indices.dtype == tf.int32
+                added = tf.math.unsorted_segment_sum(got.values, got.indices, size + 1)
+                close(added, times * row.numpy().astype("float64") / among, 1e-3)
+            assert dense.dtype == dtype
+            close(dense, row.numpy() * (size // among))
+
+
 def refused_sparse() -> None:
     slices = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([0, 1]), tf.constant([4, 3]))
     many = [slices, tf.ones(2)]
+    # Refused before they are looked at: their values need not be those of a tensor.
+    listed = [tf.IndexedSlices([tf.ones(1), tf.ones(2)], tf.constant([0]))]
     for options, words in (
         ({"op": hvd.Adasum}, "Adasum does not support sparse"),
         *(({"op": op}, "must be Average or Sum") for op in (hvd.Min, hvd.Max, hvd.Product)),
         ({"prescale_factor": 2.0}, "prescale_factor is not supported"),
         ({"postscale_factor": 2.0}, "postscale_factor is not supported"),
     ):
+        with pytest.raises(NotImplementedError, match=words):
+            hvd.grouped_allreduce(listed, **options)
         for call, given in ((hvd.allreduce, slices), (hvd.grouped_allreduce, many)):
             for mode in MODES.values():
 
@@ -379,8 +406,8 @@ def adasum() -> None:
 SETS: list[Any] = []
 CHECKS = (
     *(reductions, compression, groups_of_variables, structures, the_wrapped_tape, local_sources),
-    *(partial_tapes, sparse_gradients, varying_rows, refused_sparse, process_sets, generic_names),
-    *(adasum, elastic_sizes),
+    *(partial_tapes, sparse_gradients, varying_rows, rows_of_every_type, refused_sparse),
+    *(process_sets, generic_names, adasum, elastic_sizes),
 )
 
 
