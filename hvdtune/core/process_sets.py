@@ -215,6 +215,15 @@ def registered(number: int) -> list[int] | None:
     return _ranks_of.get(number)
 
 
+def all_registered() -> dict[int, list[int]]:
+    """The ranks of every set of the running job, by its number; 0 is the job itself.
+
+    Raises ValueError before init.
+    """
+    world.topology()
+    return {number: list(ranks) for number, ranks in sorted(_ranks_of.items())}
+
+
 def register(number: int, ranks: Sequence[int]) -> None:
     """There is a set of this number in the running job."""
     _ranks_of[number] = list(ranks)

@@ -29,8 +29,6 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
                 if fused
                 else "SyncBatchNormalization needs fused=False."
             )
-        if not kwargs.get("name"):
-            kwargs["name"] = _unique_name()
         super().__init__(**({"fused": False} if LEGACY else {}), **kwargs)
 
     def get_config(self) -> dict[str, Any]:
@@ -90,12 +88,3 @@ def _joined(mean: Any, variance: Any, count: Any, name: str) -> tuple[Any, Any]:
     squares = backend.allreduce(squares, f"{name}.variance", Sum, 1.0, 1.0)
     shape = ops.shape(mean)
     return ops.reshape(joined, shape), ops.reshape(squares / total, shape)
-
-
-def _unique_name() -> str:
-    base = "sync_batch_normalization"
-    if LEGACY:
-        return str(keras.backend.unique_object_name(base, zero_based=True))
-    from keras.src.utils.naming import auto_name
-
-    return str(auto_name(base))

@@ -34,6 +34,7 @@ from hvdtune.core.reduce_ops import Adasum, Average, Sum
 from hvdtune.faces import basics
 from hvdtune.faces.arguments import allreduce_op
 from hvdtune.faces.basics import *  # noqa: F403
+from hvdtune.faces.basics import _basics  # noqa: F401 (as Horovod's modules have it)
 from hvdtune.faces.collectives import Collectives
 from hvdtune.mxnet.adapter import MxnetAdapter, code_of, like
 

@@ -27,6 +27,7 @@ from hvdtune.faces import basics
 from hvdtune.faces.arguments import allreduce_op as handle_average_backwards_compatibility
 from hvdtune.faces.arguments import group_members
 from hvdtune.faces.basics import *  # noqa: F403
+from hvdtune.faces.basics import _basics  # noqa: F401 (as Horovod's modules have it)
 from hvdtune.tensorflow.calls.operations import call, checked
 
 __all__ = [

@@ -19,6 +19,7 @@ from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Average
 from hvdtune.faces import basics
 from hvdtune.faces.basics import *  # noqa: F403
+from hvdtune.faces.basics import _basics  # noqa: F401 (as Horovod's modules have it)
 from hvdtune.torch import autograd
 from hvdtune.torch.adapter import group_members
 from hvdtune.torch.async_ops import (

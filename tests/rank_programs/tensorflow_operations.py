@@ -465,6 +465,8 @@ def process_sets() -> None:
     odd = hvd.add_process_set(range(1, size, 2))
     mine, other = (odd, even) if rank % 2 else (even, odd)
     members = mine.size()
+    known = {0: list(range(size)), even.process_set_id: even.ranks, odd.process_set_id: odd.ranks}
+    assert ops._basics._get_process_set_ids_and_ranks() == known, "as Horovod's own tests ask"
     for call in both_modes(lambda x: ops._allreduce(x, name="of_a_set", process_set=mine)):
         equal(call(tf.ones([2])), [members] * 2)
     equal(ops.allgather(tf.fill([1], rank), process_set=mine), mine.ranks)
@@ -479,6 +481,7 @@ def process_sets() -> None:
     equal(tape.gradient(gathered, variable), np.ones((2, 2)))
     hvd.remove_process_set(even)
     hvd.remove_process_set(odd)
+    assert list(ops._basics._get_process_set_ids_and_ranks()) == [0]
     fails(refused, lambda: ops._allreduce(tf.ones([2]), process_set=mine))
 
 

@@ -233,6 +233,30 @@ def gradients_are_reduced_once(make: Any) -> None:
         backend.grouped_allreduce = original  # type: ignore[method-assign]
 
 
+def sync_batch_normalization() -> None:
+    """Uneven batches are normalised as their union is by one process, also in a session."""
+    whole = np.random.default_rng(0).normal(5.0, 2.0, (3 * hvd.size() + 2, 4)).astype("float32")
+    mine = slice(3 * hvd.rank(), 3 * (hvd.rank() + 1) + (2 if hvd.rank() == hvd.size() - 1 else 0))
+
+    def layers_and_outputs() -> tuple[Any, Any]:
+        layers = hvd.SyncBatchNormalization(), keras.layers.BatchNormalization(fused=False)
+        pairs = zip(layers, (whole[mine], whole), strict=True)
+        return layers, [one(tf.constant(inputs), training=True) for one, inputs in pairs]
+
+    (layer, alone), (outputs, expected) = layers_and_outputs()
+    assert layer.name.startswith("sync_batch_normalization")
+    assert hvd.SyncBatchNormalization().name != layer.name
+    assert hvd.SyncBatchNormalization.from_config(layer.get_config()).name == layer.name
+    assert np.allclose(outputs, expected[mine], atol=1e-5)
+    for got, want in zip(layer.get_weights(), alone.get_weights(), strict=True):
+        assert np.allclose(got, want, atol=1e-4)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        _, tensors = layers_and_outputs()
+        session.run(tf.compat.v1.global_variables_initializer())
+        outputs, expected = session.run(tensors)
+    assert np.allclose(outputs, expected[mine], atol=1e-5)
+
+
 CHECKS = (
     training,
     the_sum_is_reduced_once,
@@ -240,6 +264,7 @@ CHECKS = (
     what_has_added_up_is_dropped,
     half_precision,
     what_loss_scaling_refuses,
+    sync_batch_normalization,
 )
 
 

@@ -209,5 +209,6 @@ def test_basics():
     basics = helper("common.basics").HorovodBasics(__file__, "mpi_lib_v2")
     assert basics.gloo_built() is built.gloo_built()
     assert not basics.is_initialized()
-    with pytest.raises(ValueError, match="init"):
-        basics.rank()
+    for ask in (basics.rank, basics._get_process_set_ids_and_ranks):
+        with pytest.raises(ValueError, match="init"):
+            ask()
