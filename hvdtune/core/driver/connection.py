@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hvdtune import _native
+import hvdtune._native as _native
 from hvdtune.core.driver import messages
 from hvdtune.core.driver.place import Place
 

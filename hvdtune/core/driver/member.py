@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvdtune import _native
+import hvdtune._native as _native
 from hvdtune.core import world
 from hvdtune.core.driver import messages
 from hvdtune.core.driver.place import Place
