@@ -14,12 +14,12 @@ from hvdtune.launch.elastic.roster import Roster
 from hvdtune.launch.elastic.suspicion import Lateness, Suspicion
 from hvdtune.launch.errors import LaunchError
 
-STRIKES = 3  # so many processes in a row may fail in a slot before they have proved themselves
+STRIKES = 3  # processes in a row that may fail in a slot before they have proved themselves
 _SHORTEST, _LONGEST = 1, 3600  # seconds
 
 
 class Exclusion:
-    """Who is excluded, and until when.
+    """Which names are excluded, and until when.
 
     Without a range, for ever; with `cooldown` = (lo, hi), the k-th exclusion of a name lasts
     lo·2^k + U·lo seconds, between lo and hi, where `uniform` gives U in [0, 1). Raises
@@ -89,8 +89,8 @@ class Blame:
     def host_of(self, process: Process, what: str, now: float) -> None:
         """Start nothing there any more, for some time or for ever.
 
-        With the host go its other processes; its members stay if only a newcomer failed, and who
-        has finished is let end in peace.
+        Its other processes are ended with it. If only a newcomer failed, its members stay; and a
+        process whose elastic function has returned may end by itself.
         """
         self._exclude(process.host, now, hint=self._limits.replaces_failed is False)
         for other in self._roster.processes.values():

@@ -1,9 +1,9 @@
-"""Who takes part in an elastic job: every decision of the driver, and nothing else.
+"""The members of an elastic job: every decision of the driver, and nothing else.
 
-`Membership` has no clock, no thread and no process. Whoever runs the job tells it what happened,
-and when, and does what it answers. Whatever happens only changes what it knows (`Roster`); then it
-compares that with what should be, always in the same order (`_settle`). So a message that comes
-late, twice or not at all does no lasting harm.
+`Membership` has no clock, no thread and no process. The driver tells it what happened and when, and
+does what it answers. An event only changes what it knows (`Roster`); then it compares that with
+what should be, always in the same order (`_settle`). So a message that comes late, twice or not at
+all does no lasting harm.
 
 A job goes from generation to generation. One ends if a member is lost or asks for another place;
 as soon as all its members that live have asked, the next is placed: those members, the oldest
@@ -49,9 +49,9 @@ PROBATION_SECONDS = 30.0  # that a process must take part before it has proved i
 class Membership:
     """Decides what the driver of an elastic job does.
 
-    Each input takes `now`, in seconds of a clock that only goes forward, and returns what is to be
-    done, in this order. `due` says when `tick` is to be called. After an `End` nothing more comes.
-    Processes have identities: texts that no two processes of the job share, from their `Start`.
+    Each input takes `now`, in seconds of a clock that only goes forward, and returns what the
+    driver must do, in this order. `due` says when to call `tick`. After an `End` nothing more
+    comes. Processes have identities: texts that no two processes of the job share, from their `Start`.
     """
 
     def __init__(self, limits: Limits, exclusion: Exclusion) -> None:
@@ -214,7 +214,7 @@ class Membership:
 
     @property
     def measures(self) -> bool:
-        """Whether rank 0 is to be asked for whom the others wait."""
+        """Whether the driver asks rank 0 for whom the others wait."""
         return self._limits.straggler_seconds is not None and not self._succeeded
 
     def due(self) -> float | None:
@@ -472,7 +472,7 @@ class Membership:
     def _ends_the_job(self, process: Process) -> bool:
         """Whether the job has done its work if the process ends well.
 
-        A host that is taken away may end its processes well, too.
+        A host that is taken away may also end its processes well.
         """
         is_member = process.lives and self._roster.is_member(process)
         return is_member and (process.finished or self._roster.has_slot(process))

@@ -6,7 +6,7 @@ from hvdtune.launch.elastic import wording
 from hvdtune.launch.elastic.actions import Action, End, Kill, Leave, Say
 from hvdtune.launch.elastic.process import Process, State
 
-GRACE_SECONDS = 30.0  # for processes that are to end by themselves
+GRACE_SECONDS = 30.0  # for processes that should end by themselves
 
 
 class Orders:

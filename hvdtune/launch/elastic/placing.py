@@ -43,7 +43,7 @@ def place(seats: Sequence[tuple[str, int]]) -> list[Slot]:
 def planned(
     others: Sequence[tuple[str, int]], seats: Sequence[tuple[str, int]], most: int
 ) -> list[Slot]:
-    """The slots that new processes at `seats` are to expect beside the `others`, all older.
+    """The slots that new processes at `seats` must expect beside the `others`, all older.
 
     Of more than `most` processes the last are spares: each expects the last slot that there is.
     """

@@ -1,4 +1,4 @@
-"""Who holds the others up in a generation of an elastic job, and for how long in a row."""
+"""Ranks that hold the others up in a generation of an elastic job, and for how long in a row."""
 
 from __future__ import annotations
 
