@@ -120,7 +120,7 @@ def DistributedOptimizer(
     Args:
         optimizer: an `optax.GradientTransformation`.
         name, op, compression, gradient_predivide_factor, process_set: as for `value_and_grad`.
-        backward_passes_per_step: gradients of this many updates are averaged on this rank first; the
+        backward_passes_per_step: gradients of this many updates are averaged here first; the
             other updates are zero and nothing travels, as with `optax.MultiSteps`.
 
     Give it gradients as `jax.grad` returns them, not those of this module's `grad`. Its state is

@@ -65,9 +65,9 @@ class RayExecutor:
 
     `num_workers` workers go to as few hosts as Ray finds room. `num_hosts` puts
     `num_workers_per_host` on each of that many. Each gets `cpus_per_worker` CPUs and, with
-    `use_gpu`, `gpus_per_worker` GPUs (1); all GPUs of a host's workers are visible to each of them, so a
-    program picks its own by `local_rank()`. Within a placement group, such as that of a trial of
-    Ray Tune, the workers take its resources, unless `use_current_placement_group` is False.
+    `use_gpu`, `gpus_per_worker` GPUs (1); all GPUs of a host's workers are visible to each of them,
+    so a program picks its own by `local_rank()`. Within a placement group, such as that of a trial
+    of Ray Tune, the workers take its resources, unless `use_current_placement_group` is False.
 
     `settings` come from `create_settings`; any object with such attributes will do. The workers
     get this process's settings of hvdtune and Horovod (HOROVOD_*, HVDTUNE_*).

@@ -51,7 +51,8 @@ class Membership:
 
     Each input takes `now`, in seconds of a clock that only goes forward, and returns what the
     driver must do, in this order. `due` says when to call `tick`. After an `End` nothing more
-    comes. Processes have identities: texts that no two processes of the job share, from their `Start`.
+    comes. Processes have identities: texts that no two processes of the job share, from their
+    `Start`.
     """
 
     def __init__(self, limits: Limits, exclusion: Exclusion) -> None:
