@@ -5,6 +5,8 @@ one for PyTorch. Importing this module loads no framework, not even NumPy: the a
 when they are first used.
 """
 
+# ruff: noqa: F405 (the array functions, by a star below)
+
 from __future__ import annotations
 
 import sys as _sys
@@ -30,9 +32,7 @@ from types import ModuleType  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 if not _IS_HANDED_OVER:
-    from hvdtune.core import job as _job
-    from hvdtune.core import world as _world
-    from hvdtune.core.driver import member as _member
+    from hvdtune import services as _services
     from hvdtune.core.exceptions import (
         HorovodInternalError,
         HorovodVersionMismatchError,
@@ -43,68 +43,8 @@ if not _IS_HANDED_OVER:
     from hvdtune.faces.basics import *  # noqa: F403
 
 if TYPE_CHECKING:
-    from hvdtune.arrays import (
-        allgather,
-        allgather_async,
-        allgather_object,
-        allreduce,
-        allreduce_,
-        allreduce_async,
-        allreduce_async_,
-        alltoall,
-        alltoall_async,
-        barrier,
-        broadcast,
-        broadcast_,
-        broadcast_async,
-        broadcast_async_,
-        broadcast_object,
-        grouped_allgather,
-        grouped_allgather_async,
-        grouped_allreduce,
-        grouped_allreduce_,
-        grouped_allreduce_async,
-        grouped_allreduce_async_,
-        grouped_reducescatter,
-        grouped_reducescatter_async,
-        join,
-        poll,
-        reducescatter,
-        reducescatter_async,
-        synchronize,
-    )
+    from hvdtune.arrays import *  # noqa: F403
     from hvdtune.launch.function.call_site import run
-
-_ARRAY_FUNCTIONS = [
-    "allgather",
-    "allgather_async",
-    "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "broadcast_object",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "reducescatter",
-    "reducescatter_async",
-    "synchronize",
-]
 
 __all__ = [
     "HorovodInternalError",
@@ -142,6 +82,9 @@ __all__ = [
     "run",
     "synchronize",
 ]
+# What is imported when it is first used; NumPy comes with it.
+_ARRAY_FUNCTIONS = {name for name in __all__ if name not in globals()} - {"run"}
+
 if not _IS_HANDED_OVER:
     __all__ += _basics.__all__
 
@@ -163,88 +106,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def _start_autotune() -> None:
-    if _world.settings().autotune and _world.rank() == 0:
-        from hvdtune.autotune.session import online
-
-        online.start()
-
-
-def _stop_autotune() -> None:
-    if not _world.settings().autotune:
-        return
-    if _world.rank() == 0:
-        from hvdtune.autotune.session import online
-
-        online.stop()
-    elif _member.is_connected():
-        from hvdtune.autotune.session import online
-
-        online.keep_what_is_in_force()
-
-
-def _exports_metrics() -> bool:
-    settings = _world.settings()
-    return _world.rank() == 0 and bool(settings.metrics_file or settings.metrics_port)
-
-
-def _start_metrics() -> None:
-    if _exports_metrics():
-        from hvdtune.live import job
-
-        job.start(_world.settings(), _world.status, _world.warn)
-
-
-def _stop_metrics() -> None:
-    if _exports_metrics():
-        from hvdtune.live import job
-
-        job.stop()
-
-
-def _records() -> bool:
-    settings = _world.settings()
-    return bool(settings.timeline) and settings.timeline_format == "hvdtune"
-
-
-def _records_gpus() -> bool:
-    return _records() and _world.is_first_of_host()
-
-
-def _start_cpu_counters() -> None:
-    if _records():
-        from hvdtune.core.observation import marks
-        from hvdtune.live import cpu_counters
-
-        first = _world.is_first_of_host()
-        cpu_counters.start(marks.are_recorded, marks.counter, of_host=first)
-
-
-def _stop_cpu_counters() -> None:
-    if _records():
-        from hvdtune.live import cpu_counters
-
-        cpu_counters.stop()
-
-
-def _start_gpu_counters() -> None:
-    if _records_gpus():
-        from hvdtune.core.observation import marks
-        from hvdtune.live import gpu_counters
-
-        gpu_counters.start(marks.are_recorded, marks.counter, _world.warn)
-
-
-def _stop_gpu_counters() -> None:
-    if _records_gpus():
-        from hvdtune.live import gpu_counters
-
-        gpu_counters.stop()
-
-
 if not _IS_HANDED_OVER:
-    # Here, where all parts are known: core itself knows nothing of them.
-    _job.add_lifecycle_hook(_start_autotune, _stop_autotune)
-    _job.add_lifecycle_hook(_start_metrics, _stop_metrics)
-    _job.add_lifecycle_hook(_start_gpu_counters, _stop_gpu_counters)
-    _job.add_lifecycle_hook(_start_cpu_counters, _stop_cpu_counters)
+    _services.register()

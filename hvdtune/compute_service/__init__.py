@@ -1,5 +1,5 @@
 """The registry by which the processes of TensorFlow's data service find each other.
 
 `service` runs in one process, `client` in all that ask it; `registry` is what it knows, `messages`
-how they talk. Nothing here needs TensorFlow; `hvdtune.tensorflow.data` is built on it.
+how they talk. Knows `core` and no framework; `hvdtune.tensorflow.data` is built on it.
 """

@@ -1,4 +1,4 @@
-"""Who asks a compute service: a dispatcher, a worker, or a process that trains."""
+"""The side that asks a compute service: a dispatcher, a worker, or a process that trains."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class ComputeClient:
     def _exchange(
         self, name: str, parameters: dict[str, Any], seconds: float | None
     ) -> tuple[dict[str, Any], str]:
-        """The answer to a question that may take so many seconds, and this end's address."""
+        """The answer to a question that may take `seconds`, and this end's address."""
         with socket.create_connection(self._place, _SECONDS) as connection:
             challenge = _receive(connection, messages.CHALLENGE_BYTES)
             question, digest = messages.pack(

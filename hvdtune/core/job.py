@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hvdtune import _native
+import hvdtune._native as _native
 from hvdtune.core import membership, world
 from hvdtune.core import process_sets as sets
 from hvdtune.core.driver import member, messages

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hvdtune import _native
+import hvdtune._native as _native
 from hvdtune._native import (
     AllreducePlan,
     DeviceDone,

@@ -178,7 +178,7 @@ def static_ranks(given: Sequence[ProcessSet], size: int) -> list[list[int]]:
     Duplicates appear once (`adopt` reports them), sets made from communicators not at all. Raises
     ValueError for an empty set, a rank outside the job or given twice, and too many sets.
     """
-    from hvdtune import _native
+    import hvdtune._native as _native
 
     whole = list(range(size))
     different: list[list[int]] = []

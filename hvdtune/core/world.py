@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from hvdtune import _native
+import hvdtune._native as _native
 from hvdtune.core.topology import Topology
 from hvdtune.settings import knobs
 

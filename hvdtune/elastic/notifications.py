@@ -11,7 +11,7 @@ from hvdtune.core.driver.changes import HostUpdateResult
 
 
 class Listener(Protocol):
-    """Whoever wants to know; ``State`` does."""
+    """An object that wants to know; ``State`` does."""
 
     def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
         """Called from any thread; must return at once."""

@@ -1,4 +1,4 @@
-"""What is to survive a failure or a change of hosts, with its last committed copy."""
+"""What must survive a failure or a change of hosts, with its last committed copy."""
 
 from __future__ import annotations
 

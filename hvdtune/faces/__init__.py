@@ -1,6 +1,5 @@
 """What does not depend on a framework's tensors, so that no face writes it a second time.
 
-A face (arrays, torch) adds an `Adapter` and what is its framework's alone. Both have adapter,
-arguments and collectives from here; the rest serves faces with gradients. May know `core` and
-`settings`.
+A face adds an `Adapter` and what is its framework's alone. All faces use `adapter`, `arguments` and
+`basics`; `collectives` makes the operations; the rest is for faces with gradients. Knows `core`.
 """

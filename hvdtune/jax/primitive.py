@@ -119,7 +119,7 @@ def _take_token() -> Any:
 
 
 def _finish_calls() -> None:
-    """Wait for what this thread has dispatched: the other ranks wait for it, too.
+    """Wait for what this thread has dispatched: the other ranks also wait for it.
 
     If one of them ends the job instead, the call ends with an error, which whoever looks at its
     results gets.

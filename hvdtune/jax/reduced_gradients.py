@@ -120,8 +120,8 @@ def DistributedOptimizer(
     Args:
         optimizer: an `optax.GradientTransformation`.
         name, op, compression, gradient_predivide_factor, process_set: as for `value_and_grad`.
-        backward_passes_per_step: the gradients of so many updates are averaged on this rank first;
-            the other updates are zero and nothing travels, as with `optax.MultiSteps`.
+        backward_passes_per_step: gradients of this many updates are averaged here first; the
+            other updates are zero and nothing travels, as with `optax.MultiSteps`.
 
     Give it gradients as `jax.grad` returns them, not those of this module's `grad`. Its state is
     that of `optimizer`, or `optax.MultiStepsState` around it.

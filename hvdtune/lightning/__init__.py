@@ -1,10 +1,8 @@
-"""hvdtune for PyTorch Lightning: a strategy that trains with one process per rank.
-
-    from hvdtune.lightning import HvdtuneStrategy
-    trainer = Trainer(strategy=HvdtuneStrategy(), accelerator="cpu", devices=1)
+"""hvdtune for PyTorch Lightning: `Trainer(strategy=HvdtuneStrategy())`, one process per rank.
 
 Importing this module also makes ``strategy="hvdtune"`` known, and ``strategy="horovod"``, which
-scales learning rates with the number of ranks as Lightning's own Horovod strategy did.
+scales learning rates with the number of ranks as Lightning's own Horovod strategy did. Knows
+`torch`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Horovod's MXNet API on hvdtune's engine: ``import hvdtune.mxnet as hvd``.
 
 A program for ``horovod.mxnet`` runs with this module in its place. Nothing is compiled against
-MXNet.
+MXNet. Knows `faces` and `core`.
 """
 
 from __future__ import annotations

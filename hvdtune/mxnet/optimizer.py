@@ -31,7 +31,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     ) -> None:
         """``gradient_predivide_factor``: 1/factor before the sum, factor/size after it.
 
-        ``num_groups``: the gradients of one update are reduced in so many groups; 0: each alone.
+        ``num_groups``: the gradients of one update are reduced in this many groups; 0: each alone.
         ``process_set``: ranks outside update with their own gradients.
         """
         gradients.check_options(gradient_predivide_factor, num_groups)

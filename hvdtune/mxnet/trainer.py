@@ -36,7 +36,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         """``params``: in the same order on all ranks, each on one device.
 
         ``prefix``: of the names of gradients; trainers whose steps overlap need different ones.
-        ``num_groups``: gradients are reduced in so many groups; 0: each alone. Raises ValueError
+        ``num_groups``: gradients are reduced in this many groups; 0: each alone. Raises ValueError
         for parameters on several devices, and options that cannot be.
         """
         gradients.check_options(gradient_predivide_factor, num_groups)

@@ -1,9 +1,8 @@
 """The skeleton of hvdtune's HTML pages: one file with everything in it, which needs no network.
 
-A page is a list of pieces of HTML; the functions here make them. Pictures are plotly's. Colours are
-written `@name` in a figure and stand for the variable `--name` of page.css, so that a picture
-follows the page from light to dark. plotly.js is embedded compressed (a quarter of its size); the
-browser unpacks it.
+A page is a list of pieces of HTML, which functions here make. Figures are plotly's; `@name` in one
+is the variable `--name` of page.css, so figures follow the page from light to dark. Knows nothing
+else of hvdtune.
 """
 
 from __future__ import annotations

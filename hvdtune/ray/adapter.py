@@ -7,6 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvdtune.ray import crew
+
+_NOT_ELASTIC = "is not for elastic jobs, whose workers come and go: call run() or execute()"
+
 
 @dataclass
 class BaseParams:
@@ -37,37 +41,54 @@ class Adapter(ABC):
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start the workers."""
+        """Start the workers, or take note of what they will be."""
 
-    @abstractmethod
     def execute(
-        self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None
+        self,
+        fn: Callable[[Any], Any],
+        callbacks: Sequence[Callable[[Any], Any]] | None = None,
+        queue: Any = None,
     ) -> list[Any]:
-        """`fn(executable)` on all workers."""
+        """`fn(executable)` on all workers; what is logged goes to callbacks, or into a queue."""
+        return self._call("execute", fn, callbacks, queue)
 
-    @abstractmethod
     def run(
         self,
         fn: Callable[..., Any],
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callable[[Any], Any]] | None = None,
+        queue: Any = None,
     ) -> list[Any]:
-        """`fn(*args, **kwargs)` on all workers."""
+        """`fn(*args, **kwargs)` on all workers; what is logged as for `execute`."""
+        return self._call("run", (fn, args or (), kwargs or {}), callbacks, queue)
 
-    @abstractmethod
-    def run_remote(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """The same; returns a reference to each worker's value."""
+    def run_remote(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """References to what a function gives on each worker, if their number is fixed."""
+        raise NotImplementedError(f"run_remote() {_NOT_ELASTIC}")
 
-    @abstractmethod
-    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """`fn(executable)` on rank 0."""
+    def execute_single(self, *args: Any, **kwargs: Any) -> Any:
+        """`fn(executable)` on rank 0, if the number of workers is fixed."""
+        raise NotImplementedError(f"execute_single() {_NOT_ELASTIC}")
 
     @abstractmethod
     def shutdown(self) -> None:
         """End the workers."""
+
+    def _call(
+        self,
+        method: str,
+        what: Any,
+        callbacks: Sequence[Callable[[Any], Any]] | None,
+        queue: Any,
+    ) -> list[Any]:
+        relay = crew.Relay(callbacks) if callbacks else None
+        try:
+            return self._carry_out(method, what, relay.queue if relay else queue, relay)
+        finally:
+            if relay is not None:
+                relay.close()
+
+    @abstractmethod
+    def _carry_out(self, method: str, what: Any, queue: Any, relay: crew.Relay | None) -> list[Any]:
+        """Call a worker's method on all; they log into the queue, which the relay empties."""

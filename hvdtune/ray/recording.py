@@ -14,7 +14,7 @@ from hvdtune.ray.node_files import RECORDING
 
 
 class Recording(NamedTuple):
-    """Where the recording is to be in the end, and the folder that it lies in on every node."""
+    """Where the joined recording goes, and the folder of its parts on every node."""
 
     path: str
     folder: str

@@ -64,10 +64,10 @@ class RayExecutor:
     """A job whose processes are actors of Ray.
 
     `num_workers` workers go to as few hosts as Ray finds room. `num_hosts` puts
-    `num_workers_per_host` on each of so many. Each gets `cpus_per_worker` CPUs and, with `use_gpu`,
-    `gpus_per_worker` GPUs (1); all GPUs of a host's workers are visible to each of them, so a
-    program picks its own by `local_rank()`. Within a placement group, such as that of a trial of
-    Ray Tune, the workers take its resources, unless `use_current_placement_group` is False.
+    `num_workers_per_host` on each of that many. Each gets `cpus_per_worker` CPUs and, with
+    `use_gpu`, `gpus_per_worker` GPUs (1); all GPUs of a host's workers are visible to each of them,
+    so a program picks its own by `local_rank()`. Within a placement group, such as that of a trial
+    of Ray Tune, the workers take its resources, unless `use_current_placement_group` is False.
 
     `settings` come from `create_settings`; any object with such attributes will do. The workers
     get this process's settings of hvdtune and Horovod (HOROVOD_*, HVDTUNE_*).
@@ -75,11 +75,11 @@ class RayExecutor:
     If a worker raises or dies, all workers end, and a `WorkerFailed` names its rank and shows its
     last lines; `start` makes new ones.
 
-    `min_workers` makes the job elastic: it starts when there is room for so many workers, takes
+    `min_workers` makes the job elastic: it starts when there is room for that many workers, takes
     what nodes come, up to `max_workers`, and goes on without those that go; `fn` is a function
     that trains with `hvd.elastic.run`. Each call of `run` or `execute` is a job of its own, and
-    returns what the workers gave that were there at its end, the oldest first. The job ends with
-    an error after more than `reset_limit` resets, and if room for `min_workers` is missing for
+    returns the values of the workers that were there at its end, the oldest first. The job ends
+    with an error after more than `reset_limit` resets, and if room for `min_workers` is missing for
     `elastic_timeout` seconds. A node on which a worker fails gets no more, unless after the time
     in `cooldown_range` (shortest, longest; seconds). With `override_discovery` False,
     `settings.discovery` says which hosts there are.

@@ -117,26 +117,6 @@ class StaticAdapter(Adapter):
             )
         return list(ray.get(references))
 
-    def execute(
-        self,
-        fn: Callable[[Any], Any],
-        callbacks: Sequence[Callable[[Any], Any]] | None = None,
-        queue: Any = None,
-    ) -> list[Any]:
-        """`fn(executable)` on all workers; what is logged goes to callbacks, or into a queue."""
-        return self._call("execute", fn, callbacks, queue)
-
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        callbacks: Sequence[Callable[[Any], Any]] | None = None,
-        queue: Any = None,
-    ) -> list[Any]:
-        """`fn(*args, **kwargs)` on all workers; what is logged as for `execute`."""
-        return self._call("run", (fn, args or (), kwargs or {}), callbacks, queue)
-
     def run_remote(
         self,
         fn: Callable[..., Any],
@@ -177,21 +157,10 @@ class StaticAdapter(Adapter):
             raise RuntimeError("there are no workers: call start() first")
         return self.members
 
-    def _call(
-        self,
-        method: str,
-        what: Any,
-        callbacks: Sequence[Callable[[Any], Any]] | None,
-        queue: Any,
-    ) -> list[Any]:
+    def _carry_out(self, method: str, what: Any, queue: Any, relay: crew.Relay | None) -> list[Any]:
         members = self._running()
-        relay = crew.Relay(callbacks) if callbacks else None
-        try:
-            self._listen(relay.queue if relay else queue)
-            return self._gather(self._begin(method, what, members), relay)
-        finally:
-            if relay is not None:
-                relay.close()
+        self._listen(queue)
+        return self._gather(self._begin(method, what, members), relay)
 
     def _listen(self, queue: Any) -> None:
         """Where the workers send what they log during the calls from now on."""

@@ -23,7 +23,7 @@ Resources = dict[str, float]
 def create_placement_group(
     resources_per_bundle: Resources, num_bundles: int, pg_timeout: float, pg_strategy: str
 ) -> tuple[PlacementGroup, list[Resources]]:
-    """A group of so many bundles, once Ray has reserved them; and the bundles.
+    """The group of bundles, once Ray has reserved them; and the bundles.
 
     Raises TimeoutError, which names what was asked for and what there is, after `pg_timeout`
     seconds; then nothing is reserved.

@@ -9,32 +9,12 @@ from collections.abc import Callable
 
 import torch
 
-from hvdtune.core.operations import barrier, join, poll, synchronize
+from hvdtune.core.operations import barrier, join, poll, synchronize  # noqa: F401
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.core.reduce_ops import Average
 from hvdtune.faces import sparse
 from hvdtune.faces.collectives import Collectives
 from hvdtune.torch.adapter import TorchAdapter
-
-__all__ = [
-    "allgather_async",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall_async",
-    "barrier",
-    "broadcast_async",
-    "broadcast_async_",
-    "collectives",
-    "grouped_allgather_async",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "reducescatter_async",
-    "sparse_allreduce_async",
-    "synchronize",
-]
 
 collectives = Collectives(TorchAdapter(), __name__, "collectives")
 

@@ -44,7 +44,6 @@ from hvdtune.torch.async_ops import (
 from hvdtune.torch.compression import Compression
 
 __all__ = [
-    "HorovodInternalError",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -73,6 +72,8 @@ __all__ = [
     "sparse_allreduce_async",
     "synchronize",
 ]
+OPERATIONS = tuple(__all__)
+__all__ += ["HorovodInternalError"]
 __all__ += basics.__all__
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import time
-
 import pytest
 
 pytest.importorskip("tensorflow")
 
 from rank_programs import tensorflow_operations
-from support.jobs.ranks import run_ranks, start_ranks
+from support.jobs.deaths import told_of_a_death
+from support.jobs.ranks import run_ranks
 
 # Where operations are calls of Python, names are not those of nodes, and TensorFlow makes the calls
 # in the order of the program, with its own classes of errors in graphs.
@@ -52,13 +50,6 @@ def test_operations_as_calls_of_python() -> None:
 
 @pytest.mark.parametrize("place", ["eager", "graph"])
 def test_a_dead_rank_ends_what_others_wait_for(place: str) -> None:
-    with start_ranks(2, tensorflow_operations.wait_for_the_dead, place) as ranks:
-        for rank in range(2):
-            ranks.wait_for_output(rank, "started")
-        time.sleep(0.2)
-        ranks.signal(1, signal.SIGKILL)
-        result = ranks.wait(timeout=60, check=False)
-    kind, text = result.values[0]
+    kind, text = told_of_a_death(tensorflow_operations.wait_for_the_dead, place)
     assert kind == "UnknownError", text
     assert "HorovodAllreduce" in text
-    assert "rank 1" in text

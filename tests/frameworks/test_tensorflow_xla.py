@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import time
-
 import pytest
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("keras")
 
 from rank_programs import tensorflow_xla
-from support.jobs.ranks import run_ranks, start_ranks
+from support.jobs.deaths import told_of_a_death
+from support.jobs.ranks import run_ranks
 
 _found: dict[int, tuple[dict[str, str], ...]] = {}
 
@@ -28,13 +26,6 @@ def test_compiled_operations(np: int, name: str) -> None:
 
 
 def test_a_dead_rank_ends_what_a_compiled_function_waits_for() -> None:
-    with start_ranks(2, tensorflow_xla.wait_for_the_dead) as ranks:
-        for rank in range(2):
-            ranks.wait_for_output(rank, "started")
-        time.sleep(0.2)
-        ranks.signal(1, signal.SIGKILL)
-        result = ranks.wait(timeout=60, check=False)
-    kind, text = result.values[0]
+    kind, text = told_of_a_death(tensorflow_xla.wait_for_the_dead)
     assert kind == "InternalError", text
     assert text.startswith("True hvdtune: "), text
-    assert "rank 1" in text

@@ -6,7 +6,7 @@ from elastic_job import ADDED, FAILED, Job
 
 from hvdtune.core.driver import messages
 from hvdtune.launch.elastic.actions import Cancel, End, Kill, Leave
-from hvdtune.launch.elastic.membership import GRACE_SECONDS
+from hvdtune.launch.elastic.orders import GRACE_SECONDS
 
 
 def test_who_trains_on_after_the_success_of_one_may_take_its_time():

@@ -6,7 +6,7 @@ from elastic_job import ADDED, REMOVED, Job
 
 from hvdtune.core.driver import messages
 from hvdtune.launch.elastic.actions import Cancel, End, Kill, Leave, News, Place
-from hvdtune.launch.elastic.membership import STRIKES
+from hvdtune.launch.elastic.exclusion import STRIKES
 
 
 def test_programs_that_never_ask_for_a_place():

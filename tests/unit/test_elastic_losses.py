@@ -7,7 +7,9 @@ from elastic_job import Job
 
 from hvdtune.core.driver import messages
 from hvdtune.launch.elastic.actions import Cancel, End, Kill, Place
-from hvdtune.launch.elastic.membership import GRACE_SECONDS, PROBATION_SECONDS, STRIKES
+from hvdtune.launch.elastic.exclusion import STRIKES
+from hvdtune.launch.elastic.membership import PROBATION_SECONDS
+from hvdtune.launch.elastic.orders import GRACE_SECONDS
 
 
 def test_a_host_that_fails_before_it_is_ready():

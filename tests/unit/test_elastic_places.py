@@ -6,7 +6,7 @@ from elastic_job import Job
 
 from hvdtune.core.driver import messages
 from hvdtune.launch.elastic.actions import Kill, Leave, News, Place, Start
-from hvdtune.launch.elastic.membership import STRIKES
+from hvdtune.launch.elastic.exclusion import STRIKES
 
 
 def test_ranks_and_sizes():

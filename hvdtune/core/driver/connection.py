@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hvdtune import _native
+import hvdtune._native as _native
 from hvdtune.core.driver import messages
 from hvdtune.core.driver.place import Place
 
@@ -102,7 +102,7 @@ class Connection:
         generation: of the place that it was told last, 0 if none. function: the elastic function
         that it is in, "" before the first.
 
-        Returns None, before the first, if the job runs already: it is to ask in its function.
+        Returns None, before the first, if the job runs already: the process asks in its function.
 
         Raises Left or Gone if there will be no place.
         """

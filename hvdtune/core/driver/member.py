@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvdtune import _native
+import hvdtune._native as _native
 from hvdtune.core import world
 from hvdtune.core.driver import messages
 from hvdtune.core.driver.place import Place
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # other jobs do without sockets of Python's
 
 Listener = Callable[[int, int], None]
 
-#: What a place says by leaving it out, too.
+#: What a place also says by leaving it out.
 _MEETING = (network.ADDRESS, network.PORT)
 
 _connection: Connection | None = None
@@ -122,7 +122,7 @@ def take_place() -> Place | None:
         _joins_late = True
         return None
     _place, _asked_why = given, _why
-    # Who calls init() again without the loop of `hvdtune.elastic` has lost what ran.
+    # A call of init() without the loop of `hvdtune.elastic` has lost what ran.
     _reason, _why, _comes_back = messages.FAILURE, "the program has called init() again", False
     for name in _MEETING:
         os.environ.pop(name, None)

@@ -5,7 +5,7 @@ Here libraries are found at run time.
 
 from __future__ import annotations
 
-from hvdtune import _native
+import hvdtune._native as _native
 from hvdtune.core import world
 from hvdtune.core.libraries import cuda, data_plane
 

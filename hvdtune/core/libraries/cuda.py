@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdtune import _native
+import hvdtune._native as _native
 
 Version = tuple[int, ...]
 

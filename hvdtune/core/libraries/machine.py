@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvdtune import _native
+import hvdtune._native as _native
 
 
 def usable_cpus() -> int:

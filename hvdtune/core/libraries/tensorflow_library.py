@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvdtune import _native
+import hvdtune._native as _native
 
 _LIBRARY = "libtensorflow_framework.so.2"
 _XLA_LIBRARY = "libtensorflow_cc.so.2"

@@ -17,7 +17,7 @@ from hvdtune.core.driver import member
 from hvdtune.core.observation import recording
 
 if TYPE_CHECKING:
-    from hvdtune import _native
+    import hvdtune._native as _native
     from hvdtune.core.topology import Topology
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hvdtune import _native
+import hvdtune._native as _native
 from hvdtune.core import world
 
 

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from hvdtune import _native
+import hvdtune._native as _native
 from hvdtune.core import world
 
 STALL, AUTOTUNE, STRAGGLER, USER, PHASE = (

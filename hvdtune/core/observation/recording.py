@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hvdtune import _native
+import hvdtune._native as _native
 from hvdtune.bootstrap import python_command
 from hvdtune.core import world
 from hvdtune.core.driver import member

@@ -1,4 +1,7 @@
-"""What Keras' backends do in their own ways: one file each, loaded if Keras uses that backend."""
+"""What Keras' backends do in their own ways: one file each, loaded if Keras uses that backend.
+
+Each knows its backend's face; no other room of Keras' face.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,6 @@
-"""Elastic training with Keras: `hvd.elastic`.
+"""Elastic training with Keras, `hvd.elastic`: a model's state, and callbacks that keep it current.
 
-state = hvd.elastic.KerasState(model, epoch=0, batch=0)
-
-@hvd.elastic.run
-def train(state):
-    model.fit(..., epochs=epochs - state.epoch, callbacks=[
-        hvd.elastic.UpdateBatchStateCallback(state),
-        hvd.elastic.UpdateEpochStateCallback(state),
-        hvd.elastic.CommitStateCallback(state),
-    ])
-
-train(state)
+Knows `hvdtune.elastic` and the face's variables; docs/elastic.md has an example.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`DistributedOptimizer` for Keras: an optimizer that reduces gradients over the ranks."""
+"""`DistributedOptimizer` for Keras: an optimizer that reduces gradients over the ranks.
+
+Knows the face's `gradients` and `backends`.
+"""
 
 from hvdtune.keras.optimizer.wrapping import (
     DistributedOptimizer,

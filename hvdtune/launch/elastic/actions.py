@@ -1,4 +1,4 @@
-"""What the driver of an elastic job is to do next, as `Membership` decides it."""
+"""What the driver of an elastic job must do next, as `Membership` decides it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Say(NamedTuple):
 
 
 class End(NamedTuple):
-    """The job is over; all processes that are left are to be ended. `text` is for people."""
+    """The job is over; the driver ends all processes that are left. `text` is for people."""
 
     status: int
     text: str

@@ -1,18 +1,25 @@
-"""Hosts, or slots, that get no new process because one failed there."""
+"""Hosts and slots that get no new process, because one failed there."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from hvdtune.launch.elastic import wording
+from hvdtune.launch.elastic.limits import Limits
+from hvdtune.launch.elastic.orders import Orders
+from hvdtune.launch.elastic.process import Process
+from hvdtune.launch.elastic.roster import Roster
+from hvdtune.launch.elastic.suspicion import Lateness, Suspicion
 from hvdtune.launch.errors import LaunchError
 
+STRIKES = 3  # processes in a row that may fail in a slot before they have proved themselves
 _SHORTEST, _LONGEST = 1, 3600  # seconds
 
 
 class Exclusion:
-    """Who is excluded, and until when.
+    """Which names are excluded, and until when.
 
     Without a range, for ever; with `cooldown` = (lo, hi), the k-th exclusion of a name lasts
     lo·2^k + U·lo seconds, between lo and hi, where `uniform` gives U in [0, 1). Raises
@@ -56,3 +63,102 @@ class Exclusion:
         low, high = self.cooldown
         # 2^12 times the shortest range is longer than the longest.
         return min(max(low * 2 ** min(times, 12) + self._uniform() * low, low), high)
+
+
+class Blame:
+    """What a failure says of its place: whether its slot, or its host, gets processes again."""
+
+    def __init__(
+        self, limits: Limits, exclusion: Exclusion, roster: Roster, orders: Orders
+    ) -> None:
+        self._limits = limits
+        self._exclusion = exclusion
+        self._roster = roster
+        self._orders = orders
+        self._strikes: dict[tuple[str, int], int] = {}  # by slot
+        self._hinted = False  # the user knows what spares a host
+
+    def free_seats(self, now: float) -> Iterator[tuple[str, int]]:
+        """Slots that may get a process, as (host, number)."""
+        return self._roster.free_seats(lambda name: self._exclusion.excludes(name, now))
+
+    def next_end(self, now: float) -> float | None:
+        """When the next exclusion ends; None if none will."""
+        return self._exclusion.next_end(now)
+
+    def host_of(self, process: Process, what: str, now: float) -> None:
+        """Start nothing there any more, for some time or for ever.
+
+        Its other processes are ended with it. If only a newcomer failed, its members stay; and a
+        process whose elastic function has returned may end by itself.
+        """
+        self._exclude(process.host, now, hint=self._limits.replaces_failed is False)
+        for other in self._roster.processes.values():
+            lost = process.since is not None or other.since is None
+            if lost and other.host == process.host and other.lives and not other.finished:
+                self._orders.end_process(other, f"{process.name} {what}, and its host is excluded")
+
+    def slot_of(self, process: Process, now: float, is_slow: bool) -> None:
+        """Start nothing there any more, if there is reason to think that it would fail again."""
+        if process.proved_at is not None and now >= process.proved_at:
+            self._strikes.pop(process.seat, None)
+        else:
+            self._strikes[process.seat] = self._strikes.get(process.seat, 0) + 1
+        # Before there is a generation all others wait, and have waited long enough for this one.
+        hopeless = is_slow and not self._roster.generation
+        hopeless |= self._strikes.get(process.seat, 0) >= STRIKES
+        if hopeless or (self._exclusion.cooldown and not is_slow):
+            self._exclude(process.name, now)
+
+    def _exclude(self, name: str, now: float, hint: bool = False) -> None:
+        """Exclude a host or a slot by name, and say so; a `hint` tells what would spare a host."""
+        if not self._exclusion.excludes(name, now):
+            seconds = self._exclusion.exclude(name, now) - now
+            self._orders.say(wording.excluded(name, seconds, hint and not self._hinted))
+            self._hinted |= hint
+
+    def late(
+        self, found: Lateness, seconds: float, suspicion: Suspicion, now: float
+    ) -> Process | None:
+        """End a process for which the others have waited for too long, and return it.
+
+        None if it stays, which the user is told once a generation.
+        """
+        crew, words = self._roster.crew, wording.late(found, seconds)
+        late = [crew[rank] for rank in found.ranks if 0 <= rank < len(crew)]
+        if not late:
+            return None
+        first = late[0]
+        stays = ""
+        if len(late) > 1:
+            words = f"host {first.host} as a whole ({len(late)} processes) {words}"
+            stays = "its processes stay: others there would be as late"
+        else:
+            words = f"{first.name} (started as rank {first.start_rank}) {words}"
+            if not self._can_do_without(first):
+                lost = "it" if self._limits.replaces_failed else "its host"
+                stays = f"it stays: too few would be left without {lost} (--min-np)"
+        if not stays:
+            self._orders.say(f"{words}; it is ended (--replace-stragglers).")
+            self._orders.kill(first)
+            if self._limits.replaces_failed:
+                self._exclude(first.name, now)
+            else:
+                self.host_of(first, "was late", now)
+            return first
+        if found.ranks != suspicion.spared:
+            suspicion.spared = found.ranks
+            self._orders.say(f"{words}; {stays}.")
+        return None
+
+    def _can_do_without(self, process: Process) -> bool:
+        """Whether enough are left, and one with the job's state, if the process is excluded."""
+        slot_only, elsewhere = self._limits.replaces_failed, self._roster.elsewhere()
+        others = [
+            one
+            for one in self._roster.expected()
+            if one is not process and (slot_only or one.host != process.host)
+        ]
+        others = [one for one in others if one not in elsewhere]
+        has_state = any(map(self._roster.carries, others))
+        return has_state and min(len(others), self._roster.most) >= self._limits.least

@@ -132,7 +132,7 @@ class ElasticJob:
             )  # fmt: skip
 
     def run(self) -> int:
-        """Stay until the job has ended and its last process, too; return the exit status.
+        """Stay until the job and its last process have ended; return the exit status.
 
         That is 0 when the job has succeeded, 1 when it has failed, and 128 + N when signal N told
         the launcher to end it.

@@ -1,9 +1,9 @@
-"""Who takes part in an elastic job: every decision of the driver, and nothing else.
+"""The members of an elastic job: every decision of the driver, and nothing else.
 
-`Membership` has no clock, no thread and no process. Whoever runs the job tells it what happened,
-and when, and does what it answers. Whatever happens only changes what it knows (`Roster`); then it
-compares that with what should be, always in the same order (`_settle`). So a message that comes
-late, twice or not at all does no lasting harm.
+`Membership` has no clock, no thread and no process. The driver tells it what happened and when, and
+does what it answers. An event only changes what it knows (`Roster`); then it compares that with
+what should be, always in the same order (`_settle`). So a message that comes late, twice or not at
+all does no lasting harm.
 
 A job goes from generation to generation. One ends if a member is lost or asks for another place;
 as soon as all its members that live have asked, the next is placed: those members, the oldest
@@ -17,65 +17,58 @@ long as it takes, and the members train on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from hvdtune.core.driver import messages
 from hvdtune.core.driver.changes import HostUpdateResult
-from hvdtune.launch.allocation.hosts import Host, Slot
+from hvdtune.launch.allocation.hosts import Host
 from hvdtune.launch.elastic import discovery, placing, wording
 from hvdtune.launch.elastic.actions import (
     Action,
     Cancel,
-    End,
-    Kill,
     Leave,
     Member,
     News,
     Place,
     Prepare,
-    Say,
     Start,
 )
-from hvdtune.launch.elastic.exclusion import Exclusion
+from hvdtune.launch.elastic.exclusion import Blame, Exclusion
 from hvdtune.launch.elastic.limits import Limits
+from hvdtune.launch.elastic.orders import GRACE_SECONDS, Orders
 from hvdtune.launch.elastic.patience import Patience
 from hvdtune.launch.elastic.process import Process, State
 from hvdtune.launch.elastic.roster import Roster
 from hvdtune.launch.elastic.suspicion import Lateness, Suspicion
 from hvdtune.launch.local.endings import cause_of_end
 
-GRACE_SECONDS = 30.0  # for processes that are to end by themselves
-STRIKES = 3  # so many processes in a row may fail in a slot before they have proved themselves
-PROBATION_SECONDS = 30.0  # that a process must take part before it has
+PROBATION_SECONDS = 30.0  # that a process must take part before it has proved itself
 
 
 class Membership:
     """Decides what the driver of an elastic job does.
 
-    Each input takes `now`, in seconds of a clock that only goes forward, and returns what is to be
-    done, in this order. `due` says when `tick` is to be called. After an `End` nothing more comes.
-    Processes have identities: texts that no two processes of the job share, from their `Start`.
+    Each input takes `now`, in seconds of a clock that only goes forward, and returns what the
+    driver must do, in this order. `due` says when to call `tick`. After an `End` nothing more
+    comes. Processes have identities: texts that no two processes of the job share, from their
+    `Start`.
     """
 
     def __init__(self, limits: Limits, exclusion: Exclusion) -> None:
         limits.check()
         self._limits = limits
         self._roster = Roster(limits)
-        self._exclusion = exclusion
+        self._orders = Orders()
+        self._blame = Blame(limits, exclusion, self._roster, self._orders)
         self._next_return: float | None = None  # when the next exclusion ends
-        self._strikes: dict[tuple[str, int], int] = {}  # by slot
         self._patience = Patience(limits.elastic_timeout)
-        self._actions: list[Action] = []
-        self._failures: list[str] = []
         self._discovery_fault = ""
         self._starts = 0
         self._news = 0
         # What is true of the job:
         self._begun = False  # there were slots enough to start
         self._succeeded = False  # a member has ended well
-        self._hinted = False  # the user knows what spares a host
-        self._ended = False
         self._closed = False  # and whoever asks has been told
         # What is true of this generation:
         self._broken = False  # it has ended: its members have to ask for another place
@@ -83,7 +76,6 @@ class Membership:
         self._announced = HostUpdateResult.no_update
         self._owes_sync = False  # its members may have different states
         self._suspicion = Suspicion()  # whom they wait for
-        self._spared: tuple[int, ...] = ()  # ranks that are late and stay, as the user knows
 
     # What happens.
 
@@ -91,20 +83,22 @@ class Membership:
         """Discovery has answered."""
         previous = self._roster.hosts or {}
         if self._discovery_fault:
-            self._say("host discovery answers again.")
+            self._orders.say("host discovery answers again.")
             self._discovery_fault = ""
         changed = discovery.difference(map(Host._make, previous.items()), found)
         if changed and self._begun and not self._succeeded:
-            self._say(f"hosts now: {wording.listed(found) or 'none'}.")
+            self._orders.say(f"hosts now: {wording.listed(found) or 'none'}.")
         self._roster.hosts = dict(discovery.ordered(previous, found))
         return self._settle(now)
 
     def discovery_failed(self, why: str, now: float) -> list[Action]:
         """Discovery has not answered; the hosts stay as they are. `why` ends a sentence."""
         if self._roster.hosts is None:
-            self._end(1, f"host discovery failed: {why}")
+            self._orders.end(1, f"host discovery failed: {why}")
         elif why != self._discovery_fault:
-            self._say(f"host discovery failed, the hosts stay as they are: {why.rstrip('.')}.")
+            self._orders.say(
+                f"host discovery failed, the hosts stay as they are: {why.rstrip('.')}."
+            )
         self._discovery_fault = why
         return self._settle(now)
 
@@ -129,9 +123,9 @@ class Membership:
         """
         process = self._roster.processes.get(identity)
         if process is None or not process.lives:
-            self._actions.append(Leave(identity, "the job goes on without it"))
+            self._orders.add(Leave(identity, "the job goes on without it"))
         elif self._succeeded:
-            self._let_go(process, "the job has ended", now)
+            self._orders.let_go(process, "the job has ended", now)
         elif process.trains and generation < process.generation and not self._cancelled:
             pass  # it was sent before the process heard of its place
         elif self._roster.trained and not function and not process.generation:
@@ -145,7 +139,7 @@ class Membership:
             elif was is not State.WAITING:
                 words = f"generation {self.generation} has ended for {process.name}: {why}"
                 if reason == messages.FAILURE and not self._cancelled:
-                    self._say(words)
+                    self._orders.say(words)
                 self._break_up(now, words if reason == messages.FAILURE else "")
         return self._settle(now)
 
@@ -170,7 +164,7 @@ class Membership:
                 if self._broken:
                     process.deadline = now + self._limits.elastic_timeout
                 if self._cancelled:
-                    self._actions.append(Cancel(self.generation, (identity,), self._cancelled))
+                    self._orders.add(Cancel(self.generation, (identity,), self._cancelled))
         return self._settle(now)
 
     def synchronised(self, identity: str, now: float) -> list[Action]:
@@ -203,7 +197,9 @@ class Membership:
         if limit is not None and identity == self.identity_at(generation, 0):
             seconds = self._suspicion.note(found)
             if seconds >= limit and self._is_at_rest():
-                self._replace_late(found, seconds, now)
+                ended = self._blame.late(found, seconds, self._suspicion, now)
+                if ended:
+                    self._break_up(now, f"{ended.name} was ended because it was late")
         return self._settle(now)
 
     def tick(self, now: float) -> list[Action]:
@@ -219,12 +215,12 @@ class Membership:
 
     @property
     def measures(self) -> bool:
-        """Whether rank 0 is to be asked for whom the others wait."""
+        """Whether the driver asks rank 0 for whom the others wait."""
         return self._limits.straggler_seconds is not None and not self._succeeded
 
     def due(self) -> float | None:
         """When to call `tick` if nothing else happens before; None: not at all."""
-        if self._ended:
+        if self._orders.ended:
             return None
         times = [process.deadline for process in self._roster.processes.values()]
         times += [self._patience.due, self._next_return]
@@ -255,12 +251,11 @@ class Membership:
                 self._place,
             ]
         for step in steps:
-            if not self._ended:
+            if not self._orders.ended:
                 step(now)
-        self._closed = self._ended
-        self._next_return = self._exclusion.next_end(now)
-        actions, self._actions = self._actions, []
-        return actions
+        self._closed = self._orders.ended
+        self._next_return = self._blame.next_end(now)
+        return self._orders.take()
 
     def _keep_deadlines(self, now: float) -> None:
         for process in list(self._roster.processes.values()):
@@ -268,9 +263,11 @@ class Membership:
                 continue
             seconds = f"{self._limits.elastic_timeout:g} s (--elastic-timeout)"
             if process.state is State.LEAVING:
-                self._force(process, f"it did not end within {GRACE_SECONDS:g} s")
+                self._orders.end_overdue(process, f"it did not end within {GRACE_SECONDS:g} s")
             elif self._succeeded:
-                self._force(process, f"the job has ended, and it did not within {seconds}")
+                self._orders.end_overdue(
+                    process, f"the job has ended, and it did not within {seconds}"
+                )
             elif process.state is State.STARTING:
                 self._give_up(process, seconds, now)
             elif process.state is State.JOINING and not self._cancelled:
@@ -285,14 +282,14 @@ class Membership:
         roster = self._roster
         if all(process.state is State.KILLED for process in roster.processes.values()):
             failed = any(member.failed for member in roster.crew)
-            self._end(int(failed), wording.FAILED if failed else "")
+            self._orders.end(int(failed), wording.FAILED if failed else "")
 
     def _check_survivors(self, now: float) -> None:
         """End the job if nobody has its state any more; before there is one, start over."""
         if not self._begun or any(map(self._roster.carries, self._roster.crew)):
             return
-        if self.generation or (self._failures and not any(self._free_seats(now))):
-            self._end(1, f"{wording.FAILED}, and none is left that could go on")
+        if self.generation or (self._orders.failures and not any(self._blame.free_seats(now))):
+            self._orders.end(1, f"{wording.FAILED}, and none is left that could go on")
         else:
             self._begun, self._roster.crew = False, []
 
@@ -300,11 +297,11 @@ class Membership:
         """Let processes go that have no place, and no slot or are too many."""
         for process in self._roster.unplaced():
             if not self._roster.has_slot(process):
-                self._let_go(process, "its slot is gone", now)
+                self._orders.let_go(process, "its slot is gone", now)
         too_many = -self._roster.room()
         if too_many > 0:
             for process in self._roster.unplaced()[-too_many:]:
-                self._let_go(process, "there are enough without it", now)
+                self._orders.let_go(process, "there are enough without it", now)
 
     def _start(self, now: float) -> None:
         """Start a process in each free slot, as long as there is room."""
@@ -312,7 +309,7 @@ class Membership:
         room = roster.room()
         if room <= 0 or any(member.finished for member in roster.survivors()):
             return
-        seats = list(islice(self._free_seats(now), room))
+        seats = list(islice(self._blame.free_seats(now), room))
         if not self._begun:
             if len(seats) < self._limits.processes:
                 self._wait(self._limits.processes, _hosts_of(seats), now)
@@ -320,7 +317,7 @@ class Membership:
             self._begun = True
             self._patience.stop()
         others = sorted(roster.expected(), key=lambda one: one.age)
-        planned = self._planned([other.seat for other in others], seats)
+        planned = placing.planned([other.seat for other in others], seats, roster.most)
         batch, deadline = self._starts, now + self._limits.elastic_timeout
         for (host, number), slot in zip(seats, planned, strict=True):
             identity = f"{host}[{number}].{self._starts}"
@@ -329,16 +326,7 @@ class Membership:
             roster.processes[identity] = process
             if roster.is_member(process):
                 roster.crew.append(process)
-            self._actions.append(Start(identity, host, number, process.start_rank, slot))
-
-    def _planned(
-        self, others: Sequence[tuple[str, int]], seats: Sequence[tuple[str, int]]
-    ) -> list[Slot]:
-        """The slots that new processes are to expect; a spare the last one that there can be."""
-        inside = [*others, *seats][: self._roster.most]
-        slots = placing.place(inside)[len(others) :]
-        spares = seats[len(slots) :]
-        return [*slots, *(placing.place([*inside[:-1], seat])[-1] for seat in spares)]
+            self._orders.add(Start(identity, host, number, process.start_rank, slot))
 
     def _announce(self, now: float) -> None:
         """Tell a generation that has come together if the next would be another."""
@@ -355,12 +343,13 @@ class Membership:
         for one in roster.elsewhere():
             if not one.is_named:
                 one.is_named = True
-                self._say(f"{wording.elsewhere(one.name, one.function, roster.function())}.")
+                text = wording.elsewhere(one.name, one.function, roster.function())
+                self._orders.say(f"{text}.")
         change &= ~self._announced
         if change:
             self._news += 1
             self._announced |= change
-            self._actions.append(News(self._news, change, _identities(roster.crew)))
+            self._orders.add(News(self._news, change, _identities(roster.crew)))
 
     def _place(self, now: float) -> None:
         """Place the next generation if all members of this one that live wait for it."""
@@ -368,7 +357,7 @@ class Membership:
         if not survivors or any(member.state is not State.WAITING for member in survivors):
             return
         if self._limits.resets is not None and self.generation > self._limits.resets:
-            self._end(1, wording.too_many_resets(self._limits.resets))
+            self._orders.end(1, wording.too_many_resets(self._limits.resets))
             return
         ready = roster.comers()
         starting = any(one.state is State.STARTING for one in roster.newcomers())
@@ -383,14 +372,14 @@ class Membership:
         elif len(crew) < self._limits.least:
             self._wait(self._limits.least, roster.in_use(), now)
         elif not any(map(roster.has_slot, crew)):
-            self._end(1, wording.NO_STATE)
+            self._orders.end(1, wording.NO_STATE)
         else:
             self._patience.stop()
             self._form(crew, now)
             for member in survivors:
                 if not roster.has_slot(member) and not roster.is_member(member):
-                    self._let_go(member, "its slot is gone", now)
-                    self._say(f"{member.name} leaves the job: its slot is gone.")
+                    self._orders.let_go(member, "its slot is gone", now)
+                    self._orders.say(f"{member.name} leaves the job: its slot is gone.")
 
     def _form(self, crew: Sequence[Process], now: float) -> None:
         slots = placing.place([process.seat for process in crew])
@@ -402,16 +391,16 @@ class Membership:
         self._owes_sync |= restored or any(member.newcomer for member in members)
         self._broken, self._cancelled = False, ""
         self._announced = HostUpdateResult.no_update
-        self._suspicion, self._spared = Suspicion(), ()
+        self._suspicion = Suspicion()
         self._roster.generation += 1
         self._roster.crew = [process for process, _ in ranked]
         for process in crew:
             process.generation, process.state = self.generation, State.JOINING
             process.deadline = now + self._limits.elastic_timeout
-        self._actions.append(Place(self.generation, members, self._owes_sync))
+        self._orders.add(Place(self.generation, members, self._owes_sync))
         if self.generation > 1:
             there = _hosts_of(process.seat for process in crew)
-            self._say(wording.generation(self.generation, len(crew), there))
+            self._orders.say(wording.generation(self.generation, len(crew), there))
 
     # What inputs and steps have in common.
 
@@ -431,7 +420,7 @@ class Membership:
         process.deadline = now + self._limits.elastic_timeout
         if process.ready_by is not None:
             process.deadline = min(process.deadline, process.ready_by)
-        self._actions.append(Prepare(process.identity))
+        self._orders.add(Prepare(process.identity))
 
     def _break_up(self, now: float, cancel: str) -> None:
         """This generation has ended: its members have to ask for another place.
@@ -446,7 +435,7 @@ class Membership:
         if cancel and not self._cancelled:
             self._cancelled = cancel.rstrip(".")
             if left:
-                self._actions.append(Cancel(self.generation, _identities(left), self._cancelled))
+                self._orders.add(Cancel(self.generation, _identities(left), self._cancelled))
 
     def _hurry_companions(self, process: Process, now: float) -> None:
         """A newcomer is ready, in its function: those that were started with it must be soon.
@@ -469,7 +458,7 @@ class Membership:
                 f"was not ready {self._limits.start_timeout:g} s after the first process that was "
                 "started with it (--start-timeout)"
             )
-        self._kill(process)
+        self._orders.kill(process)
         self._fail(process, why, now, is_slow=True)
 
     def _gone(self, identity: str, how: str, now: float) -> list[Action]:
@@ -484,7 +473,7 @@ class Membership:
     def _ends_the_job(self, process: Process) -> bool:
         """Whether the job has done its work if the process ends well.
 
-        A host that is taken away may end its processes well, too.
+        A host that is taken away may also end its processes well.
         """
         is_member = process.lives and self._roster.is_member(process)
         return is_member and (process.finished or self._roster.has_slot(process))
@@ -498,29 +487,26 @@ class Membership:
         for other in self._roster.processes.values():
             if not self._roster.is_member(other) or other.state is State.WAITING:
                 if other.lives:
-                    self._let_go(other, "the job has ended", now)
+                    self._orders.let_go(other, "the job has ended", now)
             elif other.lives and not self._broken:
                 other.deadline = None  # it may have more to do than the first one
 
-    def _free_seats(self, now: float) -> Iterator[tuple[str, int]]:
-        return self._roster.free_seats(lambda name: self._exclusion.excludes(name, now))
-
     def _lose(self, process: Process, why: str, now: float) -> None:
-        self._kill(process)
+        self._orders.kill(process)
         self._fail(process, why, now)
 
     def _fail(self, process: Process, why: str, now: float, is_slow: bool = False) -> None:
         """A process has failed that should not have."""
         process.failed = True
-        self._failures.append(f"{process.name} {why}")
-        self._say(f"{process.name} (started as rank {process.start_rank}) {why}.")
+        self._orders.failures.append(f"{process.name} {why}")
+        self._orders.say(f"{process.name} (started as rank {process.start_rank}) {why}.")
         if self._roster.has_slot(process) and not self._succeeded:
             if is_slow or self._limits.replaces_failed:
-                self._exclude_slot_of(process, now, is_slow)
+                self._blame.slot_of(process, now, is_slow)
             else:
-                self._exclude_host_of(process, "failed", now)
+                self._blame.host_of(process, "failed", now)
         if self.generation and self._roster.is_member(process):
-            self._break_up(now, self._failures[-1])
+            self._break_up(now, self._orders.failures[-1])
 
     def _is_at_rest(self) -> bool:
         """Whether this generation trains, the next would be the same, and there may be a next."""
@@ -537,98 +523,6 @@ class Membership:
             )
         )
 
-    def _replace_late(self, found: Lateness, seconds: float, now: float) -> None:
-        """The others have waited for these ranks for too long."""
-        crew, words = self._roster.crew, wording.late(found, seconds)
-        late = [crew[rank] for rank in found.ranks if 0 <= rank < len(crew)]
-        if not late:
-            return
-        first = late[0]
-        stays = ""
-        if len(late) > 1:
-            words = f"host {first.host} as a whole ({len(late)} processes) {words}"
-            stays = "its processes stay: others there would be as late"
-        else:
-            words = f"{first.name} (started as rank {first.start_rank}) {words}"
-            if not self._can_do_without(first):
-                lost = "it" if self._limits.replaces_failed else "its host"
-                stays = f"it stays: too few would be left without {lost} (--min-np)"
-        if not stays:
-            self._say(f"{words}; it is ended (--replace-stragglers).")
-            self._kill(first)
-            if self._limits.replaces_failed:
-                self._exclude(first.name, now)
-            else:
-                self._exclude_host_of(first, "was late", now)
-            self._break_up(now, f"{first.name} was ended because it was late")
-        elif found.ranks != self._spared:
-            self._spared = found.ranks
-            self._say(f"{words}; {stays}.")
-
-    def _can_do_without(self, process: Process) -> bool:
-        """Whether enough are left, and one with the job's state, if the process is excluded."""
-        slot_only, elsewhere = self._limits.replaces_failed, self._roster.elsewhere()
-        others = [
-            one
-            for one in self._roster.expected()
-            if one is not process and (slot_only or one.host != process.host)
-        ]
-        others = [one for one in others if one not in elsewhere]
-        has_state = any(map(self._roster.carries, others))
-        return has_state and min(len(others), self._roster.most) >= self._limits.least
-
-    def _exclude_host_of(self, process: Process, what: str, now: float) -> None:
-        """Start nothing there any more, for some time or for ever.
-
-        With the host go its other processes; its members stay if only a newcomer failed, and who
-        has finished is let end in peace.
-        """
-        self._exclude(process.host, now, hint=self._limits.replaces_failed is False)
-        for other in self._roster.processes.values():
-            lost = process.since is not None or other.since is None
-            if lost and other.host == process.host and other.lives and not other.finished:
-                self._end_it(other, f"{process.name} {what}, and its host is excluded")
-
-    def _exclude_slot_of(self, process: Process, now: float, is_slow: bool) -> None:
-        """Start nothing there any more, if there is reason to think that it would fail again."""
-        if process.proved_at is not None and now >= process.proved_at:
-            self._strikes.pop(process.seat, None)
-        else:
-            self._strikes[process.seat] = self._strikes.get(process.seat, 0) + 1
-        # Before there is a generation all others wait, and have waited long enough for this one.
-        hopeless = is_slow and not self.generation
-        hopeless |= self._strikes.get(process.seat, 0) >= STRIKES
-        if hopeless or (self._exclusion.cooldown and not is_slow):
-            self._exclude(process.name, now)
-
-    def _exclude(self, name: str, now: float, hint: bool = False) -> None:
-        if not self._exclusion.excludes(name, now):
-            seconds = self._exclusion.exclude(name, now) - now
-            self._say(wording.excluded(name, seconds, hint and not self._hinted))
-            self._hinted |= hint
-
-    def _let_go(self, process: Process, why: str, now: float) -> None:
-        if process.state is State.STARTING:
-            self._end_it(process, why)
-        else:
-            process.state, process.deadline = State.LEAVING, now + GRACE_SECONDS
-            self._actions.append(Leave(process.identity, why))
-
-    def _force(self, process: Process, why: str) -> None:
-        """End a process that should have ended by itself."""
-        process.failed = True
-        self._failures.append(f"{process.name} was ended: {why}")
-        self._end_it(process, why)
-
-    def _end_it(self, process: Process, why: str) -> None:
-        """End a process that has not failed itself."""
-        self._say(f"{process.name} is ended: {why}.")
-        self._kill(process)
-
-    def _kill(self, process: Process) -> None:
-        process.state, process.deadline = State.KILLED, None
-        self._actions.append(Kill(process.identity))
-
     def _wait(self, needed: int, there: Sequence[Host], now: float, starting: bool = False) -> None:
         """Slots are missing, or their processes are still `starting`: say so; give up one day."""
         what = wording.too_few(needed, there, starting)
@@ -636,20 +530,11 @@ class Membership:
             what += f"; {wording.elsewhere(one.name, one.function, self._roster.function())}"
         line = self._patience.wait(now, may_end=not starting)
         if line is None:
-            self._end(1, f"after {self._limits.elastic_timeout:g} s (--elastic-timeout), {what}")
+            self._orders.end(
+                1, f"after {self._limits.elastic_timeout:g} s (--elastic-timeout), {what}"
+            )
         elif line:
-            self._say(f"{line}: {what}.")
-
-    def _end(self, status: int, text: str) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        if status:
-            text = wording.with_failures(text.removesuffix("."), self._failures)
-        self._actions.append(End(status, text))
-
-    def _say(self, text: str) -> None:
-        self._actions.append(Say(text))
+            self._orders.say(f"{line}: {what}.")
 
 
 def _identities(processes: Iterable[Process]) -> tuple[str, ...]:

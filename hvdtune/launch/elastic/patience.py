@@ -17,7 +17,7 @@ class Patience:
     def wait(self, now: float, may_end: bool) -> str | None:
         """The job waits, and gives up in the end if it `may_end`: return None if that is now.
 
-        Otherwise the beginning of a line that is to be said now, or "".
+        Otherwise the beginning of a line to say now, or "".
         """
         if self._end is None:
             self._end, self._next_line = now + self._seconds, now

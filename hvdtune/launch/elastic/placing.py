@@ -38,3 +38,16 @@ def place(seats: Sequence[tuple[str, int]]) -> list[Slot]:
             )
         )
     return slots
+
+
+def planned(
+    others: Sequence[tuple[str, int]], seats: Sequence[tuple[str, int]], most: int
+) -> list[Slot]:
+    """The slots that new processes at `seats` must expect beside the `others`, all older.
+
+    Of more than `most` processes the last are spares: each expects the last slot that there is.
+    """
+    inside = [*others, *seats][:most]
+    slots = place(inside)[len(others) :]
+    spares = seats[len(slots) :]
+    return [*slots, *(place([*inside[:-1], seat])[-1] for seat in spares)]

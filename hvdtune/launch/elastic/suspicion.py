@@ -1,4 +1,4 @@
-"""Who holds the others up in a generation of an elastic job, and for how long in a row."""
+"""Ranks that hold the others up in a generation of an elastic job, and for how long in a row."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Suspicion:
     """
 
     def __init__(self) -> None:
+        self.spared: tuple[int, ...] = ()  # late ranks that stay, as the user was told
         self._ranks: tuple[int, ...] = ()
         self._first = self._last = 0  # steps of the job at the first and the last measurement
         self._seconds = 0.0

@@ -15,7 +15,7 @@ NO_STATE = "No hosts from previous set remaining, unable to broadcast state"
 
 
 def too_many_resets(limit: int) -> str:
-    """What ends a job that would form anew too often; the words are Horovod's, too."""
+    """What ends a job that would form anew too often; with Horovod's words."""
     return (
         f"Horovod was shutdown because number of resets during elastic job exceeded limit: {limit}"
     )

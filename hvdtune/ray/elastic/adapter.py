@@ -27,7 +27,6 @@ from hvdtune.ray.settings import start_seconds
 from hvdtune.settings import knobs
 
 _LOOK_SECONDS = 0.05  # between two looks at what was logged
-_NOT_ELASTIC = "is not for elastic jobs, whose workers come and go: call run() or execute()"
 # What `hvdtune run` calls RayExecutor's parameters.
 _PARAMETERS = {
     "--min-np": "min_workers",
@@ -98,7 +97,10 @@ class RayHostDiscovery(discovery.RayHostDiscovery):
 
 
 class ElasticAdapter(Adapter):
-    """Runs each call as a job of its own, with the driver of `hvdtune.launch.elastic`."""
+    """Runs each call as a job of its own, with the driver of `hvdtune.launch.elastic`.
+
+    A call gives what those workers returned that were there at its end, the oldest first.
+    """
 
     def __init__(
         self,
@@ -147,34 +149,6 @@ class ElasticAdapter(Adapter):
         self._executable = (executable_cls, executable_args, executable_kwargs)
         self._variables = dict(extra_env_vars or {})
 
-    def execute(
-        self,
-        fn: Callable[[Any], Any],
-        callbacks: Sequence[Callable[[Any], Any]] | None = None,
-        queue: Any = None,
-    ) -> list[Any]:
-        """`fn(executable)` on all workers; what those that have returned gave, the oldest first."""
-        return self._job("execute", fn, callbacks, queue)
-
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        callbacks: Sequence[Callable[[Any], Any]] | None = None,
-        queue: Any = None,
-    ) -> list[Any]:
-        """`fn(*args, **kwargs)` on all workers, as `execute`."""
-        return self._job("run", (fn, args or (), kwargs or {}), callbacks, queue)
-
-    def run_remote(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Raises NotImplementedError."""
-        raise NotImplementedError(f"run_remote() {_NOT_ELASTIC}")
-
-    def execute_single(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises NotImplementedError."""
-        raise NotImplementedError(f"execute_single() {_NOT_ELASTIC}")
-
     def shutdown(self) -> None:
         """Nothing: workers end with their call."""
 
@@ -186,33 +160,13 @@ class ElasticAdapter(Adapter):
         """The files of a folder on all nodes that have had workers, by name; the folder goes."""
         return node_files.collect(self._nodes, folder)
 
-    def _job(
-        self,
-        method: str,
-        what: Any,
-        callbacks: Sequence[Callable[[Any], Any]] | None,
-        queue: Any,
-    ) -> list[Any]:
-        relay = crew.Relay(callbacks) if callbacks else None
-        try:
-            work = Work(
-                method,
-                ray.put(what),
-                self._variables,
-                relay.queue if relay else queue,
-                self._executable,
-            )
-            return self._carry_out(work, relay)
-        finally:
-            if relay is not None:
-                relay.close()
-
-    def _carry_out(self, work: Work, relay: crew.Relay | None) -> list[Any]:
+    def _carry_out(self, method: str, what: Any, queue: Any, relay: crew.Relay | None) -> list[Any]:
         """The values, by the order in which processes were started. Nothing is left of the job.
 
         Raises `WorkerFailed` if the job has failed because a process has, RuntimeError if for
         another reason, such as too few nodes for too long.
         """
+        work = Work(method, ray.put(what), self._variables, queue, self._executable)
         job = placed.new_job()
         interfaces = sorted(getattr(self.settings, "nics", None) or ())
         with selectors.DefaultSelector() as selector:

@@ -1,1 +1,4 @@
-"""What the estimators of all frameworks share: stores, parameters, data, transformers."""
+"""What the estimators of all frameworks share: stores, parameters, data, transformers.
+
+Knows `hvdtune.spark.run` and `launch.function`; of the frameworks, none.
+"""

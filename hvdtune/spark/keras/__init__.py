@@ -1,8 +1,6 @@
 """Keras on Spark: an estimator for Keras 3 on any backend, and tf-keras, and its transformer.
 
-from hvdtune.spark.keras import KerasEstimator
-model = KerasEstimator(store=store, model=net, optimizer="adam", loss="mse", …).fit(df)
-model.transform(df)
+Knows `hvdtune.keras` and `hvdtune.spark.common`. docs/spark-estimators.md has an example.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """PyTorch Lightning on Spark: an estimator for LightningModules, and the transformer it fits.
 
-from hvdtune.spark.lightning import TorchEstimator
-model = TorchEstimator(store=store, model=module, feature_cols=…, label_cols=…).fit(df)
+Knows `hvdtune.lightning` and `hvdtune.spark.common`. docs/spark-estimators.md has an example.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """PyTorch on Spark: an estimator, and the transformer that it fits.
 
-from hvdtune.spark.torch import TorchEstimator
-model = TorchEstimator(store=store, model=net, optimizer=…, …).fit(df)
-model.transform(df)
+Knows `hvdtune.torch` and `hvdtune.spark.common`. docs/spark-estimators.md has an example.
 """
 
 from __future__ import annotations

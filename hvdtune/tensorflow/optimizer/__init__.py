@@ -1,4 +1,7 @@
-"""``DistributedOptimizer``: what the ranks share of an optimizer of ``tf.compat.v1.train``."""
+"""``DistributedOptimizer``: what the ranks share of an optimizer of ``tf.compat.v1.train``.
+
+Knows `reductions` and `gradient_reduction` of the face.
+"""
 
 from hvdtune.tensorflow.optimizer.distributed import DistributedOptimizer, _DistributedOptimizer
 

@@ -1,1 +1,1 @@
-"""What costs a job its time, and what to do about it. Uses the analysis and the replay."""
+"""What costs a job its time, and what to do about it. May know `replay` and below."""

@@ -1,13 +1,6 @@
-"""Elastic training with PyTorch: ``hvd.elastic``.
+"""Elastic training with PyTorch, `hvd.elastic`: states of models and optimizers, and a sampler.
 
-state = hvd.elastic.TorchState(model, optimizer, epoch=0, batch=0)
-
-@hvd.elastic.run
-def train(state):
-    ...
-    state.commit()
-
-train(state)
+Knows `hvdtune.elastic`, and how the face sends state; docs/elastic.md has an example.
 """
 
 from __future__ import annotations

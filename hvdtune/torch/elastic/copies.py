@@ -12,7 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
-"""Tensors, and where each is to be copied."""
+"""Tensors, and where each is copied."""
 
 
 def copied(value: Any, before: Any = None, later: Pairs | None = None) -> Any:

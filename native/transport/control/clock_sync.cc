@@ -1,7 +1,6 @@
 #include "transport/control/clock_sync.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "wire/codec.h"
 
@@ -12,8 +11,6 @@ constexpr char kAsk = 'c';
 constexpr char kAnswer = 'C';
 // How long a burst may take; a rank 0 that is stopped never answers.
 constexpr Nanos kPatience = kSecond;
-// Two quartz clocks do not drift apart faster.
-constexpr Nanos kDriftPerSecond = 100 * kMicrosecond;
 
 struct RoundTrip {
   std::uint32_t number = 0;
@@ -127,24 +124,6 @@ bool ClockSync::receive(std::string_view message, const Send& reply) {
   }
   if (--left_ == 0 || !ask()) finish_burst(monotonic_now());
   return true;
-}
-
-ClockReading clock_at(const std::vector<ClockReading>& readings, Nanos local) {
-  if (readings.empty()) return {local, 0, kForever};
-  const auto later =
-      std::upper_bound(readings.begin(), readings.end(), local,
-                       [](Nanos time, const ClockReading& one) { return time < one.local; });
-  if (later == readings.begin() || later == readings.end()) {
-    const ClockReading& nearest = later == readings.end() ? readings.back() : readings.front();
-    const double distance = std::abs(static_cast<double>(local - nearest.local)) / kSecond;
-    return {local, nearest.offset,
-            nearest.bound + static_cast<Nanos>(distance * kDriftPerSecond) + 1};
-  }
-  const ClockReading& a = *(later - 1);
-  const ClockReading& b = *later;
-  const double part = static_cast<double>(local - a.local) / static_cast<double>(b.local - a.local);
-  return {local, a.offset + static_cast<Nanos>(part * static_cast<double>(b.offset - a.offset)),
-          std::max(a.bound, b.bound) + 1};
 }
 
 }  // namespace hvdtune

@@ -70,9 +70,4 @@ class ClockSync {
   Nanos next_ = kForever;
 };
 
-/// The clock of rank 0 at a time of this one, from readings ordered by time: between two of them
-/// by linear interpolation, which is what drift at a constant rate makes; outside by the nearest,
-/// with 100 ppm of the distance added to the bound. No readings: offset 0, bound kForever.
-ClockReading clock_at(const std::vector<ClockReading>& readings, Nanos local);
-
 }  // namespace hvdtune

@@ -66,8 +66,8 @@ class Driver:
     """Carries out one job.
 
     job, secret: HVDTUNE_JOB_ID and HVDTUNE_SECRET of the processes. heartbeat: a process that has
-    said nothing for so many seconds is given up; 0 turns that off. say: called with sentences for
-    the user. `starter` is to be set before anything else is called.
+    said nothing for this many seconds is given up; 0 turns that off. say: called with sentences for
+    the user. Set `starter` before anything else is called.
     """
 
     starter: Starter
@@ -164,7 +164,7 @@ class Driver:
     # ---- the loop --------------------------------------------------------------------------------
 
     def run(self) -> End:
-        """Carry on until the job has ended, if nothing else is to be waited for."""
+        """Carry on until the job has ended, if the caller waits for nothing else."""
         while self.end is None:
             due = self.next_due()
             left = None if due is None else max(0.0, due - time.monotonic())
