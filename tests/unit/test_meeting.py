@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -309,6 +310,25 @@ def test_pmix_in_this_process_begins_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(FakeClient, "seconds", 1.0)
     with pytest.raises(TooLate):
         pmix.exchange(seeker(0, seconds=0.05), "c")
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_child_signs_off_unless_the_rank_has_failed(
+    failed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, signed_off = tmp_path / "program", tmp_path / "signed off"
+    program.write_text(
+        f"#!/bin/sh\nread -r line\necho told $line\nread -r end\n: >'{signed_off}'\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(pmix, "compiled", lambda name: str(program))
+    child = pmix._Child("library", os.environ)
+    monkeypatch.setattr(pmix, "_session", child)
+    assert child.ask("0 key text", 20.0) == "told 0 key text"
+    monkeypatch.setattr(sys, "last_type", ValueError if failed else None, raising=False)
+    pmix._leave(os.getpid())
+    assert child._process.returncode == (-signal.SIGKILL if failed else 0)
+    assert signed_off.exists() is not failed
 
 
 def test_pmix_needs_what_the_build_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,11 @@ _END_SECONDS = 5.0
 class _Session(Protocol):
     def ask(self, question: str, seconds: float) -> str: ...
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Sign off."""
+
+    def fail(self) -> None:
+        """Leave without signing off, for the process has failed."""
 
 
 _session: _Session | None = None
@@ -86,9 +90,12 @@ def _begin(library: str, environ: Mapping[str, str]) -> _Session:
 
 def _leave(process: int) -> None:
     """Sign off, unless the script has failed: its mpirun ends the others then."""
-    failed = getattr(sys, "last_type", None) is not None
-    if _session is not None and os.getpid() == process and not failed:
+    if _session is None or os.getpid() != process:
+        return
+    if getattr(sys, "last_type", None) is None:
         _session.end()
+    else:
+        _session.fail()
 
 
 class _Thread:
@@ -131,6 +138,9 @@ class _Thread:
     def end(self) -> None:
         self._questions.put("")
         self._thread.join(_END_SECONDS)
+
+    def fail(self) -> None:
+        pass  # the end of this process is enough
 
 
 class _Child:
@@ -184,6 +194,11 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def fail(self) -> None:
+        # At the end of its input it would sign off: for a rank that ends by os._exit.
+        self._process.kill()
+        self._process.wait()
 
 
 def libraries(environ: Mapping[str, str]) -> Iterator[str]:
