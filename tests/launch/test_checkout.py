@@ -51,7 +51,7 @@ def clone(tmp_path: Path) -> Path:
 
 def copy(folder: Path) -> Path:
     """What `git clone` leaves of the package."""
-    ignored = shutil.ignore_patterns("_native*.so", "_gloo*.so", "__pycache__")
+    ignored = shutil.ignore_patterns("*.so", "pmix_program", "__pycache__")
     shutil.copytree(PACKAGE, folder / "hvdtune", ignore=ignored)
     return folder
 

@@ -130,7 +130,13 @@ def test_the_cause_is_blamed_even_if_its_effects_are_seen_first(tmp_path, way, e
 
 
 def test_when_all_fail_alike_the_first_is_blamed(tmp_path):
-    script = "time.sleep(0.2 * (size - rank))\nsys.exit('HorovodInternalError: shapes differ')\n"
+    script = (
+        f"ends = {str(tmp_path)!r} + '/ends%d'\n"
+        "while rank + 1 < size and not os.path.exists(ends % (rank + 1)): time.sleep(0.01)\n"
+        "time.sleep(0.2)\n"
+        "open(ends % rank, 'w').close()\n"
+        "sys.exit('HorovodInternalError: shapes differ')\n"
+    )
     ended = launch(tmp_path, ["run", "-np", "3"], script)
     assert ended.status == 1
     assert "hvdtune run: rank 2 " in ended.stderr

@@ -135,6 +135,7 @@ LISTS = {"cli", "timeline/analysis", "timeline/advice"}
 NATIVE_LAYERS: dict[str, set[str]] = {
     "base": set(),
     "device": {"base"},
+    "pmix": set(),
     "wire": {"base"},
     "transport": {"base", "wire"},
     "collective": {"base", "device", "wire", "transport"},

@@ -389,3 +389,30 @@ def test_names_of_all_kinds_are_printed_as_they_are_or_refused(capsys):
         assert expanded(launcher["args"][-1]) == value
         assert worker["resources"]["limits"]["memory"] == memory
     assert accepted > 40
+
+
+FULL = (
+    "--name d --namespace n --image i --workers 2 --slots 2 --cpus 3 --memory 16Gi --gpus 1 "
+    "-e A=1 python t.py"
+)
+
+
+@pytest.mark.parametrize("words", [f"--api-version v1 {FULL}", FULL, f"--min-workers 1 {FULL}"])
+def test_kubernetes_takes_the_pods_of_an_mpijob(capsys, words):
+    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    [job] = printed(capsys, words)
+    for replica in job["spec"]["mpiReplicaSpecs"].values():
+        template = {"metadata": {}, **replica["template"]}
+        pod = {"apiVersion": "v1", "kind": "Pod", **template}
+        validator.validate(pod, validator.latest_version(), strict=True)
+
+
+def test_kubernetes_takes_the_jobs_of_a_runtime(capsys):
+    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    runtime, _ = printed(capsys, FULL, "trainjob")
+    for replicated in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
+        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {}, **replicated["template"]}
+        validator.validate(job, validator.latest_version(), strict=True)
+        job["spec"]["template"]["spec"]["container"] = []
+        with pytest.raises(validator.ValidationError):
+            validator.validate(job, validator.latest_version(), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -26,7 +27,6 @@ from hvdtune.core.meeting import (
     places,
     pmi,
     pmix,
-    pmix_client,
     torch_store,
 )
 from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
@@ -269,7 +269,7 @@ def test_libpmix_beside_mpirun_comes_first(tmp_path: Path) -> None:
     for name in ("bin/mpirun", "lib/openmpi/libpmix.so.2"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch(0o755)
-    found = pmix.libraries({"PATH": str(tmp_path / "bin")})
+    found = [*pmix.libraries({"PATH": str(tmp_path / "bin")})]
     assert found[0] == str(tmp_path / "lib/openmpi/libpmix.so.2")
     assert found[-1] == "libpmix.so.2"
 
@@ -278,31 +278,31 @@ def test_libpmix_beside_mpirun_comes_first(tmp_path: Path) -> None:
 def test_pmix_that_does_not_begin_is_one_reason(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pmix, "libraries", lambda environ: ["/no/libpmix.so.2"])
+    monkeypatch.setattr(pmix, "libraries", lambda environ: iter(["/no/libpmix.so.2"]))
     with pytest.raises(Failed, match=r"/no/libpmix\.so\.2: .*cannot open"):
         pmix.exchange(seeker(0, PMIX_VERSION=version, **os.environ), "hidden")
 
 
 class FakeClient:
-    """In place of PMIx: tells after a while."""
+    """In place of the calls of PMIx: tells after a while."""
 
     seconds = 0.0
 
-    def __init__(self, library: str) -> None:
-        pass
+    def __init__(self, path: str) -> None:
+        self.hvdtune_pmix_begin = lambda library, reason, size: True
+        self.hvdtune_pmix_end = lambda: None
 
-    def answer(self, root: int, key: str, text: str) -> str:
+    def hvdtune_pmix_answer(
+        self, root: object, key: bytes, text: bytes, answer: Any, size: object
+    ) -> None:
         time.sleep(self.seconds)
-        return f"told {key}:{text}"
-
-    def end(self) -> None:
-        pass
+        answer.value = b"told %s:%s" % (key, text)
 
 
 def test_pmix_in_this_process_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pmix, "_session", None)
     monkeypatch.setattr(pmix.atexit, "register", lambda *_: None)
-    monkeypatch.setattr(pmix_client, "Client", FakeClient)
+    monkeypatch.setattr(pmix.ctypes, "CDLL", FakeClient)
     assert pmix.exchange(seeker(0, number=3), "a") == "hvdtune.3:a"
     session = pmix._session
     assert pmix.exchange(seeker(0, number=4), "b") == "hvdtune.4:b"
@@ -310,6 +310,31 @@ def test_pmix_in_this_process_begins_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(FakeClient, "seconds", 1.0)
     with pytest.raises(TooLate):
         pmix.exchange(seeker(0, seconds=0.05), "c")
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_child_signs_off_unless_the_rank_has_failed(
+    failed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, signed_off = tmp_path / "program", tmp_path / "signed off"
+    program.write_text(
+        f"#!/bin/sh\nread -r line\necho told $line\nread -r end\n: >'{signed_off}'\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(pmix, "compiled", lambda name: str(program))
+    child = pmix._Child("library", os.environ)
+    monkeypatch.setattr(pmix, "_session", child)
+    assert child.ask("0 key text", 20.0) == "told 0 key text"
+    monkeypatch.setattr(sys, "last_type", ValueError if failed else None, raising=False)
+    pmix._leave(os.getpid())
+    assert child._process.returncode == (-signal.SIGKILL if failed else 0)
+    assert signed_off.exists() is not failed
+
+
+def test_pmix_needs_what_the_build_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pmix, "compiled", lambda name: "")
+    environ = {"PMIX_RANK": "0", "PMIX_SERVER_URI41": "x"}
+    assert "was built without _pmix.so and pmix_program" in pmix.absence(seeker(0, **environ))
 
 
 # ---- a key-value server -------------------------------------------------------------------------

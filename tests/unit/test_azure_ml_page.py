@@ -1,4 +1,4 @@
-"""The components in docs/running/containers.md, against the fields that Azure ML publishes."""
+"""The components in docs/running/azure-ml.md, against the fields that Azure ML publishes."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/running/containers.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/running/azure-ml.md"
 
 # Of its specification of components and of the command component of its command line's version 2;
 # of the objects in them, the fields that a job of ranks needs. A star: the field must be there.
