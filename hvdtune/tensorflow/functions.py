@@ -17,8 +17,6 @@ from hvdtune.core.operations import synchronize
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 from hvdtune.faces.broadcast import finish_all
 from hvdtune.tensorflow import mpi_ops
-from hvdtune.tensorflow.calls.operations import DTYPES
-from hvdtune.tensorflow.reductions import as_tensor
 from hvdtune.tensorflow.util import value_of
 
 _KNOWN = ArrayAdapter().codes  # NumPy's types that can be sent
@@ -56,7 +54,8 @@ def broadcast_variables(
             for of_one in by_device.values()
         ]
         return tf.group(*tf.nest.flatten(done))
-    return tf.group(*(v.assign(_broadcast(v, root_rank, process_set)) for v in every))
+    values = [mpi_ops.value_of_root(v, root_rank, _label(v), process_set) for v in every]
+    return tf.group(*(v.assign(value) for v, value in zip(every, values, strict=True)))
 
 
 def broadcast_values(
@@ -87,14 +86,6 @@ def _sendable(array: Any) -> Any:
     if array.dtype in _KNOWN or array.dtype.hasobject:
         return array
     return array.reshape(-1).view(np.uint8)
-
-
-def _broadcast(variable: Any, root_rank: int, process_set: ProcessSet) -> tf.Tensor:
-    """The root's value of a variable, in a graph; its bytes travel as above."""
-    value = as_tensor(variable)
-    sent = value if value.dtype in DTYPES else tf.bitcast(value, tf.uint8)
-    received = mpi_ops.broadcast(sent, root_rank, name=_label(variable), process_set=process_set)
-    return received if sent is value else tf.bitcast(received, value.dtype)
 
 
 def _label(variable: Any) -> str:

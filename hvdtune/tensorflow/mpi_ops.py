@@ -28,7 +28,8 @@ from hvdtune.faces.arguments import allreduce_op as handle_average_backwards_com
 from hvdtune.faces.arguments import group_members
 from hvdtune.faces.basics import *  # noqa: F403
 from hvdtune.faces.basics import _basics  # noqa: F401 (as Horovod's modules have it)
-from hvdtune.tensorflow.calls.operations import call, checked
+from hvdtune.tensorflow.calls.operations import DTYPES, call, checked
+from hvdtune.tensorflow.util import value_of
 
 __all__ = [
     "allgather",
@@ -224,10 +225,11 @@ def broadcast_(
 ) -> list[tf.Tensor]:
     """Give every variable the value that it has on `root_rank`; the new values.
 
-    In a graph they are values that are assigned when they are run. Raises ValueError if some of the
+    In a graph, to run one of the values is to assign them all. Raises ValueError if some of the
     variables are resources and others references.
     """
-    given = group_members(variables, tf.is_tensor(variables), "broadcast_")
+    members = group_members(variables, tf.is_tensor(variables), "broadcast_")
+    given = [value_of(variable) for variable in members]
     resources = [tf.is_tensor(one) and _is_resource(one) for one in given]
     if any(resources) and not all(resources):
         raise ValueError(
@@ -237,9 +239,26 @@ def broadcast_(
     values = []
     for index, variable in enumerate(given):
         label = _normalized(getattr(variable, "name", None) or str(index))
-        value = broadcast(variable, root_rank, f"{prefix}_{label}", process_set=process_set)
+        value = value_of_root(variable, root_rank, f"{prefix}_{label}", process_set)
         values.append(variable.assign(value))
-    return [tf.convert_to_tensor(value) for value in values]
+    if tf.executing_eagerly():
+        return [tf.convert_to_tensor(value) for value in values]
+    with tf.control_dependencies([value.op for value in values]):
+        return [tf.identity(value) for value in values]
+
+
+def value_of_root(
+    variable: Any, root_rank: int, name: str, process_set: ProcessSet = global_process_set
+) -> tf.Tensor:
+    """The value that a variable has on `root_rank`.
+
+    If the operations do not take its type (the seeds of Keras are uint32), its bytes travel.
+    """
+    value = tf.convert_to_tensor(variable)
+    in_bytes = value.dtype not in DTYPES and value.dtype != tf.string
+    sent = tf.bitcast(value, tf.uint8) if in_bytes else value
+    received = broadcast(sent, root_rank, name, process_set=process_set)
+    return tf.bitcast(received, value.dtype) if in_bytes else received
 
 
 def _is_resource(variable: Any) -> bool:

@@ -15,6 +15,7 @@ from support.jobs.ranks import run_ranks
 NATIVE_ONLY = {
     "many_in_flight_in_another_order_on_every_rank",
     "sessions_of_the_first_version",
+    "gradients_in_sessions",
     "ranks_that_disagree_hear_it",
     "scopes_and_names",
     "functions_outlive_a_job",

@@ -158,6 +158,24 @@ def alltoall_with_and_without_splits() -> None:
 
 
 @check
+def alltoall_of_nothing() -> None:
+    rank, size = hvd.rank(), hvd.size()
+    for call in both_modes(lambda x: ops.alltoall(x)):
+        assert call(tf.zeros([size, 0])).shape == [size, 0]
+        assert call(tf.zeros([0, 2])).shape == [0, 2]
+    for call in both_modes(lambda x, splits: ops.alltoall(x, splits)):
+        from_the_first = [int(rank == 0)] * size  # the others send nothing
+        rows, counts = call(tf.fill([sum(from_the_first), 2], rank), tf.constant(from_the_first))
+        equal(rows, [[0, 0]])
+        equal(counts, [1] + [0] * (size - 1))
+        to_the_last = [0] * (size - 1) + [1]  # the others receive nothing
+        rows, counts = call(tf.fill([1, 2], rank), tf.constant(to_the_last))
+        last = rank == size - 1
+        equal(rows, [[other, other] for other in range(size)] if last else np.zeros((0, 2)))
+        equal(counts, [int(last)] * size)
+
+
+@check
 def reducescatter_gives_everybody_a_share() -> None:
     rank, size = hvd.rank(), hvd.size()
     rows = 2 * size + 1
@@ -313,26 +331,32 @@ def scopes_and_names() -> None:
 # ---- gradients ----------------------------------------------------------------------------------
 
 
-@check
-def gradients_are_those_of_horovod() -> None:
+def differentiable() -> list[tuple[Callable[[Any], Any], Any]]:
+    """Calls on two columns of `2 * size` ones, and their gradients."""
     rank, size = hvd.rank(), hvd.size()
     rows = 2 * size
-    cases: list[tuple[Callable[[Any], Any], Any]] = [
+    return [
         (lambda x: ops._allreduce(x), np.full((rows, 2), size)),
         (lambda x: ops._allreduce(x, op=ops.Average), np.ones((rows, 2))),
         (lambda x: ops._allreduce(x, prescale_factor=0.5), np.full((rows, 2), size / 2)),
-        (lambda x: ops._grouped_allreduce([x, x * 2.0])[1], np.full((rows, 2), 2 * size)),
+        (lambda x: ops._grouped_allreduce([tf.ones_like(x), x])[1], np.full((rows, 2), size)),
         (lambda x: ops.allgather(x), np.ones((rows, 2))),
-        (lambda x: ops.grouped_allgather([x, x * 3.0])[1], np.full((rows, 2), 3)),
+        (lambda x: ops.grouped_allgather([tf.ones_like(x), x])[1], np.ones((rows, 2))),
         (lambda x: ops.broadcast(x, size - 1), np.full((rows, 2), float(rank == size - 1))),
         (lambda x: ops.alltoall(x), np.ones((rows, 2))),
+        (lambda x: ops.alltoall(x, splits=[2] * size)[0], np.ones((rows, 2))),
         (lambda x: ops._reducescatter(x), np.full((rows, 2), size)),
         (lambda x: ops._reducescatter(x, op=ops.Average), np.ones((rows, 2))),
-        (lambda x: ops._grouped_reducescatter([x, x])[0], np.full((rows, 2), size)),
+        (lambda x: ops._grouped_reducescatter([x, tf.ones_like(x)])[0], np.full((rows, 2), size)),
     ]
+
+
+@check
+def gradients_are_those_of_horovod() -> None:
+    rows = 2 * hvd.size()
     for dtype in (tf.float32, tf.float64):
         variable = tf.Variable(tf.ones([rows, 2], dtype))
-        for call, wanted in cases:
+        for call, wanted in differentiable():
 
             def gradient(call: Any = call, variable: Any = variable) -> Any:
                 with tf.GradientTape() as tape:
@@ -358,6 +382,21 @@ def gradients_are_those_of_horovod() -> None:
     for of in both_modes(one_by_one):
         for got, member in zip(of(), (members[0], *members), strict=True):
             equal(got, np.full(member.shape, 2 * size))
+
+
+@check
+def gradients_in_sessions() -> None:
+    """With what comes from above in another floating type than the operation's."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.ones([2 * hvd.size(), 2], tf.float64)
+        gradients = []
+        for call, _ in differentiable():
+            result = call(x)
+            above = tf.ones(tf.shape(result), tf.float32)
+            gradients.append(tf.gradients(result, x, above)[0])
+        wanted = [expected for _, expected in differentiable()]
+        for got, expected in zip(session.run(gradients), wanted, strict=True):
+            equal(got, expected)
 
 
 @check
@@ -415,7 +454,9 @@ def ranks_that_disagree_hear_it() -> None:
         lambda: ops.allgather(tf.zeros([2, rank + 1])),
         lambda: ops.allgather(tf.zeros([2], tf.int32 if rank else tf.float32)),
         lambda: ops.alltoall(tf.zeros([hvd.size(), rank + 1])),
+        lambda: ops.alltoall(tf.zeros([hvd.size()], tf.int32 if rank else tf.float32)),
         lambda: ops._reducescatter(tf.zeros([rank + 4])),
+        lambda: ops._reducescatter(tf.zeros([4, 1] if rank else [4])),
         lambda: ops._grouped_allreduce([tf.zeros([2]), tf.zeros([rank + 1])]),
     ]
     for call in wrong:
@@ -434,6 +475,8 @@ def one_rank_s_mistakes() -> None:
     if size > 1:
         fails(invalid, lambda: ops.alltoall(tf.ones([size + 1])), "not divisible")
     fails(invalid, lambda: ops._reducescatter(tf.constant(1.0)), "scalar")
+    group = [tf.zeros([2, 1]), tf.constant(1.0)]
+    fails(invalid, lambda: ops._grouped_reducescatter(group), "scalar")
     fails(tf.errors.FailedPreconditionError, lambda: ops.allgather(tf.constant(1.0)))
     for call in (ops.allgather, ops._reducescatter):
         fails(
@@ -591,6 +634,18 @@ def variables_get_the_roots_values() -> None:
         session.run(tf.compat.v1.global_variables_initializer())
         session.run(ops.broadcast_([old], 0))
         equal(session.run(old), 0.0)
+    for resource in (True, False):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            made = [
+                tf.compat.v1.get_variable(
+                    name, initializer=tf.fill([2], float(rank)), use_resource=resource
+                )
+                for name in ("a", "b", "c")
+            ]
+            values = ops.broadcast_(made, hvd.size() - 1)
+            session.run(tf.compat.v1.global_variables_initializer())
+            equal(session.run(values[1]), [hvd.size() - 1] * 2)  # which gives all of them theirs
+            equal(session.run(made), [[hvd.size() - 1] * 2] * 3)
 
 
 @check

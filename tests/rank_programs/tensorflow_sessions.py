@@ -96,7 +96,7 @@ def broadcasts() -> None:
                         initializer=tf.constant([1, 2], dtype) * (hvd.rank() + 1),
                         use_resource=resource,
                     )
-                    for name, dtype in (("a", tf.float32), ("b", tf.int64))
+                    for name, dtype in (("a", tf.float32), ("b", tf.int64), ("c", tf.uint32))
                 ]
                 done = hvd.broadcast_variables(v1.global_variables(), last, inplace=inplace)
                 session.run(v1.global_variables_initializer())
