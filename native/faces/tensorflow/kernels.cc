@@ -1,6 +1,7 @@
 // What the operations do. In graphs their kernels return at once, and are done when the engine
-// calls: all that are ready are in flight together, in whatever order TensorFlow starts them. In
-// eager mode they wait, in the caller's thread, which then makes the engine's progress itself.
+// calls: all that are ready are in flight together, in whatever order TensorFlow starts them. Only
+// one that is alone waits a little for the other ranks. In eager mode they wait, in the caller's
+// thread, which then makes the engine's progress itself.
 #include <atomic>
 #include <cstdint>
 #include <memory>
