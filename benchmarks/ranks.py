@@ -24,15 +24,27 @@ from typing import Any
 import numpy as np
 
 
-def measure(script: str, ranks: int, arguments: Sequence[str]) -> Any:
-    """Run `script` on `ranks` ranks; the results rank 0 wrote. Exits when the ranks fail."""
+def measure(script: str, ranks: int, arguments: Sequence[str], limit: float | None = None) -> Any:
+    """Run `script` on `ranks` ranks; the results rank 0 wrote. Exits when the ranks fail.
+
+    After `limit` seconds the ranks are ended, and there are none: None.
+    """
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.json")
         worker = [sys.executable, script, *arguments, "--worker", str(results)]
         environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()))
-        finished = subprocess.run([*launcher(ranks), *worker], env=environment, check=False)
-        if finished.returncode != 0:
-            sys.exit(finished.returncode)
+        with subprocess.Popen([*launcher(ranks), *worker], env=environment) as started:
+            try:
+                code = started.wait(limit)
+            except subprocess.TimeoutExpired:
+                started.terminate()  # the launcher ends its ranks
+                started.wait()
+                return None
+            except BaseException:
+                started.terminate()
+                raise
+        if code != 0:
+            sys.exit(code)
         return json.loads(results.read_text())
 
 

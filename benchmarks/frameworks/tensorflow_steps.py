@@ -1,8 +1,9 @@
 """What reducing one step's gradients costs in TensorFlow: hvdtune beside TensorFlow's own.
 
 A `tf.function` makes the gradients of a model (ResNet-50 unless `--model` says another), each a
-variable times a number, and reduces them; another makes them and does nothing else. The difference
-of their medians is what reducing costs. In each round, one after the other:
+variable times a number, and reduces them; another makes them, keeps all until the last is made, as
+a group must, and does nothing else. The difference of their medians is what reducing costs. In each
+round, one after the other:
 
   hvdtune               one grouped allreduce, as DistributedGradientTape makes it
   hvdtune, one by one   an allreduce for each gradient
@@ -11,10 +12,15 @@ of their medians is what reducing costs. In each round, one after the other:
 
 A step takes as long as on the slowest rank. Then single calls with 4 floats, each less the same
 without it: 100 in a chain and a group of 100 in a `tf.function`; in eager mode beside an addition.
+If JAX is installed, 100 in a chain in a `jax.jit`, less what a function with one of them takes.
+
+TensorFlow's own hangs with 4 ranks now and then: `--alone` leaves it out, and what takes longer
+than `--limit` seconds is ended, and measured again without it.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -43,13 +49,20 @@ def main() -> int:
     parser.add_argument("--model", default="resnet50", help="gradient set (default: resnet50)")
     parser.add_argument("--rounds", type=int, default=8, help="rounds (default: 8)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (default: 1)")
+    parser.add_argument("--limit", type=float, default=300, help="seconds in all (default: 300)")
     parser.add_argument("--alone", action="store_true", help="without TensorFlow's own")
     args = parser.parse_args()
     if args.worker:
         worker(args)
         return 0
     arguments = ranks.forwarded(args, "model", "rounds", "seconds")
-    found = ranks.measure(__file__, args.np, [*arguments, *["--alone"] * args.alone])
+    found = None
+    if not args.alone:
+        found = ranks.measure(__file__, args.np, arguments, args.limit)
+        if found is None:
+            print(f"TensorFlow's own is left out: not done after {args.limit:.0f} s")
+    if found is None:
+        found = ranks.measure(__file__, args.np, [*arguments, "--alone"])
     print(f"{args.model}, np {args.np}, {args.rounds} rounds; ms to reduce a step's gradients")
     costs = {
         name: (ranks.median(found[name]) - ranks.median(found[alone])) * 1e3
@@ -62,6 +75,11 @@ def main() -> int:
     for name, alone in (("chain", "chain alone"), ("group", "group alone")):
         cost = ranks.median(found[name]) - ranks.median(found[alone])
         print(f"  {name:<20} {cost / CALLS * 1e6:8.1f}")
+    if "JAX chain" in found:
+        one = ranks.median(found["JAX one"])
+        cost = (ranks.median(found["JAX chain"]) - one) / (CALLS - 1)
+        print(f"  {'JAX chain':<20} {cost * 1e6:8.1f}")
+        print(f"  {'JAX one':<20} {one * 1e6:8.1f}  with its dispatch")
     for name in ("eager", "eager addition"):
         print(f"  {name:<20} {ranks.median(found[name]) * 1e6:8.1f}")
     return 0
@@ -97,6 +115,10 @@ def worker(args: Any) -> None:
         factor = tf.constant(0.5)
         return lambda: traced(factor)
 
+    def kept(given: list[tf.Tensor]) -> Any:
+        with tf.control_dependencies(given):
+            return [tf.identity(one) for one in given]
+
     def together(given: list[tf.Tensor]) -> Any:
         return mpi_ops._grouped_allreduce(given, op=hvd.Average, name="step")
 
@@ -126,7 +148,7 @@ def worker(args: Any) -> None:
         return mpi_ops._allreduce(x + 0.0, op=hvd.Average, name=f"link{number}")
 
     calls: dict[str, Callable[[], Any]] = {
-        "making": step(lambda given: given),
+        "making": step(kept),
         "hvdtune": step(together),
         "hvdtune, one by one": step(one_by_one),
         "making in torch": lambda: in_torch(False),
@@ -138,6 +160,8 @@ def worker(args: Any) -> None:
         "eager": lambda: mpi_ops._allreduce(small, name="small"),
         "eager addition": lambda: small + small,
     }
+    if importlib.util.find_spec("jax") is not None:
+        calls |= {"JAX one": in_jax(1), "JAX chain": in_jax(CALLS)}
     if strategy is not None:
 
         def replica(factor: tf.Tensor) -> tf.Tensor:
@@ -151,6 +175,22 @@ def worker(args: Any) -> None:
     found = ranks.time_in_turns(hvdtune, calls, args.rounds, 500, args.seconds)
     ranks.report(args.worker, hvd.rank(), found)
     hvd.shutdown()
+
+
+def in_jax(count: int) -> Callable[[], Any]:
+    """So many allreduces in a chain, in one compiled function."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import jax
+
+    import hvdtune.jax as hvd
+
+    def run(x: Any) -> Any:
+        for number in range(count):
+            x = hvd.allreduce(x + 1.0, name=f"jax{count}.{number}")
+        return x
+
+    compiled, given = jax.jit(run), jax.numpy.ones([4])
+    return lambda: compiled(given).block_until_ready()
 
 
 def own_strategy() -> Any:

@@ -17,6 +17,10 @@ namespace {
 constexpr const char* kJoinName = "join.noname";
 constexpr const char* kChangeName = "process_set.change";
 
+// Of a caller who is called when an operation is over, and waits for the others so long. As long as
+// a direct round waits.
+constexpr Nanos kWaitForOthers = 500 * kMicrosecond;
+
 Submission change_of(OpKind kind, const char* name, std::vector<std::int32_t> ranks) {
   Submission submission;
   submission.request.kind = kind;
@@ -156,7 +160,12 @@ std::int64_t Engine::submit_blocking(const TensorOperation& wanted) {
 
 void Engine::submit_blocking(Submission submission, OnDone on_done) {
   if (!submission.request.on_host()) return submit(std::move(submission), std::move(on_done));
-  parts_->submissions.submit_blocking(std::move(submission), std::move(on_done));
+  Parts& parts = *parts_;
+  const OperationPtr open =
+      parts.submissions.submit_blocking(std::move(submission), std::move(on_done));
+  if (!open) return;
+  parts.drive.until([&open] { return open->done.load(std::memory_order_acquire); },
+                    monotonic_now() + kWaitForOthers);
 }
 
 Engine::HeldRings::HeldRings(Engine& engine)

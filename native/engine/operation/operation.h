@@ -169,7 +169,8 @@ struct Operation {
   RecordedAs recorded;
   wire::Slot slot = wire::kNoSlot;  ///< it was announced by this slot
   std::atomic<bool> done{false};
-  bool calls = false;  ///< when it is over; otherwise somebody asks by the handle
+  bool calls = false;   ///< when it is over; otherwise somebody asks by the handle
+  bool driven = false;  ///< its submitter makes progress as soon as it is announced
   /// OperationTable's number of the agreement that `request` equals; 0 = none.
   std::uint64_t agreement = 0;
   Status status;  // a result, too

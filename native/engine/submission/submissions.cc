@@ -6,6 +6,8 @@ namespace hvdtune {
 namespace {
 
 constexpr std::size_t kMaxRequestBytes = 448 << 10;
+// Takes less time to execute than it takes to wake a thread.
+constexpr std::int64_t kShortBytes = 64 << 10;
 
 std::vector<std::vector<int>> with_global_set(int size, std::vector<std::vector<int>> sets) {
   std::vector<int> everybody(static_cast<std::size_t>(size));
@@ -119,7 +121,7 @@ void Submissions::submit(Submission submission, std::shared_ptr<OnDevice> on_dev
   announce_calling(lock, operation, known_slot);
 }
 
-void Submissions::submit_blocking(Submission submission, OnDone on_done) {
+OperationPtr Submissions::submit_blocking(Submission submission, OnDone on_done) {
   OperationPtr operation;
   const SlotRound* round = nullptr;
   {
@@ -127,15 +129,19 @@ void Submissions::submit_blocking(Submission submission, OnDone on_done) {
     wire::Slot known_slot = wire::kNoSlot;
     operation = enter_calling(lock, std::move(submission), std::move(on_done), known_slot);
     round = direct_.arrive(lock, *operation);
-    if (round == nullptr) announce_calling(lock, operation, known_slot);
+    if (round == nullptr) {
+      operation->driven = operation->request.bytes() <= kShortBytes;
+      announce_calling(lock, operation, known_slot);
+      return operation->driven ? operation : nullptr;
+    }
   }
-  if (round == nullptr) return;
   direct_.wait(*operation, *round);
   {
     const TableLock lock(mutex_);
     settle(lock, operation);
   }
   completions_.tell();
+  return nullptr;
 }
 
 /// Enters an operation whose submitter is called, before anybody can hear of it, and end it.
@@ -233,7 +239,9 @@ void Submissions::announce(const TableLock& lock, const OperationPtr& operation,
     }
     announcements_.push(lock, bytes);
   }
-  announcements_.ring(lock, arrival_urgency(lock, *operation, known_slot));
+  const Urgency urgency = arrival_urgency(lock, *operation, known_slot);
+  // Who makes progress on the coordinator's rank reads it himself.
+  if (!operation->driven || !job_.is_coordinator()) announcements_.ring(lock, urgency);
 }
 
 /// Whether the coordinator has anything to do now. A tensor that others still miss needs no

@@ -60,8 +60,7 @@ int code_of(ErrorKind kind) {
   return kUnknown;
 }
 
-Call::Tensor Call::input(int index) {
-  const TfStatus status;
+Call::Tensor Call::input(int index, const TfStatus& status) {
   TF_Tensor* tensor = nullptr;
   tf().GetInput(context_, index, &tensor, status);
   status.check();
@@ -69,8 +68,8 @@ Call::Tensor Call::input(int index) {
 }
 
 /// The tensor of an index, and where its result goes if it is known.
-void Call::add_tensor(int index, Submission& submission) {
-  Tensor tensor = input(index);
+void Call::add_tensor(int index, const TfStatus& status, Submission& submission) {
+  Tensor tensor = input(index, status);
   const int type = tf().TensorType(tensor.get());
   const wire::TensorSpec& spec =
       submission.request.tensors.emplace_back(dtype_of(type), shape_of(tensor.get()));
@@ -80,7 +79,6 @@ void Call::add_tensor(int index, Submission& submission) {
     // The context holds the input until the kernel is done; a second holder would forbid that the
     // output takes its place.
     tensor.reset();
-    const TfStatus status;
     int forwarded = -1;
     const Tensor output(
         tf().ForwardInputOrAllocateOutput(context_, &index, 1, index, spec.shape.data(),
@@ -93,7 +91,7 @@ void Call::add_tensor(int index, Submission& submission) {
 }
 
 std::vector<std::int64_t> Call::splits(Engine& engine, const wire::TensorSpec& spec) {
-  const Tensor given = input(1);
+  const Tensor given = input(1, TfStatus());
   const std::size_t count = tf().TensorByteSize(given.get()) / sizeof(std::int32_t);
   if (count > 0) {
     const auto* const rows = static_cast<const std::int32_t*>(tf().TensorData(given.get()));
@@ -121,7 +119,12 @@ Submission Call::submission(Engine& engine, const std::string& name) {
   request.process_set = node_.process_set;
   request.grouped = node_.grouped;
   const int tensors = node_.kind == OpKind::kAlltoall ? 1 : tf().NumInputs(context_);
-  for (int index = 0; index < tensors; ++index) add_tensor(index, submission);
+  const auto count = static_cast<std::size_t>(tensors);
+  request.tensors.reserve(count);
+  submission.memory.reserve(count);
+  types_.reserve(count);
+  const TfStatus status;  // for all: each would take memory
+  for (int index = 0; index < tensors; ++index) add_tensor(index, status, submission);
   if (node_.kind == OpKind::kAlltoall) {
     submission.splits = splits(engine, request.tensors.front());
   }

@@ -49,8 +49,8 @@ class Call {
   };
   using Tensor = std::unique_ptr<TF_Tensor, Delete>;
 
-  Tensor input(int index);
-  void add_tensor(int index, Submission& submission);
+  Tensor input(int index, const TfStatus& status);
+  void add_tensor(int index, const TfStatus& status, Submission& submission);
   std::vector<std::int64_t> splits(Engine& engine, const wire::TensorSpec& spec);
   void set_rows(int index, OwnedBuffer& rows);
   void set_counts(const std::vector<std::int64_t>& counts);

@@ -1,6 +1,8 @@
 // What the operations do. In graphs their kernels return at once, and are done when the engine
-// calls: all that are ready are in flight together, in whatever order TensorFlow starts them. In
-// eager mode they wait, in the caller's thread, which then makes the engine's progress itself.
+// calls: all that are ready are in flight together, in whatever order TensorFlow starts them. Only
+// one that is alone waits a little for the other ranks. In eager mode they wait, in the caller's
+// thread, which then makes the engine's progress itself.
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -143,12 +145,40 @@ std::string name_of_run(const Node& node, TF_OpKernelContext* context) {
 }
 
 /// A run of a node in a graph, from its start until TensorFlow knows that it is done.
-struct Run {
+class Run {
+ public:
   Run(const Node& node, TF_OpKernelContext* context, Done done)
-      : call(node, context), done(std::move(done)) {}
+      : call_(node, context), done_(std::move(done)) {
+    in_flight_.fetch_add(1, std::memory_order_relaxed);
+  }
 
-  Call call;
-  Done done;  ///< afterwards the context is nobody's
+  /// What the node asks for.
+  Submission submission(Engine& engine, const std::string& name) {
+    return call_.submission(engine, name);
+  }
+  /// Whether no other run is under way.
+  [[nodiscard]] static bool alone() { return in_flight_.load(std::memory_order_relaxed) == 1; }
+
+  void deliver(Operation& operation) {
+    call_.deliver(operation);
+    end();
+  }
+  void fail(const Status& status) {
+    call_.fail(status);
+    end();
+  }
+
+ private:
+  /// Afterwards the context is nobody's, and the next run of a chain may have begun.
+  void end() {
+    in_flight_.fetch_sub(1, std::memory_order_relaxed);
+    done_();
+  }
+
+  Call call_;
+  Done done_;
+
+  static inline std::atomic<int> in_flight_{0};
 };
 
 void run_in_graph(void* kernel, TF_OpKernelContext* context,
@@ -158,19 +188,23 @@ void run_in_graph(void* kernel, TF_OpKernelContext* context,
   Status refused;
   try {
     const std::shared_ptr<Engine> engine = running_engine();
-    engine->submit(run->call.submission(*engine, name_of_run(node, context)),
-                   [run](const OperationPtr& operation) {
-                     run->call.deliver(*operation);
-                     run->done();
-                   });
+    Submission submission = run->submission(*engine, name_of_run(node, context));
+    const OnDone on_done = [run](const OperationPtr& operation) { run->deliver(*operation); };
+    // In a chain nothing is under way but this, and on the other ranks, too. Then this thread of
+    // TensorFlow's waits for them, for half a millisecond at most: the end comes without waking the
+    // engine's thread, and without that one waking a thread of TensorFlow's again.
+    if (Run::alone()) {
+      engine->submit_blocking(std::move(submission), on_done);
+    } else {
+      engine->submit(std::move(submission), on_done);
+    }
     return;
   } catch (const Error& error) {
     refused = error.status();
   } catch (const std::exception& error) {
     refused = {ErrorKind::kInvalidArgument, error.what()};
   }
-  run->call.fail(refused);
-  run->done();
+  run->fail(refused);
 }
 
 // ---- eager mode ---------------------------------------------------------------------------------
