@@ -381,7 +381,7 @@ def gradients_are_those_of_horovod() -> None:
 
     for of in both_modes(one_by_one):
         for got, member in zip(of(), (members[0], *members), strict=True):
-            equal(got, np.full(member.shape, 2 * size))
+            equal(got, np.full(member.shape, 2 * hvd.size()))
 
 
 @check

@@ -1,8 +1,5 @@
 """The comparisons of a run: what leads to one, what it says, and that no run has more pairs."""
 
-import math
-import random
-
 import pytest
 from test_autotune_tuner import (
     DEFAULTS,
@@ -93,7 +90,7 @@ def test_disturbances_that_keep_coming_are_held_against_the_candidate() -> None:
     assert not tuner.outcome.adopted
 
 
-@pytest.mark.parametrize(("most", "pairs"), [(24, 17), (25, 18)])
+@pytest.mark.parametrize(("most", "pairs"), [(24, 6), (25, 18)])
 def test_pairs_of_an_abandoned_comparison_count_with_those_measured_again(
     most: int, pairs: int
 ) -> None:
@@ -137,8 +134,7 @@ def test_no_comparison_where_too_few_pairs_are_left_for_one(most: int, disturbed
     assert visited[-1].phase == "confirm"
     assert tuner.outcome is not None
     assert tuner.outcome.values == OTHER
-    assert tuner.outcome.verdict.startswith("no significant gain (")
-    assert f"% for the best candidate in {LOOKS[0]} pairs at " in tuner.outcome.verdict
+    assert tuner.outcome.verdict == f"no comparison: {used} of the {most} pairs were used up before"
 
 
 def test_one_pair_more_and_the_search_goes_on() -> None:
@@ -315,39 +311,3 @@ def test_a_comparison_that_reaches_the_limit_says_so() -> None:
         "no significant gain: slow candidates had used up the limit of 5 steps' time"
     )
     assert [one.at_limit for one in tuner.history if one.trial.phase == "confirm"] == [True]
-
-
-def test_the_next_best_is_compared_where_the_best_was_just_lucky() -> None:
-    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8))
-    really = taking([(FAST, 9.5), (DEFAULTS, 10.3)], 0.002)
-    lucky = taking([(FAST, 9.5), (DEFAULTS, 9.3)], 0.002)
-    drive(tuner, lambda trial: (lucky if trial.phase == "search" else really)(trial))
-    compared = [one.trial.values for one in tuner.history if one.trial.phase == "confirm"]
-    assert compared[0] == DEFAULTS
-    assert compared[-1] in (FAST, OTHER)
-    assert tuner.outcome is not None
-    assert tuner.outcome.adopted
-    assert tuner.outcome.values == FAST
-
-
-def test_what_comparisons_in_vain_say_is_told_by_the_most_precise_one() -> None:
-    tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8))
-    lucky = taking([(FAST, 9.4), (DEFAULTS, 9.3)], 0.002)
-    usual = taking([(DEFAULTS, 10.3)], 0.002)
-    drive(tuner, lambda trial: (lucky if trial.phase == "search" else usual)(trial))
-    assert tuner.outcome is not None
-    assert not tuner.outcome.adopted
-    assert " for the best candidate of 2 that were compared, in " in tuner.outcome.verdict
-
-
-def test_comparisons_share_the_chance_of_an_error() -> None:
-    """Of runs in which nothing is faster, no more end with a gain than the confidence says."""
-    wrong = 0
-    for seed in range(100):
-        rng = random.Random(seed)
-        tuner = Tuner(SPACE, OTHER, DEFAULTS, TunerConfig(max_samples=8, confidence=0.9, seed=seed))
-        drive(tuner, lambda _, rng=rng: sample(10 * math.exp(rng.gauss(0, 0.03)), 0.03))
-        assert tuner.outcome is not None
-        wrong += tuner.outcome.adopted
-    # Ten are expected at most; twenty would be a chance of one in five hundred.
-    assert wrong < 20

@@ -131,9 +131,7 @@ class Tuner:
         self._is_behind_candidate = False
         self._recalled: Values | None = None
         self._hurry: str | None = None
-        self._findings: list[Finding] = []  # of those adopted
-        self._refuted: list[tuple[Values, Finding | None]] = []  # None: clearly slower
-        self._chance = 1 - config.confidence  # of an error, for all comparisons that are to come
+        self._findings: list[Finding] = []
         self._candidates = math.ceil(CANDIDATES * config.max_samples)
         self._search_end = f"all {self._candidates} candidates were measured"
         self._course = self._run()
@@ -270,39 +268,23 @@ class Tuner:
         if not self._record.candidates:
             self._keep(f"no significant gain: no candidate was measured; {self._search_end}")
             return
-        yield from self._confirm((yield from self._ask(anew=True)))
-
-    def _confirm(self, answer: Answer) -> _Course:
-        """Compare the best candidate; while one is refuted with pairs to spare, the next best.
-
-        In noise the best of a dozen is often just the luckiest.
-        """
+        answer = yield from self._ask(anew=True)
         best = self._best(answer)
         if best is None:
-            self._keep_refuted("no other candidate was measured")
+            self._keep("no significant gain: no other candidate was measured")
         elif best.gain + best.deviation < self._config.min_gain:
-            self._keep_unlikely(best)
+            margin = inference.student_quantile(self._config.confidence, math.inf)
+            margin *= max(best.deviation, self._record.usual().error)
+            self._keep(
+                f"no significant gain ({_percent(best.gain)} ± {_percent(margin)} for the best "
+                f"candidate; {self._search_end})",
+                best.gain,
+                margin,
+            )
         elif self._harm.is_used_up:
             self._keep(f"no comparison: {self._used_up()}")
         else:
-            while not (yield from self._compare(best.values, "confirm")):
-                best = self._best(answer)
-                is_spent = self._harm.at_limit or self._harm.ends_search
-                if is_spent or self._pairs_left() < COMPARABLE:
-                    return
-                if best is None or best.gain < self._provable():
-                    return
-
-    def _keep_unlikely(self, best: _Best) -> None:
-        """No comparison: the model expects nothing of the best candidate."""
-        margin = inference.student_quantile(self._config.confidence, math.inf)
-        margin *= max(best.deviation, self._record.usual().error)
-        self._keep(
-            f"no significant gain ({_percent(best.gain)} ± {_percent(margin)} for the best "
-            f"candidate; {self._search_end})",
-            best.gain,
-            margin,
-        )
+            yield from self._compare(best.values, "confirm")
 
     def _sample(self, trial: Trial) -> _Course:
         yield trial
@@ -418,7 +400,7 @@ class Tuner:
         compared = Comparison(
             self._record.noise(),
             self._record.usual_error(),
-            self._chance,
+            self._config.confidence,
             self._config.min_gain,
             self._pairs_left() - REPEATS,
         )
@@ -432,46 +414,28 @@ class Tuner:
                 sample = yield Trial(phase, tried, is_candidate, note=note, visit=True)
                 assert sample is not None
                 if sample.abandoned:
-                    self._spend(compared, 1)
+                    self._pairs += len(compared.differences) + compared.repeats + 1
                     slower = "the candidate was clearly slower"
                     why = self._used_up() if self._harm.at_limit else slower
-                    self._refuted.append((values, None))
-                    self._keep_refuted(why)
+                    self._keep(f"no significant gain: {why}")
                     return False
                 pair[is_candidate] = sample
             is_last = compared.is_last
             finding = compared.add(pair[True], pair[False])
             if is_last and not compared.is_last:
                 self._record.close()
-        self._spend(compared)
+        self._pairs += finding.pairs + compared.repeats
         if finding.faster:
             self._adopt(values, finding)
         else:
-            self._refuted.append((values, finding))
-            self._keep_refuted()
+            gain, margin = as_shares(finding.gain, finding.margin, faster=False)
+            self._keep(
+                f"no significant gain ({_percent(gain)} ± {_percent(margin)} for the best "
+                f"candidate in {finding.pairs} pairs at {self._sure()})",
+                gain,
+                margin,
+            )
         return finding.faster
-
-    def _spend(self, compared: Comparison, unfinished: int = 0) -> None:
-        """The pairs and the chance of an error that a comparison has taken."""
-        self._pairs += len(compared.differences) + compared.repeats + unfinished
-        self._chance -= compared.spent
-
-    def _keep_refuted(self, why: str = "") -> None:
-        """No gain, by the most precise of the comparisons; `why` if none came to an end."""
-        known = [finding for _, finding in self._refuted if finding is not None]
-        if not known:
-            self._keep(f"no significant gain: {why}")
-            return
-        finding = min(known, key=lambda one: one.margin)
-        gain, margin = as_shares(finding.gain, finding.margin, faster=False)
-        count = len(self._refuted)
-        of = f" of {count} that were compared," if count > 1 else ""
-        self._keep(
-            f"no significant gain ({_percent(gain)} ± {_percent(margin)} for the best "
-            f"candidate{of} in {finding.pairs} pairs at {self._sure()})",
-            gain,
-            margin,
-        )
 
     def _is_refuted(self) -> bool:
         """Whether the comparison that has just ended showed its candidate to be no faster."""
@@ -486,7 +450,7 @@ class Tuner:
     def _provable(self) -> float:
         """The gain that the comparison would find half of the time."""
         noise = self._record.noise().error
-        sure = inference.student_quantile(1 - self._chance, math.inf)
+        sure = inference.student_quantile(self._config.confidence, math.inf)
         return sure * noise * math.sqrt(2 / max(1, self._pairs_left() - REPEATS))
 
     def _pose(self) -> None:
@@ -575,12 +539,11 @@ class Tuner:
 
     def _offered(self, answer: Answer) -> list[_Best]:
         # means[0] is the first incumbent's; candidates follow in the order they were asked in.
-        refuted = [values for values, _ in self._refuted]
         asked = zip(self._record.candidates, answer.means[1:], answer.deviations[1:], strict=True)
         return [
             _Best(candidate.values, 1 - math.exp(mean - self._record.baseline), deviation)
             for candidate, mean, deviation in asked
-            if candidate.values != self._incumbent and candidate.values not in refuted
+            if candidate.values != self._incumbent
         ]
 
     # -- the end --

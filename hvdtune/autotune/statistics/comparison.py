@@ -35,7 +35,6 @@ LUCK = 1.5  # standard errors
 CLEAR = 0.5  # of the gain
 WIDE = 0.15
 SURE_PAIRS = 18
-APART = 1.5  # a look at less than the last one's pairs over this
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,12 @@ class Comparison:
     """Takes pairs until there is a finding.
 
     `noise` is what single samples of the same settings scatter by (`inference.noise_between`),
-    `usual_error` the relative error a sample usually has. `chance` is that of an error that all
-    looks together may spend, one-sided. With `most_pairs` below LOOKS[-1], the last look is there.
+    `usual_error` the relative error a sample usually has. `most_pairs` cuts the looks short.
     """
 
     noise: Estimate
     usual_error: float
-    chance: float
+    confidence: float
     min_gain: float
     most_pairs: int = LOOKS[-1]
     differences: list[float] = field(default_factory=list)
@@ -78,14 +76,7 @@ class Comparison:
     @property
     def looks(self) -> Sequence[int]:
         """After how many pairs it may end."""
-        last = max(2, min(self.most_pairs, LOOKS[-1]))
-        return [*(look for look in LOOKS if look * APART <= last), last]
-
-    @property
-    def spent(self) -> float:
-        """What the looks so far have spent of `chance`."""
-        looked = [look for look in self.looks if look <= len(self.differences)]
-        return self._spent(looked[-1]) if looked else 0.0
+        return [look for look in LOOKS if look <= self.most_pairs] or [max(2, self.most_pairs)]
 
     @property
     def candidate_first(self) -> bool:
@@ -137,9 +128,6 @@ class Comparison:
 
     def _chance(self, pairs: int) -> float:
         """The chance of an error that the look after so many pairs may spend."""
+        last = self.looks[-1]
         before = max((look for look in self.looks if look < pairs), default=0)
-        return self._spent(pairs) - self._spent(before)
-
-    def _spent(self, pairs: int) -> float:
-        """What all looks up to the one after so many pairs may spend."""
-        return self.chance * (pairs / self.looks[-1]) ** 2
+        return (1 - self.confidence) * (pairs**2 - before**2) / last**2
