@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -593,13 +594,16 @@ def test_lightning(df: Any, store: Any):
 
 
 def test_keras(df: Any, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    if "KERAS_BACKEND" not in os.environ:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
     keras = pytest.importorskip("keras", reason="Keras is not installed")
     from hvdtune.spark.keras import KerasEstimator, KerasModel
+    from hvdtune.spark.keras.batches import batches
 
     keras.utils.set_random_seed(0)
-    inputs = keras.Input((4,))
-    net = keras.Model(inputs, [keras.layers.Dense(1)(inputs), keras.layers.Dense(2)(inputs)])
+    inputs = [keras.Input((4,)), keras.Input((1,))]
+    both = keras.layers.Concatenate()(inputs)
+    net = keras.Model(inputs, [keras.layers.Dense(1)(both), keras.layers.Dense(2)(both)])
     backend = RanksBackend(2)
 
     class Note(keras.callbacks.Callback):
@@ -621,7 +625,8 @@ def test_keras(df: Any, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     one = KerasEstimator(
         backend=backend, store=store, model=net, optimizer=keras.optimizers.SGD(0.05),
         loss=["mse", keras.losses.MeanSquaredError()], loss_weights=[0.5, 0.5],
-        feature_cols=["sparse"], label_cols=["y", "pair"], batch_size=10, epochs=3, verbose=0,
+        metrics=[["mae"], ["mse", "mae"]], epochs=3, verbose=0,
+        feature_cols=["sparse", "a"], label_cols=["y", "pair"], batch_size=10,
         validation="held_out", callbacks=[Note(), Board()], run_id="k",
         partitions_per_process=2, sample_weight_col="d_weight", random_seed=0,
     )  # fmt: skip
@@ -634,6 +639,7 @@ def test_keras(df: Any, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     history = model.getHistory()
     assert len(history["loss"]) == len(history["val_loss"]) == 3
     assert history["loss"][-1] < history["loss"][0]
+    assert len(history) == 2 * (1 + 2 + 3)
     best = keras.callbacks.ModelCheckpoint(
         "changed.keras", monitor="loss", mode="max", save_best_only=True
     )
@@ -648,9 +654,10 @@ def test_keras(df: Any, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     out = model.transform(df)
     assert out.schema["y__output"].dataType == T.DoubleType()
     assert out.schema["pair__output"].dataType == VectorUDT()
-    row = out.select("sparse", "y__output", "pair__output").first()
+    row = out.select("sparse", "a", "y__output", "pair__output").first()
     assert isinstance(row["sparse"], SparseVector)
-    y, pair = model.getModel().predict_on_batch(row["sparse"].toArray()[None].astype("float32"))
+    x = [row["sparse"].toArray()[None].astype("float32"), np.array([[row["a"]]], "float32")]
+    y, pair = model.getModel().predict_on_batch(x)
     assert row["y__output"] == pytest.approx(float(y[0, 0]), abs=1e-6)
     assert np.allclose(row["pair__output"].toArray(), pair[0], atol=1e-6)
     for saved in (model, one):
@@ -663,5 +670,19 @@ def test_keras(df: Any, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         KerasEstimator(
             store=store, model=net, optimizer="sgd", feature_cols=["a"], label_cols=["y"]
         ).fit(df)
+    # TensorFlow takes no lists from generators.
+    columns = SimpleNamespace(
+        feature_columns=["sparse", "a"], label_columns=["y", "pair"], label_shapes=None,
+        sample_weight_col="w",
+    )  # fmt: skip
+    rows = {"sparse": x[0], "a": x[1][0], "y": np.zeros(1), "pair": pair, "w": np.ones(1)}
+    batch = next(batches(net, columns, [rows]))
+    assert [tuple(one.shape for one in part) for part in batch] == [
+        ((1, 4), (1, 1)),
+        ((1, 1), (1, 2)),
+        ((1,), (1,)),
+    ]
+    assert {type(part) for part in batch} == {tuple}
+    assert {one.dtype.name for part in batch for one in part} == {"float32"}
     # A rank's files, as the store has them.
     assert pq.read_table(store.get_localized_path(store.get_val_data_path(0))).num_rows == ROWS // 4

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hvdtune.keras.package import keras
 from hvdtune.spark.common.plan import TrainingPlan, endless, rows_of
 
 
 def inputs_of(model: Any, features: Sequence[np.ndarray[Any, Any]]) -> Any:
-    """Feature columns in the shapes and types of the model's inputs, one or a list."""
+    """Feature columns in the shapes and types of the model's inputs, one or a tuple."""
     wanted = list(model.inputs or [])
     if len(wanted) != len(features):
         raise ValueError(
@@ -22,26 +23,33 @@ def inputs_of(model: Any, features: Sequence[np.ndarray[Any, Any]]) -> Any:
         _fitted(array, tuple(one.shape)).astype(_dtype(one), copy=False)
         for array, one in zip(features, wanted, strict=True)
     ]
-    return arrays[0] if len(arrays) == 1 else arrays
+    return _one_or_all(arrays)
 
 
 def labels_of(
     model: Any, labels: Sequence[np.ndarray[Any, Any]], shapes: Sequence[Any] | None
 ) -> Any:
-    """Label columns, one or a list: in `shapes`, or in those of the outputs they fit."""
+    """Label columns, one or a tuple: in `shapes`, or in those of the outputs they fit.
+
+    Floating-point labels are of Keras' type, as Keras makes them from arrays: metrics compute with
+    labels and outputs.
+    """
     outputs = list(model.outputs or [])
     if len(outputs) != len(labels):
         raise ValueError(
             f"the model has {len(outputs)} output(s) for {len(labels)} label column(s): one is "
             "needed for each."
         )
+    real = keras.backend.floatx()
     arrays = [
         rows_of(array, shape) if shape is not None else _fitted(array, tuple(output.shape))
         for array, shape, output in zip(
             labels, shapes or [None] * len(labels), outputs, strict=True
         )
     ]
-    return arrays[0] if len(arrays) == 1 else arrays
+    return _one_or_all(
+        [one.astype(real, copy=False) if one.dtype.kind == "f" else one for one in arrays]
+    )
 
 
 def _fitted(array: np.ndarray[Any, Any], shape: tuple[Any, ...]) -> np.ndarray[Any, Any]:
@@ -53,6 +61,11 @@ def _fitted(array: np.ndarray[Any, Any], shape: tuple[Any, ...]) -> np.ndarray[A
     if len(rest) == array.ndim == 1 and None in rest:
         return array[:, None]
     return array
+
+
+def _one_or_all(arrays: list[np.ndarray[Any, Any]]) -> Any:
+    """Keras takes tuples on every backend; TensorFlow takes no lists from generators."""
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
 def _dtype(tensor: Any) -> str:
@@ -71,4 +84,4 @@ def batches(model: Any, plan: TrainingPlan, data: Any) -> Iterator[tuple[Any, ..
             yield x, y
         else:
             weights = np.asarray(batch[plan.sample_weight_col], np.float32)
-            yield x, y, [weights] * len(y) if isinstance(y, list) else weights
+            yield x, y, _one_or_all([weights] * len(plan.label_columns))
