@@ -339,6 +339,13 @@ def elastic_state() -> None:
     rounds: list[tuple[int, int]] = []
     steps: list[Any] = []
 
+    class Commit(hvd.elastic.CommitStateCallback):
+        commits = 0
+
+        def commit(self) -> None:
+            Commit.commits += 1
+            super().commit()
+
     @hvd.elastic.run
     def train(state: Any) -> str:
         rounds.append((state.epoch, state.batch))
@@ -347,7 +354,7 @@ def elastic_state() -> None:
         callbacks = [
             hvd.elastic.UpdateBatchStateCallback(state),
             hvd.elastic.UpdateEpochStateCallback(state),
-            hvd.elastic.CommitStateCallback(state, batches_per_commit=3),
+            Commit(state, batches_per_commit=3),
         ]
         if len(rounds) == 1:
             callbacks.append(Failure())
@@ -373,6 +380,7 @@ def elastic_state() -> None:
 
     assert train(state) == "trained"
     assert rounds == [(0, 0), (1, 0)], rounds
+    assert Commit.commits == 4  # after the third batch of each epoch, and at its end
     # The step of the first job, which knows its size, is not one of the second.
     assert steps[0] is None
     assert steps[1] is not None

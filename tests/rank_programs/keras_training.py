@@ -522,6 +522,20 @@ def tensorflow_api() -> None:
         0
     ].numpy() == [(hvd.size() - 1) / 2]
 
+    # Methods of these names that an optimizer has itself say what the gradients are.
+    class Own(keras.optimizers.SGD):  # type: ignore[misc]
+        def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+            return [tf.constant([float(hvd.rank())]) for _ in params]
+
+        def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[Any]:
+            return [(tf.constant([float(hvd.rank())]), variable) for variable in var_list]
+
+    optimizer, mean = hvd.DistributedOptimizer(Own(1.0)), (hvd.size() - 1) / 2
+    optimizer.apply_gradients([(*optimizer.get_gradients(None, [plain]), plain)])
+    assert plain.numpy() == [2.0 - mean]
+    optimizer.minimize(None, [plain])
+    assert plain.numpy() == [2.0 - 2 * mean]
+
     # Rows of an embedding that each rank has used.
     for dense in (False, True):
         keras.utils.set_random_seed(2)

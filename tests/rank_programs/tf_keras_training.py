@@ -102,7 +102,8 @@ def accumulation() -> None:
         optimizer = hvd.DistributedOptimizer(make(1.0), backward_passes_per_step=3)
         optimizer = type(optimizer).from_config(optimizer.get_config())
 
-        @tf.function
+        # Gradients of batches of any size may be traced without a shape.
+        @tf.function(input_signature=[tf.TensorSpec([None])])
         def step(gradient: Any, optimizer: Any = optimizer, variable: Any = variable) -> None:
             optimizer.apply_gradients([(gradient, variable)])
 
@@ -129,6 +130,10 @@ def accumulation() -> None:
             optimizer.apply_gradients([(tf.constant([1.0]), used), (gradient, late)])
         assert used.numpy() == [-2.0]
         assert late.numpy() == [-mean]
+
+        # Lists of variables in lists.
+        pairs = optimizer._compute_gradients(lambda u=used, v=late: u * v, [[used], [late]])
+        assert [v is w for (_, v), w in zip(pairs, (used, late), strict=True)] == [True, True]
 
 
 def what_has_added_up_is_dropped() -> None:

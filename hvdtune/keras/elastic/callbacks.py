@@ -32,10 +32,14 @@ class CommitStateCallback(_Callback):
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
-            self.state.commit()
+            self.commit()
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Commit."""
+        self.commit()
+
+    def commit(self) -> None:
+        """`state.commit()`; a class of its own may do more here."""
         self.state.commit()
 
 

@@ -30,7 +30,7 @@ class Passes:
         self.counter = tf.Variable(0, trainable=False, dtype=tf.int32, name="hvd_counter")
         self._sums: list[Any] = []
 
-    def add(self, gradients: Sequence[Any]) -> Any:
+    def add(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Any:
         """Add these up; whether the step is to be done now. Raises ValueError for sparse ones."""
         if any(isinstance(g, tf.IndexedSlices) for g in gradients) and not self.sparse_as_dense:
             raise ValueError(
@@ -43,12 +43,12 @@ class Passes:
             raise ValueError(
                 f"backward_passes_per_step: {len(gradients)} gradients, {len(self._sums)} before."
             )
-        for index, gradient in enumerate(gradients):
+        for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             if gradient is None:
                 continue
             if self._sums[index] is None:  # the first passes may have none for this variable
-                with tf.init_scope():
-                    zeros = tf.zeros(gradient.shape, gradient.dtype)
+                with tf.init_scope():  # traced without the size of a batch, gradients have no shape
+                    zeros = tf.zeros(variable.shape, gradient.dtype)
                     self._sums[index] = tf.Variable(zeros, trainable=False)
             self._sums[index].assign_add(tf.convert_to_tensor(gradient))
         self.counter.assign_add(1)
@@ -110,6 +110,8 @@ class LegacyHook:
         if hasattr(parent, "_compute_gradients"):
             pairs = parent._compute_gradients(loss, var_list, grad_loss=grad_loss, tape=tape)
         else:
+            if not callable(var_list):  # the other kind takes lists of lists
+                var_list = tf.nest.flatten(var_list)
             pairs = parent.compute_gradients(loss, var_list, tape=tape)
         return pairs if self._is_scaled else self._reduced_pairs(pairs)
 
@@ -196,7 +198,7 @@ class LegacyHook:
         def wait() -> Any:
             return tf.identity(self.iterations.assign_add(1))
 
-        return tf.cond(self._agg_helper.add(gradients), step, wait)
+        return tf.cond(self._agg_helper.add(gradients, variables), step, wait)
 
 
 class NewStyleHook(LegacyHook):

@@ -14,7 +14,11 @@ from hvdtune.tensorflow.util import value_of
 
 
 class TensorFlowHook:
-    """Comes before `DistributedHook`. Gradients that these methods return are reduced."""
+    """Comes before `DistributedHook`. Gradients that these methods return are reduced.
+
+    `compute_gradients` and `get_gradients` of the wrapped class, where a script gives it some, are
+    what gradients come from.
+    """
 
     def _compute_gradients(
         self: Any, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
@@ -24,6 +28,10 @@ class TensorFlowHook:
         `apply_gradients` does not reduce these once more. Raises ValueError for a tensor without
         a tape.
         """
+        parent: Any = super()
+        if hasattr(parent, "compute_gradients"):
+            pairs = list(parent.compute_gradients(loss, var_list, tape=tape))
+            return list(zip(self.aggregate_gradients(pairs), (v for _, v in pairs), strict=True))
         if callable(loss):
             tape = tf.GradientTape() if tape is None else tape
             with tape:
@@ -47,8 +55,12 @@ class TensorFlowHook:
     def get_gradients(self: Any, loss: Any, params: Any) -> list[Any]:
         """The gradients of a tensor in a graph (a `tf.function`'s, or a session's), reduced."""
         variables = tf.nest.flatten(params)
-        values = [value_of(variable) for variable in variables]
-        return list(self._allreduce(tf.gradients(loss, values), variables))
+        parent: Any = super()
+        if hasattr(parent, "get_gradients"):
+            gradients = parent.get_gradients(loss, params)
+        else:
+            gradients = tf.gradients(loss, [value_of(variable) for variable in variables])
+        return list(self._allreduce(gradients, variables))
 
     def aggregate_gradients(self: Any, grads_and_vars: Any) -> list[Any]:
         """The gradients of these pairs, reduced."""
