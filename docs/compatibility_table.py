@@ -155,11 +155,6 @@ CONTRACT: dict[str, dict[str, str | None]] = {
     },
 }
 
-# Horovod's other packages, of which this version has nothing.
-OTHER_PACKAGES = {
-    "horovod.data": "data loaders",
-}
-
 MORE_TYPES = "Also takes bfloat16, bool (not averaged), uint8, int8, int16 and uint16."
 EVERY_MEMBER = "Every member of a group is checked; a group is queued whole or not at all."
 GATHERED_TYPES = "Also takes bfloat16, bool and uint16."

@@ -267,11 +267,6 @@ def page() -> str:
         lines = ["| Name | What it is |", "|---|---|"]
         lines += [f"| `{name}` | {what} |" for name, what in said.items()]
         parts.append(f"## Only in {module}\n\n" + "\n".join(lines) + "\n")
-    gone = [f"| `{name}` | {what} |" for name, what in table.OTHER_PACKAGES.items()]
-    parts.append(
-        "## Packages that are not there\n\nImporting one is a `ModuleNotFoundError` that says "
-        "so.\n\n" + "\n".join(["| Package | For |", "|---|---|", *gone]) + "\n"
-    )
     parts.append(IMPORTS + "\n".join(public_imports()) + "\n")
     return "\n".join(parts)
 

@@ -25,6 +25,8 @@ WORKS = (
     "from horovod.common.util import env, extension_available, is_iterable",
     "from horovod.common.util import get_average_backwards_compatibility_fun",
     "from horovod.common.util import is_version_greater_equal_than",
+    "from horovod.data import AsyncDataLoaderMixin, BaseDataLoader",
+    "from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader",
     "from horovod.runner import run",
     "from horovod.runner.common.service.compute_service import ComputeService",
     "from horovod.runner.common.util import codec, secret, timeout",
@@ -125,7 +127,6 @@ SPARK = (
 
 #: What ends in an ImportError; the page shows its words.
 REFUSED = (
-    "from horovod.data import AsyncDataLoaderMixin, BaseDataLoader",
     "from horovod.ray.driver_service import _driver_fn",
     "from horovod.common.util import check_installed_version",
     "from horovod.common.util import support_non_legacy_keras_optimizers",

@@ -70,7 +70,7 @@ import hvdtune
 assert run is hvdtune.run
 print(horovod.__version__, importlib.metadata.version("horovod"), hvdtune.__file__)
 try:
-    import horovod.data
+    import horovod.nope
 except ImportError as error:
     print(error)
 """
@@ -84,7 +84,7 @@ def test_from_install_to_remove(tmp_path):
     for _ in range(2):
         seen = environment.call(environment.python, "-c", LOOK, path="").splitlines()
         assert seen[0] == f"0.28.1 0.28.1 {ROOT / 'hvdtune' / '__init__.py'}"
-        assert "data loaders is not part of this version" in seen[1]
+        assert "horovod.nope is not part of this version" in seen[1]
         # horovodrun by name and as a script for Python, without hvdtune on the path.
         for command in (["horovodrun"], [environment.python, environment.commands / "horovodrun"]):
             printed = environment.call(

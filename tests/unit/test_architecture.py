@@ -22,6 +22,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "bootstrap": set(),
     "uncompiled": set(),
     "version": set(),
+    "data": set(),
     "settings": set(),
     "pages": set(),
     "core": {"bootstrap", "settings", "version"},

@@ -25,7 +25,7 @@ __version__ = "0.28.1"
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 # Horovod's packages that are hvdtune's, with all that is in them.
-_PACKAGES = ("keras", "mxnet", "ray", "spark", "tensorflow", "torch")
+_PACKAGES = ("data", "keras", "mxnet", "ray", "spark", "tensorflow", "torch")
 # Modules whose place in hvdtune has another name.
 _MOVED = {
     "common.elastic": "elastic",

@@ -5,12 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-# Horovod's packages that are not built yet. Whatever else hvdtune has for itself (its command
-# line, …) is not part of Horovod's interface.
-NOT_BUILT = {
-    "data": "horovod.data with its data loaders",
-}
-
 _JOBS = "`hvdtune run`, `horovodrun` and horovod.run() start jobs"
 _ELASTIC = "`hvdtune run --min-np`, `horovodrun --min-np` and horovod.run() start elastic jobs"
 _MEETING = f"the ranks of a job find each other without such a service; {_JOBS}"
@@ -76,11 +70,11 @@ def missing(fullname: str) -> ModuleNotFoundError:
                 f"{fullname} is not in hvdtune, which stands for Horovod here: {instead}.",
                 name=fullname,
             )
-    what = NOT_BUILT.get(parts[1], fullname)
     return ModuleNotFoundError(
-        f"No module named {fullname!r}: {what} is not part of this version of hvdtune, which "
+        f"No module named {fullname!r}: {fullname} is not part of this version of hvdtune, which "
         "stands for Horovod here (it offers horovod.torch, horovod.tensorflow, horovod.keras, "
-        "horovod.mxnet, horovod.ray, horovod.spark, horovod.common and horovod.runner).",
+        "horovod.mxnet, horovod.ray, horovod.spark, horovod.data, horovod.common and "
+        "horovod.runner).",
         name=fullname,
     )
 
@@ -92,7 +86,7 @@ def refuse(module: str, name: str) -> NoReturn:
     is an ImportError.
     """
     fullname = f"{module}.{name}"
-    if fullname in _INSTEAD or (module == "horovod" and name in NOT_BUILT):
+    if fullname in _INSTEAD:
         raise missing(fullname)
     raise AttributeError(f"module {module!r} (hvdtune's) has no attribute {name!r}")
 
