@@ -135,10 +135,10 @@ print("ok")
 
 def test_a_part_is_had_by_name_and_what_is_none_is_not_there(run):
     code = """
-from horovod import data
+from horovod import torch
 import horovod
-import hvdtune.data
-assert data is hvdtune.data
+import hvdtune.torch
+assert torch is hvdtune.torch
 assert not hasattr(horovod, "no_such_name")
 print("ok")
 """
