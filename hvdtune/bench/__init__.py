@@ -1,4 +1,4 @@
 """`hvdtune bench`: how fast collectives are here, and how fast this machine's memory allows.
 
-`runner` starts the ranks, `worker` is one. Knows `arrays`, `core`, `launch`, `pages` and `torch`.
+`runner` starts the ranks, `worker` is one. Knows `core`, `launch`, `pages` and `torch`.
 """

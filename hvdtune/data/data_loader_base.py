@@ -8,11 +8,12 @@
 
     loader = FilesAhead(async_loader_queue_size=8)
 
-Names, arguments and the order of calls are those of Horovod 0.28's module of this name.
+Classes, methods, arguments and the order of calls are those of Horovod 0.28's module of this name.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
@@ -58,6 +59,7 @@ class _Reading:
     def __init__(self, loader: AsyncDataLoaderMixin) -> None:
         self._batches: queue.Queue[Any] = queue.Queue(loader.async_loader_queue_size)
         self._is_over = threading.Event()
+        self._process = os.getpid()
         self._thread = threading.Thread(
             target=self._read, args=(loader,), name="hvdtune-data-loader", daemon=True
         )
@@ -83,6 +85,11 @@ class _Reading:
                 continue
             return True
         return False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is this process that reads, not one that this process was forked from."""
+        return self._process == os.getpid()
 
     @property
     def ahead(self) -> int:
@@ -144,7 +151,7 @@ class AsyncDataLoaderMixin:
     def close_async_loader(self) -> None:
         """End the thread and forget what it has read; the next iteration begins anew."""
         reading, self._reading = self._reading, None
-        if reading is not None:
+        if reading is not None and reading.is_ours:
             reading.end()
 
     def __iter__(self) -> Iterator[Any]:
@@ -152,7 +159,7 @@ class AsyncDataLoaderMixin:
         if self.async_loader_queue_size == 0:
             yield from super().__iter__()  # type: ignore[misc]
             return
-        if self._reading is None:
+        if self._reading is None or not self._reading.is_ours:  # in a fork nobody reads
             self._reading = _Reading(self)
         reading = self._reading
         if self.debug_data_loader:
@@ -161,5 +168,6 @@ class AsyncDataLoaderMixin:
         while not isinstance(batch := reading.take(), _EndOfEpoch):
             yield self._process_batch(batch)
         if batch.error is not None:
-            self.close_async_loader()
+            if self._reading is reading:
+                self.close_async_loader()
             raise batch.error

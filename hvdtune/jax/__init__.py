@@ -1,7 +1,7 @@
 """hvdtune for JAX: `import hvdtune.jax as hvd`, in the style of Horovod's other faces.
 
 Nothing is compiled against JAX: inside `jax.jit` the collectives are custom calls of XLA's, which
-reach the engine without Python. Knows `faces` and `arrays`.
+reach the engine without Python. Knows `core`, `faces` and `arrays`.
 """
 
 from __future__ import annotations

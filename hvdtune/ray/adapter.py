@@ -9,8 +9,6 @@ from typing import Any
 
 from hvdtune.ray import crew
 
-_NOT_ELASTIC = "is not for elastic jobs, whose workers come and go: call run() or execute()"
-
 
 @dataclass
 class BaseParams:
@@ -41,7 +39,44 @@ class Adapter(ABC):
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start the workers, or take note of what they will be."""
+        """Start the workers."""
+
+    @abstractmethod
+    def execute(
+        self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None
+    ) -> list[Any]:
+        """`fn(executable)` on all workers."""
+
+    @abstractmethod
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callable[[Any], Any]] | None = None,
+    ) -> list[Any]:
+        """`fn(*args, **kwargs)` on all workers."""
+
+    @abstractmethod
+    def run_remote(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """The same; returns a reference to each worker's value."""
+
+    @abstractmethod
+    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        """`fn(executable)` on rank 0."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """End the workers."""
+
+
+class CallingAdapter(Adapter):
+    """Ours: `execute` and `run` are one call of a worker's method on all workers."""
 
     def execute(
         self,
@@ -62,18 +97,6 @@ class Adapter(ABC):
     ) -> list[Any]:
         """`fn(*args, **kwargs)` on all workers; what is logged as for `execute`."""
         return self._call("run", (fn, args or (), kwargs or {}), callbacks, queue)
-
-    def run_remote(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """References to what a function gives on each worker, if their number is fixed."""
-        raise NotImplementedError(f"run_remote() {_NOT_ELASTIC}")
-
-    def execute_single(self, *args: Any, **kwargs: Any) -> Any:
-        """`fn(executable)` on rank 0, if the number of workers is fixed."""
-        raise NotImplementedError(f"execute_single() {_NOT_ELASTIC}")
-
-    @abstractmethod
-    def shutdown(self) -> None:
-        """End the workers."""
 
     def _call(
         self,

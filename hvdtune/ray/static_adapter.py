@@ -10,12 +10,12 @@ from ray.util.placement_group import get_current_placement_group
 
 from hvdtune.launch import placed
 from hvdtune.ray import crew, node_files
-from hvdtune.ray.adapter import Adapter
+from hvdtune.ray.adapter import CallingAdapter
 from hvdtune.ray.settings import placement_seconds
 from hvdtune.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy
 
 
-class StaticAdapter(Adapter):
+class StaticAdapter(CallingAdapter):
     """Reserves resources, makes actors ranks of one job, and ends them all if one fails."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Horovod's TensorFlow API on hvdtune's engine: ``import hvdtune.tensorflow as hvd``.
 
 A script for ``horovod.tensorflow`` runs with this module in its place. Nothing is compiled against
-TensorFlow. Knows `faces`, `arrays` and `elastic`.
+TensorFlow. Knows `core`, `faces`, `arrays`, `elastic` and `compute_service`.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ namespace {
 constexpr const char* kJoinName = "join.noname";
 constexpr const char* kChangeName = "process_set.change";
 
-// Of a caller who is called when an operation is over, and waits for the others so long. As long as
-// a direct round waits.
+// How long a caller waits who will be called anyway: as long as a direct round waits.
 constexpr Nanos kWaitForOthers = 500 * kMicrosecond;
 
 Submission change_of(OpKind kind, const char* name, std::vector<std::int32_t> ranks) {

@@ -84,9 +84,9 @@ class Engine final {
   /// when this returns; otherwise it is on its way like any other.
   std::int64_t submit_blocking(Submission submission);
   std::int64_t submit_blocking(const TensorOperation& wanted);
-  /// The same for who is called. Waits for the others for half a millisecond at most; of an
-  /// operation that is no direct round only if it is short, and then makes progress: with what that
-  /// finds to execute, it may take longer.
+  /// The same for a caller that is called. Waits half a millisecond for the others at most. If the
+  /// operation cannot go past the coordinator, it waits only if the operation is short, and makes
+  /// the engine's progress meanwhile; that takes longer if there is a batch to execute.
   void submit_blocking(Submission submission, OnDone on_done);
 
   /// Takes part in the whole job's allreduces with zeros until all ranks have joined; returns a

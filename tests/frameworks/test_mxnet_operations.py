@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,8 @@ def test_the_stall_check_names_who_is_waited_for_and_ends_the_wait() -> None:
     with start_ranks(2, mxnet_operations.wait_for_another, "late", env=settings) as ranks:
         ranks.wait_for_output(0, "1: [allreduce.late]", 60)
         ranks.wait_for_output(0, "1!: [", 60)
+        ranks.processes[0].wait(60)
+        ranks.signal(1, signal.SIGKILL)
         result = ranks.wait(60, check=False)
     kind, text = result.values[0]
     assert kind == "MXNetError", text

@@ -29,7 +29,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "faces": {"core", "settings"},
     "arrays": {"core", "faces", "settings"},
     "elastic": {"core", "settings"},
-    "torch": {"arrays", "core", "elastic", "faces", "settings"},
+    "torch": {"core", "elastic", "faces", "settings"},
     "jax": {"arrays", "core", "faces"},
     "mxnet": {"core", "faces"},
     "lightning": {"torch"},
@@ -46,7 +46,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
         *("bootstrap", "compute_service", "core", "keras", "launch", "lightning", "settings"),
         "torch",
     },
-    "bench": {"arrays", "bootstrap", "core", "settings", "launch", "pages", "torch"},
+    "bench": {"bootstrap", "core", "settings", "launch", "pages", "torch"},
     "alias": {"bootstrap", "launch"},
     "cli": {
         *("alias", "autotune", "bench", "bootstrap", "core", "settings", "launch", "live"),

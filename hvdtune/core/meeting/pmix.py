@@ -113,7 +113,11 @@ class _Thread:
         self._thread.start()
 
     def _run(self, library: str) -> None:
-        client = ctypes.CDLL(compiled(_CLIENT))
+        try:
+            client = ctypes.CDLL(compiled(_CLIENT))
+        except OSError as error:
+            self._answers.put(f"absent {error}")
+            return
         client.hvdtune_pmix_begin.restype = ctypes.c_bool
         answer = ctypes.create_string_buffer(_LONGEST)
         size = ctypes.c_size_t(_LONGEST)

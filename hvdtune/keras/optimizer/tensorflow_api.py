@@ -30,7 +30,8 @@ class TensorFlowHook:
         """
         parent: Any = super()
         if hasattr(parent, "compute_gradients"):
-            pairs = list(parent.compute_gradients(loss, var_list, tape=tape))
+            given = {} if grad_loss is None else {"grad_loss": grad_loss}
+            pairs = list(parent.compute_gradients(loss, var_list, tape=tape, **given))
             return list(zip(self.aggregate_gradients(pairs), (v for _, v in pairs), strict=True))
         if callable(loss):
             tape = tf.GradientTape() if tape is None else tape
@@ -64,8 +65,8 @@ class TensorFlowHook:
 
     def aggregate_gradients(self: Any, grads_and_vars: Any) -> list[Any]:
         """The gradients of these pairs, reduced."""
-        gradients, variables = zip(*grads_and_vars, strict=True)
-        return list(self._allreduce(gradients, variables))
+        pairs = list(grads_and_vars)
+        return list(self._allreduce([g for g, _ in pairs], [v for _, v in pairs]))
 
     _aggregate_gradients = aggregate_gradients
 

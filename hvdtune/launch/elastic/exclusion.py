@@ -86,7 +86,7 @@ class Blame:
         """When the next exclusion ends; None if none will."""
         return self._exclusion.next_end(now)
 
-    def host_of(self, process: Process, what: str, now: float) -> None:
+    def exclude_host_of(self, process: Process, what: str, now: float) -> None:
         """Start nothing there any more, for some time or for ever.
 
         Its other processes are ended with it. If only a newcomer failed, its members stay; and a
@@ -98,7 +98,7 @@ class Blame:
             if lost and other.host == process.host and other.lives and not other.finished:
                 self._orders.end_process(other, f"{process.name} {what}, and its host is excluded")
 
-    def slot_of(self, process: Process, now: float, is_slow: bool) -> None:
+    def note_failure_of(self, process: Process, now: float, is_slow: bool) -> None:
         """Start nothing there any more, if there is reason to think that it would fail again."""
         if process.proved_at is not None and now >= process.proved_at:
             self._strikes.pop(process.seat, None)
@@ -117,7 +117,7 @@ class Blame:
             self._orders.say(wording.excluded(name, seconds, hint and not self._hinted))
             self._hinted |= hint
 
-    def late(
+    def replace_late(
         self, found: Lateness, seconds: float, suspicion: Suspicion, now: float
     ) -> Process | None:
         """End a process for which the others have waited for too long, and return it.
@@ -144,7 +144,7 @@ class Blame:
             if self._limits.replaces_failed:
                 self._exclude(first.name, now)
             else:
-                self.host_of(first, "was late", now)
+                self.exclude_host_of(first, "was late", now)
             return first
         if found.ranks != suspicion.spared:
             suspicion.spared = found.ranks

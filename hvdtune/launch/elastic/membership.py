@@ -197,7 +197,7 @@ class Membership:
         if limit is not None and identity == self.identity_at(generation, 0):
             seconds = self._suspicion.note(found)
             if seconds >= limit and self._is_at_rest():
-                ended = self._blame.late(found, seconds, self._suspicion, now)
+                ended = self._blame.replace_late(found, seconds, self._suspicion, now)
                 if ended:
                     self._break_up(now, f"{ended.name} was ended because it was late")
         return self._settle(now)
@@ -502,9 +502,9 @@ class Membership:
         self._orders.say(f"{process.name} (started as rank {process.start_rank}) {why}.")
         if self._roster.has_slot(process) and not self._succeeded:
             if is_slow or self._limits.replaces_failed:
-                self._blame.slot_of(process, now, is_slow)
+                self._blame.note_failure_of(process, now, is_slow)
             else:
-                self._blame.host_of(process, "failed", now)
+                self._blame.exclude_host_of(process, "failed", now)
         if self.generation and self._roster.is_member(process):
             self._break_up(now, self._orders.failures[-1])
 

@@ -19,7 +19,7 @@ from hvdtune.launch.elastic.limits import Limits
 from hvdtune.launch.elastic.membership import Membership
 from hvdtune.launch.errors import LaunchError
 from hvdtune.ray import crew, node_files
-from hvdtune.ray.adapter import Adapter, BaseParams
+from hvdtune.ray.adapter import BaseParams, CallingAdapter
 from hvdtune.ray.elastic import discovery
 from hvdtune.ray.elastic.actors import Actors, Work
 from hvdtune.ray.elastic.discovery import Share
@@ -36,6 +36,9 @@ _PARAMETERS = {
     "--start-timeout": "timeout_s",
     "--blacklist-cooldown-range": "cooldown_range",
 }
+
+
+_NOT_ELASTIC = "is not for elastic jobs, whose workers come and go: call run() or execute()"
 
 
 @dataclass
@@ -96,10 +99,10 @@ class RayHostDiscovery(discovery.RayHostDiscovery):
         super().__init__(use_gpu, cpus_per_worker, gpus_per_worker)
 
 
-class ElasticAdapter(Adapter):
+class ElasticAdapter(CallingAdapter):
     """Runs each call as a job of its own, with the driver of `hvdtune.launch.elastic`.
 
-    A call gives what those workers returned that were there at its end, the oldest first.
+    A call returns the values of the workers that were in the job when it ended, the oldest first.
     """
 
     def __init__(
@@ -148,6 +151,14 @@ class ElasticAdapter(Adapter):
         """Take note of what the workers will be; they are started by each call."""
         self._executable = (executable_cls, executable_args, executable_kwargs)
         self._variables = dict(extra_env_vars or {})
+
+    def run_remote(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Raises NotImplementedError: the number of workers is not fixed."""
+        raise NotImplementedError(f"run_remote() {_NOT_ELASTIC}")
+
+    def execute_single(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises NotImplementedError: the number of workers is not fixed."""
+        raise NotImplementedError(f"execute_single() {_NOT_ELASTIC}")
 
     def shutdown(self) -> None:
         """Nothing: workers end with their call."""

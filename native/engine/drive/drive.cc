@@ -14,6 +14,8 @@
 namespace hvdtune {
 namespace {
 
+// How long a caller waits for another thread's batch before it looks whether its own is done.
+constexpr Nanos kPatience = 50 * kMillisecond;
 // While a caller drives, the thread only looks now and then whether it is needed again.
 constexpr Nanos kStandBack = 100 * kMillisecond;
 
@@ -40,9 +42,10 @@ void Drive::until(const std::function<bool()>& done, Nanos deadline) {
   while (!done() && monotonic_now() < deadline) {
     DriveLock lock(mutex_, std::defer_lock);
     // Another thread is in the middle of a batch, perhaps the one this caller waits for.
-    if (!lock.try_lock_for(std::chrono::milliseconds(50))) continue;
+    const Nanos patience = std::min(kPatience, deadline - monotonic_now());
+    if (!lock.try_lock_for(std::chrono::nanoseconds(patience))) continue;
     job_.doorbell.arm(Urgency::kNone, Sleeper::kCaller);
-    while (!done() && make(lock)) {
+    while (!done() && monotonic_now() < deadline && make(lock)) {
     }
     if (done()) break;
     std::uint32_t seen = job_.doorbell.rings();

@@ -1,7 +1,7 @@
-// What the operations do. In graphs their kernels return at once, and are done when the engine
-// calls: all that are ready are in flight together, in whatever order TensorFlow starts them. Only
-// one that is alone waits a little for the other ranks. In eager mode they wait, in the caller's
-// thread, which then makes the engine's progress itself.
+// What the operations do. In graphs, a kernel returns at once unless its operation is the only one
+// in flight, and is done when the engine calls: all that are ready are in flight together, in
+// whatever order TensorFlow starts them. In eager mode they wait, in the caller's thread, which then
+// makes the engine's progress itself.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -181,6 +181,21 @@ class Run {
   static inline std::atomic<int> in_flight_{0};
 };
 
+/// While it lives, its thread waits in a kernel. TensorFlow may run what follows an operation in the
+/// call that ends it; if kernels there waited in turn, a chain would fill the stack.
+class Waiting {
+ public:
+  Waiting() { here_ = true; }
+  ~Waiting() { here_ = false; }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  [[nodiscard]] static bool here() { return here_; }
+
+ private:
+  static inline thread_local bool here_ = false;
+};
+
 void run_in_graph(void* kernel, TF_OpKernelContext* context,
                   TF_AsyncOpKernelDoneCallback* callback) {
   const Node& node = *static_cast<Node*>(kernel);
@@ -191,9 +206,11 @@ void run_in_graph(void* kernel, TF_OpKernelContext* context,
     Submission submission = run->submission(*engine, name_of_run(node, context));
     const OnDone on_done = [run](const OperationPtr& operation) { run->deliver(*operation); };
     // In a chain nothing is under way but this, and on the other ranks, too. Then this thread of
-    // TensorFlow's waits for them, for half a millisecond at most: the end comes without waking the
-    // engine's thread, and without that one waking a thread of TensorFlow's again.
-    if (Run::alone()) {
+    // TensorFlow's waits for them, for half a millisecond unless a batch is in its way: the end
+    // comes without waking the engine's thread, and without that one waking a thread of
+    // TensorFlow's again.
+    if (Run::alone() && !Waiting::here()) {
+      const Waiting waiting;
       engine->submit_blocking(std::move(submission), on_done);
     } else {
       engine->submit(std::move(submission), on_done);
