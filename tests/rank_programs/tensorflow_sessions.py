@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,23 @@ def training() -> None:
         for options in ({}, {"groups": 2}, {"gradient_predivide_factor": 2.0}, {"resource": False}):
             same(together(make, **options), expected)
         same(together(make, compression=hvd.Compression.fp16), expected, 0.05)
+
+
+def chains_without_threads() -> None:
+    """What follows an operation runs in the call that ends it, and must not fill the stack."""
+    length, usual = 800, resource.getrlimit(resource.RLIMIT_STACK)
+    config = v1.ConfigProto(inter_op_parallelism_threads=-1)
+    with tf.Graph().as_default(), v1.Session(config=config) as session:
+        begin = v1.placeholder(tf.float32, [1])
+        end = begin
+        for _ in range(length):
+            end = hvd.allreduce(end, op=hvd.Average) + 1
+        resource.setrlimit(resource.RLIMIT_STACK, (400 << 10, usual[1]))
+        try:
+            for _ in range(3):  # at first the coordinator has to hear of each
+                same(session.run(end, {begin: [0.0]}), [length])
+        finally:
+            resource.setrlimit(resource.RLIMIT_STACK, usual)
 
 
 def broadcasts() -> None:
@@ -420,7 +438,7 @@ def helpers_in_graphs() -> None:
 
 CHECKS = (
     *(training, broadcasts, aggregation, local_variables, the_wrapper, adasum),
-    *(objects_in_graphs, states, helpers, helpers_in_graphs),
+    *(objects_in_graphs, states, helpers, helpers_in_graphs, chains_without_threads),
 )
 
 

@@ -1,7 +1,7 @@
 // What the operations do. In graphs, a kernel returns at once unless its operation is the only one
 // in flight, and is done when the engine calls: all that are ready are in flight together, in
-// whatever order TensorFlow starts them. In eager mode they wait, in the caller's thread, which then
-// makes the engine's progress itself.
+// whatever order TensorFlow starts them. In eager mode they wait, in the caller's thread, which
+// then makes the engine's progress itself.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -158,6 +158,10 @@ class Run {
   }
   /// Whether no other run is under way.
   [[nodiscard]] static bool alone() { return in_flight_.load(std::memory_order_relaxed) == 1; }
+  /// Whether this thread is telling TensorFlow that a run is done. TensorFlow may start what
+  /// follows in that call: if kernels there waited, a chain would fill the stack, or hold up the
+  /// engine.
+  [[nodiscard]] static bool ends_here() { return ends_here_; }
 
   void deliver(Operation& operation) {
     call_.deliver(operation);
@@ -172,28 +176,16 @@ class Run {
   /// Afterwards the context is nobody's, and the next run of a chain may have begun.
   void end() {
     in_flight_.fetch_sub(1, std::memory_order_relaxed);
+    const bool outer = std::exchange(ends_here_, true);
     done_();
+    ends_here_ = outer;
   }
 
   Call call_;
   Done done_;
 
   static inline std::atomic<int> in_flight_{0};
-};
-
-/// While it lives, its thread waits in a kernel. TensorFlow may run what follows an operation in the
-/// call that ends it; if kernels there waited in turn, a chain would fill the stack.
-class Waiting {
- public:
-  Waiting() { here_ = true; }
-  ~Waiting() { here_ = false; }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-
-  [[nodiscard]] static bool here() { return here_; }
-
- private:
-  static inline thread_local bool here_ = false;
+  static inline thread_local bool ends_here_ = false;
 };
 
 void run_in_graph(void* kernel, TF_OpKernelContext* context,
@@ -209,8 +201,7 @@ void run_in_graph(void* kernel, TF_OpKernelContext* context,
     // TensorFlow's waits for them, for half a millisecond unless a batch is in its way: the end
     // comes without waking the engine's thread, and without that one waking a thread of
     // TensorFlow's again.
-    if (Run::alone() && !Waiting::here()) {
-      const Waiting waiting;
+    if (Run::alone() && !Run::ends_here()) {
       engine->submit_blocking(std::move(submission), on_done);
     } else {
       engine->submit(std::move(submission), on_done);
