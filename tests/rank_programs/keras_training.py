@@ -527,14 +527,18 @@ def tensorflow_api() -> None:
         def get_gradients(self, loss: Any, params: Any) -> list[Any]:
             return [tf.constant([float(hvd.rank())]) for _ in params]
 
-        def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[Any]:
-            return [(tf.constant([float(hvd.rank())]), variable) for variable in var_list]
+        def compute_gradients(
+            self, loss: Any, var_list: Any, tape: Any = None, grad_loss: float = 1.0
+        ) -> list[Any]:
+            return [(tf.constant([grad_loss * hvd.rank()]), variable) for variable in var_list]
 
     optimizer, mean = hvd.DistributedOptimizer(Own(1.0)), (hvd.size() - 1) / 2
     optimizer.apply_gradients([(*optimizer.get_gradients(None, [plain]), plain)])
     assert plain.numpy() == [2.0 - mean]
     optimizer.minimize(None, [plain])
     assert plain.numpy() == [2.0 - 2 * mean]
+    assert optimizer.compute_gradients(None, [plain], grad_loss=3.0)[0][0].numpy() == [3 * mean]
+    assert optimizer.compute_gradients(None, []) == []
 
     # Rows of an embedding that each rank has used.
     for dense in (False, True):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
+from resource import RLIMIT_STACK, getrlimit, setrlimit
 from typing import Any
 
 import numpy as np
@@ -87,19 +87,19 @@ def training() -> None:
 
 def chains_without_threads() -> None:
     """What follows an operation runs in the call that ends it, and must not fill the stack."""
-    length, usual = 800, resource.getrlimit(resource.RLIMIT_STACK)
+    length, usual = 800, getrlimit(RLIMIT_STACK)
     config = v1.ConfigProto(inter_op_parallelism_threads=-1)
     with tf.Graph().as_default(), v1.Session(config=config) as session:
         begin = v1.placeholder(tf.float32, [1])
         end = begin
         for _ in range(length):
             end = hvd.allreduce(end, op=hvd.Average) + 1
-        resource.setrlimit(resource.RLIMIT_STACK, (400 << 10, usual[1]))
+        setrlimit(RLIMIT_STACK, (400 << 10, usual[1]))
         try:
             for _ in range(3):  # at first the coordinator has to hear of each
                 same(session.run(end, {begin: [0.0]}), [length])
         finally:
-            resource.setrlimit(resource.RLIMIT_STACK, usual)
+            setrlimit(RLIMIT_STACK, usual)
 
 
 def broadcasts() -> None:
