@@ -85,8 +85,8 @@ class Engine final {
   std::int64_t submit_blocking(Submission submission);
   std::int64_t submit_blocking(const TensorOperation& wanted);
   /// The same for a caller that is called. Waits half a millisecond for the others at most. If the
-  /// operation cannot go past the coordinator, it waits only if the operation is short, and makes
-  /// the engine's progress meanwhile; that takes longer if there is a batch to execute.
+  /// operation cannot go past the coordinator, it waits only for a short group, and makes the
+  /// engine's progress meanwhile; that takes longer if there is a batch to execute.
   void submit_blocking(Submission submission, OnDone on_done);
 
   /// Takes part in the whole job's allreduces with zeros until all ranks have joined; returns a

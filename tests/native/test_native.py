@@ -37,9 +37,9 @@ def require_compiler(sanitizer: str, directory: Path) -> None:
             pytest.skip(missing)
 
 
-def check_run(command: list[str], **variables: str) -> None:
+def check_run(command: list[str], seconds: float = native_runs.SECONDS, **variables: str) -> None:
     """Run `command`; if it fails, fail the test with the end of its output."""
-    wrong = native_runs.run(command, **variables)
+    wrong = native_runs.run(command, seconds, **variables)
     if wrong:
         pytest.fail(wrong[-native_runs.LAST :], pytrace=False)
 
@@ -105,6 +105,7 @@ def test_messages_over_tcp(mpi: Mpi, programs: Callable[[str], Path]) -> None:
     program = programs("address,undefined") / "mpi_communicator"
     check_run(
         [*mpi.command(2), str(program), "what_was_sent"],
+        seconds=120,
         HVDTUNE_TEST_MPI=mpi.library, ASAN_OPTIONS="detect_leaks=0",
         OMPI_MCA_btl="tcp,self", UCX_TLS="tcp,self",
     )  # fmt: skip

@@ -46,7 +46,7 @@ def test_files() -> list[TestFile]:
     return [TestFile(file.parent.name, file.stem) for file in sorted(SOURCES.glob("*/test_*.cc"))]
 
 
-def run(command: list[str], **variables: str) -> str:
+def run(command: list[str], seconds: float = SECONDS, **variables: str) -> str:
     """What was wrong: the command and its output; empty if nothing was. Nothing of it runs on."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
@@ -58,9 +58,9 @@ def run(command: list[str], **variables: str) -> str:
             start_new_session=True,
         )
         try:
-            process.wait(SECONDS)
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
-            output.write(f"\nnot over after {SECONDS} s\n")
+            output.write(f"\nnot over after {seconds} s\n")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -130,7 +130,8 @@ OperationPtr Submissions::submit_blocking(Submission submission, OnDone on_done)
     operation = enter_calling(lock, std::move(submission), std::move(on_done), known_slot);
     round = direct_.arrive(lock, *operation);
     if (round == nullptr) {
-      operation->driven = operation->request.bytes() <= kShortBytes;
+      // A single one goes past the coordinator next time: MXNet's are slower if they are driven.
+      operation->driven = operation->request.grouped && operation->request.bytes() <= kShortBytes;
       announce_calling(lock, operation, known_slot);
       return operation->driven ? operation : nullptr;
     }

@@ -48,7 +48,7 @@ class Submissions {
   void check(const wire::Request& request);
   std::int64_t submit_blocking(const TensorOperation& wanted);
   std::int64_t submit_blocking(Submission submission);
-  /// Returns an operation that is announced and short: the caller must now make progress
+  /// Returns a short group that is announced: the caller must now make progress
   /// (`Drive::until`), as the coordinator's rank has not been woken. Otherwise null.
   OperationPtr submit_blocking(Submission submission, OnDone on_done);
   KnownOperation known(std::int64_t handle);
