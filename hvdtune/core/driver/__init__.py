@@ -1,4 +1,4 @@
-"""The driver of an elastic job, as the job's processes and the driver itself see their line.
+"""The connection between an elastic job's processes and its driver, as both ends use it.
 
 Knows `world` and below.
 """
