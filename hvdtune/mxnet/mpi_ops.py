@@ -1,7 +1,9 @@
 """Horovod's operations on MXNet's NDArrays (those of `mx.nd` and of `mx.np`) on the CPU.
 
 `allreduce`, `broadcast` and their like return at once: they are operations of MXNet's engine, which
-runs them when their inputs are computed, and lets wait what reads their results. Operations on
+runs them when their inputs are computed, and lets wait what reads their results. The exception is
+a short one while no other is in flight: if its inputs are computed, the call waits for the other
+ranks, for half a millisecond at most, as waking MXNet's threads would take longer. Operations on
 different NDArrays may run in any order, as their names match them between ranks: the name of an
 operation that is not complete is refused for other NDArrays. `allgather`, `alltoall` and
 `reducescatter` wait: their results' shapes are known only then. NDArrays have the type uint8, int8,
@@ -10,8 +12,9 @@ int32, int64, float16, float32, float64, bool or bfloat16.
 What the call itself can find is raised at once: ValueError and TypeError (types, layouts,
 arguments, process sets), HorovodInternalError (no init, the job has ended). What only the ranks
 together can find out, or a lost rank, is raised as MXNet's MXNetError where the result is read, or
-by the operations that wait. `priority`: of the operations that MXNet could start, those with a
-higher number come first. The module's name is Horovod's: programs import from it.
+by the operations that wait. `priority` is passed to MXNet's engine, which on CPUs starts operations
+in the order in which their inputs are computed, whatever their priority. The module's name is
+Horovod's: programs import from it.
 """
 
 from __future__ import annotations

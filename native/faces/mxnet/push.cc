@@ -32,8 +32,9 @@ struct Context {
 constexpr int kCpu = 1;
 constexpr int kGpu = 2;
 constexpr int kDense = 0;
-/// FnProperty: threads of its own, where it need not wait for the end of a layer's computation.
-constexpr int kCpuPrioritized = 3;
+/// FnProperty: MXNet calls it in the thread that pushes it if its inputs are computed, so no other
+/// thread has to be woken for it; otherwise in the thread that computes them.
+constexpr int kAsync = 4;
 
 /// What MXNet calls when its dependencies are met, with an OnComplete.
 using Run = void (*)(void* run_context, void* on_complete, void* argument);
@@ -205,11 +206,24 @@ class Call {
     name_ = request_.name;
   }
 
+  /// MXNet deletes `call`, whatever happens.
+  static void push(Call* call, std::span<void* const> read, std::span<void* const> written,
+                   int priority, const char* label) {
+    const Context context = {kCpu, 0};
+    pushed_ = call;
+    const int code = mx.MXEnginePushAsyncND(
+        &run, call, [](void* argument) { delete static_cast<Call*>(argument); }, &context,
+        read.data(), static_cast<int>(read.size()), written.data(),
+        static_cast<int>(written.size()), &kAsync, priority, label, false);
+    pushed_ = nullptr;
+    check(code);
+  }
+
+ private:
   static void run(void* /*run_context*/, void* on_complete, void* call) {
     static_cast<Call*>(call)->submit(*static_cast<OnComplete*>(on_complete));
   }
 
- private:
   /// Afterwards the object may be gone.
   void submit(OnComplete done) {
     Status refused;
@@ -219,9 +233,9 @@ class Call {
         end();
         done(operation->status);
       };
-      // Who reads each result before he asks for more has one operation in flight, and waits for it
-      // where nobody sees it. Then MXNet's thread does that here: no other has to be woken for it.
-      if (in_flight_.load() == 1) {
+      // A program that reads each result before it asks for more has one operation in flight. Its
+      // thread waits here instead: MXNet would wake two others for that.
+      if (pushed_ == this && in_flight_.load() == 1) {
         engine->submit_blocking(submission(), on_done);
       } else {
         engine->submit(submission(), on_done);
@@ -277,6 +291,7 @@ class Call {
   bool ended_ = false;
 
   static inline std::atomic<int> in_flight_{0};
+  static inline thread_local const Call* pushed_ = nullptr;  // by this thread, just now
 };
 
 void run_mark(void* /*run_context*/, void* on_complete, void* /*argument*/) {
@@ -333,19 +348,15 @@ void push(wire::Request request, std::span<void* const> inputs, std::span<void* 
   auto call = std::make_unique<Call>(std::move(request), inputs, outputs);
   call->take_name(tied);
   const bool in_place = std::equal(inputs.begin(), inputs.end(), outputs.begin());
-  const Context context = {kCpu, 0};
-  // From here on MXNet deletes the call, whatever happens.
-  check(mx.MXEnginePushAsyncND(
-      &Call::run, call.release(), [](void* argument) { delete static_cast<Call*>(argument); },
-      &context, inputs.data(), in_place ? 0 : static_cast<int>(inputs.size()), outputs.data(),
-      static_cast<int>(outputs.size()), &kCpuPrioritized, priority, label, false));
+  Call::push(call.release(), in_place ? std::span<void* const>() : inputs, outputs, priority,
+             label);
 }
 
 void push_step_mark(std::span<void* const> arrays) {
   const Context context = {kCpu, 0};
   check(mx.MXEnginePushAsyncND(&run_mark, nullptr, nullptr, &context, arrays.data(),
-                               static_cast<int>(arrays.size()), nullptr, 0, &kCpuPrioritized, 0,
-                               "step", false));
+                               static_cast<int>(arrays.size()), nullptr, 0, &kAsync, 0, "step",
+                               false));
 }
 
 }  // namespace hvdtune::faces::mxnet

@@ -13,14 +13,16 @@ namespace hvdtune::faces::mxnet {
 void find_c_interface(void* library);
 
 /// Pushes an operation that reads the NDArrays `inputs` and writes `outputs`, given by their
-/// handles, and returns. It is submitted to the engine that runs as soon as MXNet has computed its
-/// inputs, and done when the engine calls; both hold no thread meanwhile. What fails then is raised
+/// handles. As soon as MXNet has computed its inputs, it is submitted to the engine that runs, and
+/// it is done when the engine calls; both hold no thread meanwhile. Returns at once, with one
+/// exception: if the inputs are computed and no other operation is in flight, as
+/// Engine::submit_blocking() for a caller that is called. What fails after the push is raised
 /// by MXNet (MXNetError) where an output is read. The handles may be freed at once.
 ///
 /// `request` has everything but tensors; `outputs`: as many as inputs, the same arrays for an
-/// operation in place. `priority`: among the operations that MXNet's engine can start, higher
-/// first. `tied`: further arrays by which the caller keeps operations with this name apart: the one
-/// before must be complete, or have one array in common with this one.
+/// operation in place. `priority`: for MXNet's engine. `tied`: further arrays by which the caller
+/// keeps operations with this name apart: the one before must be complete, or have one array in
+/// common with this one.
 /// Throws Error at once for what submit() would refuse of the request, for arrays that are sparse,
 /// on a GPU or of a type that cannot be exchanged, for outputs that share memory, and for a name
 /// that an operation on other arrays has, unless it is complete.
