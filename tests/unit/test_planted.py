@@ -200,11 +200,11 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 def test_wrong_words_end_in_one_sentence():
     none = run("--only", "no such program")
     assert none.returncode == 1
-    assert none.stderr.startswith("No faulty program is as asked for with --only and --np; there")
+    assert none.stderr.startswith("No faulty program matches --only and --np; there")
     assert len(none.stderr.splitlines()) == 1
     beside = run("--busy-host")
     assert beside.returncode == 2
-    assert "--busy-host is for --healthy" in beside.stderr
+    assert "--busy-host needs --healthy" in beside.stderr
 
 
 EACH_ONCE = """
