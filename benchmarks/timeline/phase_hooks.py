@@ -1,4 +1,4 @@
-"""The cost of the hooks that record a PyTorch program's phases: CPU time of a step with and without.
+"""The cost of the hooks that record a PyTorch program's phases: a step's CPU time with and without.
 
 A rank trains a model of several layers of 16 weights, with a DataLoader, and records, in turns with
 and without hooks. Prints the medians of the turns' CPU times a step of the main thread, and the

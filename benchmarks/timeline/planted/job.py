@@ -57,7 +57,7 @@ class Job:
 
     @contextlib.contextmanager
     def other_programs(self, count: int) -> Iterator[None]:
-        """Programs on this host that only take CPUs; rank 0 starts them, and ends them at the end."""
+        """Programs on this host that only take CPUs, which rank 0 starts and ends."""
         with contextlib.ExitStack() as stack:
             if self.rank == 0:
                 stack.enter_context(busy_loops(count))
