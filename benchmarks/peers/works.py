@@ -55,7 +55,7 @@ def gradients(key: str) -> Work:
 
 
 def parse(text: str) -> tuple[Work, ...]:
-    """Works of `4,64K,resnet50`: sizes and gradient sets, each once; ValueError names a wrong one."""
+    """Works of `4,64K,resnet50`: sizes and gradient sets, each once; ValueError says which fail."""
     found: dict[str, Work] = {}
     for word in (part.strip() for part in text.split(",")):
         if word in WORKLOADS:

@@ -185,7 +185,7 @@ def test_conformance_is_asked_of_all_ways_and_all_counts():
     found = parts.conformance(Answers(answers))
     assert found.state == FAILED
     assert found.said == "2 wrong; the first: 2 ranks, CUDA IPC: died."
-    assert found.table[5] == ("2", "CUDA IPC", "-", "did not end well")
+    assert found.table[5] == ("2", "CUDA IPC", "-", "failed")
     assert found.table[7] == ("4", "NCCL", "900", "1")
 
 
