@@ -56,7 +56,7 @@ KEPT_BYTES = 512 << 20
 
 @dataclass
 class Case:
-    """One operation on so many bytes of one type in one form, on this rank."""
+    """One operation on a number of bytes of one type in one form, on this rank."""
 
     operation: str
     size: int

@@ -93,7 +93,7 @@ def total(text: str) -> dict[str, int]:
 def by_place(text: str) -> Counter[tuple[str, str]]:
     """Instructions by (function, file), without those of the functions that it calls."""
     found: Counter[tuple[str, str]] = Counter()
-    names: dict[tuple[str, str], str] = {}  # compressed: said in full where they come first
+    names: dict[tuple[str, str], str] = {}  # compressed: in full only at the first use
 
     def name(kind: str, value: str) -> str:
         number, _, rest = value.partition(" ")

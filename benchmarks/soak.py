@@ -152,7 +152,7 @@ def watch(ranks: Ranks, job: Job, patience: float, interruption: Interruption) -
     seen, moved, begun = 0, time.monotonic(), False
     while any(process.poll() is None for process in ranks.processes):
         interruption.check()
-        if any(process.poll() for process in ranks.processes):  # the others will end, too
+        if any(process.poll() for process in ranks.processes):  # the others will also end
             break
         if job.load.pause_every:
             time.sleep(choice.expovariate(1 / job.load.pause_every))

@@ -154,7 +154,7 @@ def worker(args: Any) -> None:
 
 
 def bounds(hvd: Any, size: int) -> dict[str, float]:
-    """Seconds that an allreduce of `size` bytes of float32 takes at least, by where they are."""
+    """Least seconds of an allreduce of `size` bytes of float32, by the place of the bytes."""
     curve = memory.measure(
         hvd.rank(),
         min(hvd.size(), len(os.sched_getaffinity(0))),

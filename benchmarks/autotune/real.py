@@ -89,7 +89,7 @@ RUNS = 3  # from each start
 TUNE_S = {2: 150.0, 4: 300.0}
 JUDGE_S = {2: 30.0, 4: 40.0}
 LONGEST_S = 900.0  # limit of a piece in any case
-SEARCH_SHARE = 0.6  # of TUNE_S, then the search has to end
+SEARCH_SHARE = 0.6  # of TUNE_S, then the search must end
 # Grid points, and rounds that measure them.
 HALVING = ((len(GRID), 3), (8, 3), (4, 6), (2, 8))
 ENOUGH = 0.01  # margin of a difference

@@ -179,7 +179,7 @@ def _effects(known: Any, subsets: list[set[int]]) -> list[Any]:
 
 
 def _sum(effects: list[Any], subsets: list[set[int]], most: int, shape: tuple[int, ...]) -> Any:
-    """The sum of the effects of at most so many settings together."""
+    """The sum of the effects of at most that many settings together."""
     total = np.zeros(shape)
     for subset, effect in zip(subsets, effects, strict=True):
         if len(subset) <= most:

@@ -104,7 +104,7 @@ def measure_alone(count: int, rounds: int) -> int:
                 goes_on.append(first_steps(steps, killed) - killed.time)
                 whole.append(await_size(steps, count, killed) - killed.time)
                 pauses.append(longest_gap(steps, killed.time + goes_on[-1], whole[-1]))
-        how = "a spare waits" if spares else "a process starts anew"
+        how = "with a waiting spare" if spares else "with a new process"
         print(f"kill -9 of one of {count} processes, {rounds} times in one job; {how}")
         print(f"  until the next finished step      {summary(goes_on)}")
         print(f"  until the job has its full size   {summary(whole)}")

@@ -146,7 +146,7 @@ def _time_of_switch() -> float:
     before, began = ranks.context_switches(), time.perf_counter()
     for _ in range(YIELDS):
         os.sched_yield()
-    # Each switch to the other is one back, too.
+    # Each switch to the other is followed by one back.
     return (time.perf_counter() - began) / 2 / max(1, ranks.context_switches() - before)
 
 

@@ -40,7 +40,9 @@ def main() -> int:
     parser = ranks.parser(__doc__, ranks=2)
     parser.add_argument("--workload", choices=WORKLOADS, default="tiny")
     parser.add_argument("--rounds", type=int, default=21, help="(default: 21)")
-    parser.add_argument("--jobs", type=int, default=1, help="of so many rounds each (default: 1)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="jobs of --rounds rounds each (default: 1)"
+    )
     parser.add_argument("--seconds", type=float, default=0.7, help="of each turn (default: 0.7)")
     parser.add_argument("--folder", default="", help="for the recordings (default: a new one)")
     args = parser.parse_args()

@@ -38,7 +38,7 @@ class Job:
         self.random.seed(1000 + self.rank)
 
     def steps(self, count: int, mark: bool = True) -> Iterator[int]:
-        """Numbers of steps, each timed; `mark`s their ends where no optimizer does."""
+        """Numbers of steps, each timed; `mark`s their ends if no optimizer does."""
         for number in range(count):
             begin, cpu = time.monotonic(), time.process_time()
             yield number

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).resolve().parents[1] / "planted.py"
 TESTS = Path(__file__).resolve().parents[3] / "tests"
-#: Steps that do not count: the report leaves out the first ones, too.
+#: First steps that do not count; the report leaves out its first ones as well.
 WARM_UP = 2
 JOB_SECONDS = 300
 #: A part of a run is uneven if the ranks' CPU times in it differ by this share of the step. If
@@ -246,7 +246,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--busy-host", action="store_true", help="healthy ones beside a busy loop for each CPU"
     )
-    parser.add_argument("--markdown", action="store_true", help="print the table for the docs, too")
+    parser.add_argument("--markdown", action="store_true", help="also print the table for the docs")
     parser.add_argument("--json", type=Path, help="append each program's results to this file")
     parser.add_argument("--keep", type=Path, help="keep the recordings in this folder")
     parser.add_argument(
