@@ -131,7 +131,7 @@ def reached(rows: Iterable[Row]) -> tuple[list[str], bool]:
     goals = [
         ("cause and rank right first", [(row.right, len(row.found)) for row in faulty], CAUSES),
         ("gain inside the interval", [(row.inside, len(row.found)) for row in faulty], GAINS),
-        ("healthy, and told so", [(row.right, len(row.found)) for row in healthy], HEALTHY),
+        ("healthy, and reported so", [(row.right, len(row.found)) for row in healthy], HEALTHY),
     ]
     sentences, good = [], True
     for text, counts, goal in goals:
@@ -155,7 +155,7 @@ HEAD = (
     "promised",
     "right",
     "inside",
-    "told",
+    "first finding",
 )
 
 
@@ -208,7 +208,7 @@ def matrix(counts: Counter[tuple[str, str]]) -> str:
     """The confusion matrix: a line for each truth, a column for each reported kind."""
     kinds = sorted({kind for pair in counts for kind in pair})
     numbers = {kind: at for at, kind in enumerate(kinds, 1)}
-    lines = ["wrong with the job (lines), told first (columns)"]
+    lines = ["fault of the job (lines), first finding (columns)"]
     lines.append(" " * 36 + "".join(f"{numbers[kind]:4}" for kind in kinds))
     for truth in kinds:
         row = "".join(f"{counts[truth, told] or '.':>4}" for told in kinds)
