@@ -263,7 +263,7 @@ def test_three_programs_run_and_are_judged(tmp_path):
     assert "not judged" not in faulty.stdout
     assert "| late rank | PyTorch | 2 | " in faulty.stdout
     healthy = run("--healthy", "--busy-host", "--only", "one rank, PyTorch", *words)
-    assert "healthy, and told so: " in healthy.stdout, healthy.stderr
+    assert "healthy, and reported so: " in healthy.stdout, healthy.stderr
     found = [json.loads(text) for text in results.read_text().splitlines()]
     assert [one["program"] for one in found] == [
         "late rank", "one slow rank of eight", "one rank, PyTorch",
